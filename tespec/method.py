@@ -1,0 +1,67 @@
+"""What a compared method is: the facts its table row states, and how it starts a backbone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tespec.weights.report import WeightsReport
+
+if TYPE_CHECKING:
+    from tespec.models import EventSwin
+
+
+class Method:
+    """A way to start a backbone. Subclasses register in `METHODS` and override the facts, and `initialise` if need be.
+
+    Attributes:
+        title: name in the tables.
+        group: heading of the rows it stands under.
+        backbone: network name in the tables.
+        pretraining_data: data set of the pre-training, "-" for none.
+        recipe: name of the config in configs/pretraining that makes its weights here; None if it has no weights.
+        test_time_augmentation: whether the published number used it.
+        citation: key or reference of the publication.
+        licence: licence of the published weights, "" if there are none.
+        summary: one or two sentences for `--describe`.
+    """
+
+    title: ClassVar[str] = ""
+    group: ClassVar[str] = "Methods added here"
+    backbone: ClassVar[str] = "Swin-T/7"
+    pretraining_data: ClassVar[str] = "-"
+    recipe: ClassVar[str | None] = None
+    test_time_augmentation: ClassVar[bool] = False
+    citation: ClassVar[str] = ""
+    licence: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+
+    def initialise(self, backbone: EventSwin, checkpoint: Path | None, seed: int) -> WeightsReport:
+        """Start `backbone` in place: from `checkpoint` where one is given, else as it was built.
+
+        Args:
+            backbone: freshly built with the run's seed.
+            checkpoint: weights file, or None.
+            seed: the run's seed, for methods that draw numbers.
+
+        Raises:
+            UserError: the file cannot be read or does not cover the whole backbone.
+        """
+        from tespec.weights.load import load_backbone
+
+        if checkpoint is None:
+            return WeightsReport("random initialisation", "", 0, len(backbone.state_dict()))
+        return load_backbone(backbone, checkpoint)
+
+    def facts(self) -> dict[str, Any]:
+        """What a record and `--describe` say about the method."""
+        return {
+            "title": self.title,
+            "group": self.group,
+            "backbone": self.backbone,
+            "pretraining_data": self.pretraining_data,
+            "test_time_augmentation": self.test_time_augmentation,
+            "citation": self.citation,
+            "licence": self.licence,
+            "summary": self.summary,
+        }

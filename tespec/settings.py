@@ -1,0 +1,129 @@
+"""What a run is made of: the typed settings of a fine-tuning cell and of a pre-training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ARCHITECTURES = ("recurrent", "feedforward")
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """How weights are updated; learning rates start at peak/start_divisor and end at peak/end_divisor."""
+
+    optimizer: str
+    peak_lr: float
+    schedule: str
+    start_divisor: float
+    end_divisor: float
+    steps: int
+    warmup_steps: int
+    clip_value: float
+    weight_decay: float
+    precision: str
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Probabilities and magnitudes of flip and zoom; drawn once per recording pass."""
+
+    flip: float
+    zoom: float
+    zoom_in_share: float
+    zoom_in: tuple[float, float]
+    zoom_out: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Head:
+    """Width and dropout of the task head."""
+
+    channels: int
+    dropout: float
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """One cell of the tables: a task's settings for one architecture under one profile; windows in ms."""
+
+    task: str
+    version: int
+    kind: str
+    title: str
+    dataset: str
+    splits: dict[str, tuple[str, ...]]
+    classes: tuple[str, ...]
+    bins: int
+    rule: str
+    head: Head
+    optimisation: Optimisation
+    augmentation: Augmentation
+    batch_size: int
+    segments: int
+    window_ms: float | None
+    random_share: float
+    labels_per_chunk: int | None
+    evaluation_lanes: int
+    arch: str
+    profile: str
+    width: str
+    deviations: tuple[str, ...]
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the backbone has ConvLSTMs."""
+        return self.arch == "recurrent"
+
+
+@dataclass(frozen=True)
+class Downsample:
+    """Spatial reduction of event coordinates; `factor` "auto" reduces to at most `to_width` px."""
+
+    factor: int | str
+    keep: str
+    to_width: int | None = None
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Tube masking: side of a patch in px and share of patches hidden."""
+
+    unit: int
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Target:
+    """Constants of the intensity video (Eq. 7): alpha in 1/s, N in events, C in log intensity."""
+
+    alpha: float
+    norm_events: float
+    contrast: float
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """One pre-training recipe under one profile; windows in ms."""
+
+    name: str
+    version: int
+    objective: str
+    dataset: str
+    bins: int
+    rule: str
+    window_ms: float
+    segments: int
+    batch_size: int
+    downsample: Downsample
+    mask: Mask
+    target: Target
+    decoder: dict[str, Any]
+    patch_norm: bool
+    patch_eps: float
+    visible_weight: float
+    optimisation: Optimisation
+    augmentation: Augmentation
+    profile: str
+    width: str
+    deviations: tuple[str, ...]

@@ -1,0 +1,86 @@
+"""Which data a run uses: the folder given, one that is found, or the sample world in their place."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tespec.datasets.sample import make_world
+from tespec.errors import UserError
+from tespec.training.progress import progress
+
+SAMPLE = "sample"
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set on disk.
+
+    Attributes:
+        root: its folder or file.
+        label: what records call it: "sample", or the name of the data set.
+        notice: one line for the user where the sample world stands in, else "".
+    """
+
+    root: Path
+    label: str
+    notice: str = ""
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether it is the sample world."""
+        return self.label == SAMPLE
+
+    @property
+    def profile(self) -> str:
+        """The profile that fits it where the user names none."""
+        return "sample" if self.is_sample else "paper"
+
+
+def find_data(dataset: str, given: Path | None, *, make: bool = True) -> Data:
+    """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
+
+    Args:
+        dataset: "ddd17" or "one_mpx".
+        given: folder or file the user named; it is never replaced by the sample world.
+        make: make the sample world if it stands in and does not exist yet; otherwise only its path is named.
+
+    Raises:
+        UserError: `given` does not exist.
+    """
+    if given is not None:
+        if not given.exists():
+            raise UserError(given, "no such file or folder", "check the path given to --data")
+        return Data(given, _label(given, dataset))
+    searched = [Path("data")]
+    if "TESPEC_DATA" in os.environ:
+        searched.insert(0, Path(os.environ["TESPEC_DATA"]))
+    for parent in searched:
+        if (parent / dataset).is_dir():
+            return Data(parent / dataset, _label(parent / dataset, dataset))
+    notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: the sample world stands in"
+    root = sample_world() if make else None
+    return Data(root / dataset if root else Path(dataset), SAMPLE, notice)
+
+
+def sample_world() -> Path:
+    """Folder of the sample world at demo size, made on first use."""
+    with progress("making the sample world", "recordings") as advance:
+        return make_world("small", progress=lambda done, total: advance(done, total, ""))
+
+
+def sibling(data: Data, dataset: str) -> Data:
+    """Another data set of the same sample world."""
+    return Data(data.root.parent / dataset, SAMPLE)
+
+
+def _label(root: Path, dataset: str) -> str:
+    facts = root / "dataset.json" if root.is_dir() else root.parent.parent / "dataset.json"
+    if not facts.is_file():
+        return dataset
+    try:
+        return str(json.loads(facts.read_text())["data"])
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError) as error:
+        raise UserError(facts, "not a readable description of a data set", "remove it or copy it again") from error

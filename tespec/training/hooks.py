@@ -1,0 +1,79 @@
+"""What happens beside the training steps: progress, the loss curve, checkpoints."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from mmengine.hooks import Hook
+from torch import Tensor
+
+from tespec.registry import HOOKS
+from tespec.training.checkpoint import save_checkpoint
+from tespec.training.loop import Loop
+from tespec.training.progress import Advance, progress
+
+
+@HOOKS.register_module()
+class ProgressHook(Hook):
+    """Shows steps, rate, loss and time left."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._stack = ExitStack()
+        self._advance: Advance = lambda done, total, note: None
+
+    def before_train(self, loop: Loop) -> None:
+        """Open the display."""
+        self._advance = self._stack.enter_context(progress(self._label, "steps", loop.step))
+
+    def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
+        """Advance by one step."""
+        self._advance(loop.step, loop.settings.steps, f"loss {outputs['loss'].item():.4f}")
+
+    def after_train(self, loop: Loop) -> None:
+        """Close the display."""
+        self._stack.close()
+
+
+@HOOKS.register_module()
+class CurveHook(Hook):
+    """Keeps the mean of every loss over intervals of steps: `curve` is a list of {"step", name: mean}."""
+
+    def __init__(self, interval: int) -> None:
+        self.curve: list[dict[str, float]] = []
+        self._interval = interval
+        self._sums: dict[str, Tensor] = {}
+        self._count = 0
+
+    def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
+        """Add the losses of one step."""
+        for name, value in outputs.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
+        self._count += 1
+        if loop.step % self._interval == 0 or loop.step == loop.settings.steps:
+            means = {name: (total / self._count).item() for name, total in self._sums.items()}
+            self.curve.append({"step": loop.step, **means})
+            self._sums, self._count = {}, 0
+
+
+@HOOKS.register_module()
+class CheckpointHook(Hook):
+    """Saves a checkpoint every `seconds`, and the loss curve with it."""
+
+    def __init__(self, folder: Path, run: str, curve: CurveHook, seconds: float) -> None:
+        self._folder, self._run, self._curve, self._seconds = folder, run, curve, seconds
+        self._last = time.monotonic()
+
+    def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
+        """Save if the last checkpoint is older than the interval."""
+        if time.monotonic() - self._last >= self._seconds and loop.step < loop.settings.steps:
+            self.save(loop)
+
+    def save(self, loop: Loop) -> Path:
+        """Write the checkpoint of the present step."""
+        self._last = time.monotonic()
+        content = {"run": self._run, "loop": loop.state_dict(), "curve": self._curve.curve}
+        return save_checkpoint(self._folder, loop.step, content)
