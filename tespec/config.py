@@ -29,7 +29,7 @@ def finetuning_settings(task: str, arch: str, profile: str, changes: Sequence[st
     facts, scale = _read("tasks", task), _read("profiles", profile)
     facts = merge(facts, scale["finetuning"], f"profile {profile}")
     if arch not in facts["architectures"]:
-        raise UserError(f"task {task}", f"no architecture {arch!r}", f"choose from {list(facts['architectures'])}")
+        raise UserError(f"task {task}", f"no architecture {arch!r}", f"choose from {', '.join(facts['architectures'])}")
     facts |= facts.pop("architectures")[arch]
     facts = _change(facts, changes)
     facts["task"] = facts.pop("name")
@@ -124,12 +124,16 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
     if hint is Any:
         return value
     accepted = inner or (hint,)
-    if float in accepted and isinstance(value, int) and not isinstance(value, bool):
-        return value if int in accepted else float(value)
-    if isinstance(value, bool) and bool not in accepted:
-        raise UserError(source, f"{value!r} has the wrong type", f"expected {hint}")
-    if not isinstance(value, tuple(kind for kind in accepted)):
+    if float in accepted and type(value) is int:
+        value = float(value)
+    if isinstance(value, bool) and bool in accepted:
+        return value
+    if isinstance(value, bool):
         raise UserError(source, f"{value!r} has the wrong type", f"expected {getattr(hint, '__name__', hint)}")
+    if not isinstance(value, accepted):
+        raise UserError(source, f"{value!r} has the wrong type", f"expected {getattr(hint, '__name__', hint)}")
+    if isinstance(value, int) and value < 1 and not source.endswith("warmup_steps"):
+        raise UserError(source, f"{value} is too small", "give 1 or more")
     return value
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import tespec.compat  # noqa: F401  # before mmengine
+
+import torch
 from mmengine.hooks import Hook
 from torch import Tensor
 
@@ -25,7 +30,7 @@ class ProgressHook(Hook):
         self._stack = ExitStack()
         self._advance: Advance = lambda done, total, note: None
 
-    def before_train(self, loop: Loop) -> None:
+    def before_run(self, loop: Loop) -> None:
         """Open the display."""
         self._advance = self._stack.enter_context(progress(self._label, "steps", loop.step))
 
@@ -33,7 +38,7 @@ class ProgressHook(Hook):
         """Advance by one step."""
         self._advance(loop.step, loop.settings.steps, f"loss {outputs['loss'].item():.4f}")
 
-    def after_train(self, loop: Loop) -> None:
+    def after_run(self, loop: Loop) -> None:
         """Close the display."""
         self._stack.close()
 
@@ -58,22 +63,46 @@ class CurveHook(Hook):
             self.curve.append({"step": loop.step, **means})
             self._sums, self._count = {}, 0
 
+    def state_dict(self) -> dict[str, Any]:
+        """The curve so far and the sums of the interval that is open."""
+        return {"curve": self.curve, "sums": self._sums, "count": self._count}
+
+    def load_state_dict(self, content: dict[str, Any], device: torch.device) -> None:
+        """Go on where `state_dict` was taken."""
+        self.curve, self._count = content["curve"], content["count"]
+        self._sums = {name: value.to(device) for name, value in content["sums"].items()}
+
 
 @HOOKS.register_module()
 class CheckpointHook(Hook):
-    """Saves a checkpoint every `seconds`, and the loss curve with it."""
+    """Saves a checkpoint every `seconds`, and when Ctrl-C is pressed, after the step that is under way."""
 
     def __init__(self, folder: Path, run: str, curve: CurveHook, seconds: float) -> None:
         self._folder, self._run, self._curve, self._seconds = folder, run, curve, seconds
         self._last = time.monotonic()
+        self._stack = ExitStack()
+        self._stop = False
+
+    def before_run(self, loop: Loop) -> None:
+        """Take over Ctrl-C until the training ends."""
+        previous = signal.signal(signal.SIGINT, self._request_stop)
+        self._stack.callback(signal.signal, signal.SIGINT, previous)
 
     def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
-        """Save if the last checkpoint is older than the interval."""
-        if time.monotonic() - self._last >= self._seconds and loop.step < loop.settings.steps:
-            self.save(loop)
+        """Save if the last checkpoint is older than the interval, or a stop was asked for."""
+        last = loop.step == loop.settings.steps
+        if self._stop or (not last and time.monotonic() - self._last >= self._seconds):
+            self._last = time.monotonic()
+            content = {"run": self._run, "loop": loop.state_dict(), "curve": self._curve.state_dict()}
+            path = save_checkpoint(self._folder, loop.step, content)
+        if self._stop:
+            raise KeyboardInterrupt(f"stopped after step {loop.step}, saved as {path}; --resume goes on")
 
-    def save(self, loop: Loop) -> Path:
-        """Write the checkpoint of the present step."""
-        self._last = time.monotonic()
-        content = {"run": self._run, "loop": loop.state_dict(), "curve": self._curve.curve}
-        return save_checkpoint(self._folder, loop.step, content)
+    def after_run(self, loop: Loop) -> None:
+        """Give Ctrl-C back."""
+        self._stack.close()
+
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+        if self._stop:
+            raise KeyboardInterrupt("stopped at once; the checkpoints saved before are whole")
+        self._stop = True

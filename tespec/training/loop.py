@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+import tespec.compat  # noqa: F401  # before mmengine
+
 import torch
 from mmengine.hooks import Hook
 from mmengine.optim import AmpOptimWrapper, OptimWrapper
@@ -31,9 +33,9 @@ class Trainable(Protocol):
 class Loop:
     """Trains `model` on the batches of `steps`, whose item k is the batch of step k.
 
-    Hooks are mmengine's: `before_train(loop)`, `after_train_iter(loop, step, batch, losses)`, `after_train(loop)`.
-    Dropout and the like draw from generators seeded by (seed, step), so a run resumed at step k draws what an
-    uninterrupted one draws.
+    Hooks are mmengine's: `before_run(loop)`, `after_train_iter(loop, step, batch, losses)` and `after_run(loop)`, the
+    last one however the training ends. Dropout and the like draw from generators seeded by (seed, step), so a run
+    resumed at step k draws what an uninterrupted one draws.
 
     Attributes:
         step: number of optimizer steps done.
@@ -68,8 +70,14 @@ class Loop:
         Raises:
             UserError: a loss that is not finite.
         """
+        self._call("before_run")
+        try:
+            self._run()
+        finally:
+            self._call("after_run")
+
+    def _run(self) -> None:
         self.model.train()
-        self._call("before_train")
         loader = DataLoader(
             self._steps,
             batch_size=None,
@@ -78,12 +86,12 @@ class Loop:
             pin_memory=self._device.type == "cuda",
         )
         for batch in loader:
-            losses = self._train_step({key: value.to(self._device, non_blocking=True) for key, value in batch.items()})
+            losses = self.train_step({key: value.to(self._device, non_blocking=True) for key, value in batch.items()})
             self.step += 1
             self._call("after_train_iter", self.step - 1, batch, losses)
-        self._call("after_train")
 
-    def _train_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def train_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One optimizer step on a batch that is on the device; gives the losses."""
         seed_everything(derive(self._seed, "step", self.step))
         for group in self._wrapper.param_groups:
             group["lr"] = learning_rate(self.settings, self.step)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import tespec.compat  # noqa: F401  # before timm
-
-from timm.layers import resize_rel_pos_bias_table
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import interpolate
 
 from tespec.errors import UserError
-from tespec.models import EventSwin
+from tespec.models.event_swin import PATCH, WINDOW, EventSwin
 from tespec.models.padding import padded_size
 from tespec.weights.files import read_weights, sha256_of
 from tespec.weights.report import WeightsReport
@@ -38,16 +37,29 @@ def load_backbone(backbone: EventSwin, path: Path) -> WeightsReport:
             if not name.endswith(BIAS_TABLE) or tensors[name].shape[1] != target.shape[1]:
                 found, needed = tuple(tensors[name].shape), tuple(target.shape)
                 raise UserError(path, f"{name} is {found}, this model needs {needed}", _remedy(recipe, backbone))
-            tensors[name] = _resize(backbone, name, tensors[name])
+            tensors[name] = _resize(backbone, name, tensors[name], recipe, path)
             adapted.append(name)
     backbone.load_state_dict({name: tensors[name] for name in wanted})
     unused = tuple(sorted(name for name in tensors if name not in wanted))
     return WeightsReport(path.name, sha256_of(path), len(wanted), len(wanted), tuple(adapted), unused, recipe)
 
 
-def _resize(backbone: nn.Module, name: str, table: Tensor) -> Tensor:
-    attention = backbone.get_submodule(name.removesuffix(f".{BIAS_TABLE}"))
-    return resize_rel_pos_bias_table(table, attention.window_size, tuple(attention.get_parameter(BIAS_TABLE).shape))
+def _resize(backbone: EventSwin, name: str, table: Tensor, recipe: dict[str, Any], path: Path) -> Tensor:
+    """Bias table ((2h-1)(2w-1), heads) of windows (h, w), interpolated over offsets to the backbone's windows."""
+    if "sensor" not in recipe:
+        raise UserError(path, f"{name} is for windows of another size, and the file does not say which", "export again")
+    stage = int(name.split(".")[2])
+    old, new = (
+        [2 * side - 1 for side in _window(size, stage)] for size in (padded_size(*recipe["sensor"]), backbone.img_size)
+    )
+    offsets = table.T.reshape(1, -1, *old)
+    return interpolate(offsets, size=new, mode="bicubic", align_corners=False).flatten(2)[0].T.contiguous()
+
+
+def _window(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
+    """Window of a stage in tokens: timm shrinks it to the map where the map is smaller."""
+    rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
+    return rows, columns
 
 
 def _remedy(recipe: dict[str, object], backbone: EventSwin) -> str:

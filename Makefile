@@ -1,0 +1,46 @@
+# Every target sets up .venv by itself. Variables: PYTHON (interpreter), PIP_ARGS (for pip), WORKERS (test processes).
+PYTHON ?=
+PIP_ARGS ?=
+WORKERS ?= 2
+
+BIN := .venv/bin
+SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh tools/opencv-python/pyproject.toml
+# One thread per test process: more of them than cores slow each other down tenfold.
+PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+export PYTHON PIP_ARGS
+
+.PHONY: help demo setup test test-slow lint clean
+# Two pips in one environment do not get along, whatever -j says.
+.NOTPARALLEL:
+
+help:  ## list the targets
+	@echo "Usage: make TARGET [PYTHON=python3.12] [PIP_ARGS='...'] [WORKERS=2]"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
+
+demo: .venv/run.stamp  ## events, pre-training, fine-tuning and the table on the sample world
+	$(BIN)/python benchmarks/demo.py
+
+setup: .venv/dev.stamp  ## only install: what the demo, the tests and lint need
+
+test: .venv/dev.stamp  ## the tests, without the slow ones
+	$(PYTEST)
+
+test-slow: .venv/dev.stamp  ## the slow tests alone
+	$(PYTEST) -m slow
+
+lint: .venv/dev.stamp  ## style, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+clean:  ## remove .venv and the tools' caches; results stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/run.stamp: $(SETUP_FILES)
+	@tools/setup.sh
+	@touch $@
+
+.venv/dev.stamp: $(SETUP_FILES)
+	@tools/setup.sh test,lint
+	@touch .venv/run.stamp $@

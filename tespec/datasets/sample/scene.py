@@ -1,0 +1,113 @@
+"""The one shape of the sample world, the oriented box, and what is painted on it. Units: metres, radians."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+# What a surface is. Writers map these to the classes of their dataset.
+CLASS_NAMES = (
+    "road",
+    "sidewalk",
+    "terrain",
+    "sky",
+    "building",
+    "wall",
+    "fence",
+    "pole",
+    "sign",
+    "vegetation",
+    "person",
+    "rider",
+    "car",
+    "truck",
+    "two-wheeler",
+)
+(
+    ROAD,
+    SIDEWALK,
+    TERRAIN,
+    SKY,
+    BUILDING,
+    WALL,
+    FENCE,
+    POLE,
+    SIGN,
+    VEGETATION,
+    PERSON,
+    RIDER,
+    CAR,
+    TRUCK,
+    TWO_WHEELER,
+) = range(len(CLASS_NAMES))
+
+# What is painted on a box.
+PLAIN, FACADE, PLANKS, BRICKS, LEAVES, BODYWORK, CABIN, CLOTH, PANEL, LAMP = range(10)
+
+# Columns of a box table (N, 13).
+CX, CY, CZ, HX, HY, HZ, COS, SIN, CLASS, INSTANCE, ALBEDO, TEXTURE, SEED = range(13)
+COLUMNS = 13
+
+# The street grid: centre lines every BLOCK metres in both directions, then road, then sidewalk, then the block.
+BLOCK = 48.0
+ROAD_HALF = 5.0
+SIDEWALK_WIDTH = 3.0
+LANE = 1.7
+PARKING = 4.1
+
+PARKED = 1000  # first instance of the parked cars, whose lamps are off
+
+
+@dataclass
+class BoxList:
+    """Grows a box table row by row."""
+
+    rows: list[tuple[float, ...]] = field(default_factory=list)
+
+    def add(
+        self,
+        centre: tuple[float, float, float],
+        half: tuple[float, float, float],
+        label: int,
+        albedo: float,
+        texture: int = PLAIN,
+        seed: float = 0.0,
+        yaw: float = 0.0,
+        instance: int = 0,
+    ) -> None:
+        """Append one box: centre and half extents in metres, yaw in radians about the vertical."""
+        cos, sin = float(np.cos(yaw)), float(np.sin(yaw))
+        self.rows.append((*centre, *half, cos, sin, label, instance, albedo, texture, seed))
+
+    def extend(self, table: Array) -> None:
+        """Append all rows of a box table (N, 13)."""
+        self.rows.extend(map(tuple, table.tolist()))
+
+    def table(self) -> Array:
+        """The boxes as a float64 table (N, 13)."""
+        return np.array(self.rows, np.float64).reshape(-1, COLUMNS)
+
+
+def place(table: Array, x: Array | float, y: Array | float, yaw: Array | float) -> Array:
+    """Move boxes given in body frames into the world.
+
+    Args:
+        table: boxes (N, 13) relative to their body, x forward.
+        x: position of each box's body (N,) or scalar, metres; `y` likewise.
+        y: see `x`.
+        yaw: heading of each box's body (N,) or scalar, radians.
+
+    Returns:
+        Box table (N, 13) in world coordinates.
+    """
+    cos, sin = np.cos(yaw), np.sin(yaw)
+    placed = table.copy()
+    placed[:, CX] = x + cos * table[:, CX] - sin * table[:, CY]
+    placed[:, CY] = y + sin * table[:, CX] + cos * table[:, CY]
+    placed[:, COS] = cos * table[:, COS] - sin * table[:, SIN]
+    placed[:, SIN] = sin * table[:, COS] + cos * table[:, SIN]
+    return placed

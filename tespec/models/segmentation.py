@@ -1,0 +1,86 @@
+"""Semantic segmentation: an event backbone with an UperNet head."""
+
+from __future__ import annotations
+
+import tespec.compat  # noqa: F401  # before mmseg
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, interpolate
+
+from tespec.models.dice import IGNORE, dice_loss
+from tespec.models.event_swin import BackboneState, EventSwin
+from tespec.models.padding import crop
+from tespec.models.state import detach, reset
+from tespec.registry import MODELS
+
+
+@MODELS.register_module()
+class SegmentationModel(nn.Module):
+    """Backbone and `mmseg.UPerHead`; trained with the unweighted sum of cross-entropy and Dice.
+
+    Args:
+        backbone: gives the four features.
+        classes: number of classes; label 255 is ignored.
+        channels: width of the head. 288 gives it 11.29 M parameters; the paper's 11.2 M is not identifiable.
+        dropout: rate before the classifier.
+    """
+
+    def __init__(self, backbone: EventSwin, classes: int, channels: int = 288, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = MODELS.build(
+            {
+                "type": "mmseg.UPerHead",
+                "in_channels": list(backbone.channels),
+                "in_index": list(range(len(backbone.channels))),
+                "channels": channels,
+                "num_classes": classes,
+                "dropout_ratio": dropout,
+                "norm_cfg": {"type": "mmengine.BN"},
+                "align_corners": False,
+                "loss_decode": [],
+            }
+        )
+        # What the head's own init_weights() does beyond its constructor, without its report on every tensor.
+        nn.init.normal_(self.head.conv_seg.weight, std=0.01)
+        nn.init.zeros_(self.head.conv_seg.bias)
+
+    def loss(
+        self, batch: dict[str, Tensor], state: BackboneState | None
+    ) -> tuple[dict[str, Tensor], BackboneState | None]:
+        """Losses of a step; the head sees the labelled segments alone, all at once.
+
+        Args:
+            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, labels (B, K, H, W) with 255 where there is
+                none, label_segment (B, K) int64 index into T.
+            state: what the step before returned, None at the start.
+
+        Returns:
+            "loss" and its summands "loss_ce" and "loss_dice", and the detached state.
+        """
+        features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
+        segments, labels = batch["label_segment"], batch["labels"].flatten(0, 1)
+        lanes = torch.arange(len(segments), device=segments.device).unsqueeze(1)
+        labelled = [feature[lanes, segments].flatten(0, 1) for feature in features]
+        logits = self._logits(labelled, labels.shape[-2:])
+        ce = cross_entropy(logits, labels.long(), ignore_index=IGNORE, reduction="sum")
+        ce = ce / (labels != IGNORE).sum().clamp(min=1)  # a step without a labelled pixel costs nothing
+        dice = dice_loss(logits, labels)
+        return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}, detach(state)
+
+    def predict(self, histograms: Tensor, state: BackboneState | None = None) -> tuple[Tensor, BackboneState | None]:
+        """Logits (B, T, classes, H, W) of every segment of histograms (B, T, 2 * bins, H, W), and the state."""
+        features, state = self.backbone(histograms, state)
+        logits = self._logits([feature.flatten(0, 1) for feature in features], histograms.shape[-2:])
+        return logits.unflatten(0, histograms.shape[:2]), state
+
+    def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[Tensor, BackboneState | None]:
+        """Logits (B, classes, H, W) of one segment (B, 2 * bins, H, W), and the state."""
+        logits, state = self.predict(histogram.unsqueeze(1), state)
+        return logits.squeeze(1), state
+
+    def _logits(self, features: list[Tensor], size: torch.Size) -> Tensor:
+        logits = self.head(features)
+        logits = interpolate(logits, size=self.backbone.img_size, mode="bilinear", align_corners=False)
+        return crop(logits, (size[0], size[1]))

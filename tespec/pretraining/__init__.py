@@ -1,0 +1,1 @@
+"""Self-supervised pre-training: what is hidden, what is predicted, and from what."""

@@ -1,0 +1,72 @@
+"""Tube masks, and the learnable patch that stands where pixels are hidden."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+INITIAL_DEVIATION = 0.02
+
+
+def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: float) -> Tensor:
+    """Mask of one lane for all segments of a step.
+
+    Args:
+        seed: the draw's seed, or a generator that it advances.
+        rows: units from top to bottom, likewise
+        cols: from left to right.
+        ratio: share of units to hide, 0 to 1.
+
+    Returns:
+        (rows, cols) bool, True in exactly round(ratio * rows * cols) places.
+
+    Raises:
+        ValueError: ratio outside of 0 to 1.
+    """
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"a mask ratio lies between 0 and 1, not at {ratio}")
+    mask = np.zeros(rows * cols, dtype=bool)
+    mask[np.random.default_rng(seed).permutation(mask.size)[: round(ratio * mask.size)]] = True
+    return torch.from_numpy(mask.reshape(rows, cols))
+
+
+class MaskPatch(nn.Module):
+    """The learnable patch that replaces every hidden unit.
+
+    Args:
+        unit: its side in px.
+        channels: channels of the histograms.
+        shared_over_channels: one plane for all channels (1,024 parameters at 32 px) or one plane each. The paper
+            speaks of a 32x32 parameter.
+    """
+
+    def __init__(self, unit: int, channels: int, shared_over_channels: bool = True) -> None:
+        super().__init__()
+        self.channels = channels
+        planes = 1 if shared_over_channels else channels
+        self.pixels = nn.Parameter(INITIAL_DEVIATION * torch.randn(planes, unit, unit))
+
+    def forward(self) -> Tensor:
+        """The patch as a frame (1, channels, unit, unit)."""
+        return self.pixels.expand(self.channels, -1, -1).unsqueeze(0)
+
+
+def replace_hidden(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
+    """Tokens of a frame whose hidden units are `patch`.
+
+    As no token sees beyond its own pixels and units are made of whole tokens, this equals replacing the pixels before
+    they are embedded, without ever holding (or differentiating) the pixels of the masked frames.
+
+    Args:
+        tokens: (B, T, h, w, C) of the frames as they are.
+        mask: (B, rows, cols) bool, True where hidden, the same for all T; may end before the (padded) frame does.
+        patch: (1, n, n, C) tokens of one hidden unit.
+    """
+    side = patch.shape[1]
+    height, width = (side * units for units in mask.shape[1:])
+    hidden = mask.repeat_interleave(side, dim=1).repeat_interleave(side, dim=2)
+    hidden = nn.functional.pad(hidden, (0, tokens.shape[3] - width, 0, tokens.shape[2] - height))
+    rows, cols = -(-tokens.shape[2] // side), -(-tokens.shape[3] // side)
+    stand_ins = patch.repeat(1, rows, cols, 1)[:, : tokens.shape[2], : tokens.shape[3]]
+    return torch.where(hidden[:, None, :, :, None], stand_ins.unsqueeze(1), tokens)

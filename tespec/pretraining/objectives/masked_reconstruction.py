@@ -1,0 +1,169 @@
+"""TESPEC's objective: rebuild the intensity video where the events of a whole sequence are hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
+from tespec.errors import UserError
+from tespec.events.intensity import estimate_intensity
+from tespec.models.event_swin import PATCH, BackboneState, EventSwin
+from tespec.models.padding import STRIDE, crop
+from tespec.models.state import detach, reset
+from tespec.pretraining.masking import MaskPatch, replace_hidden
+from tespec.pretraining.patches import normalise_patches, patchify, pixels_inside, unpatchify
+from tespec.registry import MODELS
+
+ObjectiveState = tuple[BackboneState | None, Tensor]
+
+
+class Reconstruction(NamedTuple):
+    """What a step had to draw and what it drew, for pictures; all of the size of the unpadded image."""
+
+    video: Tensor
+    """(B, T, H, W) intensity, the target before normalisation."""
+    target: Tensor
+    """(B, T, H, W) target, normalised patch by patch."""
+    mask: Tensor
+    """(B, H, W) bool, True where the events were hidden."""
+    prediction: Tensor
+    """(B, T, H, W) prediction, with the mean and the deviation of the target's patches put back."""
+
+
+class _Patches(NamedTuple):
+    """Target (B, T, rows, cols, unit * unit), what undoes its normalisation, and prediction, shaped like the target."""
+
+    target: Tensor
+    mean: Tensor
+    deviation: Tensor
+    prediction: Tensor
+
+
+@MODELS.register_module()
+class MaskedReconstruction(nn.Module):
+    """Mean squared error between the decoder's image and the patch-normalised intensity video (Eq. 7).
+
+    The state of a lane is the backbone's state and the intensity image; both go from step to step.
+
+    Args:
+        backbone: what is pre-trained.
+        decoder: "type" and settings of a registered decoder, which is built with the backbone's `channels` and
+            `img_size`.
+        mask_unit: side of a mask unit and of a target patch in px: 4, 8, 16 or 32.
+        alpha: decay of the intensity, 1/s.
+        norm_events: N, events per frame for which it decays with alpha.
+        contrast: C, intensity step of one event.
+        bin_seconds: duration of a bin.
+        patch_norm: normalise the target patch by patch.
+        eps: added to a patch's variance, in units of C squared.
+        visible_weight: weight of the error on visible patches; 0 in the paper.
+        shared_over_channels: one mask patch for all channels.
+
+    Raises:
+        UserError: a mask unit that is none of those.
+    """
+
+    def __init__(
+        self,
+        backbone: EventSwin,
+        decoder: Mapping[str, Any],
+        mask_unit: int = 32,
+        alpha: float = 5.0,
+        norm_events: float = 5000.0,
+        contrast: float = 1.0,
+        bin_seconds: float = 0.005,
+        patch_norm: bool = True,
+        eps: float = 1e-6,
+        visible_weight: float = 0.0,
+        shared_over_channels: bool = True,
+    ) -> None:
+        super().__init__()
+        if mask_unit % PATCH or mask_unit <= 0 or STRIDE % mask_unit:
+            raise UserError("mask.unit", f"{mask_unit} px is not made of whole tokens", "choose 4, 8, 16 or 32")
+        self.backbone = backbone
+        self.decoder = MODELS.build({**decoder, "channels": backbone.channels, "img_size": backbone.img_size})
+        self.mask_patch = MaskPatch(mask_unit, 2 * backbone.bins, shared_over_channels)
+        self.mask_unit = mask_unit
+        self.patch_norm = patch_norm
+        self.eps = eps * contrast**2
+        self.visible_weight = visible_weight
+        self._intensity = {
+            "alpha": alpha,
+            "norm_events": norm_events,
+            "contrast": contrast,
+            "bin_seconds": bin_seconds,
+        }
+
+    def loss(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[dict[str, Tensor], ObjectiveState]:
+        """Losses of a step; pixels outside of the image count in none.
+
+        Args:
+            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, mask (B, ceil(H / unit), ceil(W / unit)) bool.
+            state: what the step before returned, None at the start.
+
+        Returns:
+            "loss", which is "loss_masked" + visible_weight * "loss_visible", and "loss_zero", what predicting zero
+            costs on the hidden pixels; and the detached state.
+        """
+        video, patches, state = self._run(batch, state)
+        pixels = pixels_inside(_size(video), self.mask_unit, video.device).sum(-1)
+        hidden = batch["mask"].unsqueeze(1)
+        error = (patches.prediction - patches.target).square().sum(-1)
+        masked = _mean(error, pixels * hidden)
+        visible = _mean(error, pixels * ~hidden)
+        losses = {
+            "loss": masked + self.visible_weight * visible,
+            "loss_masked": masked,
+            "loss_visible": visible,
+            "loss_zero": _mean(patches.target.square().sum(-1), pixels * hidden),
+        }
+        return losses, detach(state)
+
+    @torch.no_grad()
+    def reconstruct(
+        self, batch: dict[str, Tensor], state: ObjectiveState | None
+    ) -> tuple[Reconstruction, ObjectiveState]:
+        """Target and prediction of a step as images; arguments as for `loss`."""
+        video, patches, state = self._run(batch, state)
+        size = _size(video)
+        pixel_mask = batch["mask"].unsqueeze(-1).expand(-1, -1, -1, self.mask_unit**2)
+        reconstruction = Reconstruction(
+            video=video,
+            target=unpatchify(patches.target, self.mask_unit, size),
+            mask=unpatchify(pixel_mask, self.mask_unit, size),
+            prediction=unpatchify(patches.prediction * patches.deviation + patches.mean, self.mask_unit, size),
+        )
+        return reconstruction, state
+
+    def _run(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[Tensor, _Patches, ObjectiveState]:
+        """Intensity video (B, T, H, W), its patches and the predicted ones, and the state after the step."""
+        backbone_state, intensity = (None, None) if state is None else reset(state, batch["fresh"])
+        histograms = batch["histograms"]
+        with torch.autocast(histograms.device.type, enabled=False):  # counts leave the range of half precision
+            video, intensity = estimate_intensity(histograms, intensity, **self._intensity)
+        tokens = replace_hidden(
+            self.backbone.embed(histograms), batch["mask"], self.backbone.embed_patches(self.mask_patch())
+        )
+        features, backbone_state = self.backbone.encode(tokens, backbone_state)
+        prediction = patchify(crop(self.decoder(features), _size(video)).float(), self.mask_unit)
+        return video, _Patches(*self._normalised(video), prediction), (backbone_state, intensity)
+
+    def _normalised(self, video: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Target patches, mean and deviation."""
+        patches = patchify(video, self.mask_unit)
+        if not self.patch_norm:
+            return patches, patches.new_zeros(()), patches.new_ones(())
+        return normalise_patches(patches, pixels_inside(_size(video), self.mask_unit, video.device), self.eps)
+
+
+def _size(video: Tensor) -> tuple[int, int]:
+    return video.shape[-2], video.shape[-1]
+
+
+def _mean(sums: Tensor, pixels: Tensor) -> Tensor:
+    """Mean per pixel, given sums per patch (B, T, rows, cols) and the pixels that count in each (B, 1, rows, cols)."""
+    return (sums * (pixels > 0)).sum() / (pixels.sum() * sums.shape[1]).clamp(min=1)

@@ -1,0 +1,125 @@
+"""What pre-training and fine-tuning runs share: their folders, and training that goes on where it stopped."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from tespec.settings import Optimisation
+from tespec.training.checkpoint import checkpoints, latest_checkpoint, require_same_run
+from tespec.training.device import choose_device
+from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook
+from tespec.training.loop import Loop
+
+SECONDS_BETWEEN_CHECKPOINTS = 300.0
+POINTS_ON_CURVE = 200
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How runs are carried out; nothing here changes a result.
+
+    Attributes:
+        results: folder of records, tables and pictures.
+        runs: folder of checkpoints and weights.
+        device: name of the device, None for the best there is.
+        workers: processes that build batches beside the training process.
+        resume: go on from the run's newest checkpoint.
+        overwrite: compute again what a complete record holds.
+        command: the command line, for records.
+    """
+
+    results: Path
+    runs: Path
+    device: str | None
+    workers: int
+    resume: bool
+    overwrite: bool
+    command: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training: mean losses over intervals of steps, and the seconds this process spent on it."""
+
+    curve: list[dict[str, float]]
+    seconds: float
+
+
+def say(text: str) -> None:
+    """One line for the user, beside the progress display."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def train(
+    model: nn.Module,
+    steps: Dataset[dict[str, Tensor]],
+    settings: Optimisation,
+    *,
+    seed: int,
+    setup: Setup,
+    run: str,
+    label: str,
+) -> Trained:
+    """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from them if asked to.
+
+    Args:
+        model: has `.loss(batch, state)`.
+        steps: item k is the batch of step k.
+        settings: optimizer and schedule.
+        seed: the run's seed.
+        setup: where and how.
+        run: name of the run, its settings' hash included.
+        label: what the progress display calls it.
+
+    Raises:
+        UserError: the checkpoint belongs to another run, or a loss is not finite.
+    """
+    folder = setup.runs / run
+    curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE))
+    device = choose_device(setup.device)
+    save = CheckpointHook(folder, run, curve, SECONDS_BETWEEN_CHECKPOINTS)
+    loop = Loop(
+        model,
+        steps,
+        settings,
+        seed=seed,
+        device=device,
+        hooks=[ProgressHook(label), curve, save],
+        workers=setup.workers,
+    )
+    if setup.resume:
+        _resume(loop, curve, folder, run, device)
+    elif checkpoints(folder):
+        say(f"{folder}: an unfinished run is started again from its first step (--resume goes on)")
+    began = time.monotonic()
+    loop.run()
+    for path in checkpoints(folder):
+        path.unlink()
+    return Trained(curve.curve, time.monotonic() - began)
+
+
+def _resume(loop: Loop, curve: CurveHook, folder: Path, run: str, device: torch.device) -> None:
+    content, torn = latest_checkpoint(folder)
+    for name in torn:
+        say(f"{folder / name}: not a whole checkpoint, passed over")
+    if content is None:
+        say(f"{folder}: no checkpoint, starting from the first step")
+        return
+    require_same_run(content, run, folder)
+    loop.load_state_dict(content["loop"])
+    curve.load_state_dict(content["curve"], device)
+    say(f"going on at step {loop.step}")
+
+
+def finished(content: dict[str, Any] | None) -> bool:
+    """Whether a record stands for a complete result."""
+    return content is not None and content.get("status") == "complete"

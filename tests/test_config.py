@@ -1,0 +1,90 @@
+import pytest
+
+from tespec.config import as_facts, finetuning_settings, merge, names, pretraining_settings
+from tespec.errors import UserError
+from tespec.settings import ARCHITECTURES
+
+
+def test_paper_segmentation_settings_are_those_of_the_appendix():
+    recurrent = finetuning_settings("ddd17", "recurrent", "paper")
+    feedforward = finetuning_settings("ddd17", "feedforward", "paper")
+    assert (recurrent.batch_size, recurrent.segments, recurrent.window_ms) == (16, 15, None)
+    assert (feedforward.batch_size, feedforward.segments, feedforward.window_ms) == (16, 1, 100)
+    for settings in (recurrent, feedforward):
+        assert settings.optimisation.peak_lr == 1e-4
+        assert settings.optimisation.schedule == "cosine"
+        assert (settings.optimisation.steps, settings.optimisation.warmup_steps) == (50_000, 250)
+        assert (settings.optimisation.start_divisor, settings.optimisation.end_divisor) == (25, 1000)
+        assert settings.width == "tiny"
+        assert settings.deviations == ()
+
+
+def test_paper_pretraining_settings_are_those_of_the_appendix():
+    settings = pretraining_settings("tespec", "paper")
+    assert (settings.batch_size, settings.segments, settings.window_ms) == (8, 15, 50)
+    assert (settings.mask.unit, settings.mask.ratio, settings.target.norm_events) == (32, 0.5, 5000)
+    assert (settings.optimisation.peak_lr, settings.optimisation.schedule) == (2e-4, "linear")
+    assert (settings.optimisation.steps, settings.optimisation.warmup_steps) == (400_000, 2000)
+    assert settings.visible_weight == 0
+    assert settings.decoder == {"type": "LastStageDecoder"}
+
+
+def test_sample_profile_names_its_deviations():
+    for arch in ARCHITECTURES:
+        assert finetuning_settings("ddd17", arch, "sample").deviations
+    assert pretraining_settings("tespec", "sample").decoder == {"type": "AllStagesDecoder"}
+
+
+def test_every_profile_resolves_every_task_and_recipe():
+    for profile in names("profiles"):
+        for task in names("tasks"):
+            for arch in ARCHITECTURES:
+                assert finetuning_settings(task, arch, profile).profile == profile
+        for recipe in names("pretraining"):
+            assert pretraining_settings(recipe, profile).profile == profile
+
+
+def test_changes_win_over_profiles():
+    settings = finetuning_settings("ddd17", "recurrent", "sample", ["optimisation.steps=7", "window_ms=40"])
+    assert settings.optimisation.steps == 7
+    assert settings.window_ms == 40.0
+
+
+def test_facts_are_plain_and_keep_every_setting():
+    facts = as_facts(pretraining_settings("tespec", "sample"))
+    assert facts["augmentation"]["zoom_in"] == [1.0, 1.5]
+    assert facts["optimisation"]["steps"] == pretraining_settings("tespec", "sample").optimisation.steps
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("optimisation.step=7", "unknown setting 'step'; did you mean 'steps'"),
+        ("batch_size=many", "batch_size: 'many' has the wrong type; expected int"),
+        ("batch_size=2.5", "batch_size: 2.5 has the wrong type"),
+        ("batch_size=0", "batch_size: 0 is too small"),
+        ("optimisation.steps=-1", "optimisation, steps: -1 is too small"),
+        ("random_share=true", "random_share: True has the wrong type"),
+        ("head=3", "head: 3 is not a group of settings"),
+        ("augmentation.zoom_in=[1]", "zoom_in: \\[1\\] is not a list of the right length"),
+        ("batch_size", "no '='"),
+        ("batch_size=[", "the value is not YAML"),
+    ],
+)
+def test_wrong_changes_are_named(change, message):
+    with pytest.raises(UserError, match=message):
+        finetuning_settings("ddd17", "recurrent", "sample", [change])
+
+
+def test_unknown_names_list_the_choices():
+    with pytest.raises(UserError, match=r"ddd71: no such file in configs/tasks; choose from .*ddd17"):
+        finetuning_settings("ddd71", "recurrent", "paper")
+    with pytest.raises(UserError, match="no architecture 'transformer'; choose from recurrent, feedforward"):
+        finetuning_settings("ddd17", "transformer", "paper")
+
+
+def test_a_mapping_of_another_type_is_replaced_whole():
+    base = {"decoder": {"type": "A", "width": 3}, "mask": {"unit": 32, "ratio": 0.5}}
+    assert merge(base, {"decoder": {"type": "B"}}, "x")["decoder"] == {"type": "B"}
+    assert merge(base, {"mask": {"unit": 16}}, "x")["mask"] == {"unit": 16, "ratio": 0.5}
+    assert base["mask"]["unit"] == 32
