@@ -9,6 +9,7 @@ SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh tools/opencv-python
 PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 export PYTHON PIP_ARGS
+unexport PYTHONPATH
 
 .PHONY: help demo setup test test-slow lint clean
 # Two pips in one environment do not get along, whatever -j says.

@@ -14,8 +14,8 @@ def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: floa
 
     Args:
         seed: the draw's seed, or a generator that it advances.
-        rows: units from top to bottom, likewise
-        cols: from left to right.
+        rows: units from top to bottom.
+        cols: units from left to right.
         ratio: share of units to hide, 0 to 1.
 
     Returns:

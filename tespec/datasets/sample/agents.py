@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,22 +51,15 @@ def agents(rng: np.random.Generator, traffic: Traffic) -> list[Agent]:
     ego = _poses(traffic.path, traffic.distance)
     taken = [(2.4, ego)]
     accepted: list[Agent] = []
-    for propose in _proposals(rng, traffic):
-        agent = propose(len(accepted) + 1)
+    kinds = [_lead] if rng.random() < LEAD_SHARE else []
+    kinds += CROSSERS * [_crosser] + WALKERS * [_walker]
+    kinds += CARS // 2 * [_oncoming, _crossing] + RIDERS * [_cyclist]
+    for propose in kinds:
+        agent = propose(rng, traffic, len(accepted) + 1)
         if _is_free(agent, taken, traffic.frame_rate):
             taken.append((agent.body.radius, agent.poses))
             accepted.append(agent)
     return accepted
-
-
-def _proposals(rng: np.random.Generator, traffic: Traffic) -> Iterator[Callable[[int], Agent]]:
-    if rng.random() < LEAD_SHARE:
-        yield lambda instance: _lead(rng, traffic, instance)
-    for kind, number in ((_crosser, CROSSERS), (_walker, WALKERS), (_oncoming, CARS // 2), (_crossing, CARS // 2)):
-        for _ in range(number):
-            yield lambda instance, kind=kind: kind(rng, traffic, instance)  # type: ignore[misc]
-    for _ in range(RIDERS):
-        yield lambda instance: _cyclist(rng, traffic, instance)
 
 
 def _is_free(agent: Agent, taken: list[tuple[float, Array]], frame_rate: int) -> bool:

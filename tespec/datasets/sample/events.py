@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from tespec.datasets.sample.scene import Array
+from tespec.events.stream import Events
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Flaws:
         leak: ON events per second of a pixel that sees nothing change.
         noise: random events per second and pixel.
         hot_share: share of hot pixels; `hot_rate`: their mean events per second.
-        refractory_us: time in which a pixel stays silent after an event.
+        refractory_us: time in which a pixel stays silent after an event, at least 1.
         dark: intensity a pixel reports in the dark; it takes contrast from what is as dark.
     """
 
@@ -37,16 +37,7 @@ class Flaws:
 
 
 DAY = Flaws()
-NIGHT = Flaws(mismatch=0.04, leak=0.05, noise=0.6, hot_share=0.001)
-
-
-class Events(NamedTuple):
-    """Events sorted by time: x, y uint16, t int64 (us), p uint8 in {0, 1}."""
-
-    x: npt.NDArray[np.uint16]
-    y: npt.NDArray[np.uint16]
-    t: npt.NDArray[np.int64]
-    p: npt.NDArray[np.uint8]
+NIGHT = Flaws(mismatch=0.04, leak=0.05, noise=0.4, hot_share=0.001)
 
 
 class EventSensor:
@@ -69,7 +60,9 @@ class EventSensor:
         hot = rng.random(shape) < flaws.hot_share
         self.noise_rate = flaws.noise + np.where(hot, rng.exponential(flaws.hot_rate, shape), 0.0)
         self.level = self._log(image)
-        self.reference = self.level + rng.uniform(-0.5, 0.5, shape) * flaws.contrast
+        # A pixel that has been watching for a while is anywhere between its two thresholds.
+        above, below = self.thresholds
+        self.reference = self.level - rng.uniform(-0.9 * below, 0.9 * above)
         self.last_event = np.full(shape, start_us - flaws.refractory_us, np.int64)
         self.time_us = start_us
 

@@ -10,7 +10,7 @@ import numpy as np
 from tespec.datasets.sample.scene import BLOCK, Array
 
 STEP = 0.25
-CORNER = 33  # samples over which a corner is smoothed: about 8 m
+CORNER = 57  # samples over which a corner is smoothed: a radius of 5 m, so that all lanes fit inside
 LATERAL_ACCELERATION = 2.2  # m/s^2 that drivers accept in a bend
 LOOK_AHEAD = 24  # samples over which a driver sees the next bend: 6 m
 
@@ -87,8 +87,7 @@ def _rounded(corners: Array, corner: int = CORNER) -> Array:
         share = np.arange(0.0, 1.0, STEP / np.linalg.norm(end - begin))[:, None]
         legs.append(begin + share * (end - begin))
     points = np.concatenate(legs)
-    window = np.hanning(corner + 2)[1:-1]
-    window /= window.sum()
+    window = np.full(corner, 1.0 / corner)
     padded = np.pad(points, ((corner // 2, corner // 2), (0, 0)), "edge")
     smooth = np.stack([np.convolve(padded[:, axis], window, "valid") for axis in (0, 1)], axis=1)
     # The padded ends are sampled more densely than the rest, which would bend the tangents there.

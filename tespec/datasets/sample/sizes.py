@@ -20,7 +20,7 @@ class Sensor:
 
 @dataclass(frozen=True)
 class Part:
-    """Recordings of one dataset's split: how many, how long, and how often it is night."""
+    """Recordings of one dataset's split: how many and how many seconds each."""
 
     split: str
     recordings: int
@@ -52,6 +52,7 @@ RECIPES = {
     ),
 }
 NIGHT_EVERY = 4  # every fourth recording of a split is a night
+STREETS_PER_WORLD = 1000  # seeds set aside for the streets of one world; those below 3000 belong to none
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def plans(size: str, seed: int) -> list[Plan]:
             for index in range(part.recordings):
                 name = f"dir{number}" if dataset == "ddd17" else f"street_{number:03d}"
                 night = index % NIGHT_EVERY == NIGHT_EVERY - 2
-                street = 1000 * (seed + 1) + len(made)
+                street = STREETS_PER_WORLD * (seed + 3) + len(made)
                 made.append(Plan(dataset, part.split, name, sensor, part.seconds, street, night))
                 number += 1
     return made

@@ -12,16 +12,17 @@ import numpy.typing as npt
 from tespec.datasets.sample.agents import Traffic, agents
 from tespec.datasets.sample.camera import Camera, View, make_view
 from tespec.datasets.sample.city import city
-from tespec.datasets.sample.events import DAY, NIGHT, Events, EventSensor
-from tespec.datasets.sample.paths import centre_line, from_points
+from tespec.datasets.sample.events import DAY, NIGHT, EventSensor
+from tespec.datasets.sample.paths import Path, centre_line, from_points
 from tespec.datasets.sample.raster import FAR, raster
 from tespec.datasets.sample.scene import BLOCK, CX, INSTANCE, LANE, Array, place
 from tespec.datasets.sample.shading import daylight, lamplight, shade
 from tespec.datasets.sample.speeds import EGO, stop_and_go
 from tespec.datasets.sample.texture import Surface, paint
+from tespec.events.stream import Events
 
 FRAME_RATE = 100
-WHITE_DAY, WHITE_NIGHT = 1.4, 0.4  # intensity that the grey frame shows as white
+WHITE_NIGHT = 0.4  # intensity that the grey frame shows as white; by day it follows the light
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,25 @@ class Frame:
         return (255 * np.clip(self.image / self.white, 0, 1) ** (1 / 2.2) + 0.5).astype(np.uint8)
 
 
+@dataclass(frozen=True)
+class Drive:
+    """The ego car's way: centre line (N, 2), path, and its distance (m) and speed (m/s) at every frame (F,)."""
+
+    centre: Array
+    path: Path
+    distance: Array
+    speed: Array
+
+
+def drive(seed: int, seconds: float, frame_rate: int = FRAME_RATE) -> Drive:
+    """Where and how the ego car of a street drives, without the street."""
+    way, pace = (np.random.default_rng([seed, part]) for part in range(2))
+    centre = centre_line(way, seconds * EGO.top_speed + 4 * BLOCK)
+    path = from_points(centre, LANE)
+    distance, speed = stop_and_go(pace, EGO, path, way.uniform(30.0, 70.0), seconds, frame_rate)
+    return Drive(centre, path, distance, speed)
+
+
 class Street:
     """A drive through a city: everything about it follows from the arguments.
 
@@ -71,15 +91,14 @@ class Street:
     """
 
     def __init__(self, seed: int, seconds: float, night: bool = False, frame_rate: int = FRAME_RATE) -> None:
-        way, drive, others, sky, shake = (np.random.default_rng([seed, part]) for part in range(5))
+        others, sky, shake = (np.random.default_rng([seed, part]) for part in range(2, 5))
         self.seed, self.night, self.frame_rate = seed, night, frame_rate
         self.frames = round(seconds * frame_rate) + 1
-        centre = centre_line(way, seconds * EGO.top_speed + 4 * BLOCK)
-        path = from_points(centre, LANE)
-        distance, self.ego_speed = stop_and_go(drive, EGO, path, way.uniform(30.0, 70.0), seconds, frame_rate)
-        self.x, self.y, self.heading = path.at(distance)
+        ego = drive(seed, seconds, frame_rate)
+        self.ego_speed = ego.speed
+        self.x, self.y, self.heading = ego.path.at(ego.distance)
         self.static = city(seed, self.x, self.y, FAR + 0.5 * BLOCK)
-        self.agents = agents(others, Traffic(centre, path, distance, seconds, frame_rate))
+        self.agents = agents(others, Traffic(ego.centre, ego.path, ego.distance, seconds, frame_rate))
         self.light = lamplight(sky) if night else daylight(sky)
         self._gather()
         self._shake(shake)
@@ -128,7 +147,7 @@ def render(street: Street, camera: Camera, frame: int) -> Frame:
         hit=hit,
         label=surface.label,
         boxes=boxes,
-        white=WHITE_NIGHT if street.night else WHITE_DAY,
+        white=WHITE_NIGHT if street.night else 1.2 * street.light.strength,
     )
 
 

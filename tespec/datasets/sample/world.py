@@ -92,10 +92,13 @@ def _run(planned: list[Plan], folder: Path, processes: int) -> Iterator[None]:
         return
     _compile_kernels()
     longest_first = sorted(planned, key=lambda plan: -plan.seconds * plan.sensor.height)
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
+    try:
         for future in as_completed([pool.submit(make_recording, plan, folder) for plan in longest_first]):
             future.result()
             yield
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _compile_kernels() -> None:

@@ -85,7 +85,8 @@ class MaskedReconstruction(nn.Module):
         if mask_unit % PATCH or mask_unit <= 0 or STRIDE % mask_unit:
             raise UserError("mask.unit", f"{mask_unit} px is not made of whole tokens", "choose 4, 8, 16 or 32")
         self.backbone = backbone
-        self.decoder = MODELS.build({**decoder, "channels": backbone.channels, "img_size": backbone.img_size})
+        made_for = {"channels": backbone.channels, "img_size": backbone.img_size}
+        self.decoder = MODELS.build({**decoder, **made_for, "_scope_": MODELS.scope})
         self.mask_patch = MaskPatch(mask_unit, 2 * backbone.bins, shared_over_channels)
         self.mask_unit = mask_unit
         self.patch_norm = patch_norm
@@ -108,6 +109,9 @@ class MaskedReconstruction(nn.Module):
         Returns:
             "loss", which is "loss_masked" + visible_weight * "loss_visible", and "loss_zero", what predicting zero
             costs on the hidden pixels; and the detached state.
+
+        Raises:
+            ValueError: a mask of another size.
         """
         video, patches, state = self._run(batch, state)
         pixels = pixels_inside(_size(video), self.mask_unit, video.device).sum(-1)
@@ -142,12 +146,13 @@ class MaskedReconstruction(nn.Module):
     def _run(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[Tensor, _Patches, ObjectiveState]:
         """Intensity video (B, T, H, W), its patches and the predicted ones, and the state after the step."""
         backbone_state, intensity = (None, None) if state is None else reset(state, batch["fresh"])
-        histograms = batch["histograms"]
+        histograms, mask = batch["histograms"], batch["mask"]
+        units = tuple(-(-side // self.mask_unit) for side in histograms.shape[-2:])
+        if mask.shape[1:] != units:
+            raise ValueError(f"a mask of {tuple(mask.shape[1:])} units does not cover an image of {units}")
         with torch.autocast(histograms.device.type, enabled=False):  # counts leave the range of half precision
             video, intensity = estimate_intensity(histograms, intensity, **self._intensity)
-        tokens = replace_hidden(
-            self.backbone.embed(histograms), batch["mask"], self.backbone.embed_patches(self.mask_patch())
-        )
+        tokens = replace_hidden(self.backbone.embed(histograms), mask, self.backbone.embed_patches(self.mask_patch()))
         features, backbone_state = self.backbone.encode(tokens, backbone_state)
         prediction = patchify(crop(self.decoder(features), _size(video)).float(), self.mask_unit)
         return video, _Patches(*self._normalised(video), prediction), (backbone_state, intensity)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from tespec.datasets.sample import scene
-from tespec.datasets.sample.events import Events
 from tespec.datasets.sample.street import Frame
+from tespec.events.stream import Events
 
 CLASSES = ("flat", "background", "object", "vegetation", "human", "vehicle")
 FLAT, BACKGROUND, OBJECT, GREEN, HUMAN, VEHICLE = range(len(CLASSES))

@@ -7,16 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tespec.datasets.sample.events import Events
 from tespec.datasets.sample.street import Frame
-
-
-def write_dat(path, x, y, t, p, height, width):
-    records = np.empty(len(t), np.dtype([("t", "<u4"), ("word", "<u4")]))
-    records["t"] = t
-    records["word"] = x.astype(np.uint32) | (y.astype(np.uint32) << 14) | (p.astype(np.uint32) << 28)
-    header = f"% Data file containing CD events.\n% Version 2\n% Height {height}\n% Width {width}\n"
-    path.write_bytes(header.encode() + bytes([0, 8]) + records.tobytes())
+from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.stream import Events
 
 
 def write_prophesee(film: Iterator[tuple[Frame, Events]], path: Path, height: int, width: int) -> None:
@@ -25,8 +18,8 @@ def write_prophesee(film: Iterator[tuple[Frame, Events]], path: Path, height: in
     Args:
         film: frames and events of `street.record`.
         path: of the `.dat` file; its folder is made if it is not there.
-        height: of the sensor in pixels; `width` likewise.
-        width: see `height`.
+        height: of the sensor in pixels.
+        width: of the sensor in pixels.
     """
     x, y, t, p = (np.concatenate(column) for column in zip(*(events for _, events in film), strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)

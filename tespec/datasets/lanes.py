@@ -1,0 +1,96 @@
+"""Who plays what at step k: batch slot i plays lane i, an endless seeded playlist of recordings cut into chunks.
+
+Everything here is a pure function of its arguments, so that neither worker processes nor interruptions change what is
+seen, and step k is reached without replaying the steps before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Slot(NamedTuple):
+    """What one lane plays at one step.
+
+    Attributes:
+        recording: index of the recording.
+        first: index of the chunk's first window.
+        play: number of the recording pass within the lane; augmentation is drawn once for each.
+        fresh: whether the state starts afresh.
+    """
+
+    recording: int
+    first: int
+    play: int
+    fresh: bool
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Playlists of a batch.
+
+    Attributes:
+        lengths: number of windows of each recording; those shorter than a chunk are never played.
+        segments: windows per chunk.
+        count: number of lanes, the batch size.
+        seed: the run's seed.
+        random_share: share of the lanes, rounded to whole lanes, that play random chunks with a fresh state at each
+            step instead of streams (RVT's mixed sampling).
+    """
+
+    lengths: tuple[int, ...]
+    segments: int
+    count: int
+    seed: int
+    random_share: float = 0.0
+
+    @property
+    def playable(self) -> bool:
+        """Whether any recording holds a whole chunk."""
+        return max(self.lengths, default=0) >= self.segments
+
+    def slot(self, lane: int, step: int) -> Slot:
+        """What `lane` plays at `step`."""
+        if lane < round(self.random_share * self.count):
+            return self._random_slot(lane, step)
+        chunks = np.array(self.lengths, np.int64) // self.segments
+        total = int(chunks.sum())
+        # Lanes start spread over the playlist, so that they differ even where there is a single recording.
+        start = int((lane + self.generator("start", lane).random()) * total / self.count)
+        lap, position = divmod(start + step, total)
+        order = self.generator("order", lane, lap).permutation(len(chunks))
+        ends = chunks[order].cumsum()
+        index = int(np.searchsorted(ends, position, side="right"))
+        recording = int(order[index])
+        chunk = position - int(ends[index] - chunks[recording])
+        return Slot(recording, chunk * self.segments, lap * len(chunks) + index, chunk == 0 or step == 0)
+
+    def _random_slot(self, lane: int, step: int) -> Slot:
+        generator = self.generator("random", lane, step)
+        starts = np.maximum(np.array(self.lengths, np.int64) - self.segments + 1, 0)
+        ends = starts.cumsum()
+        position = int(generator.integers(int(ends[-1])))
+        recording = int(np.searchsorted(ends, position, side="right"))
+        return Slot(recording, position - int(ends[recording] - starts[recording]), step, True)
+
+    def generator(self, purpose: str, *numbers: int) -> np.random.Generator:
+        """Random numbers for one purpose, a pure function of the seed, the purpose and the numbers."""
+        return np.random.default_rng([self.seed, *purpose.encode(), *numbers])
+
+
+def serpentine(lengths: Sequence[int], lanes: int) -> list[list[int]]:
+    """Recordings dealt to lanes by falling length, there and back, so that lanes end at about the same time."""
+    dealt: list[list[int]] = [[] for _ in range(lanes)]
+    for place, recording in enumerate(np.argsort(lengths, kind="stable")[::-1]):
+        turn, offset = divmod(place, lanes)
+        dealt[offset if turn % 2 == 0 else lanes - 1 - offset].append(int(recording))
+    return [lane for lane in dealt if lane]
+
+
+def lengths_of(recordings: Sequence[Sized]) -> tuple[int, ...]:
+    """Number of windows of each recording."""
+    return tuple(len(recording) for recording in recordings)

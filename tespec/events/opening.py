@@ -1,0 +1,39 @@
+"""Opens any recording by what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tespec.errors import UserError
+from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
+from tespec.events.readers.prophesee_dat import open_dat
+from tespec.events.readers.prophesee_raw import open_raw
+from tespec.events.store import HEADER, open_store
+from tespec.events.stream import EventStream
+
+READERS = {".dat": open_dat, ".raw": open_raw}
+
+
+def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> EventStream:
+    """Open a recording: Prophesee `.raw` or `.dat`, a packed store, or a recording folder of the DDD17 archive.
+
+    Args:
+        path: file or folder.
+        height: rows of the sensor in px, for files that do not name them.
+        width: columns, likewise.
+
+    Raises:
+        UserError: the file is missing, of no known kind, empty, truncated or inconsistent.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UserError(path, "no such file or folder", "check the path")
+    if path.is_dir():
+        if (path / HEADER).is_file():
+            return open_store(path)
+        if (path / TIMES).is_file() or (path / EVENTS).is_file():
+            return open_ddd17(path, height, width)
+        raise UserError(path, "neither a packed store nor a DDD17 recording", "give a recording")
+    if path.suffix not in READERS:
+        raise UserError(path, f"no reader for {path.suffix or 'files without a suffix'!r}", "give a .raw or .dat file")
+    return READERS[path.suffix](path, height, width)

@@ -1,0 +1,18 @@
+"""What tests of several packages share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tespec.datasets.sample import make_world
+
+
+@pytest.fixture(scope="session")
+def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample world of size "tiny", seed 0; all test processes of a run share one copy."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return make_world("tiny", root=shared / "worlds", processes=1)

@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tespec.models import EventSwin
+from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
+
+
+@settings(deadline=None)
+@given(
+    seed=st.integers(0, 2**63), rows=st.integers(1, 30), cols=st.integers(1, 30), ratio=st.floats(0, 1, allow_nan=False)
+)
+def test_masks_hide_exactly_their_share(seed, rows, cols, ratio):
+    mask = draw_mask(seed, rows, cols, ratio)
+    assert mask.shape == (rows, cols)
+    assert mask.sum() == round(ratio * rows * cols)
+
+
+def test_masks_follow_from_their_seed():
+    assert torch.equal(draw_mask(3, 12, 20, 0.5), draw_mask(3, 12, 20, 0.5))
+    assert not torch.equal(draw_mask(3, 12, 20, 0.5), draw_mask(4, 12, 20, 0.5))
+    generator = np.random.default_rng(3)
+    assert not torch.equal(draw_mask(generator, 12, 20, 0.5), draw_mask(generator, 12, 20, 0.5))
+
+
+def test_every_place_is_hidden_about_equally_often():
+    share = torch.stack([draw_mask(seed, 4, 5, 0.5).float() for seed in range(2000)]).mean(0)
+    assert (share - 0.5).abs().max() < 0.06
+
+
+def test_a_ratio_above_one_is_refused():
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        draw_mask(0, 4, 4, 50)
+
+
+@pytest.mark.parametrize(("shared", "parameters"), [(True, 1024), (False, 20480)])
+def test_parameters_of_the_patch(shared, parameters):
+    patch = MaskPatch(32, 20, shared)
+    assert sum(parameter.numel() for parameter in patch.parameters()) == parameters
+    assert patch().shape == (1, 20, 32, 32)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("unit", "height", "width"), [(16, 64, 96), (16, 40, 90), (32, 40, 90)])
+def test_hidden_tokens_are_those_of_hidden_pixels(unit, height, width, shared):
+    torch.manual_seed(0)
+    backbone, patch = EventSwin("micro", img_size=(64, 96)), MaskPatch(unit, 20, shared)
+    histograms = torch.randint(0, 5, (2, 3, 20, height, width), dtype=torch.uint8)
+    rows, cols = -(-height // unit), -(-width // unit)
+    mask = torch.stack([draw_mask(seed, rows, cols, 0.5) for seed in range(2)])
+
+    frames = torch.zeros(2, 3, 20, 64, 96)
+    frames[..., :height, :width] = histograms
+    for lane in range(2):
+        for row, col in torch.nonzero(mask[lane]).tolist():
+            place = (slice(row * unit, (row + 1) * unit), slice(col * unit, (col + 1) * unit))
+            frames[lane, :, :, place[0], place[1]] = patch()[0]
+
+    tokens = replace_hidden(backbone.embed(histograms), mask, backbone.embed_patches(patch()))
+    torch.testing.assert_close(tokens, backbone.embed(frames), rtol=1e-5, atol=1e-5)
+    weights = torch.randn(tokens.shape)
+    (gradient,) = torch.autograd.grad((tokens * weights).sum(), patch.pixels)
+    (expected,) = torch.autograd.grad((backbone.embed(frames) * weights).sum(), patch.pixels)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)

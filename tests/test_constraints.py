@@ -1,0 +1,89 @@
+"""constraints.txt: one version of everything that is installed, for every supported Python."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+EXTRAS = ("test", "lint")
+CUDA = re.compile(r"(nvidia|cuda)-|triton$")
+
+
+def pins(python: str) -> dict[str, SpecifierSet]:
+    """Name -> specifier of every line of constraints.txt that holds for one Python version."""
+    found: dict[str, SpecifierSet] = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        text = line.split("#")[0].strip()
+        if not text:
+            continue
+        requirement = Requirement(text)
+        if applies(requirement.marker, python):
+            name = canonicalize_name(requirement.name)
+            assert name not in found, f"{name} is pinned twice for Python {python}"
+            found[name] = requirement.specifier
+    return found
+
+
+def applies(marker: Marker | None, python: str, extra: str = "") -> bool:
+    return marker is None or marker.evaluate(
+        {"python_version": python, "python_full_version": f"{python}.1", "extra": extra}
+    )
+
+
+def requirements(name: str, extras: tuple[str, ...], python: str) -> list[Requirement]:
+    """Direct dependencies of an installed distribution."""
+    declared = map(Requirement, metadata.requires(name) or [])
+    return [r for r in declared if any(applies(r.marker, python, extra) for extra in ("", *extras))]
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_pin_names_one_version(python: str) -> None:
+    for name, specifier in pins(python).items():
+        (only,) = specifier
+        assert only.operator == "==", f"{name}{specifier}"
+        assert "*" not in only.version, f"{name}{specifier}"
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_pins_satisfy_the_declared_ranges(python: str) -> None:
+    pinned = pins(python)
+    for requirement in requirements("tespec", EXTRAS, python):
+        (only,) = pinned[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(only.version), f"{requirement} against {only}"
+
+
+def test_everything_that_is_installed_for_the_project_is_pinned() -> None:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    pinned = pins(python)
+    todo = requirements("tespec", EXTRAS, python)
+    seen = {"tespec"}
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        if name in seen or CUDA.match(name):
+            continue
+        seen.add(name)
+        assert name in pinned, f"{name} is missing in constraints.txt"
+        todo += requirements(name, tuple(requirement.extras), python)
+    assert len(seen) > 60
+
+
+def test_python_310_to_313_are_declared() -> None:
+    declared = SpecifierSet(metadata.metadata("tespec")["Requires-Python"])
+    minors = [minor for minor in range(8, 20) if declared.contains(f"3.{minor}.1")]
+    assert [f"3.{minor}" for minor in minors] == list(PYTHONS)
+
+
+def test_opencv_python_and_what_stands_for_it_are_one_version() -> None:
+    pinned = pins("3.11")
+    assert pinned["opencv-python"] == pinned["opencv-python-headless"]
