@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.cli import run
-
 from tespec.errors import UserError
 from tespec.paths import REPOSITORY, RESULTS, RUNS
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import importlib.util
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from tespec.discovery import import_modules
 from tespec.errors import UserError
 from tespec.method import Method
 from tespec.registry import METHODS
@@ -24,7 +24,7 @@ def register_methods(files: Sequence[Path] = ()) -> None:
     Raises:
         UserError: a file is missing or cannot be imported.
     """
-    importlib.import_module("baselines")
+    import_modules("baselines")
     for entry in entry_points(group=ENTRY_POINTS):
         entry.load()
     for file in files:

@@ -32,6 +32,7 @@ class _Steps(Dataset[dict[str, Tensor]]):
             raise UserError(
                 where, f"no recording has {lanes.segments} windows, the longest {longest}", "set fewer segments"
             )
+        self.lanes = lanes.count
         self._recordings, self._lanes, self._bins, self._rule = recordings, lanes, bins, rule
         self._augmentation = augmentation
 

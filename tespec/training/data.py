@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tespec.datasets.sample import make_world
@@ -39,13 +40,25 @@ class Data:
         return "sample" if self.is_sample else "paper"
 
 
-def find_data(dataset: str, given: Path | None, *, make: bool = True) -> Data:
+def find_recordings(dataset: str, given: Path | None) -> Data:
+    """Recordings for pre-training, as `find_data`; those the user gives are called by the name of their file or folder.
+
+    Raises:
+        UserError: `given` does not exist.
+    """
+    data = find_data(dataset, given)
+    if given is None or data.is_sample:
+        return data
+    return replace(data, label=re.sub(r"[^A-Za-z0-9]+", "_", given.resolve().stem))
+
+
+def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> Data:
     """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 
     Args:
         dataset: "ddd17" or "one_mpx".
         given: folder or file the user named; it is never replaced by the sample world.
-        make: make the sample world if it stands in and does not exist yet; otherwise only its path is named.
+        worlds: folder in which the sample world is made; None: the cache.
 
     Raises:
         UserError: `given` does not exist.
@@ -61,14 +74,13 @@ def find_data(dataset: str, given: Path | None, *, make: bool = True) -> Data:
         if (parent / dataset).is_dir():
             return Data(parent / dataset, _label(parent / dataset, dataset))
     notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: the sample world stands in"
-    root = sample_world() if make else None
-    return Data(root / dataset if root else Path(dataset), SAMPLE, notice)
+    return Data(sample_world(worlds) / dataset, SAMPLE, notice)
 
 
-def sample_world() -> Path:
+def sample_world(worlds: Path | None = None) -> Path:
     """Folder of the sample world at demo size, made on first use."""
     with progress("making the sample world", "recordings") as advance:
-        return make_world("small", progress=lambda done, total: advance(done, total, ""))
+        return make_world("small", root=worlds, progress=lambda done, total: advance(done, total, ""))
 
 
 def sibling(data: Data, dataset: str) -> Data:

@@ -1,42 +1,72 @@
-"""What a pre-trained model does on recordings it has not seen: its losses, and moments worth looking at."""
+"""What a pre-trained model does on recordings it has not seen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch import Tensor
 
+from tespec.datasets.recording import Recording
+from tespec.pretraining.masking import draw_mask
+from tespec.settings import Pretraining
+
+RECORDINGS = 8
+CHUNKS = 60  # of each recording
 CARRIED, ZEROED, PREDICT_ZERO = "loss_masked_carried", "loss_masked_zeroed", "loss_zero"
 
 
+class Chunk(NamedTuple):
+    """A training step's worth of one recording: its first window, and a batch of one lane."""
+
+    recording: Recording
+    first: int
+    batch: dict[str, Tensor]
+
+
+def held_out_chunks(recordings: Sequence[Recording], settings: Pretraining, device: torch.device) -> Iterator[Chunk]:
+    """The held-out recordings one after the other, from their first window on, without augmentation.
+
+    Masks are the same for every run, so that losses of different seeds and methods compare.
+    """
+    for number, recording in enumerate(recordings[:RECORDINGS]):
+        rows, columns = (-(-side // settings.mask.unit) for side in (recording.region.height, recording.region.width))
+        for index in range(min(CHUNKS, len(recording) // settings.segments)):
+            first = index * settings.segments
+            histograms = recording.histograms(first, settings.segments, settings.bins, settings.rule)
+            mask = draw_mask(np.random.default_rng([number, index]), rows, columns, settings.mask.ratio)
+            batch = {
+                "histograms": torch.from_numpy(histograms).unsqueeze(0),
+                "fresh": torch.tensor([index == 0]),
+                "mask": mask.unsqueeze(0),
+            }
+            yield Chunk(recording, first, {name: value.to(device) for name, value in batch.items()})
+
+
 @torch.no_grad()
-def held_out_losses(
-    model: nn.Module, steps: Dataset[dict[str, Tensor]], count: int, device: torch.device
-) -> dict[str, float]:
-    """Mean masked loss over `count` steps with the backbone's state carried, and with it zeroed at each step.
+def held_out_losses(model: Any, chunks: Iterator[Chunk]) -> dict[str, float]:
+    """Mean masked loss with the backbone's state carried along a recording, and with it zeroed at each chunk.
 
     The intensity image is carried in both, so that the targets are the same. The gap between the two is what the
     model gets from its memory.
+
+    Args:
+        model: an objective whose state is (backbone state, intensity image).
+        chunks: held-out recordings in order.
 
     Returns:
         `loss_masked_carried`, `loss_masked_zeroed`, and `loss_zero`, the loss of predicting zero everywhere.
     """
     model.eval()
-    sums = dict.fromkeys((CARRIED, ZEROED, PREDICT_ZERO), 0.0)
+    sums, count = dict.fromkeys((CARRIED, ZEROED, PREDICT_ZERO), 0.0), 0
     state: Any = None
-    for batch in batches(steps, count, device):
-        zeroed, _ = model.loss(batch, None if state is None else (None, state[1]))
-        carried, state = model.loss(batch, state)
+    for chunk in chunks:
+        zeroed, _ = model.loss(chunk.batch, None if state is None else (None, state[1]))
+        carried, state = model.loss(chunk.batch, state)
         sums[CARRIED] += carried["loss_masked"].item()
         sums[ZEROED] += zeroed["loss_masked"].item()
         sums[PREDICT_ZERO] += carried["loss_zero"].item()
-    return {name: total / count for name, total in sums.items()}
-
-
-def batches(steps: Dataset[dict[str, Tensor]], count: int, device: torch.device) -> Iterator[dict[str, Tensor]]:
-    """The first `count` batches, on the device."""
-    for step in range(count):
-        yield {name: value.to(device) for name, value in steps[step].items()}
+        count += 1
+    return {name: total / max(count, 1) for name, total in sums.items()}

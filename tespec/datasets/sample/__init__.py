@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tespec.datasets.sample.world import make_world
+from tespec.datasets.sample.world import make_world, world_folder
 
-__all__ = ["make_world"]
+__all__ = ["make_world", "world_folder"]

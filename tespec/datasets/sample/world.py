@@ -52,7 +52,7 @@ def make_world(
     recipe(size)
     if seed < 0:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
-    folder = (cache_root() if root is None else root) / f"sample-v{VERSION}-{seed}-{size}"
+    folder = world_folder(size, seed, root)
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +63,11 @@ def make_world(
             _make(unfinished, size, seed, processes or os.cpu_count() or 1, progress)
             unfinished.replace(folder)
     return folder
+
+
+def world_folder(size: str = "small", seed: int = 0, root: Path | None = None) -> Path:
+    """Where the world of these arguments lies once it is made; see `make_world`."""
+    return (cache_root() if root is None else root) / f"sample-v{VERSION}-{seed}-{size}"
 
 
 @contextmanager

@@ -1,0 +1,82 @@
+"""What every command line of the harness shares: one-line errors and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from tespec.errors import UserError
+
+MISTAKE = 2
+INTERRUPTED = 130
+
+
+def run(main: Callable[[], None]) -> int:
+    """Run a command line and return its exit code: 0, 2 after a user's mistake, 130 after an interruption.
+
+    A `UserError` becomes one line `error: ...` on stderr. Other exceptions are defects of the harness and pass through.
+    """
+    try:
+        main()
+    except UserError as error:
+        _say(f"error: {one_line(str(error))}")
+        return MISTAKE
+    except KeyboardInterrupt as interruption:
+        if message := one_line(str(interruption)):
+            _say(message)
+        return INTERRUPTED
+    return 0
+
+
+def one_line(text: str) -> str:
+    """`text` with its line breaks, and the blanks around them, folded into single spaces."""
+    return re.sub(r"\s*[\r\n]\s*", " ", text).strip()
+
+
+class Parser(argparse.ArgumentParser):
+    """`ArgumentParser` that answers a mistake in one line, with the nearest spelling where there is one.
+
+    Options cannot be abbreviated: a script that relies on an abbreviation breaks when an option is added.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        settings.setdefault("allow_abbrev", False)
+        super().__init__(**settings)
+
+    # argparse declares one overload for each kind of namespace; all of them end here.
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """Parse all arguments; an unknown one ends the program with exit code 2 and names the nearest option."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unknown argument {unknown[0]!r}{self._nearest_option(unknown[0])}; see --help")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """End the program with exit code 2 and one line on stderr."""
+        self.exit(MISTAKE, f"error: {one_line(message)}\n")
+
+    def _nearest_option(self, given: str) -> str:
+        return _suggestion(given.partition("=")[0], list(self._option_string_actions))
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            advice = _suggestion(str(value), choices) or f"; choose from {', '.join(choices)}"
+            raise argparse.ArgumentError(action, f"unknown value {str(value)!r}{advice}")
+
+
+def _suggestion(given: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(given, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,41 @@
+"""Options that the training command lines share."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from tespec.paths import RESULTS, RUNS
+from tespec.training.runs import Setup
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add what decides how and where a run is carried out."""
+    group = parser.add_argument_group("how and where")
+    group.add_argument("--seed", type=int, default=0, help="decides everything random (default 0)")
+    group.add_argument("--profile", help="paper or sample (default: sample for the sample world, else paper)")
+    group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting; repeatable")
+    group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
+    group.add_argument("--workers", type=int, default=0, help="processes that prepare batches (default 0)")
+    group.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
+    group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
+    group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
+    group.add_argument("--overwrite", action="store_true", help="compute again what a complete record holds")
+    group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
+    group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
+                       help="Python file that registers a method; it is run")  # fmt: skip
+
+
+def setup_of(options: argparse.Namespace, script: str) -> Setup:
+    """How and where, from the parsed options; the command line is kept for records."""
+    return Setup(
+        results=options.results,
+        runs=options.runs,
+        device=options.device,
+        workers=options.workers,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        command=shlex.join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
+    )

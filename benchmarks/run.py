@@ -1,0 +1,165 @@
+"""Fine-tune and evaluate one cell of the tables.
+
+python benchmarks/run.py --method tespec --task ddd17
+python benchmarks/run.py --method scratch --task ddd17 --arch feedforward --data /data/ddd17
+python benchmarks/run.py --list
+python benchmarks/run.py --describe tespec
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from benchmarks.cli import Parser, run
+
+if TYPE_CHECKING:
+    from tespec.settings import Finetuning
+    from tespec.training.data import Data
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    from benchmarks.common import add_run_options
+    from tespec.settings import ARCHITECTURES
+
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_argument_group("what")
+    what.add_argument("--method", help="how the backbone starts; --list names them")
+    what.add_argument("--task", help="what it is fine-tuned on; --list names them")
+    what.add_argument("--arch", choices=ARCHITECTURES, default="recurrent", help="default: recurrent")
+    what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data (default: ./data/<task>)")
+    what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from")
+    what.add_argument("--list", action="store_true", help="list methods and tasks")
+    what.add_argument("--describe", metavar="NAME", help="describe a method or a task")
+    add_run_options(parser)
+    options = parser.parse_args()
+    if not (options.list or options.describe) and not (options.method and options.task):
+        parser.error("--method and --task are needed (--list names them)")
+    return options
+
+
+def main() -> None:
+    """Run what the command line says."""
+    options = parse()
+    from tespec.plugins import register_methods
+
+    register_methods(options.plugins)
+    if options.list:
+        print_list()
+    elif options.describe:
+        describe(options.describe)
+    elif options.dry_run:
+        dry_run(options)
+    else:
+        run_cell(options)
+
+
+def run_cell(options: argparse.Namespace) -> None:
+    """Fine-tune, evaluate, record."""
+    from benchmarks.common import setup_of
+    from tespec.plugins import find_method
+    from tespec.training.finetune import finetune
+
+    method = find_method(options.method)
+    settings, recipe, data = resolve(options)
+    setup = setup_of(options, "run.py")
+    print_result(finetune(options.method, method, settings, data, options.checkpoint, options.seed, setup, recipe))
+
+
+def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Finetuning, tuple[str, ...], Data]:
+    """Settings of the cell, changes to its pre-training, and its data; where the sample world is made in `worlds`."""
+    from tespec.config import finetuning_settings
+    from tespec.training.data import find_data
+    from tespec.training.runs import say
+
+    prefix = "pretraining."
+    own = [change for change in options.set if not change.startswith(prefix)]
+    recipe = tuple(change.removeprefix(prefix) for change in options.set if change.startswith(prefix))
+    # Mistakes in the settings come to light before any data is made.
+    finetuning_settings(options.task, options.arch, options.profile or "paper", own)
+    data = find_data(options.task, options.data, worlds)
+    if data.notice:
+        say(data.notice)
+    return finetuning_settings(options.task, options.arch, options.profile or data.profile, own), recipe, data
+
+
+def print_list() -> None:
+    """Print methods and tasks, a line each."""
+    from tespec.config import names
+    from tespec.registry import METHODS
+
+    print("methods")
+    for name, method in sorted(METHODS.module_dict.items()):
+        print(f"  {name:12} {method.title}: {method.summary}")
+    print("tasks\n  " + "\n  ".join(names("tasks")))
+    print("profiles\n  " + "\n  ".join(names("profiles")))
+
+
+def describe(name: str) -> None:
+    """Print what is known of a method, or the settings of a task."""
+    import yaml
+
+    from tespec.config import as_facts, finetuning_settings, names
+    from tespec.plugins import find_method
+    from tespec.settings import ARCHITECTURES
+
+    if name in names("tasks"):
+        facts = {arch: as_facts(finetuning_settings(name, arch, "paper")) for arch in ARCHITECTURES}
+    else:
+        facts = find_method(name).facts()
+    print(yaml.safe_dump({name: facts}, sort_keys=False, allow_unicode=True, width=100).rstrip())
+
+
+def dry_run(options: argparse.Namespace) -> None:
+    """Print the resolved settings and what the run would cost."""
+    from tespec.datasets.sample import world_folder
+    from tespec.plugins import find_method
+
+    find_method(options.method)
+    with TemporaryDirectory() as scratch:
+        settings, _, data = resolve(options, None if world_folder().is_dir() else Path(scratch))
+        print_cost(settings, data, options.device)
+
+
+def print_cost(settings: Finetuning, data: Data, device_name: str | None) -> None:
+    """Print settings, parameters, memory, steps and time, measured on a small batch."""
+    import yaml
+
+    from tespec.config import as_facts
+    from tespec.training.device import choose_device
+    from tespec.training.device import describe as name_of
+    from tespec.training.forecast import forecast
+    from tespec.training.tasks import build_task
+
+    print(yaml.safe_dump(as_facts(settings), sort_keys=False, width=100).rstrip())
+    task = build_task(settings, data.root)
+    device = choose_device(device_name)
+    frames = settings.batch_size * settings.segments
+    cost = forecast(task.model(), task.small_batch(), settings.optimisation, device, frames)
+    print(f"\ndata        {data.root} ({data.label}), {len(task.recordings)} recordings")
+    for part, count in cost.parameters.items():
+        print(f"{part:11} {count:,} parameters")
+    print(f"memory      {cost.memory / 2**30:.1f} GiB for a batch of {frames} segments")
+    print(f"steps       {cost.steps:,} of {cost.seconds_per_step:.2f} s")
+    print(f"time        {cost.hours:.2f} h of training on {name_of(device)}")
+    print(f"Memory and time are scaled from {cost.frames_measured} segments measured here; nothing was written.")
+
+
+def print_result(record: dict[str, object]) -> None:
+    """Print the scores of a record and where they belong."""
+    metrics = record["metrics"]
+    assert isinstance(metrics, dict)
+    scores = ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
+    print(f"{record['method_name']} on {record['task']} ({record['arch']}, data: {record['data']}): {scores}")
+    groups = record["groups"]
+    assert isinstance(groups, dict)
+    for name, each in groups.items():
+        print(f"  {name}: " + ", ".join(f"{metric} {value:.2f}" for metric, value in each.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

@@ -1,0 +1,156 @@
+"""Which records may stand in one column, and which may be averaged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from tespec.comparison.identity import canonical
+from tespec.comparison.records import Record
+
+# What a task sets for each architecture on its own; two architectures of one column may differ in these alone.
+OF_THE_ARCHITECTURE = {"config": ("arch", "batch_size", "segments", "window_ms"), "protocol": ("events",)}
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Records of one task that were made on the same data, by the same settings and the same rules.
+
+    Attributes:
+        task: name of the task.
+        data: "sample", or name of the data set.
+        profile: name of the profile.
+        records: at most one for each method, architecture and seed.
+        superseded: older records of the same method, architecture and seed.
+        differs: settings in which it differs from other bases of the same task, data and profile, in words.
+    """
+
+    task: str
+    data: str
+    profile: str
+    records: tuple[Record, ...]
+    superseded: tuple[Record, ...] = ()
+    differs: str = ""
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds that occur."""
+        return sorted({record["seed"] for record in self.records})
+
+    def cells(self) -> dict[tuple[str, str], list[Record]]:
+        """Records to be averaged, by method and architecture."""
+        cells: dict[tuple[str, str], list[Record]] = defaultdict(list)
+        for record in self.records:
+            cells[record["method_name"], record["arch"]].append(record)
+        return dict(cells)
+
+
+@dataclass(frozen=True)
+class Average:
+    """Mean and sample standard deviation (None for one run) over `runs` seeds."""
+
+    value: float
+    deviation: float | None
+    runs: int
+
+
+def average(values: Sequence[float | None]) -> Average | None:
+    """Average over seeds; None where a seed lacks the number, or there is none."""
+    present = [value for value in values if value is not None]
+    if not present or len(present) < len(values):
+        return None
+    return Average(mean(present), stdev(present) if len(present) > 1 else None, len(present))
+
+
+def metric(record: Record, name: str, group: str = "") -> float | None:
+    """A record's overall number, or that of a group of frames; None where it has none."""
+    numbers = record["groups"].get(group, {}) if group else record["metrics"]
+    return numbers.get(name)
+
+
+def bases(records: Sequence[Record]) -> list[Basis]:
+    """Sort records into bases: same task, data, fingerprint, profile, protocol, settings and code.
+
+    Two architectures share a basis although each has its own windows and batch; as soon as one of them was run with
+    more than one such setting, they are kept apart.
+    """
+    shared: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        shared[_key(record, whole=False)].append(record)
+    divided: list[list[Record]] = []
+    for members in shared.values():
+        exact: dict[str, list[Record]] = defaultdict(list)
+        for record in members:
+            exact[_key(record, whole=True)].append(record)
+        one_each = len(exact) == len({record["arch"] for record in members})
+        divided.extend([members] if one_each else exact.values())
+    divided.sort(key=lambda members: _order(members[0]))
+    return [_basis(members, divided) for members in divided]
+
+
+def _order(record: Record) -> tuple[bool, str, str, str]:
+    return record["data"] == "sample", record["data"], record["profile"], _key(record, whole=True)
+
+
+def _key(record: Record, *, whole: bool) -> str:
+    return canonical(_parts(record, whole=whole))
+
+
+def _parts(record: Record, *, whole: bool) -> dict[str, Any]:
+    contents: dict[str, Mapping[str, Any]] = {"config": record["config"], "protocol": record["protocol"]}
+    left_out = {} if whole else OF_THE_ARCHITECTURE
+    parts: dict[str, Any] = {
+        name: {key: value for key, value in content.items() if key not in left_out.get(name, ())}
+        for name, content in contents.items()
+    }
+    return parts | {
+        "task": record["task"],
+        "data": record["data"],
+        "profile": record["profile"],
+        "data_fingerprint": record["data_fingerprint"],
+        "code": record["code"],
+    }
+
+
+def _basis(members: Sequence[Record], divided: Sequence[Sequence[Record]]) -> Basis:
+    newest: dict[tuple[str, str, int], Record] = {}
+    superseded = []
+    for record in sorted(members, key=lambda record: (record["written"], record["name"])):
+        key = record["method_name"], record["arch"], record["seed"]
+        if key in newest:
+            superseded.append(newest[key])
+        newest[key] = record
+    first = members[0]
+    alike = [others[0] for others in divided if _named(others[0]) == _named(first)]
+    kept = sorted(newest.values(), key=lambda record: record["name"])
+    return Basis(
+        first["task"], first["data"], first["profile"], tuple(kept), tuple(superseded), _differences(first, alike)
+    )
+
+
+def _differences(record: Record, alike: Sequence[Record]) -> str:
+    """Settings of `record` that are not the same in all of `alike`, in words."""
+    for whole in (False, True):
+        flat = [_flat(_parts(each, whole=whole)) for each in alike]
+        own = _flat(_parts(record, whole=whole))
+        if keys := [key for key in own if any(own[key] != each.get(key) for each in flat)]:
+            return ", ".join(f"{key} = {own[key]}" for key in keys)
+    return ""
+
+
+def _named(record: Record) -> tuple[str, str, str]:
+    return record["task"], record["data"], record["profile"]
+
+
+def _flat(parts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in parts.items():
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping):
+            flat |= _flat(value, path)
+        else:
+            flat[path.removeprefix("config.")] = str(value)
+    return flat

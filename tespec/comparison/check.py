@@ -1,0 +1,83 @@
+"""Whether what was read from a file is a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from tespec.errors import UserError
+
+TEXTS = ("name", "id", "code", "written", "method_name", "task", "profile", "data", "data_fingerprint", "command")
+CHOICES = {"kind": ("evaluation", "pretraining"), "arch": ("recurrent", "feedforward")}
+MAPPINGS = ("method", "config", "weights", "environment")
+NUMBERS = ("metrics", "classes", "time")
+GROUPED_NUMBERS = ("groups", "recordings")
+
+
+def check_record(content: object, where: object, schema: int) -> None:
+    """Refuse what is not a record of layout `schema`.
+
+    Args:
+        content: what JSON gave.
+        where: file or name for the message.
+        schema: the newest layout that can be read.
+
+    Raises:
+        UserError: not a record, of a newer layout, or a field is missing, ill-typed or not finite.
+    """
+    if not isinstance(content, Mapping) or not _whole(content.get("schema")):
+        raise UserError(where, "not a record of this harness", "remove it or move it elsewhere")
+    if content["schema"] > schema:
+        raise UserError(
+            where, f"layout {content['schema']} is newer than this version's {schema}", "update the harness"
+        )
+    wrong = _first_wrong_field(content)
+    if wrong:
+        raise UserError(where, wrong, "remove it and run again")
+
+
+def _first_wrong_field(content: Mapping[str, object]) -> str | None:
+    for field in ("seed", *CHOICES, *TEXTS, *MAPPINGS, "protocol", *NUMBERS, *GROUPED_NUMBERS, "curve"):
+        if field not in content:
+            return f"field {field!r} is missing"
+        if not _right(field, content[field]):
+            return f"field {field!r} holds {_short(content[field])}"
+    method = content["method"]
+    if not isinstance(method, Mapping) or not isinstance(method.get("title"), str) or not method["title"]:
+        return "field 'method' has no title"
+    return None
+
+
+def _right(field: str, value: object) -> bool:
+    if field == "seed":
+        return _whole(value)
+    if field in CHOICES:
+        return value in CHOICES[field]
+    if field in TEXTS:
+        return isinstance(value, str)
+    if field in MAPPINGS:
+        return isinstance(value, Mapping)
+    if field == "protocol":
+        return isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values())
+    if field in NUMBERS:
+        return _numbers(value)
+    if field in GROUPED_NUMBERS:
+        return isinstance(value, Mapping) and all(map(_numbers, value.values()))
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(_numbers, value))
+
+
+def _numbers(value: object) -> bool:
+    return isinstance(value, Mapping) and all(map(_finite, value.values()))
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,98 @@
+"""Rows of a comparison table: the published ones, and one for each measured method that has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tespec.comparison.basis import Basis
+from tespec.comparison.records import Record
+from tespec.comparison.references import Published, Reference
+from tespec.comparison.table import MISSING
+
+OWN_GROUP = "Methods added here"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a row of the table is about: a published row, or a method and architecture that have none."""
+
+    facts: dict[str, str]
+    published: Published | None = None
+
+    @property
+    def ranked(self) -> bool:
+        """Whether the row takes part in the search for the best number."""
+        return self.published is None or self.published.ranked
+
+
+def match(record: Record, reference: Reference) -> int | None:
+    """Index of the published row that a record measures again, None where the paper has none.
+
+    Method, memory and backbone have to agree, and test-time augmentation where the paper has rows with and without.
+    """
+    facts = record["method"]
+    alike = [
+        index
+        for index, row in enumerate(reference.rows)
+        if (row.method, row.recurrent) == (record["method_name"], record["arch"] == "recurrent")
+        and facts.get("backbone", row.backbone) == row.backbone
+    ]
+    if len(alike) > 1:
+        augmented = bool(facts.get("test_time_augmentation"))
+        alike = [index for index in alike if reference.rows[index].test_time_augmentation == augmented]
+    return alike[0] if alike else None
+
+
+def lines_of(reference: Reference, used: Sequence[Basis]) -> tuple[list[Line], list[tuple[str, list[int]]]]:
+    """All lines, published ones first, and the table's groups as (heading, indices of lines)."""
+    lines = [Line(_published_facts(row), row) for row in reference.rows]
+    headings: list[tuple[str, list[int]]] = []
+    first = 0
+    for group in reference.groups:
+        headings.append((group.heading, list(range(first, first + len(group.rows)))))
+        first += len(group.rows)
+    own: dict[str, list[int]] = {}
+    known: set[tuple[str, str]] = set()
+    records = [record for basis in used for record in basis.records if match(record, reference) is None]
+    for record in sorted(records, key=lambda record: (record["method"]["title"], record["arch"] != "recurrent")):
+        if (record["method_name"], record["arch"]) not in known:
+            known.add((record["method_name"], record["arch"]))
+            own.setdefault(record["method"].get("group") or OWN_GROUP, []).append(len(lines))
+            lines.append(Line(_own_facts(record)))
+    return lines, [*headings, *own.items()]
+
+
+def _published_facts(row: Published) -> dict[str, str]:
+    return {
+        "method": row.method,
+        "arch": "recurrent" if row.recurrent else "feedforward",
+        "title": row.title,
+        "backbone": row.backbone,
+        "recurrent": "Yes" if row.recurrent else "No",
+        "pretraining": row.pretraining,
+    }
+
+
+def _own_facts(record: Record) -> dict[str, str]:
+    return {
+        "method": record["method_name"],
+        "arch": record["arch"],
+        "title": record["method"]["title"],
+        "backbone": record["method"].get("backbone") or MISSING,
+        "recurrent": "Yes" if record["arch"] == "recurrent" else "No",
+        "pretraining": record["method"].get("pretraining_data") or MISSING,
+    }
+
+
+def by_line(basis: Basis, lines: Sequence[Line], reference: Reference) -> dict[int, list[Record]]:
+    """Records of each line, by its index in `lines`."""
+    own = {
+        (line.facts["method"], line.facts["arch"]): index for index, line in enumerate(lines) if line.published is None
+    }
+    found: dict[int, list[Record]] = {}
+    for record in basis.records:
+        index = match(record, reference)
+        line = own[record["method_name"], record["arch"]] if index is None else index
+        found.setdefault(line, []).append(record)
+    return found

@@ -1,0 +1,192 @@
+"""One JSON file per result: its name is known before the result is computed, and it appears whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from tespec.comparison.check import check_record
+from tespec.comparison.identity import SCHEMA, canonical, code_version, identity, record_name
+from tespec.errors import UserError
+
+
+class Record(TypedDict):
+    """What is known of one result.
+
+    Attributes:
+        schema: version of this layout.
+        name: `record_name`, also the name of the run's folder.
+        id: `identity` of what determines the result.
+        kind: "evaluation" or "pretraining".
+        code: `code_version` that computed it.
+        written: UTC time, ISO 8601.
+        method_name: registered name of the method.
+        method: its facts, title and group among them.
+        task: task of an evaluation, data of a pre-training.
+        arch: "recurrent" or "feedforward".
+        profile: name of the profile.
+        data: "sample", or name of the data set.
+        data_fingerprint: hash of the recordings.
+        seed: of everything random.
+        config: resolved settings.
+        protocol: what the numbers mean, in words.
+        metrics: overall numbers by name.
+        groups: numbers of named groups of frames.
+        recordings: numbers of each recording.
+        classes: number of each class.
+        weights: what the backbone was started from, or the file a pre-training wrote.
+        command: command line that computed it.
+        environment: software and machine.
+        time: seconds by stage.
+        curve: points of the training curve.
+    """
+
+    schema: int
+    name: str
+    id: str
+    kind: str
+    code: str
+    written: str
+    method_name: str
+    method: dict[str, Any]
+    task: str
+    arch: str
+    profile: str
+    data: str
+    data_fingerprint: str
+    seed: int
+    config: dict[str, Any]
+    protocol: dict[str, str]
+    metrics: dict[str, float]
+    groups: dict[str, dict[str, float]]
+    recordings: dict[str, dict[str, float]]
+    classes: dict[str, float]
+    weights: dict[str, Any]
+    command: str
+    environment: dict[str, Any]
+    time: dict[str, float]
+    curve: list[dict[str, float]]
+
+
+def new_record(
+    *,
+    kind: str,
+    method_name: str,
+    method: dict[str, Any],
+    task: str,
+    arch: str,
+    profile: str,
+    data: str,
+    data_fingerprint: str,
+    seed: int,
+    config: Mapping[str, Any],
+    protocol: Mapping[str, str],
+    metrics: Mapping[str, float],
+    groups: Mapping[str, Mapping[str, float]],
+    recordings: Mapping[str, Mapping[str, float]],
+    classes: Mapping[str, float],
+    weights: Mapping[str, Any],
+    command: str,
+    environment: Mapping[str, Any],
+    time: Mapping[str, float],
+    curve: Sequence[Mapping[str, float]],
+) -> Record:
+    """Record of a finished run; `Record` describes the fields.
+
+    The weights of an evaluation are part of its identity, those a pre-training wrote are not.
+
+    Raises:
+        UserError: a field has the wrong type, or a number is not finite.
+    """
+    id = identity(
+        kind=kind,
+        method=method_name,
+        task=task,
+        arch=arch,
+        profile=profile,
+        seed=seed,
+        config=config,
+        data_fingerprint=data_fingerprint,
+        weights_sha256=weights.get("sha256", "") if kind == "evaluation" else "",
+    )
+    record = {
+        "schema": SCHEMA,
+        "name": record_name(kind, method_name, task, arch, seed, id),
+        "id": id,
+        "kind": kind,
+        "code": code_version(),
+        "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "method_name": method_name,
+        "method": method,
+        "task": task,
+        "arch": arch,
+        "profile": profile,
+        "data": data,
+        "data_fingerprint": data_fingerprint,
+        "seed": seed,
+        "config": config,
+        "protocol": protocol,
+        "metrics": metrics,
+        "groups": groups,
+        "recordings": recordings,
+        "classes": classes,
+        "weights": weights,
+        "command": command,
+        "environment": environment,
+        "time": time,
+        "curve": list(curve),
+    }
+    check_record(record, record["name"], SCHEMA)
+    return cast("Record", json.loads(canonical(record)))
+
+
+def write_record(record: Record, folder: Path) -> Path:
+    """Write `folder/<name>.json` in one step and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{record['name']}.json"
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    unfinished.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)
+    return path
+
+
+def read_record(path: Path) -> Record:
+    """The record in a file.
+
+    Raises:
+        UserError: no JSON, missing or ill-typed fields, numbers that are not finite, or a newer layout.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    except OSError as error:
+        raise UserError(path, f"cannot be read ({error.strerror})", "check the file") from error
+    except ValueError as error:
+        raise UserError(path, f"not a readable JSON file ({error})", "remove it and run again") from error
+    check_record(content, path, SCHEMA)
+    return cast("Record", content)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def find_record(folder: Path, name: str) -> Record | None:
+    """The record of that name, None where there is none."""
+    path = folder / f"{name}.json"
+    return read_record(path) if path.is_file() else None
+
+
+def read_records(folder: Path) -> tuple[list[Record], list[str]]:
+    """All records of a folder in order of their names, and one line for each file that is none."""
+    records: list[Record] = []
+    problems: list[str] = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            records.append(read_record(path))
+        except UserError as error:
+            problems.append(str(error))
+    return records, problems

@@ -1,0 +1,61 @@
+"""A table as CSV: wide, one line for each row, and tidy, one line for each number."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+
+from tespec.comparison.table import Cell, Table
+
+ROW_FACTS = ("method", "arch", "title", "backbone", "recurrent", "pretraining")
+COLUMN_FACTS = ("task", "source", "metric", "frames", "data", "profile", "basis")
+TIDY = ("table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS, "value", "std", "seeds", "bold")
+
+
+def render_csv(table: Table) -> str:
+    """Wide CSV: the table's columns, `<name> std` behind each that has deviations; missing numbers are empty."""
+    deviating = [
+        any(row.cells[index].deviation is not None for row in table.rows) for index in range(len(table.columns))
+    ]
+    header = ["Group"]
+    for column, deviates in zip(table.columns, deviating, strict=True):
+        header += [column.key, f"{column.key} std"] if deviates else [column.key]
+    lines = [header]
+    for group in table.groups:
+        for row in group.rows:
+            line = [group.heading]
+            for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+                line.append(_number(cell.value) if column.number else cell.text + (row.mark if index == 0 else ""))
+                if deviating[index]:
+                    line.append(_number(cell.deviation))
+            lines.append(line)
+    return _csv(lines)
+
+
+def render_long_csv(table: Table) -> str:
+    """Tidy CSV: each published, measured or compared number with all that it belongs to."""
+    lines = [list(TIDY)]
+    for group in table.groups:
+        for row in group.rows:
+            of_row = [table.title, group.heading, *(row.facts.get(name, "") for name in ROW_FACTS), row.mark]
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                if column.facts and cell.value is not None:
+                    of_column = [column.facts.get(name, "") for name in COLUMN_FACTS]
+                    lines.append([*of_row, *of_column, *_of_cell(cell)])
+    return _csv(lines)
+
+
+def _of_cell(cell: Cell) -> list[str]:
+    runs = "" if cell.runs is None else str(cell.runs)
+    return [_number(cell.value), _number(cell.deviation), runs, "yes" if cell.bold else "no"]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else str(round(value, 6))
+
+
+def _csv(lines: Iterable[list[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue()

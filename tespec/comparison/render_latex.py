@@ -1,0 +1,86 @@
+"""A table as LaTeX for the packages booktabs, multirow and xcolor with its option `table`."""
+
+from __future__ import annotations
+
+from tespec.comparison.table import Row, Table
+
+PREAMBLE = r"% \usepackage{booktabs,multirow} \usepackage[table]{xcolor}"
+CHARACTERS = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "±": r"$\pm$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "Δ": r"$\Delta$",
+    "†": r"$^\dagger$",
+    "‡": r"$^\ddagger$",
+    "\n": " ",
+}
+
+
+def escape(text: str) -> str:
+    """`text` as LaTeX that prints it; letters beyond ASCII stay, LaTeX reads UTF-8."""
+    return "".join(CHARACTERS.get(character, character) for character in text)
+
+
+def render_latex(table: Table) -> str:
+    """A `table*` environment: booktabs rules, spanning headers, a rule between groups, grey rows, notes below."""
+    width = len(table.columns)
+    layout = "".join("c" if column.number or index else "l" for index, column in enumerate(table.columns))
+    lines = [PREAMBLE, r"\begin{table*}[t]", r"\centering", rf"\caption{{{escape(table.title)}.}}"]
+    lines += [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", *_headers(table)]
+    for group in table.groups:
+        lines.append(r"\midrule")
+        if group.heading:
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{escape(group.heading)}}}}} \\")
+        lines += [_row(row) for row in group.rows]
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    notes = [f"{mark} {text}" for mark, text in table.used_marks().items()] + list(table.notes)
+    if notes:
+        lines += [r"\par\smallskip", r"\begin{minipage}{\linewidth}\footnotesize"]
+        lines += [rf"{escape(note)}\par" for note in notes]
+        lines.append(r"\end{minipage}")
+    lines.append(r"\end{table*}")
+    return "\n".join(lines) + "\n"
+
+
+def _headers(table: Table) -> list[str]:
+    """Header lines; a column with a single header spans them all."""
+    alone = {index for index, column in enumerate(table.columns) if len(column.headers) == 1}
+    lines = []
+    for level in range(table.levels):
+        cells, rules = [], []
+        for span in table.spans(level):
+            title = escape(span.title)
+            if span.first in alone:
+                tall = table.levels > 1 and level == 0
+                title = escape(table.columns[span.first].headers[0]) if level == 0 else ""
+                cells += [rf"\multirow{{{table.levels}}}{{*}}{{{title}}}" if tall else title]
+                continue
+            count = span.last - span.first + 1
+            cells.append(rf"\multicolumn{{{count}}}{{c}}{{{title}}}" if count > 1 else title)
+            if title and level < table.levels - 1:
+                rules.append(rf"\cmidrule(lr){{{span.first + 1}-{span.last + 1}}}")
+        lines.append(" & ".join(cells) + r" \\")
+        lines += [" ".join(rules)] if rules else []
+    return lines
+
+
+def _row(row: Row) -> str:
+    cells = []
+    for index, cell in enumerate(row.cells):
+        text = escape(cell.text + (row.mark if index == 0 else ""))
+        cells.append(rf"\textbf{{{text}}}" if cell.bold else text)
+    return (r"\rowcolor{gray!20} " if row.grey else "") + " & ".join(cells) + r" \\"

@@ -1,0 +1,194 @@
+"""Builds a comparison table: published numbers, and a block of measured columns for each basis beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase
+
+from tespec.comparison.basis import Average, Basis, average, metric
+from tespec.comparison.lines import Line, by_line, lines_of
+from tespec.comparison.notes import basis_notes
+from tespec.comparison.records import Record
+from tespec.comparison.references import Named, Reference
+from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold
+
+LABELS = (("Method", "title"), ("Backbone", "backbone"), ("Recurrent", "recurrent"), ("Pre-training", "pretraining"))
+COLUMNS = ("both", "paper", "measured")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A basis, its heading, and the records of each line in it."""
+
+    basis: Basis
+    heading: str
+    records: Mapping[int, list[Record]]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that a record holds: a metric over all frames, or over a named group of them."""
+
+    metric: Named
+    frames: str = ""
+
+    @property
+    def title(self) -> str:
+        """Header of its column."""
+        return f"{self.frames} {self.metric.title}".strip()
+
+
+def side_by_side(
+    reference: Reference, found: Sequence[Basis], frames: Sequence[tuple[str, str]] = (), columns: str = "both"
+) -> Table:
+    """The published table with measured columns.
+
+    Args:
+        reference: rows and numbers as published.
+        found: measured results of the reference's tasks; others are left out.
+        frames: (group of frames, metric) shown beside the overall metrics where records have them.
+        columns: "paper" leaves the measured columns out, "measured" the published ones and the rows not measured.
+    """
+    used = (
+        [] if columns == "paper" else [basis for task in reference.tasks for basis in found if basis.task == task.name]
+    )
+    lines, headings = lines_of(reference, used)
+    blocks = [
+        Block(basis, heading, by_line(basis, lines, reference))
+        for basis, heading in zip(used, _headings(reference, used), strict=True)
+    ]
+    pairs = [_label(title, key, lines) for title, key in LABELS]
+    for task in reference.tasks:
+        of_task = [block for block in blocks if block.basis.task == task.name]
+        if columns != "measured":
+            pairs += _published(reference, task, lines, divided=bool(blocks))
+        for block in of_task:
+            pairs += _measured(reference, task, block, lines, frames, differences=columns == "both")
+    kept = [
+        index
+        for index in range(len(lines))
+        if columns != "measured" or any(block.records.get(index) for block in blocks)
+    ]
+    heads = [column for column, _ in pairs]
+    rows = {index: _row(lines[index], [cells[index] for _, cells in pairs]) for index in kept}
+    groups = [
+        Group(heading, tuple(rows[index] for index in members if index in rows))
+        for heading, members in headings
+        if any(index in rows for index in members)
+    ]
+    ranked = [index for index, column in enumerate(heads) if column.facts.get("source") == "measured"]
+    notes = [note for block in blocks for note in basis_notes(block.basis, block.heading, _title(reference, block))]
+    return Table(
+        reference.title,
+        tuple(heads),
+        with_best_bold(groups, heads, ranked),
+        reference.marks,
+        tuple(dict.fromkeys(notes)),
+    )
+
+
+def _headings(reference: Reference, used: Sequence[Basis]) -> list[str]:
+    plain = [f"measured: {_data(reference, basis)}, profile {basis.profile}" for basis in used]
+    keys = [(basis.task, heading) for basis, heading in zip(used, plain, strict=True)]
+    return [
+        heading if keys.count(key) == 1 else f"{heading} ({ascii_lowercase[keys[:index].count(key) % 26]})"
+        for index, (key, heading) in enumerate(zip(keys, plain, strict=True))
+    ]
+
+
+def _data(reference: Reference, basis: Basis) -> str:
+    if basis.data == "sample":
+        return "sample world"
+    return next((task.title for task in reference.tasks if task.name == basis.data), basis.data)
+
+
+def _title(reference: Reference, block: Block) -> str:
+    return next(task.title for task in reference.tasks if task.name == block.basis.task)
+
+
+def _label(title: str, key: str, lines: Sequence[Line]) -> tuple[Column, list[Cell]]:
+    return Column((title,), title, number=False), [Cell(line.facts[key]) for line in lines]
+
+
+def _published(
+    reference: Reference, task: Named, lines: Sequence[Line], *, divided: bool
+) -> list[tuple[Column, list[Cell]]]:
+    pairs = []
+    for each in reference.metrics:
+        headers = (task.title, "paper", each.title) if divided else (task.title, each.title)
+        facts = {"task": task.name, "source": "paper", "metric": each.name}
+        column = Column(headers, f"{task.name} {each.name} paper", each.better, facts=facts)
+        cells = [
+            _number(_paper(line, task, each), reference.decimals, bold=_is_bold(line, task, each)) for line in lines
+        ]
+        pairs.append((column, cells))
+    return pairs
+
+
+def _measured(
+    reference: Reference,
+    task: Named,
+    block: Block,
+    lines: Sequence[Line],
+    frames: Sequence[tuple[str, str]],
+    *,
+    differences: bool,
+) -> list[tuple[Column, list[Cell]]]:
+    by_name = {each.name: each for each in reference.metrics}
+    measures = [Measure(each) for each in reference.metrics] + [Measure(by_name[name], group) for group, name in frames]
+    basis, pairs = block.basis, []
+    source = {"task": task.name, "data": basis.data, "profile": basis.profile, "basis": block.heading}
+    for measure in measures:
+        averages = [_average(block.records.get(index, []), measure) for index in range(len(lines))]
+        if measure.frames and not any(averages):
+            continue
+        facts = source | {"source": "measured", "metric": measure.metric.name, "frames": measure.frames}
+        key = " ".join(filter(None, (task.name, measure.frames, measure.metric.name, block.heading)))
+        column = Column((task.title, block.heading, measure.title), key, measure.metric.better, facts=facts)
+        pairs.append((column, [_mean(each, reference.decimals) for each in averages]))
+        # The distance of a synthetic world's number from a real data set's means nothing.
+        if differences and not measure.frames and basis.data != "sample":
+            facts = facts | {"source": "difference"}
+            column = Column((task.title, block.heading, "Δ"), f"{key} minus paper", facts=facts)
+            cells = [_difference(each, _paper(line, task, measure.metric), reference.decimals)
+                     for line, each in zip(lines, averages, strict=True)]  # fmt: skip
+            pairs.append((column, cells))
+    counts = [len(block.records.get(index, [])) for index in range(len(lines))]
+    column = Column((task.title, block.heading, "seeds"), f"{task.name} seeds {block.heading}", facts={})
+    pairs.append((column, [Cell(str(count), count) if count else Cell() for count in counts]))
+    return pairs
+
+
+def _average(records: Sequence[Record], measure: Measure) -> Average | None:
+    return average([metric(record, measure.metric.name, measure.frames) for record in records])
+
+
+def _paper(line: Line, task: Named, each: Named) -> float | None:
+    return line.published.scores[task.name, each.name] if line.published else None
+
+
+def _is_bold(line: Line, task: Named, each: Named) -> bool:
+    return line.published is not None and (task.name, each.name) in line.published.bold
+
+
+def _number(value: float | None, decimals: int, *, bold: bool = False) -> Cell:
+    return Cell() if value is None else Cell(f"{value:.{decimals}f}", value, bold=bold)
+
+
+def _mean(found: Average | None, decimals: int) -> Cell:
+    if found is None:
+        return Cell()
+    spread = "" if found.deviation is None else f" ± {found.deviation:.{decimals}f}"
+    return Cell(f"{found.value:.{decimals}f}{spread}", found.value, found.deviation, found.runs)
+
+
+def _difference(found: Average | None, paper: float | None, decimals: int) -> Cell:
+    if found is None or paper is None:
+        return Cell()
+    return Cell(f"{found.value - paper:+.{decimals}f}", found.value - paper, runs=found.runs)
+
+
+def _row(line: Line, cells: list[Cell]) -> Row:
+    mark = line.published.mark if line.published else ""
+    return Row(tuple(cells), mark, not line.ranked, line.facts)

@@ -1,0 +1,139 @@
+"""A table apart from how it is drawn: columns under spanning headers, groups of rows, cells, notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        headers: titles from the widest span down to the column's own; equal neighbours under equal spans are one.
+        key: its name where a column needs one word.
+        better: "higher" or "lower" where the best number is to be found, else "".
+        number: whether it holds numbers.
+        facts: what its numbers are (source, task, metric, ...), for tidy output.
+    """
+
+    headers: tuple[str, ...]
+    key: str
+    better: str = ""
+    number: bool = True
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its text, and for a number its value, its sample standard deviation and how many runs it averages."""
+
+    text: str = MISSING
+    value: float | None = None
+    deviation: float | None = None
+    runs: int | None = None
+    bold: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a cell for each column.
+
+    Attributes:
+        cells: as many as there are columns.
+        mark: sign of a footnote, drawn at the first cell.
+        grey: set apart: not compared with the other rows.
+        facts: what the row is (method, architecture, ...), for tidy output.
+    """
+
+    cells: tuple[Cell, ...]
+    mark: str = ""
+    grey: bool = False
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows between two rules, under a heading or none."""
+
+    heading: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A header over columns `first` to `last`, both included."""
+
+    title: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; `marks` are footnotes by their sign, `notes` stand below them."""
+
+    title: str
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+    marks: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All rows in order."""
+        return tuple(row for group in self.groups for row in group.rows)
+
+    @property
+    def levels(self) -> int:
+        """Number of header lines."""
+        return max(len(column.headers) for column in self.columns)
+
+    def spans(self, level: int) -> list[Span]:
+        """Headers of line `level`, 0 at the top.
+
+        A column with fewer headers than the table has lines stands at the bottom, below empty ones.
+        """
+        paths = [("",) * (self.levels - len(column.headers)) + column.headers for column in self.columns]
+        # Columns without a header on this line, and those of the lowest line, do not join their neighbours.
+        apart = level == self.levels - 1
+        keys = [(path[: level + 1], index if apart or not path[level] else -1) for index, path in enumerate(paths)]
+        spans, first = [], 0
+        for (path, _), members in groupby(keys):
+            last = first + len(list(members)) - 1
+            spans.append(Span(path[level], first, last))
+            first = last + 1
+        return spans
+
+    def used_marks(self) -> dict[str, str]:
+        """Footnotes that a row refers to."""
+        used = {row.mark for row in self.rows}
+        return {mark: text for mark, text in self.marks.items() if mark in used}
+
+
+def with_best_bold(groups: Sequence[Group], columns: Sequence[Column], chosen: Sequence[int]) -> tuple[Group, ...]:
+    """Set the best numbers of the `chosen` columns in bold.
+
+    Grey rows do not take part, a column with fewer than two numbers has no best one, and ties are all bold.
+    """
+    compared = [row for group in groups for row in group.rows if not row.grey]
+    best: dict[int, float] = {}
+    for index in chosen:
+        values = [cell.value for row in compared if (cell := row.cells[index]).value is not None]
+        if len(values) > 1 and columns[index].better:
+            best[index] = max(values) if columns[index].better == "higher" else min(values)
+
+    def embolden(row: Row) -> Row:
+        if row.grey:
+            return row
+        cells = [
+            replace(cell, bold=True) if index in best and cell.value == best[index] else cell
+            for index, cell in enumerate(row.cells)
+        ]
+        return replace(row, cells=tuple(cells))
+
+    return tuple(replace(group, rows=tuple(map(embolden, group.rows))) for group in groups)

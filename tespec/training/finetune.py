@@ -1,0 +1,125 @@
+"""One cell of the tables: a method's backbone fine-tuned on a task, evaluated, and recorded."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tespec.comparison.environment import environment
+from tespec.comparison.records import Record, find_record, identity, new_record, record_name, write_record
+from tespec.config import as_facts, pretraining_settings
+from tespec.datasets.fingerprint import fingerprint
+from tespec.errors import UserError
+from tespec.method import Method
+from tespec.settings import Finetuning
+from tespec.training.data import Data, sibling
+from tespec.training.device import choose_device, describe
+from tespec.training.pretrain import pretrain
+from tespec.training.runs import Setup, say, train
+from tespec.training.seeding import derive, seed_everything
+from tespec.training.tasks import build_task
+from tespec.weights.files import write_weights
+
+WEIGHTS = "model.safetensors"
+
+
+def finetune(
+    name: str,
+    method: Method,
+    settings: Finetuning,
+    data: Data,
+    checkpoint: Path | None,
+    seed: int,
+    setup: Setup,
+    pretraining_changes: tuple[str, ...] = (),
+) -> Record:
+    """Fine-tune and evaluate, or take up the complete record of the same run.
+
+    A method that has a recipe but no checkpoint is pre-trained first where the data is the sample world.
+
+    Args:
+        name: the method's registered name.
+        method: starts the backbone.
+        settings: the cell's settings.
+        data: the task's data.
+        checkpoint: weights to start from.
+        seed: decides everything random.
+        setup: where and how.
+        pretraining_changes: `KEY=VALUE` settings of that pre-training.
+
+    Raises:
+        UserError: data or weights that cannot be used.
+    """
+    began = time.monotonic()
+    task = build_task(settings, data.root)
+    if checkpoint is None and method.recipe is not None:
+        checkpoint = _pretrained(name, method, settings, data, seed, setup, pretraining_changes)
+    seed_everything(derive(seed, "model"))
+    model = task.model()
+    weights = method.initialise(model.backbone, checkpoint, seed)
+    facts = as_facts(settings)
+    data_fingerprint = fingerprint(task.recordings)
+    key: dict[str, Any] = {
+        "kind": "evaluation",
+        "method": name,
+        "task": settings.task,
+        "arch": settings.arch,
+        "profile": settings.profile,
+        "seed": seed,
+        "config": facts,
+        "data_fingerprint": data_fingerprint,
+        "weights_sha256": weights.sha256,
+    }
+    run = record_name("evaluation", name, settings.task, settings.arch, seed, identity(**key))
+    known = find_record(setup.results / "runs", run)
+    if known is not None and not setup.overwrite:
+        say(f"{run} is complete already (--overwrite computes it again)")
+        return known
+
+    label = f"{name}, {settings.task}, {settings.arch}"
+    trained = train(
+        model, task.steps(seed), settings.optimisation, seed=seed, setup=setup, run=run, label=f"fine-tuning {label}"
+    )
+    device = choose_device(setup.device)
+    evaluation = task.evaluate(model, device)
+    write_weights(setup.runs / run / WEIGHTS, model.state_dict(), facts)
+    record = new_record(
+        kind="evaluation",
+        method_name=name,
+        method=method.facts(),
+        task=settings.task,
+        arch=settings.arch,
+        profile=settings.profile,
+        data=data.label,
+        data_fingerprint=data_fingerprint,
+        seed=seed,
+        config=facts,
+        protocol=task.protocol(),
+        metrics=evaluation.metrics,
+        groups=evaluation.groups,
+        recordings=evaluation.recordings,
+        classes=evaluation.classes,
+        weights=weights.facts(),
+        command=setup.command,
+        environment=environment(device=describe(device)),
+        time={"train": trained.seconds, "evaluate": evaluation.seconds, "total": time.monotonic() - began},
+        curve=trained.curve,
+    )
+    write_record(record, setup.results / "runs")
+    return record
+
+
+def _pretrained(
+    name: str, method: Method, settings: Finetuning, data: Data, seed: int, setup: Setup, changes: tuple[str, ...]
+) -> Path:
+    if method.recipe is None:
+        raise UserError(f"--method {name}", "has no recipe to make its weights", "give --checkpoint FILE")
+    if not data.is_sample:
+        raise UserError(
+            f"--method {name}",
+            "needs pre-trained weights",
+            f"give --checkpoint FILE, or make one with benchmarks/pretrain.py --method {name} --data FOLDER",
+        )
+    recipe = pretraining_settings(method.recipe, settings.profile, changes)
+    return pretrain(name, method, recipe, sibling(data, recipe.dataset), seed, setup).weights

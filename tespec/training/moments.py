@@ -1,0 +1,97 @@
+"""The moments of held-out recordings that show what a pre-training learned: the car moving, and standing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tespec.datasets.recording import Recording
+from tespec.evaluation.pictures import Moment, draw_moments
+from tespec.events.intensity import high_pass_intensity
+from tespec.settings import Pretraining
+from tespec.training.held_out import Chunk
+
+MOVING, QUIET = 0.8, 0.1  # quantiles of the number of events in a segment
+
+
+class _Place(NamedTuple):
+    """A segment of the chunks played, its number of events, and how much the intensity image shows there."""
+
+    chunk: int
+    segment: int
+    events: int
+    contrast: float
+
+
+def draw_held_out(
+    model: Any,
+    chunks: Callable[[], Iterator[Chunk]],
+    settings: Pretraining,
+    path: Path,
+    titles: tuple[str, str] = ("busy", "quiet"),
+) -> None:
+    """Draw a busy moment and a quiet one, the model's state carried from the start of their recordings.
+
+    The busy one is the segment at the 80th percentile of events. The quiet one is, of the tenth of the segments with
+    the fewest events, the one at which most was seen before.
+
+    Args:
+        model: an objective with `reconstruct`.
+        chunks: starts the held-out recordings from their beginning.
+        settings: of the pre-training.
+        path: the PNG to write.
+        titles: what the two rows are called.
+    """
+    model.eval()
+    chosen = _choose(model, chunks())
+    moments: dict[_Place, Moment] = {}
+    state: Any = None
+    for number, chunk in enumerate(chunks()):
+        reconstruction, state = model.reconstruct(chunk.batch, state)
+        for title, place in zip(titles, chosen, strict=True):
+            if place.chunk == number:
+                moments[place] = Moment(
+                    title=f"{title}, {place.events:,} events",
+                    histogram=chunk.batch["histograms"][0, place.segment].cpu().numpy(),
+                    high_pass=_high_pass(chunk.recording, chunk.first + place.segment, settings),
+                    intensity=_image(reconstruction.video[0, place.segment]),
+                    mask=reconstruction.mask[0].cpu().numpy(),
+                    reconstruction=_image(reconstruction.prediction[0, place.segment]),
+                )
+    draw_moments([moments[place] for place in chosen], path)
+
+
+def _choose(model: Any, chunks: Iterator[Chunk]) -> tuple[_Place, _Place]:
+    places = []
+    state: Any = None
+    for number, chunk in enumerate(chunks):
+        reconstruction, state = model.reconstruct(chunk.batch, state)
+        events = chunk.batch["histograms"][0].flatten(1).sum(-1, dtype=torch.int64).tolist()
+        contrast = reconstruction.video[0].flatten(1).std(dim=1).tolist()
+        places += [_Place(number, segment, *pair) for segment, pair in enumerate(zip(events, contrast, strict=True))]
+    by_events = sorted(places, key=lambda place: place.events)
+    quiet = by_events[: max(1, int(QUIET * len(by_events)))]
+    return by_events[int(MOVING * (len(by_events) - 1))], max(quiet, key=lambda place: place.contrast)
+
+
+def _high_pass(recording: Recording, window: int, settings: Pretraining) -> NDArray[np.float32]:
+    end, region = int(recording.windows[window, 1]), recording.region
+    events = region.apply(recording.stream.slice(int(recording.windows[0, 0]), end))
+    video = high_pass_intensity(
+        *events,
+        height=region.height,
+        width=region.width,
+        alpha=settings.target.alpha,
+        contrast=settings.target.contrast,
+        times=np.array([end]),
+    )
+    return video[0]
+
+
+def _image(frame: torch.Tensor) -> NDArray[np.float32]:
+    return frame.float().cpu().numpy()

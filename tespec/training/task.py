@@ -1,0 +1,61 @@
+"""What a task is to the harness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from tespec.datasets.recording import Recording
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a model on a test set.
+
+    Attributes:
+        metrics: overall, by name.
+        groups: of named groups of frames.
+        recordings: of each recording.
+        classes: the score of each class.
+        seconds: time it took.
+    """
+
+    metrics: dict[str, float]
+    groups: dict[str, dict[str, float]]
+    recordings: dict[str, dict[str, float]]
+    classes: dict[str, float]
+    seconds: float
+
+
+class Task(Protocol):
+    """Data, model and scores of one kind of task; registered in `TASKS` and built with (settings, root)."""
+
+    @property
+    def recordings(self) -> Sequence[Recording]:
+        """All recordings that are used."""
+        ...
+
+    def model(self) -> Any:
+        """A fresh network: an `nn.Module` with `.backbone`, `.loss` and `.predict`."""
+        ...
+
+    def steps(self, seed: int) -> Dataset[dict[str, Tensor]]:
+        """Batches of the training by step."""
+        ...
+
+    def small_batch(self) -> dict[str, Tensor]:
+        """The smallest batch that can be trained on, for measuring what a step costs."""
+        ...
+
+    def protocol(self) -> dict[str, str]:
+        """What the scores mean, in words."""
+        ...
+
+    def evaluate(self, model: Any, device: torch.device) -> Evaluation:
+        """Score a model on the test split."""
+        ...

@@ -1,0 +1,23 @@
+"""The kinds of task, one module each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tespec.discovery import import_modules
+from tespec.registry import TASKS
+from tespec.settings import Finetuning
+from tespec.training.task import Task
+
+
+def build_task(settings: Finetuning, root: Path) -> Task:
+    """The task that the settings name, on the data in `root`.
+
+    Raises:
+        UserError: the data cannot be read.
+    """
+    for package in ("tespec.training.tasks", "tespec.datasets"):
+        import_modules(package)
+    kind = TASKS.get(settings.kind)
+    task: Task = kind(settings, root)
+    return task

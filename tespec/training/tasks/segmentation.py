@@ -1,0 +1,133 @@
+"""Semantic segmentation as a task: its data, its model, and its scores."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from tespec.datasets.evaluation import evaluation_batches
+from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.steps import LabelledSteps
+from tespec.evaluation.segmentation import DEFINITION, SegmentationScorer
+from tespec.models import EventSwin, SegmentationModel
+from tespec.models.padding import padded_size
+from tespec.models.state import reset
+from tespec.registry import DATASETS, TASKS
+from tespec.settings import Finetuning
+from tespec.training.progress import progress
+from tespec.training.task import Evaluation
+
+STANDING = 0.1  # m/s; below, the camera counts as standing
+
+
+@TASKS.register_module(name="segmentation")
+class SegmentationTask:
+    """A data set with masks, an UperNet head on the backbone, and mIoU.
+
+    Args:
+        settings: the cell's settings.
+        root: folder of the data set.
+
+    Raises:
+        UserError: the data cannot be read.
+    """
+
+    def __init__(self, settings: Finetuning, root: Path) -> None:
+        self._settings = settings
+        kind = DATASETS.get(settings.dataset)
+        arguments = {"splits": settings.splits, "classes": settings.classes, "window_ms": settings.window_ms}
+        self.train: list[LabelledRecording] = kind(root, "train", **arguments).recordings
+        self.test: list[LabelledRecording] = kind(root, "test", **arguments).recordings
+
+    @property
+    def recordings(self) -> list[LabelledRecording]:
+        """All recordings that are used."""
+        return [*self.train, *self.test]
+
+    def model(self) -> SegmentationModel:
+        """A fresh backbone with a fresh head."""
+        settings, region = self._settings, self.train[0].region
+        backbone = EventSwin(
+            arch=settings.width,
+            recurrent=settings.recurrent,
+            bins=settings.bins,
+            img_size=padded_size(region.height, region.width),
+        )
+        return SegmentationModel(backbone, len(settings.classes), settings.head.channels, settings.head.dropout)
+
+    def steps(self, seed: int) -> Dataset[dict[str, Tensor]]:
+        """Batches of the training by step."""
+        return LabelledSteps(self.train, self._settings, seed)
+
+    def small_batch(self) -> dict[str, Tensor]:
+        """Two labelled segments without a single event, for measuring what a step costs."""
+        settings, region = self._settings, self.train[0].region
+        lanes, segments = (1, 2) if settings.segments > 1 else (2, 1)
+        height, width = region.height, region.width
+        return {
+            "histograms": torch.zeros(lanes, segments, 2 * settings.bins, height, width, dtype=torch.uint8),
+            "fresh": torch.ones(lanes, dtype=torch.bool),
+            "labels": torch.zeros(lanes, segments, height, width, dtype=torch.uint8),
+            "label_segment": torch.arange(segments).expand(lanes, segments),
+        }
+
+    def protocol(self) -> dict[str, str]:
+        """What the scores mean, in words."""
+        settings = self._settings
+        events = (
+            "all events since the previous label, state carried through the whole recording"
+            if settings.window_ms is None
+            else f"the {settings.window_ms:g} ms before the label"
+        )
+        return {
+            "train": ", ".join(recording.name for recording in self.train),
+            "test": ", ".join(recording.name for recording in self.test),
+            "labels": f"{sum(map(len, self.test))} test labels, each scored once; no test-time augmentation",
+            "events": events,
+            "histograms": f"{settings.bins} bins, rule {settings.rule}",
+            "scores": DEFINITION,
+        }
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, device: torch.device) -> Evaluation:
+        """Play the test recordings once and score every label."""
+        settings, began = self._settings, time.monotonic()
+        scorer, state, done = SegmentationScorer(settings.classes), None, 0
+        total = sum(map(len, self.test))
+        lanes = settings.evaluation_lanes if settings.recurrent else settings.batch_size
+        model.eval()
+        with progress("evaluation", "labels") as advance:
+            for batch in evaluation_batches(self.test, lanes, settings.segments, settings.bins, settings.rule):
+                state = reset(state, batch.fresh.to(device))
+                logits, state = model.predict(batch.histograms.to(device), state)
+                classes = logits.argmax(dim=2).to(torch.uint8).cpu().numpy()
+                for frame in batch.frames:
+                    recording = self.test[frame.recording]
+                    scorer.update(
+                        classes[frame.lane, frame.segment],
+                        recording.labels[frame.label],
+                        recording.name,
+                        groups_of(recording, frame.label),
+                    )
+                done += len(batch.frames)
+                advance(done, total, "")
+        overall = scorer.overall()
+        return Evaluation(
+            metrics=overall.metrics(),
+            groups={name: each.metrics() for name, each in scorer.by("group").items()},
+            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
+            classes=dict(zip(settings.classes, overall.iou, strict=True)),
+            seconds=time.monotonic() - began,
+        )
+
+
+def groups_of(recording: LabelledRecording, label: int) -> tuple[str, ...]:
+    """Named groups that a label belongs to: whether the camera moves, where its speed is known."""
+    if recording.ego_speed is None:
+        return ()
+    return ("standing",) if recording.ego_speed[label] < STANDING else ("moving",)
