@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +20,11 @@ def run(main: Callable[[], None]) -> int:
     """Run a command line and return its exit code: 0, 2 after a user's mistake, 130 after an interruption.
 
     A `UserError` becomes one line `error: ...` on stderr. Other exceptions are defects of the harness and pass through.
+    Signs that the terminal cannot show are replaced.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         main()
     except UserError as error:

@@ -14,9 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+# Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
+# installation raises on import is answered in one line.
 from benchmarks.cli import Parser, run
 
 if TYPE_CHECKING:
+    from tespec.comparison.records import Record
     from tespec.settings import Finetuning
     from tespec.training.data import Data
 
@@ -149,15 +152,11 @@ def print_cost(settings: Finetuning, data: Data, device_name: str | None) -> Non
     print(f"Memory and time are scaled from {cost.frames_measured} segments measured here; nothing was written.")
 
 
-def print_result(record: dict[str, object]) -> None:
+def print_result(record: Record) -> None:
     """Print the scores of a record and where they belong."""
-    metrics = record["metrics"]
-    assert isinstance(metrics, dict)
-    scores = ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
+    scores = ", ".join(f"{name} {value:.2f}" for name, value in record["metrics"].items())
     print(f"{record['method_name']} on {record['task']} ({record['arch']}, data: {record['data']}): {scores}")
-    groups = record["groups"]
-    assert isinstance(groups, dict)
-    for name, each in groups.items():
+    for name, each in record["groups"].items():
         print(f"  {name}: " + ", ".join(f"{metric} {value:.2f}" for metric, value in each.items()))
 
 

@@ -62,9 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         table = TABLES[name](chosen, options.columns)
         if problems:
             table = replace(table, notes=(*table.notes, left_out(problems)))
-        sys.stdout.write(render_text(table) + "\n")
         written = [write(out / file.format(name=name), render(table)) for file, render in FILES.items()]
-        sys.stdout.write(f"Written: {', '.join(map(str, written))}\n")
+        sys.stdout.write(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}\n")
 
 
 def choose(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:

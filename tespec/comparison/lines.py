@@ -78,7 +78,7 @@ def _own_facts(record: Record) -> dict[str, str]:
     return {
         "method": record["method_name"],
         "arch": record["arch"],
-        "title": record["method"]["title"],
+        "title": " ".join(record["method"]["title"].split()),
         "backbone": record["method"].get("backbone") or MISSING,
         "recurrent": "Yes" if record["arch"] == "recurrent" else "No",
         "pretraining": record["method"].get("pretraining_data") or MISSING,

@@ -19,12 +19,10 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
         title: of the task's data set.
     """
     seeds = ", ".join(map(str, basis.seeds))
-    spread = "; mean ± sample standard deviation over seeds" if len(basis.seeds) > 1 else ""
-    world = "the sample world in place of" if basis.data == "sample" else "data set"
-    word = "seeds" if len(basis.seeds) > 1 else "seed"
-    notes = [f"{heading}: {world} {title}, profile {basis.profile}, {word} {seeds}{spread}."]
+    word, spread = ("seeds", "; mean ± sample standard deviation over seeds") if len(basis.seeds) > 1 else ("seed", "")
+    notes = [f"{title}, {heading}; {word} {seeds}{spread}."]
     if basis.differs:
-        notes.append(f"{heading}: {basis.differs}.")
+        notes.append(f"{title}, {heading}: {basis.differs}.")
     if basis.data == "sample":
         notes.append(SAMPLE.format(title=title))
     deviations = basis.records[0]["config"].get("deviations") or []
@@ -32,5 +30,7 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
         notes.append(f"Profile {basis.profile} deviates from the paper: {'; '.join(map(str, deviations))}.")
     if basis.superseded:
         names = ", ".join(record["name"] for record in basis.superseded)
-        notes.append(f"{heading}: started from other weights with the same seed and older, so left out: {names}.")
+        notes.append(
+            f"{title}, {heading}: newer records of the same seed from other weights stand in place of {names}."
+        )
     return notes

@@ -141,7 +141,7 @@ def new_record(
         "curve": list(curve),
     }
     check_record(record, record["name"], SCHEMA)
-    return cast("Record", json.loads(canonical(record)))
+    return cast("Record", json.loads(json.dumps(record, allow_nan=False)))
 
 
 def write_record(record: Record, folder: Path) -> Path:

@@ -1,10 +1,10 @@
-"""A table as LaTeX for the packages booktabs, multirow and xcolor with its option `table`."""
+"""A table as LaTeX for the packages adjustbox, booktabs, multirow and xcolor with its option `table`."""
 
 from __future__ import annotations
 
 from tespec.comparison.table import Row, Table
 
-PREAMBLE = r"% \usepackage{booktabs,multirow} \usepackage[table]{xcolor}"
+PREAMBLE = r"% \usepackage{adjustbox,booktabs,multirow} \usepackage[table]{xcolor}"
 CHARACTERS = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -19,7 +19,7 @@ CHARACTERS = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': "''",
     "±": r"$\pm$",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
@@ -36,17 +36,25 @@ def escape(text: str) -> str:
 
 
 def render_latex(table: Table) -> str:
-    """A `table*` environment: booktabs rules, spanning headers, a rule between groups, grey rows, notes below."""
+    """A `table*` environment: booktabs rules, spanning headers, a rule between groups, grey rows, notes below.
+
+    A table wider than the page is scaled down to it.
+    """
     width = len(table.columns)
     layout = "".join("c" if column.number or index else "l" for index, column in enumerate(table.columns))
     lines = [PREAMBLE, r"\begin{table*}[t]", r"\centering", rf"\caption{{{escape(table.title)}.}}"]
-    lines += [rf"\begin{{tabular}}{{{layout}}}", r"\toprule", *_headers(table)]
+    lines += [
+        r"\begin{adjustbox}{max width=\textwidth}",
+        rf"\begin{{tabular}}{{{layout}}}",
+        r"\toprule",
+        *_headers(table),
+    ]
     for group in table.groups:
         lines.append(r"\midrule")
         if group.heading:
             lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{escape(group.heading)}}}}} \\")
         lines += [_row(row) for row in group.rows]
-    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
     notes = [f"{mark} {text}" for mark, text in table.used_marks().items()] + list(table.notes)
     if notes:
         lines += [r"\par\smallskip", r"\begin{minipage}{\linewidth}\footnotesize"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from string import ascii_lowercase
 
 from tespec.comparison.basis import Average, Basis, average, metric
 from tespec.comparison.lines import Line, by_line, lines_of
@@ -19,10 +18,11 @@ COLUMNS = ("both", "paper", "measured")
 
 @dataclass(frozen=True)
 class Block:
-    """A basis, its heading, and the records of each line in it."""
+    """A basis, the heading and the one-word name of its columns, and the records of each line in it."""
 
     basis: Basis
     heading: str
+    key: str
     records: Mapping[int, list[Record]]
 
 
@@ -50,13 +50,11 @@ def side_by_side(
         frames: (group of frames, metric) shown beside the overall metrics where records have them.
         columns: "paper" leaves the measured columns out, "measured" the published ones and the rows not measured.
     """
-    used = (
-        [] if columns == "paper" else [basis for task in reference.tasks for basis in found if basis.task == task.name]
-    )
+    used = [basis for task in reference.tasks for basis in found if basis.task == task.name and columns != "paper"]
     lines, headings = lines_of(reference, used)
     blocks = [
-        Block(basis, heading, by_line(basis, lines, reference))
-        for basis, heading in zip(used, _headings(reference, used), strict=True)
+        Block(basis, heading, key, by_line(basis, lines, reference))
+        for basis, (heading, key) in zip(used, _headings(reference, used), strict=True)
     ]
     pairs = [_label(title, key, lines) for title, key in LABELS]
     for task in reference.tasks:
@@ -88,13 +86,15 @@ def side_by_side(
     )
 
 
-def _headings(reference: Reference, used: Sequence[Basis]) -> list[str]:
-    plain = [f"measured: {_data(reference, basis)}, profile {basis.profile}" for basis in used]
-    keys = [(basis.task, heading) for basis, heading in zip(used, plain, strict=True)]
-    return [
-        heading if keys.count(key) == 1 else f"{heading} ({ascii_lowercase[keys[:index].count(key) % 26]})"
-        for index, (key, heading) in enumerate(zip(keys, plain, strict=True))
-    ]
+def _headings(reference: Reference, used: Sequence[Basis]) -> list[tuple[str, str]]:
+    """Heading and key of each basis; a number tells those of the same task, data and profile apart."""
+    named = [(basis.task, basis.data, basis.profile) for basis in used]
+    headings = []
+    for index, (basis, name) in enumerate(zip(used, named, strict=True)):
+        number = str(named[:index].count(name) + 1) if named.count(name) > 1 else ""
+        heading = f"measured: {_data(reference, basis)}, profile {basis.profile}" + (f" ({number})" if number else "")
+        headings.append((heading, " ".join(filter(None, ("measured", basis.data, basis.profile, number)))))
+    return headings
 
 
 def _data(reference: Reference, basis: Basis) -> str:
@@ -138,24 +138,25 @@ def _measured(
     by_name = {each.name: each for each in reference.metrics}
     measures = [Measure(each) for each in reference.metrics] + [Measure(by_name[name], group) for group, name in frames]
     basis, pairs = block.basis, []
-    source = {"task": task.name, "data": basis.data, "profile": basis.profile, "basis": block.heading}
+    source = {"task": task.name, "data": basis.data, "profile": basis.profile, "basis": block.key}
     for measure in measures:
         averages = [_average(block.records.get(index, []), measure) for index in range(len(lines))]
         if measure.frames and not any(averages):
             continue
         facts = source | {"source": "measured", "metric": measure.metric.name, "frames": measure.frames}
-        key = " ".join(filter(None, (task.name, measure.frames, measure.metric.name, block.heading)))
+        key = " ".join(filter(None, (task.name, measure.frames, measure.metric.name, block.key)))
         column = Column((task.title, block.heading, measure.title), key, measure.metric.better, facts=facts)
         pairs.append((column, [_mean(each, reference.decimals) for each in averages]))
         # The distance of a synthetic world's number from a real data set's means nothing.
         if differences and not measure.frames and basis.data != "sample":
             facts = facts | {"source": "difference"}
             column = Column((task.title, block.heading, "Δ"), f"{key} minus paper", facts=facts)
-            cells = [_difference(each, _paper(line, task, measure.metric), reference.decimals)
-                     for line, each in zip(lines, averages, strict=True)]  # fmt: skip
-            pairs.append((column, cells))
+            papers = [_paper(line, task, measure.metric) for line in lines]
+            pairs.append(
+                (column, [_difference(*both, reference.decimals) for both in zip(averages, papers, strict=True)])
+            )
     counts = [len(block.records.get(index, [])) for index in range(len(lines))]
-    column = Column((task.title, block.heading, "seeds"), f"{task.name} seeds {block.heading}", facts={})
+    column = Column((task.title, block.heading, "seeds"), f"{task.name} seeds {block.key}")
     pairs.append((column, [Cell(str(count), count) if count else Cell() for count in counts]))
     return pairs
 

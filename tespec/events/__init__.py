@@ -1,7 +1,8 @@
-"""Event streams and what is computed from them."""
+"""Event streams and what is computed from them; nothing here imports torch before it is needed."""
 
 from tespec.events.histogram import event_histogram
 from tespec.events.opening import open_events
 from tespec.events.stream import ArrayStream, Events, EventStream
+from tespec.events.windows import window_histograms
 
-__all__ = ["ArrayStream", "EventStream", "Events", "event_histogram", "open_events"]
+__all__ = ["ArrayStream", "EventStream", "Events", "event_histogram", "open_events", "window_histograms"]

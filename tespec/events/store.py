@@ -7,7 +7,6 @@ millisecond of the first event to the one after the last. `header.json` says wha
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,54 +18,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
+from tespec.events.packing import MAX_HEIGHT, MAX_WIDTH, pack_words, unpack_words
+from tespec.events.provenance import describe
 from tespec.events.stream import Events, EventStream
 
 VERSION = 1
+FORMAT = "tespec packed events"
 HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
-X_BITS, Y_BITS, P_BITS, US_BITS = 11, 10, 1, 10
-Y_SHIFT, P_SHIFT, US_SHIFT = X_BITS, X_BITS + Y_BITS, X_BITS + Y_BITS + P_BITS
-CHUNK_US = 1_000_000
+AGAIN = "pack the recording again"
+CHUNK_MS = 100  # packed at a time
+LONGEST_MS = 7 * 24 * 3600 * 1000  # a week, whose index is 4.8 GB; anything longer is a broken time
+LATEST_MS = 1 << 52  # 140,000 years; in us it fits 64 bits
 
 
 def pack(stream: EventStream, folder: Path, source: Path | None = None) -> Path:
-    """Write `stream` as a packed store, second by second, into a new folder that appears when it is whole.
+    """Write `stream` as a packed store, a tenth of a second at a time, into a new folder that appears when it is whole.
 
     Args:
         stream: any recording.
         folder: where the store goes; must not exist.
-        source: file the stream was read from, whose size and SHA-256 go into the header.
+        source: file or folder the stream was read from, whose size and SHA-256 go into the header.
+
+    Returns:
+        `folder`.
 
     Raises:
-        UserError: the folder exists, or the sensor is larger than 2048x1024 px.
+        UserError: the folder exists, the sensor is larger than 2048x1024 px, or the recording longer than a week.
     """
     if folder.exists():
         raise UserError(folder, "exists already", "remove it or choose another folder")
-    if stream.width > 1 << X_BITS or stream.height > 1 << Y_BITS:
+    if stream.width > MAX_WIDTH or stream.height > MAX_HEIGHT:
         size = f"{stream.width}x{stream.height} px"
-        raise UserError(folder, f"a sensor of {size} does not fit the packed store", "downsample it to 2048x1024 px")
+        raise UserError(folder, f"a sensor of {size} does not fit the packed store", "give one of 2048x1024 px at most")
+    if (stream.t_last - stream.t_first) // 1000 >= LONGEST_MS:
+        days = (stream.t_last - stream.t_first) / 86_400e6
+        raise UserError(folder, f"a recording of {days:.0f} days cannot be", "check the times of its events")
+    origin = None if source is None else describe(source)
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        first_ms = stream.t_first // 1000
-        counts = [np.zeros(1, np.int64)]
-        with (temporary / WORDS).open("wb") as file:
-            for begin in range(first_ms * 1000, stream.t_last + 1, CHUNK_US):
-                events = stream.slice(begin, begin + CHUNK_US)
-                encode(events).tofile(file)
-                last = min(CHUNK_US // 1000, stream.t_last // 1000 - begin // 1000 + 1)
-                counts.append(np.bincount((events.t - begin) // 1000, minlength=last))
-        np.concatenate(counts).cumsum().astype("<i8").tofile(temporary / INDEX)
+        count = _write_events(stream, temporary)
         header = {
-            "format": "tespec packed events",
+            "format": FORMAT,
             "version": VERSION,
             "height": stream.height,
             "width": stream.width,
-            "count": stream.count,
-            "first_ms": first_ms,
+            "count": count,
+            "first_ms": stream.t_first // 1000,
             "clamped": stream.clamped,
-            "source": _source(source),
+            "source": origin,
         }
-        (temporary / HEADER).write_text(json.dumps(header, indent=1))
+        (temporary / HEADER).write_text(json.dumps(header, indent=1) + "\n")
         os.chmod(temporary, 0o755)
         temporary.rename(folder)
     finally:
@@ -74,56 +76,55 @@ def pack(stream: EventStream, folder: Path, source: Path | None = None) -> Path:
     return folder
 
 
-def encode(events: Events) -> NDArray[np.uint32]:
-    """(N,) packed words."""
-    word = events.x.astype("<u4")
-    word |= events.y.astype("<u4") << Y_SHIFT
-    word |= events.p.astype("<u4") << P_SHIFT
-    word |= (events.t % 1000).astype("<u4") << US_SHIFT
-    return word
-
-
-def _source(path: Path | None) -> dict[str, Any] | None:
-    if path is None or not path.is_file():
-        return None
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+def _write_events(stream: EventStream, folder: Path) -> int:
+    first_ms, milliseconds = stream.t_first // 1000, stream.t_last // 1000 - stream.t_first // 1000 + 1
+    written = 0
+    with (folder / WORDS).open("wb") as words, (folder / INDEX).open("wb") as index:
+        np.zeros(1, "<i8").tofile(index)
+        for begin in range(0, milliseconds, CHUNK_MS):
+            end = min(begin + CHUNK_MS, milliseconds)
+            events = stream.slice((first_ms + begin) * 1000, (first_ms + end) * 1000)
+            pack_words(*events).astype("<u4").tofile(words)
+            ends = (first_ms + np.arange(begin + 1, end + 1)) * 1000
+            (written + np.searchsorted(events.t, ends)).astype("<i8").tofile(index)
+            written += len(events.t)
+    return written
 
 
 class StoreStream:
     """Events of a packed store, memory-mapped; see `EventStream`."""
 
-    def __init__(self, words: NDArray[np.uint32], index: NDArray[np.int64], header: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, words: NDArray[np.uint32], index: NDArray[np.int64], header: dict[str, Any]
+    ) -> None:
         self.height, self.width = header["height"], header["width"]
         self.count, self.clamped = header["count"], header["clamped"]
-        self._words, self._index, self._first_ms = words, index, header["first_ms"]
+        self._folder, self._words, self._index, self._first_ms = folder, words, index, header["first_ms"]
         self.t_first, self.t_last = 0, 0
         if self.count:
-            whole = self._first_ms * 1000, (self._first_ms + len(index) - 1) * 1000
-            self.t_first, self.t_last = int(self._ms(whole[0]).t[0]), int(self._ms(whole[1] - 1).t[-1])
-
-    def _ms(self, time: int) -> Events:
-        ms = time // 1000 * 1000
-        return self.slice(ms, ms + 1000)
+            last = len(index) - 2
+            self.t_first, self.t_last = int(self._read(0, 1).t[0]), int(self._read(last, last + 1).t[-1])
 
     def slice(self, t0: int, t1: int) -> Events:
-        """Events with t0 <= t < t1 (us)."""
+        """Events with t0 <= t < t1 (us).
+
+        Raises:
+            UserError: the words read are damaged.
+        """
         last = len(self._index) - 1
-        first_bin = min(max(t0 // 1000 - self._first_ms, 0), last)
-        end_bin = min(max(-(-t1 // 1000) - self._first_ms, first_bin), last)
-        words = np.asarray(self._words[self._index[first_bin] : self._index[end_bin]])
-        per_ms = np.diff(self._index[first_bin : end_bin + 1])
-        ms = np.repeat(np.arange(first_bin, end_bin, dtype=np.int64) + self._first_ms, per_ms)
-        t = ms * 1000 + (words >> US_SHIFT)
-        begin, end = np.searchsorted(t, (t0, t1))
-        words, t = words[begin:end], t[begin:end]
-        x = (words & ((1 << X_BITS) - 1)).astype(np.uint16)
-        y = (words >> Y_SHIFT & ((1 << Y_BITS) - 1)).astype(np.uint16)
-        p = (words >> P_SHIFT & 1).astype(np.uint8)
-        return Events(x, y, t, p)
+        first = min(max(t0 // 1000 - self._first_ms, 0), last)
+        events = self._read(first, min(max(-(-t1 // 1000) - self._first_ms, first), last))
+        begin, end = np.searchsorted(events.t, (t0, t1))
+        return Events(*(column[begin:end] for column in events))
+
+    def _read(self, first: int, end: int) -> Events:
+        """Events of the milliseconds `first` to `end`, counted from the first of the recording."""
+        borders = self._index[first : end + 1]
+        words = self._words[borders[0] : borders[-1]]
+        *events, whole = unpack_words(words, borders - borders[0], self._first_ms + first, self.height, self.width)
+        if not whole:
+            raise UserError(self._folder / WORDS, "damaged: events outside of the sensor or out of order", AGAIN)
+        return Events(*events)
 
 
 def open_store(folder: Path) -> StoreStream:
@@ -133,31 +134,38 @@ def open_store(folder: Path) -> StoreStream:
         UserError: a file is missing, truncated, of another version, or does not fit the others.
     """
     header = _read_header(folder / HEADER)
-    for name, item in ((WORDS, 4), (INDEX, 8)):
-        path = folder / name
-        if not path.is_file():
-            raise UserError(path, "no such file", "pack the recording again")
-        if path.stat().st_size % item:
-            raise UserError(path, "truncated", "pack the recording again")
-    index = np.fromfile(folder / INDEX, "<i8")
-    if (folder / WORDS).stat().st_size != 4 * header["count"]:
-        raise UserError(folder / WORDS, f"does not hold {header['count']} events", "pack the recording again")
-    if not len(index) or index[0] != 0 or index[-1] != header["count"] or (np.diff(index) < 0).any():
-        raise UserError(folder / INDEX, "does not fit the events", "pack the recording again")
-    words = np.memmap(folder / WORDS, "<u4", mode="r") if header["count"] else np.empty(0, "<u4")
-    return StoreStream(words, index, header)
+    count = header["count"]
+    for name in (WORDS, INDEX):
+        if not (folder / name).is_file():
+            raise UserError(folder / name, "no such file", AGAIN)
+    if (folder / WORDS).stat().st_size != 4 * count:
+        size = (folder / WORDS).stat().st_size
+        raise UserError(folder / WORDS, f"has {size} bytes, not the {4 * count} of {count} events", AGAIN)
+    size = (folder / INDEX).stat().st_size
+    if size < 16 or size % 8:
+        raise UserError(folder / INDEX, f"truncated: {size} bytes", AGAIN)
+    index = np.asarray(np.memmap(folder / INDEX, "<i8", mode="r"))
+    fits = index[0] == 0 and index[-1] == count and (index[1:] >= index[:-1]).all()
+    if not fits or (count and not (index[1] > 0 and index[-2] < count)):
+        raise UserError(folder / INDEX, "does not fit the events", AGAIN)
+    words = np.asarray(np.memmap(folder / WORDS, "<u4", mode="r")) if count else np.empty(0, "<u4")
+    return StoreStream(folder, words, index, header)
 
 
 def _read_header(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise UserError(path, "no such file", "pack the recording again")
+        raise UserError(path, "no such file", AGAIN)
     try:
         header: dict[str, Any] = json.loads(path.read_text())
-        numbers = [header[name] for name in ("version", "height", "width", "count", "first_ms", "clamped")]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise UserError(path, "not a readable header", "pack the recording again") from error
-    if not all(isinstance(number, int) for number in numbers) or min(numbers[1:3]) < 1 or min(numbers[3:]) < 0:
-        raise UserError(path, "its numbers make no sense", "pack the recording again")
-    if header["version"] != VERSION:
-        raise UserError(path, f"format version {header['version']}, this harness reads {VERSION}", "pack it again")
+        version, first_ms = header["version"], header["first_ms"]
+        numbers = [header[name] for name in ("height", "width", "count", "clamped")]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(path, "not a readable header", AGAIN) from error
+    if version != VERSION:
+        raise UserError(path, f"format version {version!r}, this harness reads {VERSION}", AGAIN)
+    sizes_fit = all(isinstance(number, int) and number >= 0 for number in numbers)
+    if not sizes_fit or not (0 < numbers[0] <= MAX_HEIGHT and 0 < numbers[1] <= MAX_WIDTH):
+        raise UserError(path, "its numbers make no sense", AGAIN)
+    if not isinstance(first_ms, int) or abs(first_ms) > LATEST_MS:
+        raise UserError(path, f"its first millisecond is {first_ms!r}", AGAIN)
     return header

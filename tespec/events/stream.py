@@ -26,7 +26,7 @@ class EventStream(Protocol):
         width: columns of the sensor in px.
         count: number of events.
         t_first: time of the first event in us; 0 if there is none.
-        t_last: time of the last event in us.
+        t_last: time of the last event in us; 0 if there is none.
         clamped: number of events whose time stepped back and was raised to the latest time before it.
     """
 
@@ -40,6 +40,29 @@ class EventStream(Protocol):
     def slice(self, t0: int, t1: int) -> Events:
         """Events with t0 <= t < t1 (us)."""
         ...
+
+
+def check_events(
+    x: NDArray[np.integer],
+    y: NDArray[np.integer],
+    t: NDArray[np.integer],
+    p: NDArray[np.integer],
+    height: int,
+    width: int,
+) -> None:
+    """Check that four arrays are events of one sensor.
+
+    Raises:
+        ValueError: they are not one-dimensional whole numbers of one length, a coordinate lies outside of the sensor,
+            or a polarity is neither 0 nor 1.
+    """
+    if not x.shape == y.shape == t.shape == p.shape == (t.size,):
+        raise ValueError(f"x, y, t and p have the shapes {x.shape}, {y.shape}, {t.shape} and {p.shape}, not (N,)")
+    if any(values.dtype.kind not in "iub" for values in (x, y, t, p)):
+        raise ValueError(f"x, y, t and p are {x.dtype}, {y.dtype}, {t.dtype} and {p.dtype}, not whole numbers")
+    for name, values, limit in (("x", x, width), ("y", y, height), ("p", p, 2)):
+        if values.size and (int(values.min()) < 0 or int(values.max()) >= limit):
+            raise ValueError(f"{name} has values outside of 0 to {limit - 1}")
 
 
 class ArrayStream:
@@ -66,11 +89,7 @@ class ArrayStream:
         height: int,
         width: int,
     ) -> None:
-        if not len(x) == len(y) == len(t) == len(p):
-            raise ValueError(f"x, y, t and p have {len(x)}, {len(y)}, {len(t)} and {len(p)} entries")
-        for name, values, limit in (("x", x, width), ("y", y, height), ("p", p, 2)):
-            if len(values) and (int(values.min()) < 0 or int(values.max()) >= limit):
-                raise ValueError(f"{name} has values outside of 0 to {limit - 1}")
+        check_events(x, y, t, p, height, width)
         times = np.asarray(t, np.int64)
         ordered = np.maximum.accumulate(times) if len(times) else times
         self.height, self.width, self.count = height, width, len(times)

@@ -28,7 +28,8 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str
     os.close(handle)
     try:
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(plain, temporary, metadata={"format": "pt", RECIPE_KEY: json.dumps(recipe, sort_keys=True)})
+        # A single entry: safetensors writes several in random order, and equal weights would have unequal hashes.
+        save_file(plain, temporary, metadata={RECIPE_KEY: json.dumps(recipe, sort_keys=True)})
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     finally:

@@ -13,13 +13,13 @@ TITLES = {"scratch": "No Pre-training", "tespec": "TESPEC", "mine": "My method"}
 
 
 def make_record(
-    method: str = "scratch", arch: str = "recurrent", seed: int = 0, miou: float = 40.0, **changes: Any
+    name: str = "scratch", /, arch: str = "recurrent", seed: int = 0, miou: float = 40.0, **changes: Any
 ) -> Record:
     own = {"arch": arch, "window_ms": None if arch == "recurrent" else 100.0}
     fields: dict[str, Any] = {
         "kind": "evaluation",
-        "method_name": method,
-        "method": {"title": TITLES[method], "backbone": "Swin-T/7", "pretraining_data": "-"},
+        "method_name": name,
+        "method": {"title": TITLES.get(name, name), "backbone": "Swin-T/7", "pretraining_data": "-"},
         "task": "ddd17",
         "arch": arch,
         "profile": "sample",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tespec.errors import UserError
 
 LONGEST = 1 << 16  # bytes; real headers have a few hundred
+LARGEST = 1 << 14  # px; coordinates have at most 14 bits
 
 
 class Header(NamedTuple):
@@ -22,12 +23,17 @@ def read_header(path: Path) -> Header:
     """Header of a `.dat` or `.raw` file.
 
     Raises:
-        UserError: the file is empty, has no header, or one without end.
+        UserError: the file cannot be read, is empty, has no header, or one without end.
     """
-    with path.open("rb") as file:
-        head = file.read(LONGEST)
+    try:
+        with path.open("rb") as file:
+            head = file.read(LONGEST)
+    except OSError as error:
+        raise UserError(path, f"cannot be read ({error.strerror})", "check the path") from error
     if not head:
         raise UserError(path, "the file is empty", "copy it again")
+    if head[:1] != b"%":
+        raise UserError(path, "does not begin with a header (lines that begin with %)", "give a Prophesee recording")
     fields: dict[str, str] = {}
     offset = 0
     while head[offset : offset + 1] == b"%":
@@ -61,11 +67,11 @@ def resolve_size(path: Path, header: Header, height: int | None, width: int | No
     """(height, width) of the sensor: as given, else from the header.
 
     Raises:
-        UserError: neither says it.
+        UserError: neither says it, or it is no size of a sensor.
     """
-    if height is not None and width is not None:
-        return height, width
-    found = sensor_size(header)
+    found = (height, width) if height is not None and width is not None else sensor_size(header)
     if found is None:
         raise UserError(path, "its header does not name the sensor's size", "give height and width")
+    if not all(1 <= side <= LARGEST for side in found):
+        raise UserError(path, f"a sensor of {found[1]}x{found[0]} px", f"give a height and width of 1 to {LARGEST} px")
     return found

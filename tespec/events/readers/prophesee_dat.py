@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
-from bisect import bisect_left
 from pathlib import Path
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
 from tespec.events.readers.header import read_header, resolve_size
 from tespec.events.stream import ArrayStream, Events
+from tespec.events.time_order import TimeOrder
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
-SCAN = 1 << 22  # events checked at a time for time that steps back
 X_BITS, Y_BITS = 14, 14
 
 
@@ -24,61 +24,61 @@ class DatStream:
     """Events of a `.dat` file, memory-mapped; see `EventStream`."""
 
     def __init__(self, records: NDArray[np.void], height: int, width: int) -> None:
-        self.height, self.width, self.count, self.clamped = height, width, len(records), 0
-        self._records = records
-        self.t_first, self.t_last = (int(records["t"][0]), int(records["t"][-1])) if self.count else (0, 0)
+        self.height, self.width, self.count = height, width, len(records)
+        self._words, self._order = records["word"], TimeOrder(records["t"])
+        self.t_first, self.t_last, self.clamped = self._order.first, self._order.last, self._order.clamped
 
     def slice(self, t0: int, t1: int) -> Events:
         """Events with t0 <= t < t1 (us)."""
-        # np.searchsorted would first copy the times of the whole file, since they do not lie side by side.
-        begin, end = (bisect_left(self._records["t"], limit) for limit in (t0, t1))
-        return decode(self._records[begin:end])
+        begin, end = self._order.search(t0), self._order.search(t1)
+        word = np.ascontiguousarray(self._words[begin:end])
+        x = (word & ((1 << X_BITS) - 1)).astype(np.uint16)
+        y = ((word >> X_BITS) & ((1 << Y_BITS) - 1)).astype(np.uint16)
+        p = ((word >> (X_BITS + Y_BITS)) & 1).astype(np.uint8)
+        return Events(x, y, self._order.read(begin, end), p)
 
 
-def decode(records: NDArray[np.void]) -> Events:
-    """Events of packed records: x in bits 0-13, y in bits 14-27, polarity in bit 28."""
-    word = np.ascontiguousarray(records["word"])
-    x = (word & ((1 << X_BITS) - 1)).astype(np.uint16)
-    y = ((word >> X_BITS) & ((1 << Y_BITS) - 1)).astype(np.uint16)
-    p = ((word >> (X_BITS + Y_BITS)) & 1).astype(np.uint8)
-    return Events(x, y, records["t"].astype(np.int64), p)
+def open_dat(path: Path, height: int | None = None, width: int | None = None) -> DatStream:
+    """Open a `.dat` recording; it is read through once, and stays on disk.
 
-
-def open_dat(path: Path, height: int | None = None, width: int | None = None) -> DatStream | ArrayStream:
-    """Open a `.dat` recording; it is read into memory only where its time steps back, which is then mended.
+    Args:
+        path: the file.
+        height: rows of the sensor in px, where the header does not name them or is wrong.
+        width: columns, likewise.
 
     Raises:
         UserError: empty or truncated file, another event type, no sensor size, or events outside of the sensor.
     """
     header = read_header(path)
-    size = resolve_size(path, header, height, width)
-    body = path.stat().st_size - header.size - 2
+    rows, columns = resolve_size(path, header, height, width)
     with path.open("rb") as file:
         file.seek(header.size)
         kind = file.read(2)
     if len(kind) < 2 or kind[0] not in TYPES or kind[1] != RECORD.itemsize:
-        raise UserError(path, f"its event type is {list(kind)}, not 0 or 12 of 8 bytes", "give a CD events file")
+        found = "missing" if len(kind) < 2 else f"{kind[0]} of {kind[1]} bytes"
+        raise UserError(path, f"its event type is {found}, not 0 or 12 of 8 bytes", "give a file of CD events")
+    body = path.stat().st_size - header.size - len(kind)
     if body % RECORD.itemsize:
         raise UserError(path, f"truncated: {body % RECORD.itemsize} bytes after the last whole event", "copy it again")
     if not body:
-        return DatStream(np.empty(0, RECORD), *size)
-    records = np.memmap(path, RECORD, mode="r", offset=header.size + 2)
-    sorted_times = _check(path, records, *size)
-    return DatStream(records, *size) if sorted_times else ArrayStream(*decode(records), *size)
+        raise UserError(path, "holds no events", "give a recording with events")
+    records = np.asarray(np.memmap(path, RECORD, mode="r", offset=header.size + len(kind)))
+    found_columns, found_rows = _extent(records["word"])
+    if found_columns > columns or found_rows > rows:
+        found = f"{found_columns}x{found_rows}"
+        raise UserError(
+            path, f"has events on {found} px, its sensor is {columns}x{rows} px", "copy it again, or give its true size"
+        )
+    return DatStream(records, rows, columns)
 
 
-def _check(path: Path, records: NDArray[np.void], height: int, width: int) -> bool:
-    """Whether times never step back; coordinates outside of the sensor are refused."""
-    ordered, last = True, 0
-    for begin in range(0, len(records), SCAN):
-        part = records[begin : begin + SCAN]
-        x, y, t, _ = decode(part)
-        if int(x.max()) >= width or int(y.max()) >= height:
-            found = f"{int(x.max()) + 1}x{int(y.max()) + 1}"
-            raise UserError(path, f"has events outside of the {width}x{height} px sensor ({found})", "copy it again")
-        ordered = ordered and int(t[0]) >= last and bool((np.diff(t) >= 0).all())
-        last = int(t[-1])
-    return ordered
+@njit(cache=True, nogil=True)
+def _extent(words):  # type: ignore[no-untyped-def]
+    columns, rows = np.uint32(0), np.uint32(0)
+    for word in words:
+        columns = max(columns, word & np.uint32((1 << X_BITS) - 1))
+        rows = max(rows, (word >> np.uint32(X_BITS)) & np.uint32((1 << Y_BITS) - 1))
+    return int(columns) + 1, int(rows) + 1
 
 
 def write_dat(
@@ -93,7 +93,7 @@ def write_dat(
     """Write events as a `.dat` file with its sensor size, atomically.
 
     Raises:
-        ValueError: a time that does not fit 32 bits, or a coordinate outside of the sensor.
+        ValueError: a time that does not fit 32 bits, or events outside of the sensor.
     """
     stream = ArrayStream(x, y, t, p, height, width)
     if stream.t_last >= 1 << 32 or stream.t_first < 0:

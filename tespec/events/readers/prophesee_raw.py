@@ -21,6 +21,11 @@ EVT2_TIME_HIGH = 8
 def open_raw(path: Path, height: int | None = None, width: int | None = None) -> ArrayStream:
     """Decode a `.raw` recording; external triggers and other words that are no events are skipped.
 
+    Args:
+        path: the file.
+        height: rows of the sensor in px, where the header does not name them or is wrong.
+        width: columns, likewise.
+
     Raises:
         UserError: empty or truncated file, another encoding, no sensor size, or events outside of the sensor.
     """
@@ -30,7 +35,7 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
     bytes_per_word = 2 if encoding == 3 else 4
     body = path.stat().st_size - header.size
     if body % bytes_per_word:
-        raise UserError(path, "truncated: it ends within a word", "copy it again")
+        raise UserError(path, f"truncated: {body % bytes_per_word} bytes after the last whole word", "copy it again")
     words = np.fromfile(path, "<u2" if encoding == 3 else "<u4", offset=header.size)
     if encoding == 3:
         x, y, t, p = _decode_evt3(words, _count_evt3(words))
@@ -39,7 +44,10 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
     if not len(t):
         raise UserError(path, "holds no events", "give a recording with events")
     if int(x.max()) >= columns or int(y.max()) >= rows:
-        raise UserError(path, f"has events outside of its {columns}x{rows} px sensor", "copy it again")
+        found = f"{int(x.max()) + 1}x{int(y.max()) + 1}"
+        raise UserError(
+            path, f"has events on {found} px, its sensor is {columns}x{rows} px", "copy it again, or give its true size"
+        )
     return ArrayStream(x, y, t, p, rows, columns)
 
 
@@ -48,7 +56,8 @@ def _encoding(path: Path, header: Header) -> int:
     for number in (2, 3):
         if named == str(number) or named.startswith((f"{number}.0", f"{number};")):
             return number
-    raise UserError(path, f"its header names the encoding {named or 'not at all'!r}", "give an EVT2 or EVT3 file")
+    what = f"its header names the encoding {named!r}" if named else "its header does not name an encoding"
+    raise UserError(path, what, "give an EVT2 or EVT3 recording")
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,59 @@
+"""Histograms of a sequence of windows of one recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tespec.events.binning import bin_times, check_window, rvt_bin_times
+from tespec.events.histogram import CLIP, count_events
+from tespec.events.spatial import Region
+from tespec.events.stream import EventStream
+
+
+def window_histograms(
+    stream: EventStream,
+    windows: NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, int]],
+    bins: int,
+    *,
+    rule: str = "edges",
+    clip: int = CLIP,
+    region: Region | None = None,
+) -> NDArray[np.uint8]:
+    """Histograms of `windows`, negative polarity first.
+
+    Args:
+        stream: any recording.
+        windows: (T + 1,) borders of windows side by side, or (T, 2) first time and end (exclusive) of each; in us.
+        bins: time bins per window.
+        rule: "edges" or "rvt", see `event_histogram`; "rvt" goes by the first and last event of the whole sensor.
+        clip: largest count.
+        region: part of the sensor that is used, and its downsampling; default: all of it.
+
+    Returns:
+        (T, 2*bins, H, W) uint8; a window without events is zero.
+
+    Raises:
+        ValueError: windows of another shape, or see `event_histogram`.
+    """
+    limits = np.asarray(windows, np.int64)
+    if limits.ndim == 1 and len(limits) > 1:
+        limits = np.stack([limits[:-1], limits[1:]], axis=1)
+    if limits.ndim != 2 or limits.shape[1] != 2:
+        raise ValueError(f"windows have the shape {limits.shape} instead of (T + 1,) or (T, 2)")
+    region = region or Region(stream.height, stream.width)
+    histograms = np.zeros((len(limits), 2 * bins, region.height, region.width), np.uint8)
+    for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
+        check_window(start, end, bins, rule, clip)
+        events = stream.slice(start, end)
+        if not len(events.t):
+            continue
+        if rule == "rvt":
+            times = rvt_bin_times(int(events.t[0]), int(events.t[-1]), bins)
+        else:
+            times = bin_times(start, end, bins)
+        x, y, t, p = region.apply(events)
+        count_events(x, y, t, p, times, height=region.height, width=region.width, clip=clip, out=histogram)
+    return histograms

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tespec.comparison.basis import average, bases
+from tespec.comparison.records import Record
+
+Make = Callable[..., Record]
+
+
+def test_average_is_numpys_with_sample_deviation() -> None:
+    values = [40.1, 43.7, 39.2]
+    found = average(values)
+    assert found is not None
+    assert found.value == pytest.approx(np.mean(values))
+    assert found.deviation == pytest.approx(np.std(values, ddof=1))
+    assert found.runs == 3
+
+
+def test_one_run_has_no_deviation_and_a_lacking_one_no_average() -> None:
+    one = average([40.0])
+    assert one is not None
+    assert one.deviation is None
+    assert average([40.0, None]) is None
+    assert average([]) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": "ddd17"},
+        {"profile": "paper"},
+        {"data_fingerprint": "ba9876543210"},
+        {"protocol": {"scores": "another definition", "events": "of the recurrent model"}},
+        {"config": {"optimisation": {"steps": 151}, "arch": "recurrent"}},
+        {"task": "dsec"},
+    ],
+)
+def test_records_of_another_basis_are_never_put_together(record: Make, change: dict[str, Any]) -> None:
+    found = bases([record(), record(seed=1), record(seed=2, **change)])
+    assert sorted(len(basis.records) for basis in found) == [1, 2]
+
+
+def test_the_two_architectures_share_a_basis(record: Make) -> None:
+    (basis,) = bases([record(), record(arch="feedforward")])
+    assert len(basis.cells()) == 2
+
+
+def test_architectures_part_when_one_was_run_with_two_windows(record: Make) -> None:
+    config = dict(record(arch="feedforward")["config"]) | {"window_ms": 50.0}
+    found = bases([record(), record(arch="feedforward"), record(arch="feedforward", config=config)])
+    assert [len(basis.records) for basis in found] == [1, 1, 1]
+    assert any("window_ms = 50.0" in basis.differs for basis in found)
+
+
+def test_the_difference_between_bases_is_named(record: Make) -> None:
+    config = dict(record()["config"]) | {"optimisation": {"steps": 300}}
+    found = bases([record(), record(arch="feedforward"), record(config=config)])
+    assert sorted(basis.differs for basis in found) == ["optimisation.steps = 150", "optimisation.steps = 300"]
+
+
+def test_a_seed_counts_once_and_the_newest_stands(record: Make) -> None:
+    old, new = (record(weights={"sha256": sha256}, miou=miou) for sha256, miou in (("aa", 40.0), ("bb", 42.0)))
+    old["written"], new["written"] = "2025-01-01T00:00:00+00:00", "2025-01-02T00:00:00+00:00"
+    (basis,) = bases([new, old])
+    assert basis.records == (new,)
+    assert basis.superseded == (old,)
+
+
+def test_real_data_comes_before_the_sample_world(record: Make) -> None:
+    found = bases([record(), record(data="ddd17", profile="paper")])
+    assert [basis.data for basis in found] == ["ddd17", "sample"]

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tespec.comparison import environment as module
+from tespec.comparison.environment import environment
+
+
+def test_versions_are_those_installed() -> None:
+    found = environment(device="cpu")
+    assert found["python"] == platform.python_version()
+    assert found["packages"]["numpy"] == importlib.metadata.version("numpy")
+    assert found["device"] == "cpu"
+    assert found["cores"] > 0
+    assert found["cpu"]
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PACKAGES", ("no-such-package",))
+    assert environment()["packages"] == {"no-such-package": ""}
+
+
+def test_revision_says_whether_files_were_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPOSITORY", tmp_path)
+    assert (environment()["revision"], environment()["modified"]) == ("", None)
+
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-m", "first")
+    assert (environment()["revision"], environment()["modified"]) == (git("rev-parse", "HEAD"), False)
+    (tmp_path / "file").write_text("two")
+    assert environment()["modified"] is True
+
+
+def test_no_torch_is_imported() -> None:
+    code = (
+        "import sys; from tespec.comparison.environment import environment; environment(); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tespec.comparison.identity import identity, record_name
+from tespec.comparison.records import Record, find_record, read_record, read_records, write_record
+from tespec.errors import UserError
+
+Make = Callable[..., Record]
+
+PARTS: dict[str, Any] = {
+    "kind": "evaluation",
+    "method": "scratch",
+    "task": "ddd17",
+    "arch": "recurrent",
+    "profile": "sample",
+    "seed": 0,
+    "config": {"optimisation": {"steps": 150}, "splits": ["dir0"]},
+    "data_fingerprint": "0123456789ab",
+    "weights_sha256": "",
+}
+CHANGED: dict[str, Any] = {
+    "kind": "pretraining",
+    "method": "tespec",
+    "task": "dsec",
+    "arch": "feedforward",
+    "profile": "paper",
+    "seed": 1,
+    "config": {"optimisation": {"steps": 151}, "splits": ["dir0"]},
+    "data_fingerprint": "ba9876543210",
+    "weights_sha256": "ff",
+}
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_identity_changes_with_each_part(part: str) -> None:
+    assert identity(**PARTS) != identity(**(PARTS | {part: CHANGED[part]}))
+
+
+def test_identity_does_not_depend_on_the_order_of_settings() -> None:
+    turned = {key: PARTS["config"][key] for key in reversed(PARTS["config"])}
+    assert identity(**PARTS) == identity(**(PARTS | {"config": turned}))
+
+
+def test_identity_changes_when_the_code_gives_other_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity(**PARTS)
+    monkeypatch.setattr("tespec.comparison.identity.RESULT_VERSION", 10**6)
+    assert identity(**PARTS) != before
+
+
+def test_a_record_carries_the_name_known_before_training(record: Make) -> None:
+    made = record(weights={"source": "a.safetensors", "sha256": "ff"})
+    fields = ("kind", "task", "arch", "profile", "seed", "config", "data_fingerprint")
+    known: dict[str, Any] = {name: dict(made)[name] for name in fields}
+    id = identity(**known, method="scratch", weights_sha256="ff")
+    assert made["name"] == record_name("evaluation", "scratch", "ddd17", "recurrent", 0, id)
+
+
+def test_the_weights_a_pretraining_wrote_do_not_name_it(record: Make) -> None:
+    first, second = (record(kind="pretraining", weights={"sha256": sha256}) for sha256 in ("aa", "bb"))
+    assert first["name"] == second["name"]
+
+
+def test_a_record_survives_its_file(record: Make, tmp_path: Path) -> None:
+    made = record()
+    path = write_record(made, tmp_path / "runs")
+    assert path.name == f"{made['name']}.json"
+    assert read_record(path) == made == find_record(tmp_path / "runs", made["name"])
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_no_record_of_that_name(tmp_path: Path) -> None:
+    assert find_record(tmp_path / "nowhere", "evaluation-x") is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "40", None, True])
+def test_a_number_that_is_none_makes_no_record(record: Make, value: object) -> None:
+    with pytest.raises(UserError, match=r"field 'metrics' holds"):
+        record(metrics={"miou": value})
+
+
+def broken(record: Record, **changes: Any) -> str:
+    return json.dumps(dict(record) | changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 99}, "layout 99 is newer"),
+        ({"schema": "1"}, "not a record of this harness"),
+        ({"metrics": {"miou": float("nan")}}, "NaN is no number"),
+        ({"metrics": {"miou": float("inf")}}, "Infinity is no number"),
+        ({"metrics": [40.0]}, "field 'metrics' holds"),
+        ({"groups": {"moving": 3.0}}, "field 'groups' holds"),
+        ({"seed": "0"}, "field 'seed' holds '0'"),
+        ({"arch": "convolutional"}, "field 'arch' holds 'convolutional'"),
+        ({"kind": ["evaluation"]}, "field 'kind' holds"),
+        ({"protocol": {"scores": 1}}, "field 'protocol' holds"),
+        ({"method": {}}, "field 'method' has no title"),
+        ({"curve": "falling"}, "field 'curve' holds"),
+    ],
+)
+def test_broken_records_are_named_in_one_line(
+    record: Make, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    good = write_record(record(seed=1), tmp_path)
+    bad = tmp_path / "bad.json"
+    bad.write_text(broken(record(), **change))
+    with pytest.raises(UserError) as refused:
+        read_record(bad)
+    assert str(refused.value).startswith(f"{bad}: ")
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+    records, problems = read_records(tmp_path)
+    assert [each["name"] for each in records] == [good.stem]
+    assert problems == [str(refused.value)]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}', "\xff"])
+def test_files_that_are_no_records(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"x\.json: "):
+        read_record(path)
+
+
+@pytest.mark.parametrize("field", ["metrics", "seed", "method", "data_fingerprint", "curve", "written"])
+def test_a_missing_field_is_named(record: Make, tmp_path: Path, field: str) -> None:
+    content = {key: value for key, value in record().items() if key != field}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"field '{field}' is missing"):
+        read_record(path)

@@ -1,0 +1,141 @@
+"""Golden files: `python -m pytest tests/comparison/test_renderers.py` compares, TESPEC_WRITE_GOLDEN=1 writes them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tespec.comparison.records import Record
+from tespec.comparison.render_csv import render_csv, render_long_csv
+from tespec.comparison.render_latex import escape, render_latex
+from tespec.comparison.render_markdown import render_markdown
+from tespec.comparison.render_text import render_text
+from tespec.comparison.segmentation import segmentation_table
+from tespec.comparison.table import Table
+
+GOLDEN = Path(__file__).parent / "golden"
+RENDERERS: dict[str, Callable[[Table], str]] = {
+    "txt": render_text,
+    "csv": render_csv,
+    "long.csv": render_long_csv,
+    "tex": render_latex,
+    "md": render_markdown,
+}
+
+
+@pytest.fixture
+def real_record(record: Callable[..., Record]) -> Record:
+    """A run on the real data set."""
+    return record(data="ddd17", profile="paper", miou=56.0, config={}, groups={})
+
+
+@pytest.mark.parametrize("ending", RENDERERS)
+@pytest.mark.parametrize("name", ["published", "measured"])
+def test_golden(name: str, ending: str, sample_records: list[Record], real_record: Record) -> None:
+    records = [*sample_records, real_record] if name == "measured" else []
+    text = RENDERERS[ending](segmentation_table(records))
+    golden = GOLDEN / f"{name}.{ending}"
+    if "TESPEC_WRITE_GOLDEN" in os.environ:
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def test_text_columns_are_aligned(sample_records: list[Record]) -> None:
+    table = segmentation_table(sample_records)
+    lines = render_text(table).splitlines()
+    ruled = [index for index, line in enumerate(lines) if line.startswith("====")]
+    header = next(line for line in lines if line.startswith("Method"))
+    ends = header.index("seeds") + len("seeds")
+    counted = [line for line in lines[: ruled[1]] if line.startswith(("No Pre", "TESPEC", "My", "MoBY", "ECDDP"))]
+    assert {len(line) for line in counted} == {ends}
+
+
+def test_csv_gives_back_every_number(sample_records: list[Record]) -> None:
+    table = segmentation_table(sample_records)
+    lines = list(csv.DictReader(io.StringIO(render_csv(table))))
+    for line, row in zip(lines, table.rows, strict=True):
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            if column.number:
+                assert line[column.key] == ("" if cell.value is None else str(round(cell.value, 6)))
+
+
+def test_tidy_csv_has_a_line_for_each_number(sample_records: list[Record]) -> None:
+    table = segmentation_table(sample_records)
+    lines = list(csv.DictReader(io.StringIO(render_long_csv(table))))
+    measured = [
+        line for line in lines if line["source"] == "measured" and line["metric"] == "miou" and not line["frames"]
+    ]
+    assert [(line["method"], line["arch"], line["value"], line["std"], line["seeds"]) for line in measured] == [
+        ("scratch", "recurrent", "41.0", "1.0", "3"),
+        ("tespec", "recurrent", "46.0", "1.414214", "2"),
+        ("mine", "feedforward", "39.5", "", "1"),
+        ("tespec", "feedforward", "38.25", "", "1"),
+    ]
+    assert {(line["data"], line["profile"]) for line in measured} == {("sample", "sample")}
+    assert sum(line["source"] == "paper" for line in lines) == 13 * 4 - 2
+
+
+@given(st.text())
+def test_escaped_text_holds_no_bare_special_character(text: str) -> None:
+    bare = escape(text)
+    for command in (r"\textbackslash{}", r"\textasciitilde{}", r"\textasciicircum{}"):
+        bare = bare.replace(command, "")
+    for character in "{}$&#%_":
+        bare = bare.replace(f"\\{character}", "")
+    for command in (r"\textless{}", r"\textgreater{}", r"\textbar{}", r"$\pm$", r"$\uparrow$"):
+        bare = bare.replace(command, "")
+    for command in (r"$\downarrow$", r"$\Delta$", r"$^\dagger$", r"$^\ddagger$"):
+        bare = bare.replace(command, "")
+    assert not set(bare) & set("\\{}$&#%_~^\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a_b & 50%", r"a\_b \& 50\%"),
+        (r"C:\x", r"C:\textbackslash{}x"),
+        ("1 ± 2 ↑", r"1 $\pm$ 2 $\uparrow$"),
+        ("{~^}", r"\{\textasciitilde{}\textasciicircum{}\}"),
+    ],
+)
+def test_escape(text: str, escaped: str) -> None:
+    assert escape(text) == escaped
+
+
+def test_special_characters_of_a_title_stay_inside_their_cell(record: Callable[..., Record]) -> None:
+    facts: dict[str, Any] = {"title": "A&B|50%_#1\nnew", "backbone": "Swin-T/7"}
+    table = segmentation_table([record("mine", method=facts)])
+    assert r"A\&B\textbar{}50\%\_\#1 new & Swin-T/7 & Yes" in render_latex(table)
+    assert r"| A&B\|50%\_#1 new | Swin-T/7 | Yes" in render_markdown(table)
+    rows = list(csv.reader(io.StringIO(render_csv(table))))
+    assert len({len(row) for row in rows}) == 1
+    assert "A&B|50%_#1 new   Swin-T/7" in render_text(table)
+
+
+def test_latex_compiles(sample_records: list[Record], real_record: Record, tmp_path: Path) -> None:
+    if shutil.which("pdflatex") is None:
+        pytest.skip("pdflatex is not installed")
+    document = "\n".join(
+        [
+            r"\documentclass{article}",
+            r"\usepackage{adjustbox,booktabs,multirow}",
+            r"\usepackage[table]{xcolor}",
+            r"\begin{document}",
+            render_latex(segmentation_table([*sample_records, real_record])),
+            r"\end{document}",
+        ]
+    )
+    (tmp_path / "table.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60)
+    assert done.returncode == 0, done.stdout[-2000:]

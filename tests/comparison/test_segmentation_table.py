@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tespec.comparison.records import Record
+from tespec.comparison.segmentation import segmentation_table
+from tespec.comparison.table import Cell, Row, Table
+
+Make = Callable[..., Record]
+
+
+def row_of(table: Table, method: str, arch: str = "recurrent", mark: str = "", backbone: str = "Swin-T/7") -> Row:
+    wanted = {"method": method, "arch": arch, "backbone": backbone}
+    (row,) = (row for row in table.rows if row.mark == mark and wanted.items() <= row.facts.items())
+    return row
+
+
+def cells(table: Table, row: Row, **facts: str) -> list[Cell]:
+    pairs = zip(table.columns, row.cells, strict=True)
+    return [cell for column, cell in pairs if facts.items() <= column.facts.items()]
+
+
+def measured(table: Table, row: Row, metric: str = "miou", frames: str = "") -> Cell:
+    (cell,) = cells(table, row, source="measured", metric=metric, frames=frames)
+    return cell
+
+
+def test_measured_numbers_stand_in_the_published_row(sample_records: list[Record]) -> None:
+    table = segmentation_table(sample_records)
+    cell = measured(table, row_of(table, "scratch"))
+    assert (cell.text, cell.value, cell.deviation, cell.runs) == ("41.000 ± 1.000", 41.0, 1.0, 3)
+    assert measured(table, row_of(table, "scratch"), frames="standing").value == 36.0
+    assert measured(table, row_of(table, "moby")).text == "-"
+
+
+def test_best_measured_number_is_bold_beside_the_papers_own_bold(sample_records: list[Record]) -> None:
+    table = segmentation_table(sample_records)
+    bold = {row.facts["method"] for row in table.rows if measured(table, row).bold}
+    assert bold == {"tespec"}
+    (paper,) = cells(
+        table, row_of(table, "ecddp", "feedforward", "†"), task="ddd17", metric="mean_class_acc", source="paper"
+    )
+    assert paper.bold
+
+
+def test_a_single_measured_row_is_no_best(record: Make) -> None:
+    table = segmentation_table([record()])
+    assert not measured(table, row_of(table, "scratch")).bold
+
+
+def test_methods_without_published_rows_get_their_own(sample_records: list[Record], record: Make) -> None:
+    grouped = record("mine", method={"title": "My method", "group": "Plug-ins", "backbone": "ResNet50"})
+    table = segmentation_table([*sample_records, grouped])
+    own = {group.heading: [row.cells[0].text for row in group.rows] for group in table.groups[5:]}
+    assert own == {"Plug-ins": ["My method"], "Methods added here": ["My method", "TESPEC"]}
+
+
+def test_a_record_matches_by_memory_backbone_and_test_time_augmentation(record: Make) -> None:
+    facts = {"title": "ECDDP", "backbone": "Swin-T/7"}
+    plain = record("ecddp", "feedforward", method=facts)
+    table = segmentation_table([plain])
+    assert measured(table, row_of(table, "ecddp", "feedforward", "‡")).value == 40.0
+    augmented = record("ecddp", "feedforward", method=facts | {"test_time_augmentation": True})
+    table = segmentation_table([augmented])
+    assert measured(table, row_of(table, "ecddp", "feedforward", "†")).value == 40.0
+    other = record("ecddp", "recurrent", method=facts | {"backbone": "ResNet50"})
+    table = segmentation_table([other])
+    assert measured(table, row_of(table, "ecddp", backbone="ResNet50")).value == 40.0
+    assert measured(table, row_of(table, "ecddp")).value is None
+
+
+def test_sample_numbers_have_no_difference_and_say_what_they_are(sample_records: list[Record]) -> None:
+    table = segmentation_table(sample_records)
+    assert not any(column.facts.get("source") == "difference" for column in table.columns)
+    assert any("measured: sample world, profile sample" in column.headers for column in table.columns)
+    assert any("no measurement of DDD17" in note for note in table.notes)
+    assert any(note.endswith("seeds 0, 1, 2; mean ± sample standard deviation over seeds.") for note in table.notes)
+
+
+def test_real_numbers_have_their_difference_from_the_papers(record: Make) -> None:
+    table = segmentation_table([record(data="ddd17", profile="paper", miou=56.0, config={})])
+    (cell,) = cells(table, row_of(table, "scratch"), source="difference", metric="miou")
+    assert cell.text == "+0.189"
+    assert not any("sample" in note for note in table.notes)
+
+
+def test_each_basis_has_columns_of_its_own(record: Make) -> None:
+    longer = dict(record()["config"]) | {"optimisation": {"steps": 300}}
+    real = {"data": "ddd17", "profile": "paper"}
+    table = segmentation_table([record(), record(seed=1, config=longer), record(miou=55.0, **real)])
+    headings = list(dict.fromkeys(column.headers[1] for column in table.columns if len(column.headers) == 3))
+    assert headings == [
+        "paper",
+        "measured: DDD17, profile paper",
+        "measured: sample world, profile sample (1)",
+        "measured: sample world, profile sample (2)",
+    ]
+    found = cells(table, row_of(table, "scratch"), source="measured", metric="miou", frames="")
+    assert [cell.runs for cell in found] == [1, 1, 1]
+    assert any("optimisation.steps = 300" in note for note in table.notes)
+
+
+def test_a_record_left_out_for_a_newer_one_is_named(record: Make) -> None:
+    old, new = (record(weights={"sha256": sha256}) for sha256 in ("aa", "bb"))
+    old["written"] = "2000-01-01T00:00:00+00:00"
+    assert any(old["name"] in note for note in segmentation_table([old, new]).notes)
+
+
+@pytest.mark.parametrize("change", [{"kind": "pretraining"}, {"task": "gen1"}])
+def test_records_of_other_kinds_stay_out(record: Make, change: dict[str, Any]) -> None:
+    assert segmentation_table([record(**change)]) == segmentation_table([])
+
+
+def test_choice_of_columns(sample_records: list[Record]) -> None:
+    assert segmentation_table(sample_records, "paper") == segmentation_table([])
+    table = segmentation_table(sample_records, "measured")
+    assert [row.facts["method"] for row in table.rows] == ["scratch", "tespec", "mine", "tespec"]
+    assert {column.facts.get("source", "measured") for column in table.columns} == {"measured"}

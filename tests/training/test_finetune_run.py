@@ -1,0 +1,106 @@
+import json
+
+import pytest
+import torch
+
+from tespec.config import finetuning_settings
+from tespec.errors import UserError
+from tespec.plugins import find_method, register_methods
+from tespec.training.data import Data
+from tespec.training.finetune import finetune
+from tespec.training.hooks import CheckpointHook
+from tespec.training.runs import Setup
+from tespec.training.tasks import build_task
+
+FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
+FEW_PRETRAINING = ("optimisation.steps=2", "batch_size=2", "segments=2")
+
+
+def run(world, folder, method="scratch", arch="recurrent", seed=0, checkpoint=None, **changes):
+    register_methods()
+    options = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"} | changes
+    setup = Setup(results=folder / "results", runs=folder / "runs", **options)
+    settings = finetuning_settings("ddd17", arch, "sample", [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
+    data = Data(world / "ddd17", "sample")
+    return finetune(method, find_method(method), settings, data, checkpoint, seed, setup, FEW_PRETRAINING)
+
+
+@pytest.fixture(scope="module")
+def straight(tiny_world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight")
+    return folder, run(tiny_world, folder)
+
+
+def test_the_record_says_what_was_done(straight, tiny_world):
+    folder, record = straight
+    (path,) = (folder / "results" / "runs").iterdir()
+    assert json.loads(path.read_text()) == record
+    assert record["data"] == "sample"
+    assert record["weights"]["source"] == "random initialisation"
+    assert set(record["groups"]) <= {"moving", "standing"}
+    assert set(record["classes"]) == set(record["config"]["classes"])
+    assert record["protocol"]["test"] == "dir2"
+    facts = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())
+    assert list(record["recordings"]) == facts["splits"]["test"]
+
+
+def test_scores_lie_between_0_and_100(straight):
+    metrics = straight[1]["metrics"]
+    assert set(metrics) == {"miou", "mean_class_acc", "pixel_acc"}
+    assert all(0 <= value <= 100 for value in metrics.values())
+
+
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path, arch):
+    record = run(tiny_world, tmp_path, method="tespec", arch=arch)
+    assert record["weights"]["coverage"] == 1
+    names = sorted(path.name.split("-")[0] for path in (tmp_path / "results" / "runs").iterdir())
+    assert names == ["evaluation", "pretraining"]
+    assert bool(record["weights"]["unused"]) == (arch == "feedforward")
+
+
+def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, monkeypatch):
+    original = CheckpointHook.after_train_iter
+
+    def stop_at(hook, loop, step, batch=None, outputs=None):
+        if loop.step == 3:
+            hook._request_stop(2, None)
+        original(hook, loop, step, batch, outputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointHook, "after_train_iter", stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny_world, tmp_path)
+    resumed = run(tiny_world, tmp_path, resume=True)
+    for part in ("id", "metrics", "recordings", "classes", "curve"):
+        assert resumed[part] == straight[1][part], part
+
+
+def test_evaluation_does_not_depend_on_lanes_or_chunks(tiny_world):
+    settings = finetuning_settings("ddd17", "recurrent", "sample")
+    task = build_task(settings, tiny_world / "ddd17")
+    torch.manual_seed(0)
+    model = task.model()
+    whole = task.evaluate(model, torch.device("cpu"))
+    other = finetuning_settings("ddd17", "recurrent", "sample", ["segments=13", "evaluation_lanes=1"])
+    parts = build_task(other, tiny_world / "ddd17").evaluate(model, torch.device("cpu"))
+    assert parts.metrics == pytest.approx(whole.metrics, abs=0.01)
+
+
+def test_weights_of_another_width_are_refused_before_training(tiny_world, tmp_path):
+    path = tmp_path / "other.safetensors"
+    from tespec.models import EventSwin
+    from tespec.weights.files import write_weights
+
+    write_weights(path, EventSwin(arch="tiny", img_size=(64, 96)).state_dict(), {"width": "tiny"})
+    with pytest.raises(UserError, match="this model needs"):
+        run(tiny_world, tmp_path, method="tespec", checkpoint=path)
+    assert not (tmp_path / "results").exists()
+
+
+def test_real_data_needs_a_checkpoint(tiny_world, tmp_path):
+    register_methods()
+    setup = Setup(tmp_path / "results", tmp_path / "runs", "cpu", 0, False, False, "python x")
+    settings = finetuning_settings("ddd17", "recurrent", "sample", FEW)
+    with pytest.raises(UserError, match=r"--method tespec: needs pre-trained weights; give --checkpoint FILE"):
+        finetune("tespec", find_method("tespec"), settings, Data(tiny_world / "ddd17", "ddd17"), None, 0, setup)
