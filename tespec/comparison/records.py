@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from tespec.comparison.check import check_record
-from tespec.comparison.identity import SCHEMA, canonical, code_version, identity, record_name
+from tespec.comparison.identity import SCHEMA, code_version, identity, record_name
 from tespec.errors import UserError
 
 

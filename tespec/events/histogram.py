@@ -97,8 +97,10 @@ def count_events(
     histogram = np.zeros(shape, np.uint8) if out is None else out
     if histogram.shape != shape or histogram.dtype != np.uint8 or not histogram.flags.c_contiguous:
         raise ValueError(f"out must be C-contiguous uint8 {shape}, not {histogram.dtype} {histogram.shape}")
-    x, y, p = (np.ascontiguousarray(values, dtype) for values, dtype in ((x, np.uint16), (y, np.uint16), (p, np.uint8)))
-    _count(x, y, p, np.searchsorted(t, times), np.uint8(clip), histogram.reshape(-1), width, height * width)
+    columns, rows = np.ascontiguousarray(x, np.uint16), np.ascontiguousarray(y, np.uint16)
+    positive = np.ascontiguousarray(p, np.uint8)
+    cells = histogram.reshape(-1)
+    _count(columns, rows, positive, np.searchsorted(t, times), np.uint8(clip), cells, width, height * width)
     return histogram
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from tespec.errors import UserError
@@ -11,7 +12,7 @@ from tespec.events.readers.prophesee_raw import open_raw
 from tespec.events.store import HEADER, open_store
 from tespec.events.stream import EventStream
 
-READERS = {".dat": open_dat, ".raw": open_raw}
+READERS: dict[str, Callable[[Path, int | None, int | None], EventStream]] = {".dat": open_dat, ".raw": open_raw}
 
 
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> EventStream:

@@ -115,7 +115,8 @@ class StoreStream:
         first = min(max(t0 // 1000 - self._first_ms, 0), last)
         events = self._read(first, min(max(-(-t1 // 1000) - self._first_ms, first), last))
         begin, end = np.searchsorted(events.t, (t0, t1))
-        return Events(*(column[begin:end] for column in events))
+        x, y, t, p = events
+        return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
 
     def _read(self, first: int, end: int) -> Events:
         """Events of the milliseconds `first` to `end`, counted from the first of the recording."""

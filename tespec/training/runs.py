@@ -6,7 +6,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -118,8 +117,3 @@ def _resume(loop: Loop, curve: CurveHook, folder: Path, run: str, device: torch.
     loop.load_state_dict(content["loop"])
     curve.load_state_dict(content["curve"], device)
     say(f"going on at step {loop.step}")
-
-
-def finished(content: dict[str, Any] | None) -> bool:
-    """Whether a record stands for a complete result."""
-    return content is not None and content.get("status") == "complete"

@@ -42,4 +42,5 @@ class WeightsReport:
             "loaded": self.loaded,
             "adapted": list(self.adapted),
             "unused": list(self.unused),
+            "recipe": self.recipe,
         }
