@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tespec.errors import UserError
 from tespec.method import Method
 from tespec.registry import METHODS
+from tespec.weights.report import WeightsReport
+
+if TYPE_CHECKING:
+    from tespec.models import EventSwin
 
 
 @METHODS.register_module(name="scratch")
@@ -13,3 +21,13 @@ class Scratch(Method):
     title = "No Pre-training"
     group = "No pre-training"
     summary = "Random initialisation; the whole network learns from the task's labels alone."
+
+    def initialise(self, backbone: EventSwin, checkpoint: Path | None, seed: int) -> WeightsReport:
+        """Leave the backbone as it was built.
+
+        Raises:
+            UserError: a checkpoint is given.
+        """
+        if checkpoint is not None:
+            raise UserError("--method scratch", "takes no --checkpoint", "leave it out, or choose another method")
+        return super().initialise(backbone, None, seed)

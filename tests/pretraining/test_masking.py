@@ -15,7 +15,7 @@ from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
 def test_masks_hide_exactly_their_share(seed, rows, cols, ratio):
     mask = draw_mask(seed, rows, cols, ratio)
     assert mask.shape == (rows, cols)
-    assert mask.sum() == round(ratio * rows * cols)
+    assert mask.sum() == round(ratio * (rows * cols))
 
 
 def test_masks_follow_from_their_seed():
