@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from benchmarks.cli import run
 from tespec.errors import UserError
@@ -38,13 +37,13 @@ class Running:
 
     job: Job
     process: subprocess.Popen[bytes]
-    log: IO[bytes]
+    log: Path
     began: float
 
     @property
     def last_line(self) -> str:
         """What the job said last."""
-        lines = Path(self.log.name).read_text(errors="replace").splitlines()
+        lines = self.log.read_text(errors="replace").splitlines()
         return lines[-1] if lines else ""
 
 
@@ -94,26 +93,27 @@ def run_jobs(waiting: list[Job], logs: Path, at_once: int) -> None:
     finally:
         for item in running:
             item.process.terminate()
+            item.process.wait()
 
 
 def start(job: Job, logs: Path) -> Running:
     """Start a job in a process of its own, its output going to a log."""
     print(f"-> {job.name}: python {' '.join(job.command)}", flush=True)
-    log = (logs / f"{job.name.replace(', ', '-').replace(' ', '-')}.log").open("wb")
+    log = logs / f"{job.name.replace(', ', '-').replace(' ', '-')}.log"
     threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     # The world starts processes of its own, one for each core.
     environment = os.environ | ({} if job.name == "sample world" else threads)
-    process = subprocess.Popen(
-        [sys.executable, *job.command], cwd=REPOSITORY, env=environment, stdout=log, stderr=subprocess.STDOUT
-    )
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, *job.command], cwd=REPOSITORY, env=environment, stdout=file, stderr=subprocess.STDOUT
+        )
     return Running(job, process, log, time.monotonic())
 
 
 def finish(item: Running) -> None:
     """Say how a job ended."""
-    item.log.close()
     if item.process.returncode != 0:
-        raise UserError(item.log.name, f"{item.job.name} failed: {item.last_line}", "read this log")
+        raise UserError(item.log, f"{item.job.name} failed: {item.last_line}", "read this log")
     print(f"ok {item.job.name}: {time.monotonic() - item.began:.0f} s", flush=True)
 
 
@@ -135,12 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
     options = parser.parse_args(arguments)
+    results = options.results.resolve()
     began = time.monotonic()
-    run_jobs(jobs(options.results, options.seed), RUNS / "demo", at_once=min(2, os.cpu_count() or 1))
-    tables = [sys.executable, "benchmarks/tables.py", "--only", "segmentation", "--results", str(options.results)]
+    run_jobs(jobs(results, options.seed), RUNS / "demo", at_once=min(2, os.cpu_count() or 1))
+    tables = [sys.executable, "benchmarks/tables.py", "--only", "segmentation", "--results", str(results)]
     subprocess.run(tables, cwd=REPOSITORY, check=True)
-    print(f"\n{headline(options.results, options.seed)}")
-    print(f"The demo took {time.monotonic() - began:.0f} s. Records, tables and pictures are in {options.results}.")
+    print(f"\n{headline(results, options.seed)}")
+    print(f"The demo took {time.monotonic() - began:.0f} s. Records, tables and pictures are in {results}.")
 
 
 if __name__ == "__main__":

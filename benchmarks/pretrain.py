@@ -10,14 +10,19 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.cli import Parser, run
 from tespec.errors import UserError
 
+if TYPE_CHECKING:
+    from tespec.settings import Pretraining
+    from tespec.training.data import Data
+
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.common import add_run_options
+    from benchmarks.options import add_run_options
 
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_argument_group("what")
@@ -32,24 +37,57 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Run what the command line says."""
     options = parse()
-    from benchmarks.common import setup_of
-    from tespec.config import pretraining_settings
+    from benchmarks.cost import scratch_world
+    from benchmarks.options import setup_of
     from tespec.plugins import find_method, register_methods
-    from tespec.training.data import find_recordings
     from tespec.training.pretrain import pretrain
-    from tespec.training.runs import say
 
     register_methods(options.plugins)
     method = find_method(options.method)
     if method.recipe is None:
         raise UserError(f"--method {options.method}", "has no pre-training", "choose a method with a recipe")
-    data = find_recordings(pretraining_settings(method.recipe, "paper").dataset, options.data)
-    if data.notice:
-        say(data.notice)
-    settings = pretraining_settings(method.recipe, options.profile or data.profile, options.set)
+    if options.dry_run:
+        with scratch_world() as worlds:
+            dry_run(*resolve(options, method.recipe, worlds), options.device)
+        return
+    settings, data = resolve(options, method.recipe)
     result = pretrain(options.method, method, settings, data, options.seed, setup_of(options, "pretrain.py"))
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
     print(f"weights: {result.weights}\npicture: {result.picture}")
+
+
+def resolve(options: argparse.Namespace, recipe: str, worlds: Path | None = None) -> tuple[Pretraining, Data]:
+    """Settings of the pre-training, and its data; where the sample world is made in `worlds`."""
+    from tespec.config import pretraining_settings
+    from tespec.training.data import find_recordings
+    from tespec.training.runs import say
+
+    # Mistakes in the settings come to light before any data is made.
+    dataset = pretraining_settings(recipe, options.profile or "paper", options.set).dataset
+    data = find_recordings(dataset, options.data, worlds)
+    if data.notice:
+        say(data.notice)
+    return pretraining_settings(recipe, options.profile or data.profile, options.set), data
+
+
+def dry_run(settings: Pretraining, data: Data, device_name: str | None) -> None:
+    """Print the resolved settings and what the run would cost."""
+    import dataclasses
+
+    from benchmarks.cost import print_cost
+    from tespec.config import as_facts
+    from tespec.datasets.steps import PretrainSteps
+    from tespec.datasets.unlabelled import divide
+    from tespec.training.device import choose_device
+    from tespec.training.forecast import forecast
+    from tespec.training.pretrain import build_objective
+
+    device = choose_device(device_name)
+    division = divide(data.root, settings.window_ms, settings.downsample)
+    small = PretrainSteps(division.train, dataclasses.replace(settings, batch_size=1, segments=1), seed=0)[0]
+    frames = settings.batch_size * settings.segments
+    cost = forecast(build_objective(settings, division.size), small, settings.optimisation, device, frames)
+    print_cost(as_facts(settings), data, len(division.train) + len(division.held_out), cost, frames, device)
 
 
 if __name__ == "__main__":

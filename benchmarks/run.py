@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.common import add_run_options
+    from benchmarks.options import add_run_options
     from tespec.settings import ARCHITECTURES
 
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -63,7 +62,7 @@ def main() -> None:
 
 def run_cell(options: argparse.Namespace) -> None:
     """Fine-tune, evaluate, record."""
-    from benchmarks.common import setup_of
+    from benchmarks.options import setup_of
     from tespec.plugins import find_method
     from tespec.training.finetune import finetune
 
@@ -119,37 +118,21 @@ def describe(name: str) -> None:
 
 def dry_run(options: argparse.Namespace) -> None:
     """Print the resolved settings and what the run would cost."""
-    from tespec.datasets.sample import world_folder
-    from tespec.plugins import find_method
-
-    find_method(options.method)
-    with TemporaryDirectory() as scratch:
-        settings, _, data = resolve(options, None if world_folder().is_dir() else Path(scratch))
-        print_cost(settings, data, options.device)
-
-
-def print_cost(settings: Finetuning, data: Data, device_name: str | None) -> None:
-    """Print settings, parameters, memory, steps and time, measured on a small batch."""
-    import yaml
-
+    from benchmarks.cost import print_cost, scratch_world
     from tespec.config import as_facts
+    from tespec.plugins import find_method
     from tespec.training.device import choose_device
-    from tespec.training.device import describe as name_of
     from tespec.training.forecast import forecast
     from tespec.training.tasks import build_task
 
-    print(yaml.safe_dump(as_facts(settings), sort_keys=False, width=100).rstrip())
-    task = build_task(settings, data.root)
-    device = choose_device(device_name)
-    frames = settings.batch_size * settings.segments
-    cost = forecast(task.model(), task.small_batch(), settings.optimisation, device, frames)
-    print(f"\ndata        {data.root} ({data.label}), {len(task.recordings)} recordings")
-    for part, count in cost.parameters.items():
-        print(f"{part:11} {count:,} parameters")
-    print(f"memory      {cost.memory / 2**30:.1f} GiB for a batch of {frames} segments")
-    print(f"steps       {cost.steps:,} of {cost.seconds_per_step:.2f} s")
-    print(f"time        {cost.hours:.2f} h of training on {name_of(device)}")
-    print(f"Memory and time are scaled from {cost.frames_measured} segments measured here; nothing was written.")
+    find_method(options.method)
+    device = choose_device(options.device)
+    with scratch_world() as worlds:
+        settings, _, data = resolve(options, worlds)
+        task = build_task(settings, data.root)
+        frames = settings.batch_size * settings.segments
+        cost = forecast(task.model(), task.small_batch(), settings.optimisation, device, frames)
+        print_cost(as_facts(settings), data, len(task.recordings), cost, frames, device)
 
 
 def print_result(record: Record) -> None:

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.datasets.masks import MaskFiles, mask_names
-from tespec.datasets.recording import LabelledRecording, windows_of_length, windows_since_last
+from tespec.datasets.description import read_description
+from tespec.datasets.masks import IGNORE, MaskFiles, mask_names
+from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.windows import Windows, windows_of_length, windows_since_last
 from tespec.errors import UserError
-from tespec.events.readers.ddd17 import SENSOR, image_index, open_ddd17
+from tespec.events.readers.ddd17 import EVENTS, image_index, open_ddd17
 from tespec.events.spatial import Region
 from tespec.registry import DATASETS
 
 LABEL_ROWS = 200  # px; the 60 rows below show the car's bonnet
 MASK_PLACES = ("segmentation_masks.zip", "segmentation_masks")
 SPEED = "ego_speed.npy"
-START_MS = 100  # labels before this time of a recording have too few events before them
-
-
-def facts_of(root: Path) -> dict[str, Any]:
-    """What `dataset.json` in `root` says; {} where there is none, as in the official archive."""
-    path = root / "dataset.json"
-    if not path.is_file():
-        return {}
-    try:
-        facts = json.loads(path.read_text())
-        return dict(facts)
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
-        raise UserError(path, "not readable", "remove it or copy it again") from error
 
 
 @DATASETS.register_module()
 class Ddd17:
     """Recordings of one split, each window ending at a mask.
 
-    Image j belongs to the mask numbered j + 1. Window i holds all events since the mask before (so that events add up
-    where masks are missing), or the last `window_ms` before mask i.
+    The mask numbered n belongs to image n - 1 and has its time. Window i holds all events since the mask before (so
+    that events add up where masks are missing), that of the first mask those since the image before; or each holds the
+    last `window_ms` before its mask. Every mask is used.
 
     Args:
-        root: folder of the archive; a `dataset.json` in it names other sizes and splits than the official ones.
+        root: folder of the archive, or the one above that holds it as `data`; a `dataset.json` in it names other label
+            rows and splits than the official ones.
         split: "train" or "test".
         splits: recording folders of each split, by name.
         classes: names of the classes.
@@ -66,54 +55,74 @@ class Ddd17:
     ) -> None:
         if not root.is_dir():
             raise UserError(root, "no such folder", "give the folder of the DDD17 archive (its dir* folders)")
-        facts = facts_of(root)
-        sensor = facts.get("sensor", {"height": SENSOR[0], "width": SENSOR[1]})
-        self._region = Region(int(facts.get("label_rows", LABEL_ROWS)), int(sensor["width"]))
-        self._classes = len(classes)
-        self._window_ms = window_ms
-        names = facts.get("splits", splits)[split]
+        if not any(root.glob("dir*")) and (root / "data").is_dir():
+            root = root / "data"
+        description = read_description(root)
+        names = (description.splits or splits).get(split, ())
+        if not names:
+            raise UserError(root, f"no recordings are named for split {split}", "name them in the settings' splits")
         for name in names:
             if not (root / name).is_dir():
                 raise UserError(root / name, f"recording of the {split} split is missing", "copy it into the archive")
+        if description.classes not in (None, tuple(classes)):
+            said = ", ".join(description.classes or ())
+            raise UserError(root, f"its classes are {said}, not {', '.join(classes)}", "name the same in the settings")
+        self._label_rows = description.label_rows or LABEL_ROWS
+        self._classes = tuple(classes)
+        self._window_ms = window_ms
         self.recordings = [self._open(root / name) for name in names]
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """(H, W) of histograms and masks in px."""
-        return self._region.height, self._region.width
+    def summary(self) -> dict[str, dict[str, int]]:
+        """What there is to learn from: `labels` of each recording and `pixels` of each class, ignored ones included.
+
+        Reads every mask.
+        """
+        counts = np.zeros(IGNORE + 1, np.int64)
+        for recording in self.recordings:
+            for index in range(len(recording)):
+                counts += np.bincount(recording.labels[index].ravel(), minlength=len(counts))
+        pixels = dict(zip(self._classes, counts.tolist(), strict=False)) | {"ignored": int(counts[IGNORE])}
+        return {"labels": {recording.name: len(recording) for recording in self.recordings}, "pixels": pixels}
 
     def _open(self, folder: Path) -> LabelledRecording:
         stream = open_ddd17(folder)
-        image_times, _ = image_index(folder)
+        if self._label_rows > stream.height:
+            what = f"has {stream.height} rows, of which {self._label_rows} cannot carry labels"
+            raise UserError(folder, what, "name the sensor's size in dataset.json")
+        image_times, event_index = image_index(folder)
         place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)
         if place is None:
             raise UserError(folder, f"has neither {' nor '.join(MASK_PLACES)}", "copy the recording again")
         masks = mask_names(place)
         images = np.array(list(masks), np.int64) - 1
-        if images[-1] >= len(image_times):
-            raise UserError(
-                place, f"mask {images[-1] + 1} has no image among {len(image_times)}", "copy the folder again"
-            )
+        outside = images[(images < 0) | (images >= len(image_times))] + 1
+        if len(outside):
+            what = f"mask {outside[0]} has no image among {len(image_times)}"
+            raise UserError(place, what, "copy the folder again")
         times = image_times[images]
-        used = times >= stream.t_first + START_MS * 1000
-        if not used.any():
+        start = image_times[images[0] - 1] if images[0] else min(stream.t_first, times[0] - 1)
+        if (np.diff(times, prepend=start) <= 0).any():
+            raise UserError(folder / "index", "the images' times step back or repeat", "copy the folder again")
+        if times[-1] < stream.t_first or times[0] > stream.t_last:
             raise UserError(place, "no mask lies within the recording's events", "copy the folder again")
-        first = int(np.flatnonzero(used)[0])
-        names = tuple(list(masks.values())[first:])
-        times, images = times[first:], images[first:]
+        needed = int(event_index[images].max())
+        if needed > stream.count:
+            what = f"truncated: {stream.count} events, the masks need {needed}"
+            raise UserError(folder / EVENTS, what, "copy the events' files again")
+        region = Region(self._label_rows, stream.width)
         speed = _speed(folder, len(image_times))
         return LabelledRecording(
             name=folder.name,
             path=folder,
-            region=self._region,
-            windows=self._windows(times, int(image_times[max(images[0] - 1, 0)])),
-            labels=MaskFiles(place, names, self._region.height, self._region.width, self._classes),
+            region=region,
+            windows=self._windows(times, int(start)),
+            labels=MaskFiles(place, tuple(masks.values()), region.height, region.width, len(self._classes)),
             ego_speed=None if speed is None else speed[images],
         )
 
-    def _windows(self, times: NDArray[np.int64], before: int) -> NDArray[np.int64]:
+    def _windows(self, times: NDArray[np.int64], start: int) -> Windows:
         if self._window_ms is None:
-            return windows_since_last(times, before)
+            return windows_since_last(times, start)
         return windows_of_length(times, round(self._window_ms * 1000))
 
 
@@ -125,6 +134,7 @@ def _speed(folder: Path, images: int) -> NDArray[np.float32] | None:
         speed = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise UserError(path, "not readable", "remove it or copy it again") from error
-    if speed.shape != (images,):
-        raise UserError(path, f"has shape {speed.shape} for {images} images", "remove it or copy it again")
+    if speed.shape != (images,) or speed.dtype.kind != "f":
+        what = f"holds {speed.dtype} of shape {speed.shape} for {images} images"
+        raise UserError(path, what, "remove it or copy it again")
     return np.asarray(speed, np.float32)

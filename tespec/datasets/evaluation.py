@@ -31,28 +31,49 @@ class EvaluationBatch(NamedTuple):
 
 
 def evaluation_batches(
-    recordings: Sequence[LabelledRecording], lanes: int, segments: int, bins: int, rule: str
+    recordings: Sequence[LabelledRecording],
+    lanes: int,
+    segments: int,
+    bins: int,
+    rule: str,
+    *,
+    stateful: bool = True,
 ) -> Iterator[EvaluationBatch]:
-    """Play every recording from its first window to its last, `lanes` at a time.
+    """Every label of every recording exactly once, in batches of `lanes` times `segments` windows at most.
 
-    A recording stays on its lane, whose state starts afresh with it and is carried to its end. What a lane is padded
-    with after its last window is in no batch's `frames`.
+    A lane that has no more windows is padded with empty ones, which are in no batch's `frames`.
+
+    Args:
+        recordings: what is evaluated.
+        lanes: recordings played side by side; fewer if there are fewer.
+        segments: windows per lane and batch.
+        bins: time bins per window.
+        rule: binning rule, see `event_histogram`.
+        stateful: whether recordings are played in order, each on one lane, whose state starts afresh with it and is
+            carried to its end. If not, windows stand alone: they are dealt to the lanes one after the other, and every
+            state is fresh.
     """
-    playlists = serpentine(lengths_of(recordings), lanes)
-    programme = [
-        [(index, first) for index in playlist for first in range(0, len(recordings[index]), segments)]
-        for playlist in playlists
+    chunks = [
+        [(index, first) for first in range(0, len(recording), segments)] for index, recording in enumerate(recordings)
     ]
+    if stateful:
+        programme = [
+            [chunk for index in playlist for chunk in chunks[index]]
+            for playlist in serpentine(lengths_of(recordings), lanes)
+        ]
+    else:
+        flat = [chunk for each in chunks for chunk in each]
+        programme = [flat[lane::lanes] for lane in range(min(lanes, len(flat)))]
     height, width = recordings[0].region.height, recordings[0].region.width
-    for step in range(max(len(chunks) for chunks in programme)):
+    for step in range(max(map(len, programme))):
         histograms = np.zeros((len(programme), segments, 2 * bins, height, width), np.uint8)
-        fresh, frames = np.zeros(len(programme), bool), []
-        for lane, chunks in enumerate(programme):
-            if step >= len(chunks):
+        fresh, frames = np.full(len(programme), not stateful), []
+        for lane, playlist in enumerate(programme):
+            if step >= len(playlist):
                 continue
-            index, first = chunks[step]
+            index, first = playlist[step]
             count = min(segments, len(recordings[index]) - first)
             histograms[lane, :count] = recordings[index].histograms(first, count, bins, rule)
-            fresh[lane] = first == 0
+            fresh[lane] |= first == 0
             frames += [Frame(lane, segment, index, first + segment) for segment in range(count)]
         yield EvaluationBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), frames)

@@ -6,31 +6,41 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tespec.datasets.recording import Recording
+from tespec.datasets.recording import LabelledRecording, Recording
+from tespec.events.readers.ddd17 import EVENTS, TIMES
 
 SAMPLED = 1 << 16  # bytes hashed at the head and at the tail of each file
 
 
 def fingerprint(recordings: Sequence[Recording]) -> str:
-    """Twelve hexadecimal digits of SHA-256 over the recordings' files.
+    """Twelve hexadecimal digits of SHA-256 over what is used of the recordings.
 
-    For each file of a recording, in order of its name: the recording's name, the file's name, its size, and its first
-    and last 64 kB. Whole archives are not read, so that it takes milliseconds; a change in the middle of a file that
-    keeps its size goes unseen.
+    For each recording: its name, its number of windows, the part of the sensor that is used, and of each file of its
+    events the name, the size, and the first and last 64 kB; for each label its time, the CRC-32 of its mask, and the
+    camera's speed. Where the files lie, whether masks are zipped, and what else lies beside them does not count.
+    Events are not read whole, so that it takes seconds at most; a change in the middle of their files that keeps the
+    size goes unseen.
     """
     digest = hashlib.sha256()
     for recording in recordings:
-        digest.update(f"{recording.name}|{len(recording)}\n".encode())
-        for path in _files(recording.path):
-            digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
+        digest.update(f"{recording.name}|{len(recording)}|{recording.region}\n".encode())
+        for path in _event_files(recording.path):
+            size = path.stat().st_size
+            digest.update(f"{path.name}|{size}\n".encode())
             with path.open("rb") as file:
                 digest.update(file.read(SAMPLED))
-                file.seek(max(0, path.stat().st_size - SAMPLED))
+                file.seek(max(0, size - SAMPLED))
                 digest.update(file.read(SAMPLED))
+        if isinstance(recording, LabelledRecording):
+            digest.update(recording.label_times.tobytes())
+            digest.update(repr(recording.labels.checksums()).encode())
+            digest.update(b"" if recording.ego_speed is None else recording.ego_speed.tobytes())
     return digest.hexdigest()[:12]
 
 
-def _files(path: Path) -> list[Path]:
+def _event_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    return sorted(file for file in path.rglob("*") if file.is_file() and "imgs" not in file.parts)
+    if (path / EVENTS).is_file():
+        return [path / EVENTS, path / TIMES]
+    return sorted(file for file in path.iterdir() if file.is_file())

@@ -34,7 +34,8 @@ class Lanes:
     """Playlists of a batch.
 
     Attributes:
-        lengths: number of windows of each recording; those shorter than a chunk are never played.
+        lengths: number of windows of each recording. Recordings shorter than a chunk, and the windows after the last
+            whole chunk of a recording, are never streamed.
         segments: windows per chunk.
         count: number of lanes, the batch size.
         seed: the run's seed.

@@ -3,42 +3,59 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from tespec.errors import UserError
 
 IGNORE = 255
 NUMBER = re.compile(r"_(\d{8})\.png$")
-LARGEST_MEMBER = 1 << 24  # bytes of one mask; real ones have a few kB
+LARGEST_FILE = 1 << 24  # bytes of one mask; real ones have a few kB
+DAMAGED_PNG = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+DAMAGED_ZIP = (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError)
 
 
 @lru_cache(maxsize=32)
-def _archive(path: Path) -> zipfile.ZipFile:
+def _open_archive(path: Path, process: int) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as error:
+    except DAMAGED_ZIP as error:
         raise UserError(path, "not a readable zip archive", "copy it again") from error
+
+
+def _archive(path: Path) -> zipfile.ZipFile:
+    # One for each process: forked workers that share an open file move each other's reading position.
+    return _open_archive(path, os.getpid())
 
 
 def mask_names(place: Path) -> dict[int, str]:
     """Names of the masks in a folder or zip archive, by the number that their file name ends with, in order.
 
     Raises:
-        UserError: there are none, or the archive cannot be read.
+        UserError: there are none, two have the same number, or the archive cannot be read.
     """
     if place.is_dir():
-        names = [str(path.relative_to(place)) for path in place.rglob("*.png")]
+        names = sorted(str(path.relative_to(place)) for path in place.rglob("*.png"))
     else:
         names = _archive(place).namelist()
-    found = {int(match[1]): name for name in names if (match := NUMBER.search(name))}
+    found: dict[int, str] = {}
+    for name in names:
+        match = NUMBER.search(name)
+        if match is None or PurePosixPath(name).name.startswith("."):  # macOS adds "._" twins to archives
+            continue
+        number = int(match[1])
+        if number in found:
+            raise UserError(place, f"{found[number]} and {name} are both mask {number}", "keep one of them")
+        found[number] = name
     if not found:
         raise UserError(place, "holds no masks named *_00000001.png", "copy it again")
     return dict(sorted(found.items()))
@@ -72,22 +89,42 @@ class MaskFiles:
             UserError: the mask cannot be read, has another size, or holds an unknown class.
         """
         where = f"{self.place}, {self.names[index]}"
+        content = self._read(self.names[index])
         try:
-            mask = np.asarray(Image.open(io.BytesIO(self._read(self.names[index]))))
-        except (UnidentifiedImageError, OSError, SyntaxError, zipfile.BadZipFile, ValueError) as error:
+            with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+                size = image.size
+                # Decoded only if it is as small as it should be.
+                mask = np.asarray(image) if size == (self.width, self.height) else None
+        except DAMAGED_PNG as error:
             raise UserError(where, "not a readable PNG", "copy it again") from error
-        if mask.shape != (self.height, self.width) or mask.dtype != np.uint8:
-            found = f"{mask.dtype} of shape {mask.shape}"
-            raise UserError(where, f"is {found} instead of uint8 of shape {(self.height, self.width)}", "copy it again")
+        if mask is None:
+            what = f"has {size[0]}x{size[1]} px instead of {self.width}x{self.height}"
+            raise UserError(where, what, "copy it again, or check the sensor's size")
+        if mask.ndim != 2 or mask.dtype != np.uint8:
+            raise UserError(where, "is not an image of one byte per pixel", "copy it again")
         unknown = mask[(mask >= self.classes) & (mask != IGNORE)]
         if len(unknown):
             raise UserError(where, f"holds class {int(unknown[0])} of {self.classes}", "check the archive's classes")
         return mask
 
-    def _read(self, name: str) -> bytes:
+    def checksums(self) -> list[int]:
+        """CRC-32 of each mask's file, the same for a zip archive and for the folder that was extracted from it."""
         if self.place.is_dir():
-            return (self.place / name).read_bytes()
+            return [zlib.crc32(self._read(name)) for name in self.names]
         archive = _archive(self.place)
-        if archive.getinfo(name).file_size > LARGEST_MEMBER:
-            raise UserError(f"{self.place}, {name}", "is larger than any mask", "copy the archive again")
-        return archive.read(name)
+        return [archive.getinfo(name).CRC for name in self.names]
+
+    def _read(self, name: str) -> bytes:
+        where = f"{self.place}, {name}"
+        try:
+            if self.place.is_dir():
+                path = self.place / name
+                size, read = path.stat().st_size, path.read_bytes
+            else:
+                archive = _archive(self.place)
+                size, read = archive.getinfo(name).file_size, lambda: archive.read(name)
+            if size > LARGEST_FILE:
+                raise UserError(where, f"has {size} bytes, more than any mask", "copy it again")
+            return read()
+        except DAMAGED_ZIP as error:
+            raise UserError(where, "not readable", "copy it again") from error

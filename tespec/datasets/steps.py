@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,22 +16,26 @@ from tespec.datasets.masks import IGNORE
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.errors import UserError
 from tespec.pretraining.masking import draw_mask
-from tespec.settings import Augmentation, Finetuning, Mask, Pretraining
+from tespec.settings import Augmentation, Finetuning, Pretraining
 
 
 class _Steps(Dataset[dict[str, Tensor]]):
-    """Histograms and `fresh` flags of the lanes; subclasses add what belongs to them."""
+    """Histograms and `fresh` flags of the lanes; subclasses add what belongs to them.
+
+    Attributes:
+        lanes: batch size.
+        left_out: names of the recordings that are shorter than a chunk and hence never played.
+    """
 
     def __init__(
         self, recordings: Sequence[Recording], lanes: Lanes, bins: int, rule: str, augmentation: Augmentation
     ) -> None:
         if not lanes.playable:
-            longest = max(lanes.lengths, default=0)
-            where = recordings[0].path.parent if recordings else Path()
-            raise UserError(
-                where, f"no recording has {lanes.segments} windows, the longest {longest}", "set fewer segments"
-            )
+            where = recordings[0].path.parent if recordings else "recordings"
+            what = f"none has the {lanes.segments} windows of a chunk, the longest has {max(lanes.lengths, default=0)}"
+            raise UserError(where, what, "set fewer segments")
         self.lanes = lanes.count
+        self.left_out = tuple(recording.name for recording in recordings if len(recording) < lanes.segments)
         self._recordings, self._lanes, self._bins, self._rule = recordings, lanes, bins, rule
         self._augmentation = augmentation
 
@@ -44,9 +47,19 @@ class _Steps(Dataset[dict[str, Tensor]]):
         generator = self._lanes.generator("augmentation", lane, slot.play)
         return draw_maps(generator, self._augmentation, region.height, region.width)
 
-    def _histograms(self, slot: Slot, maps: Maps) -> NDArray[np.uint8]:
-        recording = self._recordings[slot.recording]
-        return apply_maps(recording.histograms(slot.first, self._lanes.segments, self._bins, self._rule), maps, 0)
+    def _common(self, slots: Sequence[Slot], maps: Sequence[Maps]) -> dict[str, Tensor]:
+        region = self._recordings[slots[0].recording].region
+        shape = (len(slots), self._lanes.segments, 2 * self._bins, region.height, region.width)
+        histograms = np.empty(shape, np.uint8)
+        for lane, slot in enumerate(slots):
+            played = self._recordings[slot.recording].histograms(
+                slot.first, self._lanes.segments, self._bins, self._rule
+            )
+            histograms[lane] = apply_maps(played, maps[lane], 0)
+        return {
+            "histograms": torch.from_numpy(histograms),
+            "fresh": torch.tensor([slot.fresh for slot in slots]),
+        }
 
 
 class PretrainSteps(_Steps):
@@ -63,22 +76,11 @@ class PretrainSteps(_Steps):
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        histograms = [self._histograms(slot, self._maps(lane, slot)) for lane, slot in enumerate(slots)]
-        masks = [self._draw(lane, step, self._mask, *histograms[lane].shape[-2:]) for lane in range(len(slots))]
-        return {
-            "histograms": torch.from_numpy(np.stack(histograms)),
-            "fresh": torch.tensor([slot.fresh for slot in slots]),
-            "mask": torch.stack(masks),
-        }
-
-    def slot(self, lane: int, step: int) -> tuple[Recording, int]:
-        """Recording that a lane plays at a step, and the chunk's first window."""
-        slot = self._lanes.slot(lane, step)
-        return self._recordings[slot.recording], slot.first
-
-    def _draw(self, lane: int, step: int, mask: Mask, height: int, width: int) -> Tensor:
-        rows, columns = -(-height // mask.unit), -(-width // mask.unit)
-        return draw_mask(self._lanes.generator("mask", lane, step), rows, columns, mask.ratio)
+        batch = self._common(slots, [self._maps(lane, slot) for lane, slot in enumerate(slots)])
+        rows, columns = (-(-side // self._mask.unit) for side in batch["histograms"].shape[-2:])
+        generators = [self._lanes.generator("mask", lane, step) for lane in range(len(slots))]
+        masks = [draw_mask(generator, rows, columns, self._mask.ratio) for generator in generators]
+        return batch | {"mask": torch.stack(masks)}
 
 
 class LabelledSteps(_Steps):
@@ -97,18 +99,15 @@ class LabelledSteps(_Steps):
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        histograms, labels, segments = [], [], []
-        for lane, slot in enumerate(slots):
-            maps, chosen = self._maps(lane, slot), self._choose(lane, step)
-            histograms.append(self._histograms(slot, maps))
-            masks = self._labelled[slot.recording].labels
-            labels.append(np.stack([apply_maps(masks[slot.first + int(index)], maps, IGNORE) for index in chosen]))
-            segments.append(chosen)
-        return {
-            "histograms": torch.from_numpy(np.stack(histograms)),
-            "fresh": torch.tensor([slot.fresh for slot in slots]),
-            "labels": torch.from_numpy(np.stack(labels)),
-            "label_segment": torch.from_numpy(np.stack(segments)),
+        maps = [self._maps(lane, slot) for lane, slot in enumerate(slots)]
+        chosen = np.stack([self._choose(lane, step) for lane in range(len(slots))])
+        labels = [
+            [apply_maps(self._labelled[slot.recording].labels[slot.first + index], maps[lane], IGNORE) for index in row]
+            for lane, (slot, row) in enumerate(zip(slots, chosen.tolist(), strict=True))
+        ]
+        return self._common(slots, maps) | {
+            "labels": torch.from_numpy(np.array(labels)),
+            "label_segment": torch.from_numpy(chosen),
         }
 
     def _choose(self, lane: int, step: int) -> NDArray[np.int64]:

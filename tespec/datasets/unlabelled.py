@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from tespec.datasets.ddd17 import facts_of
-from tespec.datasets.recording import Recording, windows_side_by_side
+from tespec.datasets.description import read_description
+from tespec.datasets.recording import Recording
+from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
 from tespec.events import EventStream, open_events
 from tespec.events.opening import READERS
-from tespec.events.spatial import Region
+from tespec.events.readers.ddd17 import TIMES
+from tespec.events.spatial import KEEP, Region
 from tespec.events.store import HEADER
 from tespec.settings import Downsample
 
+TRAIN, HELD_OUT = "train", "val"
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
 HELD_OUT_TIME = 0.25
+IN_FOLDER = (HEADER, TIMES)  # files that make a folder a recording
+PROPHESEE = "_td"  # what names of Prophesee's event files end with
 
 
 class Division(NamedTuple):
@@ -35,31 +39,33 @@ class Division(NamedTuple):
 
 
 def divide(root: Path, window_ms: float, downsample: Downsample) -> Division:
-    """Recordings under `root`, cut into windows side by side.
+    """Recordings at or under `root`, cut into windows side by side.
 
-    A `dataset.json` with splits "train" and "val" decides what is held out; else, of five or more recordings, every
-    fifth one by a hash of its name; else the last quarter of each recording's time.
+    Where `dataset.json` names splits, or folders "train" and "val" lie side by side, the recordings of "train" are
+    trained on and those of "val" held out; others, such as "test", are left alone. With a single split, or none, the
+    fifth of the recordings whose names have the lowest hashes is held out if there are five or more; else the last
+    quarter of each recording's time.
+
+    Args:
+        root: a recording, or a folder that holds some at any depth.
+        window_ms: length of the windows in ms.
+        downsample: how coordinates are reduced.
 
     Raises:
-        UserError: no recording, one that cannot be read, or sensors of different sizes.
+        UserError: no recording, one that cannot be read, none as long as a window, or sensors of different sizes.
     """
     paths = find_recordings(root)
-    recordings = [_cut(path, window_ms, downsample) for path in paths]
-    sizes = {(recording.region.height, recording.region.width): recording.name for recording in recordings}
-    if len(sizes) > 1:
-        found = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
-        raise UserError(root, f"recordings of different sizes: {found} px", "give those of one sensor")
-    splits = facts_of(root).get("splits") if root.is_dir() else None
-    if splits:
-        return _divide_by_name(root, recordings, splits)
-    if len(recordings) >= ENOUGH:
-        by_hash = sorted(recordings, key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
-        count = max(1, round(HELD_OUT_SHARE * len(recordings)))
-        return Division(sorted(by_hash[count:], key=lambda r: r.name), sorted(by_hash[:count], key=lambda r: r.name))
-    return Division(
-        [_part(recording, 0.0, 1 - HELD_OUT_TIME) for recording in recordings],
-        [_part(recording, 1 - HELD_OUT_TIME, 1.0) for recording in recordings],
-    )
+    train, held_out = _splits(root, paths)
+    recordings = {path: _cut(root, path, window_ms, downsample) for path in (*train, *held_out)}
+    _check(root, list(recordings.values()), window_ms)
+    if held_out:
+        return Division([recordings[path] for path in train], [recordings[path] for path in held_out])
+    if len(train) >= ENOUGH:
+        by_hash = sorted(recordings.values(), key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
+        count = round(HELD_OUT_SHARE * len(by_hash))
+        return Division(_by_name(by_hash[count:]), _by_name(by_hash[:count]))
+    parts = [_part_in_time(recording) for recording in recordings.values()]
+    return Division([before for before, _ in parts], [after for _, after in parts])
 
 
 def find_recordings(root: Path) -> list[Path]:
@@ -70,50 +76,78 @@ def find_recordings(root: Path) -> list[Path]:
     """
     if not root.exists():
         raise UserError(root, "no such file or folder", "check the path given to --data")
-    if root.is_file() or (root / HEADER).is_file():
+    if root.is_file() or any((root / name).is_file() for name in IN_FOLDER):
         return [root]
-    files = [path for path in root.rglob("*") if path.suffix in READERS and path.is_file()]
-    stores = [path.parent for path in root.rglob(HEADER)]
-    if not files and not stores:
-        raise UserError(root, f"holds no recording ({', '.join(READERS)} or packed store)", "give another folder")
-    return sorted([*files, *stores])
+    files = {path for path in root.rglob("*") if path.suffix.lower() in READERS and path.is_file()}
+    folders = {path.parent for name in IN_FOLDER for path in root.rglob(name)}
+    if not files and not folders:
+        kinds = ", ".join((*READERS, "packed store", "DDD17 recording"))
+        raise UserError(root, f"holds no recording ({kinds})", "give another file or folder")
+    return sorted(files | folders)
 
 
-def _cut(path: Path, window_ms: float, downsample: Downsample) -> Recording:
+def _splits(root: Path, paths: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Recordings to train on and to hold out by what the folder says; nothing to hold out if it does not say."""
+    named = read_description(root).splits if root.is_dir() else {}
+    if TRAIN in named:
+        by_name = {_name(path): path for path in paths}
+        missing = [name for split in (TRAIN, HELD_OUT) for name in named.get(split, ()) if name not in by_name]
+        if missing:
+            raise UserError(root, f"recording {missing[0]} of its dataset.json is missing", "copy it again")
+        train, held_out = ([by_name[name] for name in named.get(split, ())] for split in (TRAIN, HELD_OUT))
+    else:
+        inside = {split: [path for path in paths if (root / split) in path.parents] for split in (TRAIN, HELD_OUT)}
+        train, held_out = inside[TRAIN] or paths, inside[HELD_OUT] if inside[TRAIN] else []
+    if not train:
+        raise UserError(root, f"its dataset.json names no recording for {TRAIN}", "write it again, or remove it")
+    return train, held_out
+
+
+def _name(path: Path) -> str:
+    return path.name if path.is_dir() else path.stem.removesuffix(PROPHESEE)
+
+
+def _cut(root: Path, path: Path, window_ms: float, downsample: Downsample) -> Recording:
     stream = open_events(path)
     windows = windows_side_by_side(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
-    if not len(windows):
-        seconds = (stream.t_last - stream.t_first) / 1e6
-        raise UserError(path, f"lasts {seconds:.3f} s, less than one window of {window_ms:g} ms", "leave it out")
-    return Recording(path.name, path, _region(stream, downsample), windows)
+    name = path.name if path == root else path.relative_to(root).as_posix()
+    return Recording(name, path, _region(stream, downsample), windows)
 
 
 def _region(stream: EventStream, downsample: Downsample) -> Region:
+    if downsample.keep not in KEEP:
+        raise UserError("downsample.keep", f"unknown value {downsample.keep!r}", f"choose {' or '.join(KEEP)}")
     if downsample.factor == "auto":
         factor = -(-stream.width // (downsample.to_width or stream.width))
-    elif isinstance(downsample.factor, int):
+    elif isinstance(downsample.factor, int) and downsample.factor >= 1:
         factor = downsample.factor
     else:
-        raise UserError("downsample.factor", f"unknown value {downsample.factor!r}", "give a whole number or auto")
+        what = f"unknown value {downsample.factor!r}"
+        raise UserError("downsample.factor", what, "give a positive whole number or auto")
     return Region(stream.height // factor, stream.width // factor, factor, downsample.keep)
 
 
-def _divide_by_name(root: Path, recordings: list[Recording], splits: dict[str, list[str]]) -> Division:
-    by_name = {recording.name.removesuffix("_td.dat"): recording for recording in recordings}
-    by_name |= {recording.name: recording for recording in recordings}
-    parts = []
-    for split in ("train", "val"):
-        missing = [name for name in splits.get(split, []) if name not in by_name]
-        if missing or not splits.get(split):
-            raise UserError(
-                root, f"recording {missing[0] if missing else 'list'} of split {split} is missing", "copy it"
-            )
-        parts.append([by_name[name] for name in splits[split]])
-    return Division(*parts)
+def _check(root: Path, recordings: Sequence[Recording], window_ms: float) -> None:
+    if not any(map(len, recordings)):
+        seconds = max((recording.stream.t_last - recording.stream.t_first) / 1e6 for recording in recordings)
+        raise UserError(root, f"lasts {seconds:.3f} s, less than one window of {window_ms:g} ms", "give longer ones")
+    sizes = {(recording.region.height, recording.region.width): recording.name for recording in recordings}
+    if len(sizes) > 1:
+        found = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
+        raise UserError(root, f"recordings of different sizes: {found} px", "give those of one sensor")
 
 
-def _part(recording: Recording, begin: float, end: float) -> Recording:
-    limits = np.array([begin, end]) * len(recording)
-    first, last = (int(limit) for limit in limits)
-    name = f"{recording.name} ({begin:.0%} to {end:.0%} of its time)"
-    return Recording(name, recording.path, recording.region, recording.windows[first:last])
+def _by_name(recordings: Sequence[Recording]) -> list[Recording]:
+    return sorted(recordings, key=lambda recording: recording.name)
+
+
+def _part_in_time(recording: Recording) -> tuple[Recording, Recording]:
+    """The part to train on and the part held out."""
+    border = int((1 - HELD_OUT_TIME) * len(recording))
+    share = f"{1 - HELD_OUT_TIME:.0%}"
+    parts = ((f"first {share}", recording.windows[:border]), (f"after {share}", recording.windows[border:]))
+    before, after = (
+        Recording(f"{recording.name} ({part} of its time)", recording.path, recording.region, windows)
+        for part, windows in parts
+    )
+    return before, after

@@ -81,7 +81,9 @@ def draw_moments(moments: Sequence[Moment], path: Path) -> None:
             axis.set_title(column, fontsize=9)
         row[0].set_ylabel(moment.title, fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100, metadata={"Software": None})
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    figure.savefig(unfinished, dpi=100, format="png", metadata={"Software": None})
+    unfinished.replace(path)
 
 
 def _pictures(moment: Moment) -> tuple[Image, Image, Image, Image, Image]:

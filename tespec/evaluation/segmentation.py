@@ -41,10 +41,19 @@ class Scores:
 
 
 def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], classes: int) -> NDArray[np.int64]:
-    """(classes, classes) int64 number of pixels by label (row) and prediction (column); labels of 255 are left out."""
+    """(classes, classes) int64 number of pixels by label (row) and prediction (column); labels of 255 are left out.
+
+    Raises:
+        ValueError: shapes differ, or there are other classes than 0 to classes - 1 among the pixels that count.
+    """
+    if predicted.shape != labels.shape:
+        raise ValueError(f"predictions {predicted.shape} and labels {labels.shape} have different shapes")
     kept = labels != IGNORE
-    pairs = labels[kept].astype(np.int64) * classes + predicted[kept]
-    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
+    truth, found = labels[kept].astype(np.int64), predicted[kept].astype(np.int64)
+    for name, values in (("labels", truth), ("predictions", found)):
+        if values.size and not 0 <= values.min() <= values.max() < classes:
+            raise ValueError(f"{name} from {values.min()} to {values.max()} for {classes} classes")
+    return np.bincount(truth * classes + found, minlength=classes * classes).reshape(classes, classes)
 
 
 def scores(matrix: NDArray[np.int64]) -> Scores:

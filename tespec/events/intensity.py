@@ -10,6 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tespec.events.intensity_kernel import count_events_per_bin, weighted_video
 from tespec.events.stream import check_events
 
 
@@ -44,27 +45,52 @@ def estimate_intensity(
     """
     if histograms.ndim != 5 or histograms.shape[2] % 2:
         raise ValueError(f"histograms have the shape {tuple(histograms.shape)} instead of (B, T, 2*bins, H, W)")
-    lanes, segments, channels, height, width = histograms.shape
+    lanes, segments, _, height, width = histograms.shape
     if state is not None and state.shape != (lanes, height, width):
         raise ValueError(f"state has the shape {tuple(state.shape)} instead of {(lanes, height, width)}")
-    device = histograms.device
-    seconds = torch.as_tensor(bin_seconds, dtype=torch.float64, device=device).expand(lanes, segments)
-    rate = (-alpha / norm_events * seconds)[..., None, None]
-    video = torch.zeros((lanes, segments, height, width), device=device)
-    exponent = torch.zeros((lanes, segments, 1, 1), dtype=torch.float64, device=device)
-    # From the last bin to the first: what a bin adds has decayed by the events of the bins after it. One channel at a
-    # time is held as fp32. No matrix product, which would be rounded to TF32 or bf16 where the caller allows that.
-    for k in reversed(range(channels // 2)):
-        negative = histograms[:, :, k].to(torch.float32)
-        positive = histograms[:, :, channels // 2 + k].to(torch.float32)
-        count = positive.sum((-2, -1), keepdim=True) + negative.sum((-2, -1), keepdim=True)
-        video.addcmul_(positive - negative, (contrast * exponent.exp()).to(torch.float32))
-        exponent = exponent + rate * count
-    decay = exponent.exp().to(torch.float32)
-    image = torch.zeros((lanes, height, width), device=device) if state is None else state.to(torch.float32)
+    seconds = torch.as_tensor(bin_seconds, dtype=torch.float64, device=histograms.device).expand(lanes, segments)
+    rates = (-alpha / norm_events * seconds).unsqueeze(-1)
+    image = histograms.new_zeros((lanes, height, width), dtype=torch.float32) if state is None else state.float()
+    if histograms.device.type == "cpu" and histograms.dtype is torch.uint8:
+        return _on_cpu(histograms, image, rates, contrast)
+    return _on_device(histograms, image, rates, contrast)
+
+
+def _on_cpu(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float) -> tuple[Tensor, Tensor]:
+    lanes, segments, channels, height, width = histograms.shape
+    counts = histograms.contiguous().flatten(-2).numpy()
+    events = torch.from_numpy(count_events_per_bin(counts.reshape(-1, channels, height * width)))
+    weights, decay = _weights(rates * events.view(lanes, segments, channels // 2), contrast)
+    video = torch.empty((lanes, segments, height, width))
+    weighted_video(
+        counts, weights.numpy(), decay.numpy(), image.contiguous().flatten(1).numpy(), video.flatten(2).numpy()
+    )
+    return video, video[:, -1].clone()  # apart from the video, which need not be kept alive for it
+
+
+def _on_device(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float) -> tuple[Tensor, Tensor]:
+    bins, segments = histograms.shape[2] // 2, histograms.shape[1]
+    events = histograms.flatten(-2).sum(-1, dtype=torch.int64)
+    weights, decay = _weights(rates * (events[..., :bins] + events[..., bins:]), contrast)
+    video = torch.zeros((*histograms.shape[:2], *histograms.shape[-2:]), device=histograms.device)
+    # One channel at a time is held as fp32. No matrix product, which would be rounded to TF32 or bf16 where the caller
+    # allows that.
+    for k in range(bins):
+        signed = histograms[:, :, bins + k].float() - histograms[:, :, k].float()
+        video.addcmul_(signed, weights[..., k, None, None])
     for segment in range(segments):
-        image = video[:, segment].addcmul_(decay[:, segment], image)
-    return video, image.clone()  # apart from the video, which need not be kept alive for it
+        image = video[:, segment].addcmul_(decay[:, segment, None, None], image)
+    return video, image.clone()
+
+
+def _weights(exponents: Tensor, contrast: float) -> tuple[Tensor, Tensor]:
+    """Weight of each bin's signed count (B, T, bins), and decay (B, T) of the image before, both float32.
+
+    What a bin adds decays by the events of the bins after it; `exponents` (B, T, bins) float64 are those of the bins.
+    """
+    after = exponents.flip(-1).cumsum(-1).flip(-1)
+    weights = contrast * torch.nn.functional.pad(after[..., 1:], (0, 1)).exp()
+    return weights.float(), after[..., 0].exp().float()
 
 
 def high_pass_intensity(

@@ -40,13 +40,13 @@ class Data:
         return "sample" if self.is_sample else "paper"
 
 
-def find_recordings(dataset: str, given: Path | None) -> Data:
+def find_recordings(dataset: str, given: Path | None, worlds: Path | None = None) -> Data:
     """Recordings for pre-training, as `find_data`; those the user gives are called by the name of their file or folder.
 
     Raises:
         UserError: `given` does not exist.
     """
-    data = find_data(dataset, given)
+    data = find_data(dataset, given, worlds)
     if given is None or data.is_sample:
         return data
     return replace(data, label=re.sub(r"[^A-Za-z0-9]+", "_", given.resolve().stem))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from tespec.datasets.recording import Recording
 from tespec.pretraining.masking import draw_mask
 from tespec.settings import Pretraining
+from tespec.training.progress import progress
 
 RECORDINGS = 8
 CHUNKS = 60  # of each recording
@@ -26,27 +28,47 @@ class Chunk(NamedTuple):
     batch: dict[str, Tensor]
 
 
-def held_out_chunks(recordings: Sequence[Recording], settings: Pretraining, device: torch.device) -> Iterator[Chunk]:
+@dataclass(frozen=True)
+class HeldOut:
     """The held-out recordings one after the other, from their first window on, without augmentation.
 
     Masks are the same for every run, so that losses of different seeds and methods compare.
+
+    Attributes:
+        recordings: the first `RECORDINGS` of them are played, at most `CHUNKS` chunks each.
+        settings: of the pre-training.
+        device: where the batches go.
     """
-    for number, recording in enumerate(recordings[:RECORDINGS]):
-        rows, columns = (-(-side // settings.mask.unit) for side in (recording.region.height, recording.region.width))
-        for index in range(min(CHUNKS, len(recording) // settings.segments)):
-            first = index * settings.segments
-            histograms = recording.histograms(first, settings.segments, settings.bins, settings.rule)
-            mask = draw_mask(np.random.default_rng([number, index]), rows, columns, settings.mask.ratio)
-            batch = {
-                "histograms": torch.from_numpy(histograms).unsqueeze(0),
-                "fresh": torch.tensor([index == 0]),
-                "mask": mask.unsqueeze(0),
-            }
-            yield Chunk(recording, first, {name: value.to(device) for name, value in batch.items()})
+
+    recordings: Sequence[Recording]
+    settings: Pretraining
+    device: torch.device
+
+    def __len__(self) -> int:
+        return sum(self._chunks(recording) for recording in self.recordings[:RECORDINGS])
+
+    def _chunks(self, recording: Recording) -> int:
+        return min(CHUNKS, len(recording) // self.settings.segments)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        settings = self.settings
+        for number, recording in enumerate(self.recordings[:RECORDINGS]):
+            region, unit = recording.region, settings.mask.unit
+            rows, columns = -(-region.height // unit), -(-region.width // unit)
+            for index in range(self._chunks(recording)):
+                first = index * settings.segments
+                histograms = recording.histograms(first, settings.segments, settings.bins, settings.rule)
+                mask = draw_mask(np.random.default_rng([number, index]), rows, columns, settings.mask.ratio)
+                batch = {
+                    "histograms": torch.from_numpy(histograms).unsqueeze(0),
+                    "fresh": torch.tensor([index == 0]),
+                    "mask": mask.unsqueeze(0),
+                }
+                yield Chunk(recording, first, {name: value.to(self.device) for name, value in batch.items()})
 
 
 @torch.no_grad()
-def held_out_losses(model: Any, chunks: Iterator[Chunk]) -> dict[str, float]:
+def held_out_losses(model: Any, held_out: HeldOut) -> dict[str, float]:
     """Mean masked loss with the backbone's state carried along a recording, and with it zeroed at each chunk.
 
     The intensity image is carried in both, so that the targets are the same. The gap between the two is what the
@@ -54,19 +76,20 @@ def held_out_losses(model: Any, chunks: Iterator[Chunk]) -> dict[str, float]:
 
     Args:
         model: an objective whose state is (backbone state, intensity image).
-        chunks: held-out recordings in order.
+        held_out: recordings with at least one chunk.
 
     Returns:
         `loss_masked_carried`, `loss_masked_zeroed`, and `loss_zero`, the loss of predicting zero everywhere.
     """
     model.eval()
-    sums, count = dict.fromkeys((CARRIED, ZEROED, PREDICT_ZERO), 0.0), 0
+    sums = dict.fromkeys((CARRIED, ZEROED, PREDICT_ZERO), 0.0)
     state: Any = None
-    for chunk in chunks:
-        zeroed, _ = model.loss(chunk.batch, None if state is None else (None, state[1]))
-        carried, state = model.loss(chunk.batch, state)
-        sums[CARRIED] += carried["loss_masked"].item()
-        sums[ZEROED] += zeroed["loss_masked"].item()
-        sums[PREDICT_ZERO] += carried["loss_zero"].item()
-        count += 1
-    return {name: total / max(count, 1) for name, total in sums.items()}
+    with progress("held-out recordings", "chunks") as advance:
+        for done, chunk in enumerate(held_out, start=1):
+            zeroed, _ = model.loss(chunk.batch, None if state is None else (None, state[1]))
+            carried, state = model.loss(chunk.batch, state)
+            sums[CARRIED] += carried["loss_masked"].item()
+            sums[ZEROED] += zeroed["loss_masked"].item()
+            sums[PREDICT_ZERO] += carried["loss_zero"].item()
+            advance(done, len(held_out), "")
+    return {name: total / len(held_out) for name, total in sums.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from tespec.datasets.recording import Recording
 from tespec.evaluation.pictures import Moment, draw_moments
 from tespec.events.intensity import high_pass_intensity
 from tespec.settings import Pretraining
-from tespec.training.held_out import Chunk
+from tespec.training.held_out import HeldOut
 
 MOVING, QUIET = 0.8, 0.1  # quantiles of the number of events in a segment
 
@@ -30,8 +29,7 @@ class _Place(NamedTuple):
 
 def draw_held_out(
     model: Any,
-    chunks: Callable[[], Iterator[Chunk]],
-    settings: Pretraining,
+    held_out: HeldOut,
     path: Path,
     titles: tuple[str, str] = ("busy", "quiet"),
 ) -> None:
@@ -42,23 +40,22 @@ def draw_held_out(
 
     Args:
         model: an objective with `reconstruct`.
-        chunks: starts the held-out recordings from their beginning.
-        settings: of the pre-training.
+        held_out: recordings with at least one chunk.
         path: the PNG to write.
         titles: what the two rows are called.
     """
     model.eval()
-    chosen = _choose(model, chunks())
+    chosen = _choose(model, held_out)
     moments: dict[_Place, Moment] = {}
     state: Any = None
-    for number, chunk in enumerate(chunks()):
+    for number, chunk in enumerate(held_out):
         reconstruction, state = model.reconstruct(chunk.batch, state)
         for title, place in zip(titles, chosen, strict=True):
             if place.chunk == number:
                 moments[place] = Moment(
                     title=f"{title}, {place.events:,} events",
                     histogram=chunk.batch["histograms"][0, place.segment].cpu().numpy(),
-                    high_pass=_high_pass(chunk.recording, chunk.first + place.segment, settings),
+                    high_pass=_high_pass(chunk.recording, chunk.first + place.segment, held_out.settings),
                     intensity=_image(reconstruction.video[0, place.segment]),
                     mask=reconstruction.mask[0].cpu().numpy(),
                     reconstruction=_image(reconstruction.prediction[0, place.segment]),
@@ -66,10 +63,10 @@ def draw_held_out(
     draw_moments([moments[place] for place in chosen], path)
 
 
-def _choose(model: Any, chunks: Iterator[Chunk]) -> tuple[_Place, _Place]:
+def _choose(model: Any, held_out: HeldOut) -> tuple[_Place, _Place]:
     places = []
     state: Any = None
-    for number, chunk in enumerate(chunks):
+    for number, chunk in enumerate(held_out):
         reconstruction, state = model.reconstruct(chunk.batch, state)
         events = chunk.batch["histograms"][0].flatten(1).sum(-1, dtype=torch.int64).tolist()
         contrast = reconstruction.video[0].flatten(1).std(dim=1).tolist()

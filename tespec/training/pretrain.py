@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tespec.registry import MODELS
 from tespec.settings import Pretraining
 from tespec.training.data import Data
 from tespec.training.device import choose_device, describe
-from tespec.training.held_out import held_out_chunks, held_out_losses
+from tespec.training.held_out import HeldOut, held_out_losses
 from tespec.training.moments import draw_held_out
 from tespec.training.runs import Setup, say, train
 from tespec.training.seeding import derive, seed_everything
@@ -94,9 +93,9 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run, label=f"pre-training {name}")
 
     device = choose_device(setup.device)
-    chunks = partial(held_out_chunks, division.held_out, settings, device)
-    metrics = held_out_losses(model, chunks())
-    draw_held_out(model, chunks, settings, picture, ("moving", "standing") if data.is_sample else ("busy", "quiet"))
+    held_out = HeldOut(division.held_out, settings, device)
+    metrics = held_out_losses(model, held_out)
+    draw_held_out(model, held_out, picture, ("moving", "standing") if data.is_sample else ("busy", "quiet"))
     recipe = facts | {
         "method": name,
         "recurrent": True,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
+from tespec.events.readers.arrays import load_array
 from tespec.events.stream import Events
 from tespec.events.time_order import TimeOrder
 
@@ -106,10 +107,7 @@ def _index(folder: Path) -> NDArray[np.int64]:
         path = folder / "index" / name
         if not path.is_file():
             continue
-        try:
-            rows = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
-            raise UserError(path, "not a readable index", "copy it again") from error
+        rows = load_array(path)
         if rows.ndim != 2 or rows.shape[1] != 3 or len(rows) < 2:
             raise UserError(path, f"has shape {rows.shape} instead of (images, 3)", "copy it again")
         if rows.dtype.kind not in "iuf" or not np.isfinite(rows).all():

@@ -6,9 +6,12 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tespec.paths import RESULTS, RUNS
-from tespec.training.runs import Setup
+
+if TYPE_CHECKING:
+    from tespec.training.runs import Setup
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +33,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def setup_of(options: argparse.Namespace, script: str) -> Setup:
     """How and where, from the parsed options; the command line is kept for records."""
+    from tespec.training.runs import Setup
+
     return Setup(
         results=options.results,
         runs=options.runs,

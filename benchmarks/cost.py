@@ -1,0 +1,41 @@
+"""What dry runs print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import yaml
+
+from tespec.datasets.sample import world_folder
+from tespec.training.data import Data
+from tespec.training.device import describe
+from tespec.training.forecast import Forecast
+
+
+@contextmanager
+def scratch_world() -> Iterator[Path | None]:
+    """Folder for a sample world that a dry run must not leave behind; None where the cache holds the world."""
+    if world_folder().is_dir():
+        yield None
+        return
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def print_cost(
+    facts: dict[str, Any], data: Data, recordings: int, forecast: Forecast, frames: int, device: torch.device
+) -> None:
+    """Print resolved settings and what a run would cost: parameters, memory, steps and time."""
+    print(yaml.safe_dump(facts, sort_keys=False, width=100).rstrip())
+    print(f"\ndata        {data.root} ({data.label}), {recordings} recordings")
+    for part, count in forecast.parameters.items():
+        print(f"{part:11} {count:,} parameters")
+    print(f"memory      {forecast.memory / 2**30:.1f} GiB for a batch of {frames} segments")
+    print(f"steps       {forecast.steps:,} of {forecast.seconds_per_step:.2f} s")
+    print(f"time        {forecast.hours:.2f} h of training on {describe(device)}")
+    print(f"Memory and time are scaled from {forecast.frames_measured} segments measured here; nothing was written.")

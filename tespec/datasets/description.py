@@ -1,0 +1,47 @@
+"""The `dataset.json` that data sets made by the harness, and others that want it, hold beside their recordings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tespec.errors import UserError
+
+FILE = "dataset.json"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a data set says about itself; official archives say nothing.
+
+    Attributes:
+        splits: names of the recordings of each split.
+        classes: names of the classes by number, if it names them.
+        label_rows: upper rows of the sensor that carry labels, if it says so.
+    """
+
+    splits: dict[str, tuple[str, ...]]
+    classes: tuple[str, ...] | None = None
+    label_rows: int | None = None
+
+
+def read_description(root: Path) -> Description:
+    """Read the description in folder `root`; an empty one where there is none.
+
+    Raises:
+        UserError: it is not a description.
+    """
+    path = root / FILE
+    if not path.is_file():
+        return Description({})
+    try:
+        facts = json.loads(path.read_text())
+        classes, label_rows = facts.get("classes"), facts.get("label_rows")
+        return Description(
+            {str(split): tuple(map(str, names)) for split, names in facts.get("splits", {}).items()},
+            None if classes is None else tuple(map(str, classes)),
+            None if label_rows is None else int(label_rows),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(path, "not a description of a data set", "remove it or copy it again") from error

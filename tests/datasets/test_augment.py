@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tespec.datasets.augment import OUTSIDE, Maps, apply_maps, draw_maps
+from tespec.events import event_histogram
+from tespec.settings import Augmentation
+
+PAPER = Augmentation(flip=0.5, zoom=0.8, zoom_in_share=0.8, zoom_in=(1.0, 1.5), zoom_out=(1.0, 1.2))
+FLIP = Augmentation(1.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
+SEEDS = st.integers(0, 2**32)
+SIDES = st.integers(1, 50)
+
+
+def draw(settings, seed, height, width):
+    return draw_maps(np.random.default_rng(seed), settings, height, width)
+
+
+def pixel_by_pixel(image, maps, outside):
+    seen = np.full_like(image, outside)
+    for i, row in enumerate(maps.rows):
+        for j, column in enumerate(maps.columns):
+            if row != OUTSIDE and column != OUTSIDE:
+                seen[..., i, j] = image[..., row, column]
+    return seen
+
+
+@given(SEEDS, SIDES, SIDES)
+def test_maps_stay_within_the_image_and_keep_its_order(seed, height, width):
+    maps = draw(PAPER, seed, height, width)
+    for side, size in zip(maps, (height, width), strict=True):
+        inside = side[side != OUTSIDE]
+        assert side.shape == (size,)
+        assert inside.min() >= 0
+        assert inside.max() < size
+        steps = np.diff(inside)
+        assert (steps >= 0).all() or (steps <= 0).all()
+
+
+@given(SEEDS, SIDES, SIDES, st.sampled_from([0, 255]))
+def test_applying_equals_pixel_by_pixel(seed, height, width, outside):
+    image = np.random.default_rng(seed).integers(0, 255, (2, 3, height, width), np.uint8)
+    maps = draw(PAPER, seed, height, width)
+    np.testing.assert_array_equal(apply_maps(image, maps, outside), pixel_by_pixel(image, maps, outside))
+
+
+@given(SEEDS)
+def test_events_stay_on_what_they_belong_to(seed):
+    labels = np.random.default_rng(seed).integers(0, 6, (24, 31), np.uint8)
+    histogram = np.stack([labels == k for k in range(6)]).astype(np.uint8)
+    maps = draw(PAPER, seed, 24, 31)
+    seen_labels, seen_events = apply_maps(labels, maps, 255), apply_maps(histogram, maps, 0)
+    for k in range(6):
+        np.testing.assert_array_equal(seen_labels == k, seen_events[k] == 1)
+
+
+def test_flipping_the_histogram_is_flipping_the_events():
+    rng = np.random.default_rng(0)
+    x, y, p = (rng.integers(0, limit, 500).astype(np.uint16) for limit in (20, 10, 2))
+    t = np.sort(rng.integers(0, 1000, 500))
+    window = {"t_start": 0, "t_end": 1000, "bins": 4, "height": 10, "width": 20}
+    flipped = event_histogram((19 - x).astype(np.uint16), y, t, p.astype(np.uint8), **window)
+    histogram = event_histogram(x, y, t, p.astype(np.uint8), **window)
+    np.testing.assert_array_equal(apply_maps(histogram, draw(FLIP, 0, 10, 20), 0), flipped)
+
+
+@pytest.mark.parametrize("factor", [1.25, 1.5, 2.0])
+def test_zooming_in_shows_a_part_of_the_image_at_that_scale(factor):
+    settings = Augmentation(0.0, 1.0, 1.0, (factor, factor), (1.0, 1.0))
+    rows, columns = draw(settings, 3, 120, 160)
+    for side in (rows, columns):
+        assert side[-1] - side[0] == pytest.approx((len(side) - 1) / factor, abs=1)
+    places = {int(draw(settings, seed, 120, 160).rows[0]) for seed in range(200)}
+    assert min(places) <= 2
+    assert max(places) >= 120 - 120 / factor - 3
+
+
+def test_zooming_out_shows_the_whole_image_among_nothing():
+    settings = Augmentation(0.0, 1.0, 0.0, (1.0, 1.0), (1.2, 1.2))
+    rows, columns = draw(settings, 0, 120, 160)
+    assert [(side != OUTSIDE).sum() for side in (rows, columns)] == [100, 133]
+    assert rows[rows != OUTSIDE][[0, -1]].tolist() == [0, 119]
+    seen = apply_maps(np.ones((120, 160), np.uint8), Maps(rows, columns), 255)
+    assert (seen == 1).sum() == 100 * 133
+    assert (seen == 255).sum() == 120 * 160 - 100 * 133
+
+
+def test_shares_are_those_of_the_paper():
+    maps = [draw(PAPER, seed, 90, 120) for seed in range(3000)]
+    flipped = np.mean([np.diff(m.columns[m.columns != OUTSIDE]).sum() < 0 for m in maps])
+    zoomed_out = np.mean([(m.rows == OUTSIDE).any() for m in maps])
+    untouched = np.mean([np.array_equal(m.rows, np.arange(90)) for m in maps])
+    assert flipped == pytest.approx(0.5, abs=0.03)
+    assert zoomed_out == pytest.approx(0.8 * 0.2, abs=0.03)
+    assert untouched == pytest.approx(0.2, abs=0.03)
+
+
+def test_an_unchanged_image_is_not_copied():
+    image = np.zeros((2, 5, 7), np.uint8)
+    assert apply_maps(image, Maps(np.arange(5), np.arange(7)), 0) is image

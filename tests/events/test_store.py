@@ -1,0 +1,177 @@
+"""The packed store."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from event_cases import assert_same_events, event_arrays, random_events, random_stream
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tespec.errors import UserError
+from tespec.events import ArrayStream, Events, EventStream, open_events
+from tespec.events.store import open_store, pack
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(event_arrays(), st.lists(st.tuples(st.integers(-3_000, 5_000), st.integers(-3_000, 5_000)), max_size=8))
+def test_what_is_packed_is_read_in_any_slice(tmp_path_factory, events, slices):
+    folder = pack(ArrayStream(*events, 6, 8), tmp_path_factory.mktemp("stores") / "store")
+    stream = open_store(folder)
+    assert (stream.height, stream.width, stream.count) == (6, 8, len(events.t))
+    assert (stream.t_first, stream.t_last) == ((events.t[0], events.t[-1]) if len(events.t) else (0, 0))
+    for t0, t1 in [(-10_000, 10_000), *slices]:
+        kept = (events.t >= t0) & (events.t < t1)
+        assert_same_events(stream.slice(t0, t1), Events(*(column[kept] for column in events)))
+
+
+def test_the_largest_sensor_and_late_times_are_kept(tmp_path):
+    start = 1_700_000_000_000_000
+    events = random_events(5_000, height=1024, width=2048, start=start, end=start + 3_000_000)
+    stream = open_events(pack(ArrayStream(*events, 1024, 2048), tmp_path / "store"))
+    assert isinstance(stream, EventStream)
+    assert_same_events(stream.slice(start, start + 3_000_000), events)
+
+
+def test_words_and_index_are_laid_out_as_described(tmp_path):
+    stream = ArrayStream(
+        *(np.array(values) for values in ([2047, 1], [3, 1023], [7_000_999, 7_002_000], [1, 0])), 1024, 2048
+    )
+    folder = pack(stream, tmp_path / "store")
+    assert names(folder) == ["events.u32", "header.json", "index.i64"]
+    words = np.fromfile(folder / "events.u32", "<u4")
+    assert words.tolist() == [2047 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11]
+    assert np.fromfile(folder / "index.i64", "<i8").tolist() == [0, 1, 1, 2]
+
+
+def test_the_header_says_what_the_store_is_and_where_it_came_from(tmp_path):
+    source = tmp_path / "a.raw"
+    source.write_bytes(b"the recording")
+    t = np.array([7_005, 7_003, 9_000])
+    zeros = np.zeros(3, int)
+    folder = pack(ArrayStream(zeros, zeros, t, zeros, 6, 8), tmp_path / "stores" / "store", source)
+    assert json.loads((folder / "header.json").read_text()) == {
+        "format": "tespec packed events",
+        "version": 1,
+        "height": 6,
+        "width": 8,
+        "count": 3,
+        "first_ms": 7,
+        "clamped": 1,
+        "source": {"name": "a.raw", "bytes": 13, "sha256": hashlib.sha256(b"the recording").hexdigest()},
+    }
+    assert open_store(folder).clamped == 1
+
+
+def test_a_folder_as_source_is_the_files_in_it(tmp_path):
+    folder = tmp_path / "dir0"
+    (folder / "imgs").mkdir(parents=True)
+    (folder / "b").write_bytes(b"second")
+    (folder / "a").write_bytes(b"first ")
+    header = json.loads((pack(random_stream(3), tmp_path / "store", folder) / "header.json").read_text())
+    digest = hashlib.sha256(b"first second").hexdigest()
+    assert header["source"] == {"name": "dir0", "bytes": 12, "sha256": digest}
+
+
+def test_events_are_packed_piece_by_piece(tmp_path):
+    stream = random_stream(1_000, end=2_000_000)
+    spans = []
+
+    class Watched(ArrayStream):
+        def slice(self, t0, t1):
+            spans.append(t1 - t0)
+            return super().slice(t0, t1)
+
+    watched = Watched(*stream.slice(0, 2_000_000), 6, 8)
+    assert open_store(pack(watched, tmp_path / "store")).count == 1_000
+    assert max(spans) <= 100_000
+
+
+def stream_of(t, height=6, width=8):
+    zeros = np.zeros(len(t), int)
+    return ArrayStream(zeros, zeros, np.array(t), zeros, height, width)
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        (stream_of([1], height=1025), "a sensor of 8x1025 px does not fit"),
+        (stream_of([1], width=2049), "a sensor of 2049x6 px does not fit"),
+        (stream_of([0, 10**15]), "a recording of 11574 days cannot be"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path, stream, message):
+    with pytest.raises(UserError, match=message):
+        pack(stream, tmp_path / "store")
+    assert not names(tmp_path)
+
+
+def test_nothing_is_overwritten_and_a_missing_source_is_named(tmp_path):
+    pack(random_stream(3), tmp_path / "store")
+    with pytest.raises(UserError, match="exists already; remove it or choose another folder"):
+        pack(random_stream(3), tmp_path / "store")
+    with pytest.raises(UserError, match=r"gone\.raw: no such file"):
+        pack(random_stream(3), tmp_path / "other", tmp_path / "gone.raw")
+    assert names(tmp_path) == ["store"]
+
+
+def test_an_interrupted_pack_leaves_nothing(tmp_path):
+    class Broken(ArrayStream):
+        def slice(self, t0, t1):
+            if t0 > 0:
+                raise KeyboardInterrupt
+            return super().slice(t0, t1)
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(Broken(*random_events(1_000, end=2_000_000), 6, 8), tmp_path / "store")
+    assert not names(tmp_path)
+
+
+def write_header(folder, **change):
+    header = json.loads((folder / "header.json").read_text()) | change
+    (folder / "header.json").write_text(json.dumps(header))
+
+
+def write_index(folder, change):
+    index = np.fromfile(folder / "index.i64", "<i8")
+    change(index)
+    index.tofile(folder / "index.i64")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "events.u32").unlink(), r"events\.u32: no such file; pack the recording again"),
+        (lambda f: (f / "index.i64").unlink(), r"index\.i64: no such file"),
+        (lambda f: (f / "events.u32").write_bytes(b"abc"), "has 3 bytes, not the 4000 of 1000 events"),
+        (lambda f: (f / "index.i64").write_bytes(b"abc"), "truncated: 3 bytes"),
+        (lambda f: (f / "header.json").write_text("{"), "not a readable header"),
+        (lambda f: (f / "header.json").write_text("[]"), "not a readable header"),
+        (lambda f: write_header(f, version=2), "format version 2, this harness reads 1"),
+        (lambda f: write_header(f, width="8"), "its numbers make no sense"),
+        (lambda f: write_header(f, height=0), "its numbers make no sense"),
+        (lambda f: write_header(f, count=999), "has 4000 bytes, not the 3996 of 999 events"),
+        (lambda f: write_header(f, first_ms=10**30), "its first millisecond is"),
+        (lambda f: write_index(f, lambda index: index.__setitem__(0, 1)), r"index\.i64: does not fit the events"),
+        (lambda f: write_index(f, lambda index: index.__setitem__(3, 10**6)), "does not fit the events"),
+        (lambda f: write_index(f, lambda index: index.__setitem__(slice(1, 3), 0)), "does not fit the events"),
+        (lambda f: np.full(1000, 1000 << 22, "<u4").tofile(f / "events.u32"), "damaged"),
+        (lambda f: np.full(1000, 9, "<u4").tofile(f / "events.u32"), "events outside of the sensor"),
+    ],
+)
+def test_a_damaged_store_is_refused(tmp_path, damage, message):
+    folder = pack(random_stream(1_000), tmp_path / "store")
+    damage(folder)
+    with pytest.raises(UserError, match=message) as caught:
+        open_events(folder) if (folder / "header.json").is_file() else open_store(folder)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_folder_without_header_is_no_store(tmp_path):
+    with pytest.raises(UserError, match=r"header\.json: no such file"):
+        open_store(tmp_path)
