@@ -125,7 +125,7 @@ def recurrent_training_step(runs: int) -> Result:
 
     def step(features: list[Any]) -> Any:
         backbone.zero_grad()
-        sum(feature.square().mean() for feature in features).backward()  # type: ignore[union-attr]
+        sum(feature.square().mean() for feature in features).backward()
         return features[-1].detach()
 
     def ours() -> Any:

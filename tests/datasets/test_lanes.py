@@ -1,4 +1,4 @@
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given
@@ -70,7 +70,7 @@ def test_random_lanes_reach_every_window_and_streams_stay_streams():
 def test_lanes_of_a_single_recording_differ():
     lanes = Lanes((800,), segments=2, count=8, seed=0)
     starts = sorted(lanes.slot(lane, 0).first for lane in range(8))
-    assert all(later - earlier > 2 for earlier, later in zip(starts, starts[1:], strict=False))
+    assert all(later - earlier > 2 for earlier, later in pairwise(starts))
 
 
 def test_seeds_give_different_orders():

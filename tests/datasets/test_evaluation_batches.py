@@ -1,0 +1,80 @@
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tespec.datasets.evaluation import evaluation_batches
+from tespec.events.spatial import Region
+
+LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=6)
+SMALL = st.integers(1, 7)
+
+
+@dataclass
+class Numbered:
+    """A recording whose histogram says which window of which recording it is."""
+
+    number: int
+    length: int
+    region: ClassVar = Region(1, 2)
+
+    def __len__(self):
+        return self.length
+
+    def histograms(self, first, count, bins, rule):
+        assert (bins, rule) == (1, "edges")
+        histograms = np.zeros((count, 2, 1, 2), np.uint8)
+        histograms[:, 0, 0, 0] = 1 + self.number
+        histograms[:, 0, 0, 1] = np.arange(first, first + count)
+        return histograms
+
+
+def play(lengths, lanes, segments, stateful=True):
+    recordings = [Numbered(number, length) for number, length in enumerate(lengths)]
+    return list(evaluation_batches(recordings, lanes, segments, 1, "edges", stateful=stateful))
+
+
+@given(LENGTHS, SMALL, SMALL, st.booleans())
+def test_every_label_is_scored_once_and_padding_never(lengths, lanes, segments, stateful):
+    batches = play(lengths, lanes, segments, stateful)
+    scored = [(frame.recording, frame.label) for batch in batches for frame in batch.frames]
+    assert sorted(scored) == [(number, label) for number, length in enumerate(lengths) for label in range(length)]
+    for batch in batches:
+        seen = np.zeros(batch.histograms.shape[:2], bool)
+        for frame in batch.frames:
+            histogram = batch.histograms[frame.lane, frame.segment, 0, 0]
+            assert histogram.tolist() == [1 + frame.recording, frame.label]
+            seen[frame.lane, frame.segment] = True
+        assert not batch.histograms.numpy()[~seen].any()
+
+
+@given(LENGTHS, SMALL, SMALL)
+def test_a_recording_is_played_in_order_on_one_lane_with_its_state(lengths, lanes, segments):
+    batches = play(lengths, lanes, segments)
+    for lane in range(batches[0].histograms.shape[0]):
+        chunks = [[frame for frame in batch.frames if frame.lane == lane] for batch in batches]
+        for step, chunk in enumerate(chunks):
+            assert [frame.segment for frame in chunk] == list(range(len(chunk)))
+            assert bool(batches[step].fresh[lane]) == (bool(chunk) and chunk[0].label == 0)
+        order = [(frame.recording, frame.label) for chunk in chunks for frame in chunk]
+        for (recording, label), following in pairwise(order):
+            last = label == lengths[recording] - 1
+            assert following == ((following[0], 0) if last else (recording, label + 1))
+
+
+@given(LENGTHS, SMALL, SMALL)
+def test_windows_that_stand_alone_fill_the_batches(lengths, lanes, segments):
+    batches = play(lengths, lanes, segments, stateful=False)
+    assert all(batch.fresh.all() for batch in batches)
+    chunks = sum(-(-length // segments) for length in lengths)
+    assert len(batches) == -(-chunks // lanes)
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_more_lanes_than_recordings_are_not_made(stateful):
+    (batch,) = play([2, 3], lanes=50, segments=3, stateful=stateful)
+    assert batch.histograms.shape == (2, 3, 2, 1, 2)

@@ -1,0 +1,155 @@
+import dataclasses
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tespec.config import finetuning_settings, pretraining_settings
+from tespec.datasets.ddd17 import Ddd17
+from tespec.datasets.lanes import Lanes
+from tespec.datasets.steps import LabelledSteps, PretrainSteps
+from tespec.datasets.unlabelled import divide
+from tespec.errors import UserError
+from tespec.settings import Augmentation
+
+FLIP = Augmentation(1.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
+NONE = Augmentation(0.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
+ALWAYS = Augmentation(0.5, 1.0, 0.8, (1.0, 1.5), (1.0, 1.2))
+CALM_FORK = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on
+
+
+@cache
+def labelled_recordings(world):
+    settings = finetuning_settings("ddd17", "recurrent", "sample")
+    return Ddd17(world / "ddd17", "train", settings.splits, settings.classes).recordings
+
+
+@cache
+def labelled(world, seed=0, **changes):
+    settings = finetuning_settings("ddd17", "recurrent", "sample")
+    settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 5, "augmentation": NONE} | changes))
+    return LabelledSteps(labelled_recordings(world), settings, seed)
+
+
+@cache
+def unlabelled(world, seed=0, **changes):
+    settings = pretraining_settings("tespec", "sample")
+    settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 4} | changes))
+    division = divide(world / "one_mpx", settings.window_ms, settings.downsample)
+    return PretrainSteps(division.train, settings, seed)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_labelled_batch(tiny_world):
+    batch = labelled(tiny_world, labels_per_chunk=2)[0]
+    assert {name: (tuple(value.shape), value.dtype) for name, value in batch.items()} == {
+        "histograms": ((3, 5, 20, 64, 96), torch.uint8),
+        "fresh": ((3,), torch.bool),
+        "labels": ((3, 2, 64, 96), torch.uint8),
+        "label_segment": ((3, 2), torch.int64),
+    }
+    assert batch["fresh"].all()
+
+
+def test_an_unlabelled_batch(tiny_world):
+    batch = unlabelled(tiny_world)[3]
+    assert {name: (tuple(value.shape), value.dtype) for name, value in batch.items()} == {
+        "histograms": ((3, 4, 20, 64, 96), torch.uint8),
+        "fresh": ((3,), torch.bool),
+        "mask": ((3, 4, 6), torch.bool),
+    }
+    assert batch["mask"].flatten(1).sum(1).tolist() == [12, 12, 12]
+    assert not torch.equal(batch["mask"], unlabelled(tiny_world)[4]["mask"])
+
+
+@CALM_FORK
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # more workers than processors
+@pytest.mark.parametrize("make", [labelled, unlabelled])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_batches_are_the_same_for_any_number_of_workers(tiny_world, make, workers):
+    steps = make(tiny_world, augmentation=ALWAYS)
+    loader = DataLoader(steps, batch_size=None, sampler=range(2, 9), num_workers=workers)
+    batches = list(loader)
+    assert len(batches) == 7
+    for step, batch in enumerate(batches, start=2):
+        assert same(batch, steps[step])
+
+
+@CALM_FORK
+def test_workers_that_share_nothing_but_a_pickle_see_the_same(tiny_world):
+    steps = labelled(tiny_world)
+    context = torch.multiprocessing.get_context("spawn")
+    loader = DataLoader(steps, batch_size=None, sampler=range(2), num_workers=1, multiprocessing_context=context)
+    assert all(same(batch, steps[step]) for step, batch in enumerate(loader))
+
+
+@pytest.mark.parametrize("make", [labelled, unlabelled])
+def test_a_step_does_not_depend_on_the_steps_before(tiny_world, make):
+    steps = make(tiny_world, augmentation=ALWAYS)
+    reached = [steps[step] for step in range(12)][11]
+    assert same(make(tiny_world, augmentation=ALWAYS)[11], reached)
+    assert not same(make(tiny_world, seed=1, augmentation=ALWAYS)[11], reached)
+
+
+@pytest.mark.parametrize("labels_per_chunk", [None, 1, 3, 99])
+def test_labels_are_those_of_their_segments(tiny_world, labels_per_chunk):
+    steps, recordings = labelled(tiny_world, labels_per_chunk=labels_per_chunk), labelled_recordings(tiny_world)
+    lanes = Lanes(tuple(map(len, recordings)), 5, 3, 0, random_share=0.5)
+    for step in range(4):
+        batch = steps[step]
+        assert batch["label_segment"].shape[1] == min(labels_per_chunk or 5, 5)
+        for lane in range(3):
+            slot, segments = lanes.slot(lane, step), batch["label_segment"][lane].tolist()
+            assert segments == sorted(set(segments))
+            assert segments[-1] == 4
+            recording = recordings[slot.recording]
+            expected = recording.histograms(slot.first, 5, 10, "edges")
+            np.testing.assert_array_equal(batch["histograms"][lane].numpy(), expected)
+            for label, segment in zip(batch["labels"][lane], segments, strict=True):
+                np.testing.assert_array_equal(label.numpy(), recording.labels[slot.first + segment])
+
+
+def test_labels_and_histograms_are_flipped_together(tiny_world):
+    plain, flipped = labelled(tiny_world)[2], labelled(tiny_world, augmentation=FLIP)[2]
+    for name in ("histograms", "labels"):
+        assert torch.equal(flipped[name], plain[name].flip(-1)), name
+    assert torch.equal(flipped["fresh"], plain["fresh"])
+
+
+def test_augmentation_is_drawn_once_for_each_recording_pass(tiny_world):
+    steps = unlabelled(tiny_world, augmentation=ALWAYS, segments=2)
+    drawn = {}
+    for step in range(60):
+        for lane in range(3):
+            slot = steps._lanes.slot(lane, step)
+            maps = steps._maps(lane, slot)
+            drawn.setdefault((lane, slot.play), set()).add((maps.rows.tobytes(), maps.columns.tobytes()))
+    assert all(len(each) == 1 for each in drawn.values())
+    assert len(set.union(*drawn.values())) == len(drawn) > 6
+
+
+def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
+    long, other = labelled_recordings(tiny_world)
+    short = dataclasses.replace(other, name="short", windows=other.windows[:4])
+    settings = dataclasses.replace(finetuning_settings("ddd17", "recurrent", "sample"), segments=5)
+    steps = LabelledSteps([short, long], settings, 0)
+    assert steps.left_out == ("short",)
+    assert steps[7]["labels"].shape[0] == settings.batch_size
+    with pytest.raises(UserError, match="none has the 5 windows of a chunk, the longest has 4; set fewer segments"):
+        LabelledSteps([short], settings, 0)
+
+
+def test_many_lanes_play_one_short_recording(tiny_world):
+    long, _ = labelled_recordings(tiny_world)
+    short = dataclasses.replace(long, windows=long.windows[:6])
+    settings = dataclasses.replace(
+        finetuning_settings("ddd17", "recurrent", "sample"), segments=5, batch_size=9, random_share=0.0
+    )
+    batch = LabelledSteps([short], settings, 0)[1]
+    assert batch["histograms"].shape[:2] == (9, 5)
+    assert batch["fresh"].all()

@@ -1,0 +1,144 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from ddd17_copies import copy_archive
+
+from tespec.datasets.unlabelled import divide, find_recordings
+from tespec.errors import UserError
+from tespec.events import open_events
+from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.store import pack
+from tespec.settings import Downsample
+
+WHOLE = Downsample(1, "nearest")
+
+
+def write_recording(path, seconds=2.0, height=12, width=16, seed=0):
+    rng = np.random.default_rng(seed)
+    count = 200
+    path.parent.mkdir(parents=True, exist_ok=True)
+    x, y, p = (rng.integers(0, limit, count) for limit in (width, height, 2))
+    t = np.linspace(0, 1e6 * seconds, count).astype(np.int64)
+    write_dat(path, x.astype(np.uint16), y.astype(np.uint16), t, p.astype(np.uint8), height, width)
+    return path
+
+
+def names(recordings):
+    return [recording.name for recording in recordings]
+
+
+def test_the_description_says_what_is_held_out(tiny_world):
+    division = divide(tiny_world / "one_mpx", 50, WHOLE)
+    assert names(division.train) == ["train/street_000_td.dat"]
+    assert names(division.held_out) == ["val/street_001_td.dat"]
+    assert division.size == (64, 96)
+
+
+def test_folders_of_an_official_download_say_it_and_test_is_left_alone(tmp_path):
+    for number, split in enumerate(["train"] * 6 + ["val"] * 2 + ["test"] * 3):
+        write_recording(tmp_path / split / f"r{number}_td.dat")
+    division = divide(tmp_path, 50, WHOLE)
+    assert names(division.train) == [f"train/r{number}_td.dat" for number in range(6)]
+    assert names(division.held_out) == ["val/r6_td.dat", "val/r7_td.dat"]
+
+
+def test_without_a_held_out_split_a_fifth_of_train_is_held_out(tmp_path):
+    for number in range(10):
+        write_recording(tmp_path / "train" / f"r{number}_td.dat")
+        write_recording(tmp_path / "test" / f"s{number}_td.dat")
+    division = divide(tmp_path, 50, WHOLE)
+    assert (len(division.train), len(division.held_out)) == (8, 2)
+    together = names(division.train) + names(division.held_out)
+    assert sorted(together) == [f"train/r{number}_td.dat" for number in range(10)]
+
+
+def test_what_is_held_out_depends_on_names_alone(tmp_path):
+    for number in range(5):
+        write_recording(tmp_path / "a" / f"r{number}.dat")
+        write_recording(tmp_path / "b" / f"r{4 - number}.dat", seconds=3)
+    assert names(divide(tmp_path / "a", 50, WHOLE).held_out) == names(divide(tmp_path / "b", 50, WHOLE).held_out)
+
+
+def test_test_recordings_of_ddd17_are_never_trained_on(tiny_world, tmp_path):
+    division = divide(copy_archive(tiny_world, tmp_path, ("dir0", "dir1", "dir2")), 50, WHOLE)
+    assert {recording.path.name for part in division for recording in part} == {"dir0", "dir1"}
+
+
+def test_of_few_recordings_the_last_quarter_is_held_out(tmp_path):
+    division = divide(write_recording(tmp_path / "one.dat"), 50, WHOLE)
+    ((train,), (held_out,)) = division
+    assert (len(train), len(held_out)) == (30, 10)
+    assert train.windows[-1, 1] == held_out.windows[0, 0] == 1_500_000
+    assert names([train, held_out]) == ["one.dat (first 75% of its time)", "one.dat (after 75% of its time)"]
+
+
+def test_windows_lie_side_by_side_within_the_events(tmp_path):
+    path = write_recording(tmp_path / "one.dat", seconds=2.03)
+    ((train,), (held_out,)) = divide(path, 50, WHOLE)
+    windows = np.concatenate([train.windows, held_out.windows])
+    np.testing.assert_array_equal(windows, 50_000 * np.stack([np.arange(40), np.arange(1, 41)], axis=1))
+
+
+def test_every_kind_of_recording_is_found(tiny_world, tmp_path):
+    path = write_recording(tmp_path / "a" / "one.DAT")
+    pack(open_events(path), tmp_path / "packed")
+    shutil.copytree(tiny_world / "ddd17" / "dir0", tmp_path / "archive" / "dir0")
+    found = find_recordings(tmp_path)
+    assert found == [path, tmp_path / "archive" / "dir0", tmp_path / "packed"]
+    for each in found:
+        assert find_recordings(each) == [each]
+        assert divide(each, 50, WHOLE).train
+
+
+@pytest.mark.parametrize(
+    ("downsample", "size"),
+    [
+        (Downsample("auto", "all", 160), (90, 160)),
+        (Downsample("auto", "all", 100), (77, 91)),
+        (Downsample("auto", "all", None), (540, 640)),
+        (Downsample(2, "nearest"), (270, 320)),
+    ],
+)
+def test_downsampling_gives_whole_pixels(tmp_path, downsample, size):
+    path = write_recording(tmp_path / "one.dat", height=540 if size != (90, 160) else 360, width=640)
+    division = divide(path, 50, downsample)
+    assert division.size == size
+    assert division.train[0].histograms(0, 1, 2, "edges").shape == (1, 4, *size)
+
+
+def test_recordings_too_short_for_a_window_do_not_stop_the_others(tmp_path):
+    for number in range(5):
+        write_recording(tmp_path / f"r{number}.dat", seconds=0.01 if number == 2 else 1.0)
+    division = divide(tmp_path, 50, WHOLE)
+    assert sorted(len(recording) for part in division for recording in part) == [0, 20, 20, 20, 20]
+
+
+def spoil_description(root):
+    (root / "dataset.json").write_text(json.dumps({"splits": {"train": ["r0", "r7"]}}))
+
+
+BROKEN = {
+    "nothing there": (shutil.rmtree, WHOLE, "data: no such file or folder; check the path given to --data"),
+    "no recordings": (lambda root: [path.unlink() for path in root.iterdir()], WHOLE, "data: holds no recording"),
+    "a split's recording": (spoil_description, WHOLE, "data: recording r7 of its dataset.json is missing"),
+    "different sizes": (lambda root: write_recording(root / "z.dat", height=13), WHOLE,
+                        r"different sizes: 16x12 \(r2.dat\), 16x13 \(z.dat\) px"),
+    "too short": (lambda root: [write_recording(path, 0.03) for path in root.iterdir()], WHOLE,
+                  "lasts 0.030 s, less than one window of 50 ms"),
+    "torn file": (lambda root: (root / "r1.dat").write_bytes(b"% Height 12\n% Width 16\n"), WHOLE, "r1.dat: "),
+    "factor 0": (lambda root: None, Downsample(0, "all"), "downsample.factor: unknown value 0"),
+    "factor by another name": (lambda root: None, Downsample("half", "all"), "downsample.factor: unknown value 'half'"),
+    "keep": (lambda root: None, Downsample(2, "some"), "downsample.keep: unknown value 'some'; choose nearest or all"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_mistakes_are_named(tmp_path, kind):
+    spoil, downsample, message = BROKEN[kind]
+    for number in range(3):
+        write_recording(tmp_path / "data" / f"r{number}.dat")
+    spoil(tmp_path / "data")
+    with pytest.raises(UserError, match=message):
+        divide(tmp_path / "data", 50, downsample)
