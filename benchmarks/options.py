@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add what decides how and where a run is carried out."""
     group = parser.add_argument_group("how and where")
-    group.add_argument("--seed", type=int, default=0, help="decides everything random (default 0)")
+    group.add_argument("--seed", type=seed, default=0, help="decides everything random (default 0)")
     group.add_argument("--profile", help="paper or sample (default: sample for the sample world, else paper)")
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting; repeatable")
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
@@ -29,6 +29,14 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
     group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
                        help="Python file that registers a method; it is run")  # fmt: skip
+
+
+def seed(text: str) -> int:
+    """A seed from the command line: a whole number from 0 on."""
+    number = int(text)
+    if number < 0:
+        raise ValueError("negative")
+    return number
 
 
 def setup_of(options: argparse.Namespace, script: str) -> Setup:

@@ -19,11 +19,12 @@ from tespec.pretraining.masking import draw_mask
 from tespec.settings import Augmentation, Finetuning, Pretraining
 
 
-class _Steps(Dataset[dict[str, Tensor]]):
+class Steps(Dataset[dict[str, Tensor]]):
     """Histograms and `fresh` flags of the lanes; subclasses add what belongs to them.
 
     Attributes:
         lanes: batch size.
+        segments: windows per chunk.
         left_out: names of the recordings that are shorter than a chunk and hence never played.
     """
 
@@ -34,7 +35,7 @@ class _Steps(Dataset[dict[str, Tensor]]):
             where = recordings[0].path.parent if recordings else "recordings"
             what = f"none has the {lanes.segments} windows of a chunk, the longest has {max(lanes.lengths, default=0)}"
             raise UserError(where, what, "set fewer segments")
-        self.lanes = lanes.count
+        self.lanes, self.segments = lanes.count, lanes.segments
         self.left_out = tuple(recording.name for recording in recordings if len(recording) < lanes.segments)
         self._recordings, self._lanes, self._bins, self._rule = recordings, lanes, bins, rule
         self._augmentation = augmentation
@@ -62,7 +63,7 @@ class _Steps(Dataset[dict[str, Tensor]]):
         }
 
 
-class PretrainSteps(_Steps):
+class PretrainSteps(Steps):
     """Batches of a pre-training.
 
     Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and `mask` (B, ceil(H/unit), ceil(W/unit))
@@ -83,7 +84,7 @@ class PretrainSteps(_Steps):
         return batch | {"mask": torch.stack(masks)}
 
 
-class LabelledSteps(_Steps):
+class LabelledSteps(Steps):
     """Batches of a fine-tuning.
 
     Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, `labels` (B, K, H, W) uint8 with 255 where

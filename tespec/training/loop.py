@@ -137,8 +137,8 @@ def _optim_wrapper(model: nn.Module, settings: Optimisation, device: torch.devic
     dtype = autocast_dtype(settings.precision, device)
     if dtype is None:
         return OptimWrapper(optimizer, clip_grad=clip)
-    name = "bfloat16" if dtype is torch.bfloat16 else "float16"
-    return AmpOptimWrapper(loss_scale="dynamic", dtype=name, optimizer=optimizer, clip_grad=clip)
+    name, scale = ("bfloat16", 1.0) if dtype is torch.bfloat16 else ("float16", "dynamic")
+    return AmpOptimWrapper(loss_scale=scale, dtype=name, optimizer=optimizer, clip_grad=clip)
 
 
 def _to(state: Any, device: torch.device) -> Any:

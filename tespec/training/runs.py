@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch import nn
 
+from tespec.datasets.steps import Steps
 from tespec.settings import Optimisation
 from tespec.training.checkpoint import checkpoints, latest_checkpoint, require_same_run
 from tespec.training.device import choose_device
@@ -60,7 +60,7 @@ def say(text: str) -> None:
 
 def train(
     model: nn.Module,
-    steps: Dataset[dict[str, Tensor]],
+    steps: Steps,
     settings: Optimisation,
     *,
     seed: int,
@@ -84,6 +84,8 @@ def train(
     """
     folder = setup.runs / run
     curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE))
+    if steps.left_out:
+        say(f"left out, shorter than {steps.segments} windows: {', '.join(steps.left_out)}")
     device = choose_device(setup.device)
     save = CheckpointHook(folder, run, curve, SECONDS_BETWEEN_CHECKPOINTS)
     loop = Loop(

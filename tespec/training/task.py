@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from tespec.datasets.recording import Recording
+from tespec.datasets.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Task(Protocol):
         """A fresh network: an `nn.Module` with `.backbone`, `.loss` and `.predict`."""
         ...
 
-    def steps(self, seed: int) -> Dataset[dict[str, Tensor]]:
+    def steps(self, seed: int) -> Steps:
         """Batches of the training by step."""
         ...
 

@@ -128,6 +128,7 @@ def test_pretrains_on_a_single_recording(call, tmp_path):
         (["--method", "scratch", "--task", "ddd17", "--profile", "papre"], "papre: no such file in configs/profiles"),
         (["--method", "scratch", "--task", "ddd17", "--set", "optimisation.step=3"], "did you mean 'steps'"),
         (["--method", "scratch", "--task", "ddd17", "--sed", "3"], "--seed"),
+        (["--method", "scratch", "--task", "ddd17", "--seed", "-3"], "invalid seed value: '-3'"),
         (["--method", "scratch", "--task", "ddd17", "--import", "gone.py"], "gone.py: no such file"),
     ],
 )
@@ -167,6 +168,22 @@ def test_a_broken_recording_is_named(call, tmp_path, content, message):
     assert err.startswith(f"error: {recording}: ")
     assert message in err
     assert not (tmp_path / "results").exists()
+
+
+def test_dry_run_of_a_pretraining(call, tiny_world, tmp_path):
+    arguments = ["--method", "tespec", "--data", tiny_world / "one_mpx", "--dry-run"]
+    code, out, _ = call(pretrain_cli, *arguments, *places(tmp_path))
+    assert code == 0
+    for word in ("objective: MaskedReconstruction", "decoder", "parameters", "memory", "16 segments"):
+        assert word in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scratch_takes_no_checkpoint(call, tiny_world, tmp_path):
+    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--checkpoint", "x.pth"]
+    code, _, err = call(run_cli, *arguments, *places(tmp_path))
+    assert code == 2
+    assert "--method scratch: takes no --checkpoint" in err
 
 
 def test_scratch_has_no_pretraining(call, tmp_path):

@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from tespec.datasets.evaluation import evaluation_batches
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.steps import LabelledSteps
+from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.evaluation.segmentation import DEFINITION, SegmentationScorer
 from tespec.models import EventSwin, SegmentationModel
 from tespec.models.padding import padded_size
@@ -60,7 +59,7 @@ class SegmentationTask:
         )
         return SegmentationModel(backbone, len(settings.classes), settings.head.channels, settings.head.dropout)
 
-    def steps(self, seed: int) -> Dataset[dict[str, Tensor]]:
+    def steps(self, seed: int) -> Steps:
         """Batches of the training by step."""
         return LabelledSteps(self.train, self._settings, seed)
 
