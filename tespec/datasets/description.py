@@ -19,11 +19,13 @@ class Description:
         splits: names of the recordings of each split.
         classes: names of the classes by number, if it names them.
         label_rows: upper rows of the sensor that carry labels, if it says so.
+        data: what records call the data, "" where it does not say.
     """
 
     splits: dict[str, tuple[str, ...]]
     classes: tuple[str, ...] | None = None
     label_rows: int | None = None
+    data: str = ""
 
 
 def read_description(root: Path) -> Description:
@@ -42,6 +44,7 @@ def read_description(root: Path) -> Description:
             {str(split): tuple(map(str, names)) for split, names in facts.get("splits", {}).items()},
             None if classes is None else tuple(map(str, classes)),
             None if label_rows is None else int(label_rows),
+            str(facts.get("data", "")),
         )
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(path, "not a description of a data set", "remove it or copy it again") from error

@@ -132,7 +132,7 @@ def high_pass_intensity(
     limits = np.asarray(times, np.int64)
     if (t[1:] < t[:-1]).any() or (limits[1:] < limits[:-1]).any():
         raise ValueError("the events or the times of the images are not sorted")
-    last = np.zeros((height, width), np.int64)
+    last = np.full((height, width), t[0] if len(t) else 0, np.int64)
     image = np.zeros((height, width), np.float64)
     video = np.empty((len(limits), height, width), np.float32)
     begin = 0

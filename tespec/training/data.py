@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tespec.datasets.description import read_description
 from tespec.datasets.sample import make_world
 from tespec.errors import UserError
 from tespec.training.progress import progress
@@ -89,10 +89,5 @@ def sibling(data: Data, dataset: str) -> Data:
 
 
 def _label(root: Path, dataset: str) -> str:
-    facts = root / "dataset.json" if root.is_dir() else root.parent.parent / "dataset.json"
-    if not facts.is_file():
-        return dataset
-    try:
-        return str(json.loads(facts.read_text())["data"])
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError) as error:
-        raise UserError(facts, "not a readable description of a data set", "remove it or copy it again") from error
+    """What the data set in folder `root`, or that of a recording in one of its splits, calls itself."""
+    return read_description(root if root.is_dir() else root.parent.parent).data or dataset

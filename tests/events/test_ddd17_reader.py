@@ -59,8 +59,21 @@ def test_the_sensor_is_the_given_one_else_that_of_the_data_set(tmp_path):
     (tmp_path / "dataset.json").write_text(json.dumps({"sensor": {"height": 80, "width": 96}}))
     assert (open_ddd17(folder).height, open_ddd17(folder).width) == (80, 96)
     assert open_ddd17(folder, 120, 160).height == 120
-    (tmp_path / "dataset.json").write_text('{"sensor": 7}')
-    with pytest.raises(UserError, match="does not name the sensor's size"):
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ('{"sensor": 7}', "does not name the sensor's size"),
+        ('{"sensor": {"height": 1e999, "width": 96}}', "does not name the sensor's size"),
+        ('{"sensor": {"height": -80, "width": 96}}', "names a sensor of 96x-80 px"),
+        ('{"sensor": {"height": 80, "width": 1000000}}', "names a sensor of 1000000x80 px"),
+    ],
+)
+def test_a_size_that_is_none_is_refused(tmp_path, facts, message):
+    folder = ddd17(tmp_path / "dir0", EVENTS)
+    (tmp_path / "dataset.json").write_text(facts)
+    with pytest.raises(UserError, match=message):
         open_ddd17(folder)
 
 

@@ -38,6 +38,14 @@ def test_without_decay_it_sums_polarities():
     np.testing.assert_array_equal(image, wanted)
 
 
+def test_times_may_lie_far_before_zero():
+    x, y, t, p = random_events(200)
+    far = -(10**16)
+    near = high_pass_intensity(x, y, t, p, height=HEIGHT, width=WIDTH, alpha=5.0, times=TIMES)
+    moved = high_pass_intensity(x, y, t + far, p, height=HEIGHT, width=WIDTH, alpha=5.0, times=TIMES + far)
+    np.testing.assert_allclose(moved, near, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"x": [WIDTH, 0]}, "x has values"), ({"t": [3, 2]}, "not sorted"), ({"times": [9, 5]}, "not sorted")],

@@ -70,6 +70,13 @@ def test_vectors_hold_events_of_one_row_time_and_polarity(tmp_path):
     assert events.p.tolist() == [1] * 5
 
 
+def test_vectors_that_run_off_the_sensor_do_not_come_back_onto_it(tmp_path):
+    beyond = (1 << 16) // 12 + 2
+    words = [*evt3_time(5), (ADDR_Y, 7), (BASE_X, 0), *[(VECT_12, 0)] * beyond, (VECT_12, 1)]
+    with pytest.raises(UserError, match="its sensor is 640x480"):
+        open_events(evt3(tmp_path / "a.raw", *words))
+
+
 def test_words_that_are_no_events_are_skipped(tmp_path):
     words = [*evt3_time(10), (EXT_TRIGGER, 1), (CONTINUED_4, 3), (14, 7), (15, 9), (ADDR_Y, 1), (ADDR_X, 2)]
     assert open_events(evt3(tmp_path / "a.raw", *words)).count == 1

@@ -38,7 +38,7 @@ def test_sample_data_is_known_by_its_description(tmp_path):
 
 def test_a_broken_description_is_named(tmp_path):
     (tmp_path / "dataset.json").write_text("{")
-    with pytest.raises(UserError, match=r"dataset\.json: not a readable description"):
+    with pytest.raises(UserError, match=r"dataset\.json: not a description of a data set"):
         find_data("ddd17", tmp_path)
 
 

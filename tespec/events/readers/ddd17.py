@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tespec.errors import UserError
 from tespec.events.readers.arrays import load_array
+from tespec.events.readers.header import LARGEST
 from tespec.events.stream import Events
 from tespec.events.time_order import TimeOrder
 
@@ -18,6 +19,7 @@ INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # one row per
 SENSOR = (260, 346)  # px, DAVIS346
 FRAME_PERIOD_US = (10_000, 100_000)  # the archive's is about 33 ms
 TICKS_PER_US = (1000, 1)  # times are in ns or in us
+AGAIN = "write its sensor again, or remove the file"
 
 
 class Ddd17Stream:
@@ -131,8 +133,9 @@ def _sensor(folder: Path) -> tuple[int, int]:
         return SENSOR
     try:
         sensor = json.loads(facts.read_text())["sensor"]
-        return int(sensor["height"]), int(sensor["width"])
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise UserError(
-            facts, "does not name the sensor's size", "write its sensor again, or remove the file"
-        ) from error
+        height, width = int(sensor["height"]), int(sensor["width"])
+    except (ValueError, KeyError, TypeError, OverflowError, OSError) as error:
+        raise UserError(facts, "does not name the sensor's size", AGAIN) from error
+    if not (1 <= height <= LARGEST and 1 <= width <= LARGEST):
+        raise UserError(facts, f"names a sensor of {width}x{height} px", AGAIN)
+    return height, width

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from tespec.errors import UserError
-from tespec.events.readers.header import Header, read_header, resolve_size
+from tespec.events.readers.header import LARGEST, Header, read_header, resolve_size
 from tespec.events.stream import ArrayStream
 
 # EVT3: 16-bit words, their kind in the upper four bits.
@@ -111,7 +111,7 @@ def _decode_evt3(words, count):  # type: ignore[no-untyped-def]
                         x[n], y[n], p[n] = base + bit, row, polarity
                         t[n] = wraps * EVT3_WRAP + (high << 12) + low
                         n += 1
-            base += length
+            base = min(base + length, LARGEST)  # off every sensor, and never back onto it by overflow
     return x, y, t, p
 
 
