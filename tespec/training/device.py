@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from tespec.errors import UserError
+from tespec.settings import Optimisation
 
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = ("fp32", "bf16", "fp16")
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -31,15 +34,18 @@ def describe(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
-    """Autocast type of a precision setting; None computes in fp32. `auto` is bf16 on a GPU and fp32 on a CPU.
+def with_precision(settings: Optimisation, device: torch.device) -> Optimisation:
+    """Settings whose precision is the one computed in: `auto` becomes bf16 on a GPU and fp32 on a CPU.
 
     Raises:
-        UserError: unknown precision.
+        UserError: unknown precision, or one that the device does not have.
     """
+    choices = ", ".join(["auto", *PRECISIONS])
+    precision = settings.precision
     if precision == "auto":
-        return torch.bfloat16 if device.type == "cuda" else None
+        precision = "bf16" if device.type == "cuda" else "fp32"
     if precision not in PRECISIONS:
-        choices = ", ".join(["auto", *PRECISIONS])
         raise UserError("optimisation.precision", f"unknown value {precision!r}", f"choose from {choices}")
-    return PRECISIONS[precision]
+    if precision != "fp32" and device.type == "cpu":
+        raise UserError("optimisation.precision", f"{precision} is not available on a CPU", "use fp32 or auto")
+    return replace(settings, precision=precision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tespec.errors import UserError
 from tespec.method import Method
 from tespec.settings import Finetuning
 from tespec.training.data import Data, sibling
-from tespec.training.device import choose_device, describe
+from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.pretrain import pretrain
 from tespec.training.runs import Setup, say, train
 from tespec.training.seeding import derive, seed_everything
@@ -51,6 +52,9 @@ def finetune(
     Raises:
         UserError: data or weights that cannot be used.
     """
+    device = choose_device(setup.device)
+    # What is computed in determines the result, so it is part of the record's identity.
+    settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
     began = time.monotonic()
     task = build_task(settings, data.root)
     if checkpoint is None and method.recipe is not None:
@@ -81,7 +85,6 @@ def finetune(
     trained = train(
         model, task.steps(seed), settings.optimisation, seed=seed, setup=setup, run=run, label=f"fine-tuning {label}"
     )
-    device = choose_device(setup.device)
     evaluation = task.evaluate(model, device)
     write_weights(setup.runs / run / WEIGHTS, model.state_dict(), facts)
     record = new_record(

@@ -15,11 +15,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from tespec.errors import UserError
 from tespec.settings import Optimisation
-from tespec.training.device import autocast_dtype
+from tespec.training.device import with_precision
 from tespec.training.schedule import learning_rate
 from tespec.training.seeding import derive, seed_everything
 
 OPTIMIZERS = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
+AUTOCAST = {"bf16": ("bfloat16", 1.0), "fp16": ("float16", "dynamic")}  # type, and scale of the loss
 
 
 class Trainable(Protocol):
@@ -54,7 +55,7 @@ class Loop:
         workers: int = 0,
     ) -> None:
         self.model = model.to(device)
-        self.settings = settings
+        self.settings = with_precision(settings, device)
         self.step = 0
         self.state: Any = None
         self._steps = steps
@@ -62,7 +63,7 @@ class Loop:
         self._device = device
         self._hooks = hooks
         self._workers = workers
-        self._wrapper = _optim_wrapper(model, settings, device)
+        self._wrapper = _optim_wrapper(model, self.settings)
 
     def run(self) -> None:
         """Train until the last step of the settings.
@@ -123,7 +124,7 @@ class Loop:
         self.state = _to(content["state"], self._device)
 
 
-def _optim_wrapper(model: nn.Module, settings: Optimisation, device: torch.device) -> OptimWrapper:
+def _optim_wrapper(model: nn.Module, settings: Optimisation) -> OptimWrapper:
     if settings.optimizer not in OPTIMIZERS:
         raise UserError(
             "optimisation.optimizer",
@@ -134,10 +135,9 @@ def _optim_wrapper(model: nn.Module, settings: Optimisation, device: torch.devic
         model.parameters(), lr=settings.peak_lr, weight_decay=settings.weight_decay
     )
     clip = {"type": "value", "clip_value": settings.clip_value}
-    dtype = autocast_dtype(settings.precision, device)
-    if dtype is None:
+    if settings.precision == "fp32":
         return OptimWrapper(optimizer, clip_grad=clip)
-    name, scale = ("bfloat16", 1.0) if dtype is torch.bfloat16 else ("float16", "dynamic")
+    name, scale = AUTOCAST[settings.precision]
     return AmpOptimWrapper(loss_scale=scale, dtype=name, optimizer=optimizer, clip_grad=clip)
 
 

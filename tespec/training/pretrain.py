@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from tespec.models.padding import padded_size
 from tespec.registry import MODELS
 from tespec.settings import Pretraining
 from tespec.training.data import Data
-from tespec.training.device import choose_device, describe
+from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.held_out import HeldOut, held_out_losses
 from tespec.training.moments import draw_held_out
 from tespec.training.runs import Setup, say, train
@@ -62,6 +62,9 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     Raises:
         UserError: data that cannot be read, too few windows, settings that do not fit.
     """
+    device = choose_device(setup.device)
+    # What is computed in determines the result, so it is part of the record's identity.
+    settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
     division = divide(data.root, settings.window_ms, settings.downsample)
     if max(map(len, division.held_out)) < settings.segments:
         raise UserError(data.root, f"nothing held out has {settings.segments} windows", "set fewer segments")
@@ -92,7 +95,6 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     steps = PretrainSteps(division.train, settings, seed)
     trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run, label=f"pre-training {name}")
 
-    device = choose_device(setup.device)
     held_out = HeldOut(division.held_out, settings, device)
     metrics = held_out_losses(model, held_out)
     draw_held_out(model, held_out, picture, ("moving", "standing") if data.is_sample else ("busy", "quiet"))

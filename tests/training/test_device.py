@@ -1,8 +1,13 @@
+import dataclasses
+
 import pytest
 import torch
 
+from tespec.config import finetuning_settings
 from tespec.errors import UserError
-from tespec.training.device import autocast_dtype, choose_device, describe
+from tespec.training.device import choose_device, describe, with_precision
+
+SETTINGS = finetuning_settings("ddd17", "recurrent", "sample").optimisation
 
 
 def test_chooses_the_named_device_or_the_best():
@@ -17,11 +22,13 @@ def test_a_device_that_is_not_there_is_named(name):
         choose_device(name)
 
 
-def test_precision():
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert autocast_dtype("auto", cpu) is None
-    assert autocast_dtype("auto", gpu) is torch.bfloat16
-    assert autocast_dtype("fp32", gpu) is None
-    assert autocast_dtype("fp16", gpu) is torch.float16
+def test_auto_is_what_the_device_computes_in():
+    def precision(name, device):
+        return with_precision(dataclasses.replace(SETTINGS, precision=name), torch.device(device)).precision
+
+    assert (precision("auto", "cpu"), precision("auto", "cuda")) == ("fp32", "bf16")
+    assert (precision("fp32", "cuda"), precision("fp16", "cuda")) == ("fp32", "fp16")
     with pytest.raises(UserError, match=r"optimisation\.precision: unknown value 'fp8'; choose from auto, fp32"):
-        autocast_dtype("fp8", cpu)
+        precision("fp8", "cpu")
+    with pytest.raises(UserError, match="bf16 is not available on a CPU"):
+        precision("bf16", "cpu")
