@@ -1,9 +1,9 @@
 import pytest
 import torch
 from mmengine.registry import DefaultScope
-from tespec.events.intensity import estimate_intensity
 
 from tespec.errors import UserError
+from tespec.events.intensity import estimate_intensity
 from tespec.models import EventSwin
 from tespec.pretraining.masking import draw_mask
 from tespec.pretraining.objectives import MaskedReconstruction
