@@ -46,5 +46,5 @@ def read_description(root: Path) -> Description:
             None if label_rows is None else int(label_rows),
             str(facts.get("data", "")),
         )
-    except (ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(path, "not a description of a data set", "remove it or copy it again") from error

@@ -23,6 +23,7 @@ HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
 HELD_OUT_TIME = 0.25
 IN_FOLDER = (HEADER, TIMES)  # files that make a folder a recording
+LONGEST_US = 7 * 24 * 3600 * 1_000_000  # no recording is longer; a damaged time would ask for windows without end
 PROPHESEE = "_td"  # what names of Prophesee's event files end with
 
 
@@ -109,6 +110,9 @@ def _name(path: Path) -> str:
 
 def _cut(root: Path, path: Path, window_ms: float, downsample: Downsample) -> Recording:
     stream = open_events(path)
+    if stream.t_last - stream.t_first > LONGEST_US:
+        hours = (stream.t_last - stream.t_first) / 3.6e9
+        raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")
     windows = windows_side_by_side(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
     name = path.name if path == root else path.relative_to(root).as_posix()
     return Recording(name, path, _region(stream, downsample), windows)

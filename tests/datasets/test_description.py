@@ -16,7 +16,7 @@ def test_the_sample_world_describes_itself(tiny_world):
 
 
 @pytest.mark.parametrize("content", ["", "{", "3", '{"splits": ["dir0"]}', '{"splits": {"train": 1}}', '{"classes": 6}',
-                                     '{"label_rows": "many"}', b"\xff\xfe"])  # fmt: skip
+                                     '{"label_rows": Infinity}', b"\xff\xfe"])  # fmt: skip
 def test_anything_else_is_refused(tmp_path, content):
     (tmp_path / "dataset.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError, match=r"dataset.json: not a description of a data set"):

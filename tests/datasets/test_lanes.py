@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tespec.datasets.lanes import Lanes, serpentine
 
-LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=6)
+LENGTHS = st.lists(st.integers(0, 25), min_size=1, max_size=6)
 
 
 @st.composite
