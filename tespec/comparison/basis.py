@@ -14,6 +14,8 @@ from tespec.comparison.records import Record
 # What a task sets for each architecture on its own; two architectures of one column may differ in these alone.
 OF_THE_ARCHITECTURE = {"config": ("arch", "batch_size", "segments", "window_ms"), "protocol": ("events",)}
 
+RowKey = tuple[str, str, str]
+
 
 @dataclass(frozen=True)
 class Basis:
@@ -23,8 +25,8 @@ class Basis:
         task: name of the task.
         data: "sample", or name of the data set.
         profile: name of the profile.
-        records: at most one for each method, architecture and seed.
-        superseded: older records of the same method, architecture and seed.
+        records: at most one for each row and seed.
+        superseded: older records of the same row and seed.
         differs: settings in which it differs from other bases of the same task, data and profile, in words.
     """
 
@@ -40,12 +42,17 @@ class Basis:
         """All seeds that occur."""
         return sorted({record["seed"] for record in self.records})
 
-    def cells(self) -> dict[tuple[str, str], list[Record]]:
-        """Records to be averaged, by method and architecture."""
-        cells: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    def cells(self) -> dict[RowKey, list[Record]]:
+        """Records to be averaged, by row."""
+        cells: dict[RowKey, list[Record]] = defaultdict(list)
         for record in self.records:
-            cells[record["method_name"], record["arch"]].append(record)
+            cells[row_key(record)].append(record)
         return dict(cells)
+
+
+def row_key(record: Record) -> RowKey:
+    """What the records of one row share: method, architecture and backbone."""
+    return record["method_name"], record["arch"], record["method"].get("backbone", "")
 
 
 @dataclass(frozen=True)
@@ -116,10 +123,10 @@ def _parts(record: Record, *, whole: bool) -> dict[str, Any]:
 
 
 def _basis(members: Sequence[Record], divided: Sequence[Sequence[Record]]) -> Basis:
-    newest: dict[tuple[str, str, int], Record] = {}
+    newest: dict[tuple[RowKey, int], Record] = {}
     superseded = []
     for record in sorted(members, key=lambda record: (record["written"], record["name"])):
-        key = record["method_name"], record["arch"], record["seed"]
+        key = row_key(record), record["seed"]
         if key in newest:
             superseded.append(newest[key])
         newest[key] = record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 
 from tespec.errors import UserError
@@ -12,6 +12,8 @@ CHOICES = {"kind": ("evaluation", "pretraining"), "arch": ("recurrent", "feedfor
 MAPPINGS = ("method", "config", "weights", "environment")
 NUMBERS = ("metrics", "classes", "time")
 GROUPED_NUMBERS = ("groups", "recordings")
+# What tables take from the mappings.
+TEXTS_WITHIN = {"method": ("title", "group", "backbone", "pretraining_data"), "weights": ("sha256",)}
 
 
 def check_record(content: object, where: object, schema: int) -> None:
@@ -42,10 +44,18 @@ def _first_wrong_field(content: Mapping[str, object]) -> str | None:
             return f"field {field!r} is missing"
         if not _right(field, content[field]):
             return f"field {field!r} holds {_short(content[field])}"
-    method = content["method"]
-    if not isinstance(method, Mapping) or not isinstance(method.get("title"), str) or not method["title"]:
-        return "field 'method' has no title"
-    return None
+    for mapping, fields in TEXTS_WITHIN.items():
+        for field in fields:
+            if not isinstance(value := _within(content, mapping, field, ""), str):
+                return f"field '{mapping}.{field}' holds {_short(value)}"
+    if not _texts(deviations := _within(content, "config", "deviations", ())):
+        return f"field 'config.deviations' holds {_short(deviations)}"
+    return None if _within(content, "method", "title", "") else "field 'method' has no title"
+
+
+def _within(content: Mapping[str, object], mapping: str, field: str, default: object) -> object:
+    inner = content[mapping]
+    return inner.get(field, default) if isinstance(inner, Mapping) else default
 
 
 def _right(field: str, value: object) -> bool:
@@ -58,7 +68,7 @@ def _right(field: str, value: object) -> bool:
     if field in MAPPINGS:
         return isinstance(value, Mapping)
     if field == "protocol":
-        return isinstance(value, Mapping) and all(isinstance(text, str) for text in value.values())
+        return isinstance(value, Mapping) and _texts(tuple(value.values()))
     if field in NUMBERS:
         return _numbers(value)
     if field in GROUPED_NUMBERS:
@@ -71,7 +81,13 @@ def _numbers(value: object) -> bool:
 
 
 def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # JSON's whole numbers have no bound: one that no float holds is as unusable as infinity.
+    largest = sys.float_info.max
+    return isinstance(value, int | float) and not isinstance(value, bool) and -largest <= value <= largest
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
 
 
 def _whole(value: object) -> bool:

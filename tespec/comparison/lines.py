@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tespec.comparison.basis import Basis
+from tespec.comparison.basis import Basis, RowKey, row_key
 from tespec.comparison.records import Record
 from tespec.comparison.references import Published, Reference
 from tespec.comparison.table import MISSING
@@ -15,10 +15,11 @@ OWN_GROUP = "Methods added here"
 
 @dataclass(frozen=True)
 class Line:
-    """What a row of the table is about: a published row, or a method and architecture that have none."""
+    """What a row of the table is about: a published row, or records that share a `key` and have none."""
 
     facts: dict[str, str]
     published: Published | None = None
+    key: RowKey | None = None
 
     @property
     def ranked(self) -> bool:
@@ -53,13 +54,14 @@ def lines_of(reference: Reference, used: Sequence[Basis]) -> tuple[list[Line], l
         headings.append((group.heading, list(range(first, first + len(group.rows)))))
         first += len(group.rows)
     own: dict[str, list[int]] = {}
-    known: set[tuple[str, str]] = set()
+    known: set[RowKey] = set()
     records = [record for basis in used for record in basis.records if match(record, reference) is None]
     for record in sorted(records, key=lambda record: (record["method"]["title"], record["arch"] != "recurrent")):
-        if (record["method_name"], record["arch"]) not in known:
-            known.add((record["method_name"], record["arch"]))
+        key = row_key(record)
+        if key not in known:
+            known.add(key)
             own.setdefault(record["method"].get("group") or OWN_GROUP, []).append(len(lines))
-            lines.append(Line(_own_facts(record)))
+            lines.append(Line(_own_facts(record), key=key))
     return lines, [*headings, *own.items()]
 
 
@@ -87,12 +89,10 @@ def _own_facts(record: Record) -> dict[str, str]:
 
 def by_line(basis: Basis, lines: Sequence[Line], reference: Reference) -> dict[int, list[Record]]:
     """Records of each line, by its index in `lines`."""
-    own = {
-        (line.facts["method"], line.facts["arch"]): index for index, line in enumerate(lines) if line.published is None
-    }
+    own = {line.key: index for index, line in enumerate(lines)}
     found: dict[int, list[Record]] = {}
     for record in basis.records:
         index = match(record, reference)
-        line = own[record["method_name"], record["arch"]] if index is None else index
+        line = own[row_key(record)] if index is None else index
         found.setdefault(line, []).append(record)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -161,10 +162,10 @@ def read_record(path: Path) -> Record:
         UserError: no JSON, missing or ill-typed fields, numbers that are not finite, or a newer layout.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_number)
     except OSError as error:
         raise UserError(path, f"cannot be read ({error.strerror})", "check the file") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(path, f"not a readable JSON file ({error})", "remove it and run again") from error
     check_record(content, path, SCHEMA)
     return cast("Record", content)
@@ -174,6 +175,13 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
+def _number(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is out of range")
+    return number
+
+
 def find_record(folder: Path, name: str) -> Record | None:
     """The record of that name, None where there is none."""
     path = folder / f"{name}.json"
@@ -181,12 +189,21 @@ def find_record(folder: Path, name: str) -> Record | None:
 
 
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:
-    """All records of a folder in order of their names, and one line for each file that is none."""
+    """All records of a folder in order of their names, and one line for each file that is none.
+
+    A file has its record's name: a copy under another name would count twice.
+    """
     records: list[Record] = []
     problems: list[str] = []
     for path in sorted(folder.glob("*.json")):
         try:
-            records.append(read_record(path))
+            record = read_record(path)
         except UserError as error:
             problems.append(str(error))
+            continue
+        if path.stem == record["name"]:
+            records.append(record)
+        else:
+            problem = UserError(path, f"holds the record {record['name']}", "give it that name or remove it")
+            problems.append(str(problem))
     return records, problems

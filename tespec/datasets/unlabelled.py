@@ -32,6 +32,8 @@ class Division(NamedTuple):
 
     train: list[Recording]
     held_out: list[Recording]
+    clamped: dict[Path, int]
+    """Events whose time stepped back and was raised, by recording; those without any are left out."""
 
     @property
     def size(self) -> tuple[int, int]:
@@ -57,16 +59,21 @@ def divide(root: Path, window_ms: float, downsample: Downsample) -> Division:
     """
     paths = find_recordings(root)
     train, held_out = _splits(root, paths)
-    recordings = {path: _cut(root, path, window_ms, downsample) for path in (*train, *held_out)}
+    recordings, clamped = {}, {}
+    for path in (*train, *held_out):
+        stream = open_events(path)
+        recordings[path] = _cut(root, path, stream, window_ms, downsample)
+        if stream.clamped:
+            clamped[path] = stream.clamped
     _check(root, list(recordings.values()), window_ms)
     if held_out:
-        return Division([recordings[path] for path in train], [recordings[path] for path in held_out])
+        return Division([recordings[path] for path in train], [recordings[path] for path in held_out], clamped)
     if len(train) >= ENOUGH:
         by_hash = sorted(recordings.values(), key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
         count = round(HELD_OUT_SHARE * len(by_hash))
-        return Division(_by_name(by_hash[count:]), _by_name(by_hash[:count]))
+        return Division(_by_name(by_hash[count:]), _by_name(by_hash[:count]), clamped)
     parts = [_part_in_time(recording) for recording in recordings.values()]
-    return Division([before for before, _ in parts], [after for _, after in parts])
+    return Division([before for before, _ in parts], [after for _, after in parts], clamped)
 
 
 def find_recordings(root: Path) -> list[Path]:
@@ -108,8 +115,7 @@ def _name(path: Path) -> str:
     return path.name if path.is_dir() else path.stem.removesuffix(PROPHESEE)
 
 
-def _cut(root: Path, path: Path, window_ms: float, downsample: Downsample) -> Recording:
-    stream = open_events(path)
+def _cut(root: Path, path: Path, stream: EventStream, window_ms: float, downsample: Downsample) -> Recording:
     if stream.t_last - stream.t_first > LONGEST_US:
         hours = (stream.t_last - stream.t_first) / 3.6e9
         raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")

@@ -66,11 +66,8 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     # What is computed in determines the result, so it is part of the record's identity.
     settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
     division = divide(data.root, settings.window_ms, settings.downsample)
-    for path, stream in {
-        recording.path: recording.stream for recording in (*division.train, *division.held_out)
-    }.items():
-        if stream.clamped:
-            say(f"{path}: {stream.clamped:,} of {stream.count:,} event times stepped back and were raised")
+    for path, count in division.clamped.items():
+        say(f"{path}: {count:,} event times stepped back and were raised to the latest time before them")
     if max(map(len, division.held_out)) < settings.segments:
         raise UserError(data.root, f"nothing held out has {settings.segments} windows", "set fewer segments")
     facts = as_facts(settings)

@@ -151,3 +151,12 @@ def test_a_damaged_time_does_not_ask_for_windows_without_end(tiny_world, tmp_pat
     times.tofile(archive / "dir2" / "events.dat.t")
     with pytest.raises(UserError, match=r"dir2: lasts 277,778 h by its time stamps, so one is damaged"):
         divide(archive / "dir2", 50, WHOLE)
+
+
+def test_times_that_step_back_are_counted(tmp_path):
+    path = write_recording(tmp_path / "stepping_td.dat")
+    content = bytearray(path.read_bytes())
+    content[-8:-4] = (0).to_bytes(4, "little")
+    path.write_bytes(bytes(content))
+    assert divide(path, 50, WHOLE).clamped == {path: 1}
+    assert divide(write_recording(tmp_path / "sound_td.dat"), 50, WHOLE).clamped == {}
