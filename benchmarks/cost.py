@@ -28,11 +28,12 @@ def scratch_world() -> Iterator[Path | None]:
 
 
 def print_cost(
-    facts: dict[str, Any], data: Data, recordings: int, forecast: Forecast, frames: int, device: torch.device
+    facts: dict[str, Any], protocol: dict[str, str], data: Data, forecast: Forecast, frames: int, device: torch.device
 ) -> None:
-    """Print resolved settings and what a run would cost: parameters, memory, steps and time."""
-    print(yaml.safe_dump(facts, sort_keys=False, width=100).rstrip())
-    print(f"\ndata        {data.root} ({data.label}), {recordings} recordings")
+    """Print resolved settings and protocol, and what a run would cost: parameters, memory, steps and time."""
+    for title, shown in (("settings", facts), ("protocol", protocol)):
+        print(yaml.safe_dump({title: shown}, sort_keys=False, width=100))
+    print(f"data        {data.root} ({data.label})")
     for part, count in forecast.parameters.items():
         print(f"{part:11} {count:,} parameters")
     print(f"memory      {forecast.memory / 2**30:.1f} GiB for a batch of {frames} segments")

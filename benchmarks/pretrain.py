@@ -87,7 +87,8 @@ def dry_run(settings: Pretraining, data: Data, device_name: str | None) -> None:
     small = PretrainSteps(division.train, dataclasses.replace(settings, batch_size=1, segments=1), seed=0)[0]
     frames = settings.batch_size * settings.segments
     cost = forecast(build_objective(settings, division.size), small, settings.optimisation, device, frames)
-    print_cost(as_facts(settings), data, len(division.train) + len(division.held_out), cost, frames, device)
+    counts = {"recordings": f"{len(division.train)} to train on, {len(division.held_out)} held out"}
+    print_cost(as_facts(settings), counts, data, cost, frames, device)
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def dry_run(options: argparse.Namespace) -> None:
         task = build_task(settings, data.root)
         frames = settings.batch_size * settings.segments
         cost = forecast(task.model(), task.small_batch(), settings.optimisation, device, frames)
-        print_cost(as_facts(settings), data, len(task.recordings), cost, frames, device)
+        print_cost(as_facts(settings), task.protocol(), data, cost, frames, device)
 
 
 def print_result(record: Record) -> None:

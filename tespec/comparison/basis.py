@@ -12,7 +12,10 @@ from tespec.comparison.identity import canonical
 from tespec.comparison.records import Record
 
 # What a task sets for each architecture on its own; two architectures of one column may differ in these alone.
-OF_THE_ARCHITECTURE = {"config": ("arch", "batch_size", "segments", "window_ms"), "protocol": ("events",)}
+OF_THE_ARCHITECTURE = {
+    "config": ("arch", "batch_size", "random_share", "segments", "window_ms"),
+    "protocol": ("events",),
+}
 
 RowKey = tuple[str, str, str]
 

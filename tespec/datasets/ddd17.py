@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.datasets.description import read_description
-from tespec.datasets.masks import IGNORE, MaskFiles, mask_names
+from tespec.datasets.masks import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.windows import Windows, windows_of_length, windows_since_last
 from tespec.errors import UserError
@@ -71,18 +71,6 @@ class Ddd17:
         self._classes = tuple(classes)
         self._window_ms = window_ms
         self.recordings = [self._open(root / name) for name in names]
-
-    def summary(self) -> dict[str, dict[str, int]]:
-        """What there is to learn from: `labels` of each recording and `pixels` of each class, ignored ones included.
-
-        Reads every mask.
-        """
-        counts = np.zeros(IGNORE + 1, np.int64)
-        for recording in self.recordings:
-            for index in range(len(recording)):
-                counts += np.bincount(recording.labels[index].ravel(), minlength=len(counts))
-        pixels = dict(zip(self._classes, counts.tolist(), strict=False)) | {"ignored": int(counts[IGNORE])}
-        return {"labels": {recording.name: len(recording) for recording in self.recordings}, "pixels": pixels}
 
     def _open(self, folder: Path) -> LabelledRecording:
         stream = open_ddd17(folder)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from tespec.datasets.description import read_description
 from tespec.datasets.recording import Recording
@@ -27,13 +27,19 @@ LONGEST_US = 7 * 24 * 3600 * 1_000_000  # no recording is longer; a damaged time
 PROPHESEE = "_td"  # what names of Prophesee's event files end with
 
 
-class Division(NamedTuple):
-    """Recordings to train on, and those (or the parts of recordings) held out."""
+@dataclass(frozen=True)
+class Division:
+    """Recordings to train on, and those (or the parts of recordings) held out.
+
+    Attributes:
+        train: at least one.
+        held_out: at least one.
+        clamped: number of events whose time stepped back and was raised, of each recording that has any.
+    """
 
     train: list[Recording]
     held_out: list[Recording]
     clamped: dict[Path, int]
-    """Events whose time stepped back and was raised, by recording; those without any are left out."""
 
     @property
     def size(self) -> tuple[int, int]:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tespec.comparison.basis import average, bases
+from tespec.comparison.basis import OF_THE_ARCHITECTURE, average, bases
 from tespec.comparison.records import Record
+from tespec.config import as_facts, finetuning_settings, names
 
 Make = Callable[..., Record]
 
@@ -71,6 +72,22 @@ def test_a_seed_counts_once_and_the_newest_stands(record: Make) -> None:
     assert basis.superseded == (old,)
 
 
+def test_another_backbone_is_another_row(record: Make) -> None:
+    methods = [{"title": "ECDDP", "backbone": backbone} for backbone in ("ResNet50", "Swin-T/7")]
+    (basis,) = bases([record("ecddp", method=method) for method in methods])
+    assert len(basis.cells()) == 2
+    assert basis.superseded == ()
+
+
 def test_real_data_comes_before_the_sample_world(record: Make) -> None:
     found = bases([record(), record(data="ddd17", profile="paper")])
     assert [basis.data for basis in found] == ["ddd17", "sample"]
+
+
+@pytest.mark.parametrize("task", names("tasks"))
+def test_what_architectures_may_differ_in_is_what_the_configs_set_apart(task: str) -> None:
+    recurrent, feedforward = (
+        as_facts(finetuning_settings(task, arch, "paper")) for arch in ("recurrent", "feedforward")
+    )
+    differing = {key for key in recurrent if recurrent[key] != feedforward[key]}
+    assert differing <= set(OF_THE_ARCHITECTURE["config"])

@@ -78,7 +78,7 @@ def test_no_record_of_that_name(tmp_path: Path) -> None:
     assert find_record(tmp_path / "nowhere", "evaluation-x") is None
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "40", None, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "40", None, True])
 def test_a_number_that_is_none_makes_no_record(record: Make, value: object) -> None:
     with pytest.raises(UserError, match=r"field 'metrics' holds"):
         record(metrics={"miou": value})
@@ -102,6 +102,11 @@ def broken(record: Record, **changes: Any) -> str:
         ({"kind": ["evaluation"]}, "field 'kind' holds"),
         ({"protocol": {"scores": 1}}, "field 'protocol' holds"),
         ({"method": {}}, "field 'method' has no title"),
+        ({"method": {"title": ["a"]}}, "field 'method.title' holds ['a']"),
+        ({"method": {"title": "a", "backbone": None}}, "field 'method.backbone' holds None"),
+        ({"weights": {"sha256": []}}, "field 'weights.sha256' holds []"),
+        ({"config": {"deviations": "narrow"}}, "field 'config.deviations' holds 'narrow'"),
+        ({"config": {"deviations": [1]}}, "field 'config.deviations' holds [1]"),
         ({"curve": "falling"}, "field 'curve' holds"),
     ],
 )
@@ -121,12 +126,23 @@ def test_broken_records_are_named_in_one_line(
     assert problems == [str(refused.value)]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"schema": 1}', '{"schema": 1e999}', "[" * 10**5, "1" * 5000, "\xff"]
+)
 def test_files_that_are_no_records(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"x\.json: "):
         read_record(path)
+
+
+def test_a_copy_under_another_name_does_not_count_twice(record: Make, tmp_path: Path) -> None:
+    path = write_record(record(), tmp_path)
+    copy = tmp_path / "copy.json"
+    copy.write_text(path.read_text())
+    records, problems = read_records(tmp_path)
+    assert [each["name"] for each in records] == [path.stem]
+    assert problems == [f"{copy}: holds the record {path.stem}; give it that name or remove it"]
 
 
 @pytest.mark.parametrize("field", ["metrics", "seed", "method", "data_fingerprint", "curve", "written"])

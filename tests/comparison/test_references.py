@@ -5,21 +5,35 @@ from pathlib import Path
 
 import pytest
 
-from tespec.comparison.references import Published, read_reference
+from tespec.comparison.references import Published, Reference, read_reference
 
-EXCERPT = Path(__file__).parent / "data" / "tab-sem-seg.tex"
+DATA = Path(__file__).parent / "data"
+EXCERPTS = {"segmentation": "tab-sem-seg.tex", "detection": "tab-obj-det.tex", "depth": "tab-depth-est.tex"}
 MARKS = {"†": r"$^\dagger$", "‡": r"$^\ddagger$", "": ""}
-COLUMNS = [("dsec", "miou"), ("dsec", "mean_class_acc"), ("ddd17", "miou"), ("ddd17", "mean_class_acc")]
+# (task, metric) of the paper's number columns, from left to right.
+COLUMNS = {
+    "segmentation": [(task, metric) for task in ("dsec", "ddd17") for metric in ("miou", "mean_class_acc")],
+    "detection": [("gen1", "map"), ("one_mpx", "map")],
+    "depth": [("mvsec", metric) for metric in ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log")],
+}
+ROWS = {"segmentation": 13, "detection": 12, "depth": 13}
+every_column = pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in COLUMNS.items() for key in keys])
 
 
-def published_lines() -> list[list[str]]:
-    """Cells of the paper's rows, as they stand in its source, one list for each group of lines between two rules."""
-    body = EXCERPT.read_text().split(r"\midrule")[1].split(r"\bottomrule")[0]
+def excerpt(name: str) -> str:
+    """The table in the paper's source."""
+    return (DATA / EXCERPTS[name]).read_text(encoding="utf-8")
+
+
+def published_lines(name: str, decimals: int) -> list[list[list[str]]]:
+    """Cells of the paper's rows, a list for each group of lines between two rules; numbers with equal decimals."""
+    body = excerpt(name).split(r"\midrule")[1].split(r"\bottomrule")[0].replace(r"\color{gray} ", r"\color{gray}")
+    body = re.sub(r"\b\d+\.\d+\b", lambda number: f"{float(number[0]):.{decimals}f}", body)
     groups = [[row.strip() for row in block.split(r"\\") if "&" in row] for block in body.split(r"\hline")]
-    return [[*group] for group in groups]
+    return [[[cell.strip() for cell in row.split("&")] for row in group] for group in groups]
 
 
-def source_of(row: Published) -> list[str]:
+def source_of(row: Published, name: str, decimals: int) -> list[str]:
     """The line of the paper's source that a row has to come from, by cells."""
     cite = rf"~\cite{{{row.citation}}}" if row.citation else ""
     title = row.title.replace("TESPEC (Ours)", r"\algoNameFull (\textbf{Ours})")
@@ -29,34 +43,67 @@ def source_of(row: Published) -> list[str]:
         "Yes" if row.recurrent else "No",
         row.pretraining,
     ]
-    for key in COLUMNS:
+    for key in COLUMNS[name]:
         value = row.scores[key]
-        text = "-" if value is None else f"{value:.3f}"
+        text = "-" if value is None else f"{value:.{decimals}f}"
         cells.append(rf"\textbf{{{text}}}" if key in row.bold else text)
-    return cells
+    return [cell if row.ranked else rf"\color{{gray}}{cell}" for cell in cells]
 
 
-def test_every_cell_of_the_segmentation_table_is_the_papers() -> None:
-    ours = [[source_of(row) for row in group.rows] for group in read_reference("segmentation").groups]
-    papers = [[[cell.strip() for cell in line.split("&")] for line in group] for group in published_lines()]
-    assert ours == papers
-    assert sum(map(len, papers)) == 13
+@pytest.fixture(params=sorted(EXCERPTS))
+def named(request: pytest.FixtureRequest) -> tuple[str, Reference]:
+    """Each published table with its name."""
+    return request.param, read_reference(request.param)
 
 
-def test_heading_of_the_literature_row_is_the_papers() -> None:
-    heading = re.search(r"\\textit\{(.*?)\.?\}", EXCERPT.read_text())
+def test_every_cell_is_the_papers(named: tuple[str, Reference]) -> None:
+    name, reference = named
+    decimals = reference.decimals
+    papers = published_lines(name, decimals)
+    assert [[source_of(row, name, decimals) for row in group.rows] for group in reference.groups] == papers
+    assert sum(map(len, papers)) == ROWS[name]
+
+
+def test_heading_of_the_literature_rows_is_the_papers(named: tuple[str, Reference]) -> None:
+    name, reference = named
+    heading = re.search(r"\\textit\{(.*?)\.?\}", excerpt(name))
     assert heading is not None
-    assert read_reference("segmentation").groups[0].heading == heading[1]
+    assert [group.heading for group in reference.groups if group.heading] == [heading[1]]
 
 
-@pytest.mark.parametrize("key", COLUMNS)
-def test_bold_numbers_are_the_best_of_the_ranked_rows(key: tuple[str, str]) -> None:
-    rows = [row for row in read_reference("segmentation").rows if row.ranked]
-    best = max(value for row in rows if (value := row.scores[key]) is not None)
+def test_metrics_point_where_the_papers_arrows_do(named: tuple[str, Reference]) -> None:
+    name, reference = named
+    arrows = [{"up": "↑", "down": "↓"}[arrow] for arrow in re.findall(r"\\(up|down)arrow", excerpt(name))]
+    better = [{"higher": "↑", "lower": "↓"}[metric.better] for metric in reference.metrics]
+    assert arrows == better * (len(arrows) // len(better))
+    assert [metric.title[-1] for metric in reference.metrics] == better
+
+
+@every_column
+def test_bold_numbers_are_the_best_of_the_ranked_rows(name: str, key: tuple[str, str]) -> None:
+    reference = read_reference(name)
+    better = next(metric.better for metric in reference.metrics if metric.name == key[1])
+    rows = [row for row in reference.rows if row.ranked]
+    values = [value for row in rows if (value := row.scores[key]) is not None]
+    best = max(values) if better == "higher" else min(values)
     assert [row for row in rows if key in row.bold] == [row for row in rows if row.scores[key] == best]
 
 
-def test_a_mark_is_explained_and_tells_test_time_augmentation() -> None:
-    reference = read_reference("segmentation")
+def test_the_row_out_of_the_ranking_would_lead_it() -> None:
+    (row,) = (row for name in EXCERPTS for row in read_reference(name).rows if not row.ranked)
+    best = next(each for each in read_reference("depth").rows if each.method == "tespec")
+    delta, ours = row.scores["mvsec", "delta_1"], best.scores["mvsec", "delta_1"]
+    assert row.method == "pcdepth"
+    assert delta is not None
+    assert ours is not None
+    assert delta > ours
+
+
+def test_marks_are_explained(named: tuple[str, Reference]) -> None:
+    _, reference = named
     assert {row.mark for row in reference.rows} - {""} == set(reference.marks)
-    assert all(row.test_time_augmentation == (row.mark == "†") for row in reference.rows)
+
+
+def test_the_dagger_tells_test_time_augmentation() -> None:
+    rows = read_reference("segmentation").rows
+    assert all(row.test_time_augmentation == (row.mark == "†") for row in rows)

@@ -103,6 +103,25 @@ def test_each_basis_has_columns_of_its_own(record: Make) -> None:
     assert any("optimisation.steps = 300" in note for note in table.notes)
 
 
+def test_a_method_with_two_backbones_has_two_rows(record: Make) -> None:
+    made = [
+        record("mine", miou=miou, method={"title": "My method", "backbone": backbone})
+        for backbone, miou in (("ResNet50", 40.0), ("Swin-T/7", 50.0))
+    ]
+    table = segmentation_table(made)
+    found = {row.facts["backbone"]: measured(table, row).text for row in table.groups[-1].rows}
+    assert found == {"ResNet50": "40.000", "Swin-T/7": "50.000"}
+
+
+def test_seeds_from_different_weights_say_so(record: Make) -> None:
+    def notes(*hashes: str) -> str:
+        records = [record("tespec", seed=seed, weights={"sha256": sha256}) for seed, sha256 in enumerate(hashes)]
+        return " ".join(segmentation_table(records).notes)
+
+    assert "the seeds of TESPEC, recurrent start from different weights" in notes("aa", "bb")
+    assert "different weights" not in notes("aa", "aa")
+
+
 def test_a_record_left_out_for_a_newer_one_is_named(record: Make) -> None:
     old, new = (record(weights={"sha256": sha256}) for sha256 in ("aa", "bb"))
     old["written"] = "2000-01-01T00:00:00+00:00"

@@ -120,16 +120,6 @@ def test_recordings_travel_to_workers_closed(archive):
     np.testing.assert_array_equal(copy.labels[5], recording.labels[5])
 
 
-def test_summary_counts_labels_and_pixels(archive):
-    opened = Ddd17(archive, "test", {}, CLASSES)
-    (recording,) = opened.recordings
-    masks = np.stack([recording.labels[index] for index in range(len(recording))])
-    summary = opened.summary()
-    assert summary["labels"] == {"dir2": len(recording)}
-    pixels = {name: int((masks == number).sum()) for number, name in enumerate(CLASSES)}
-    assert summary["pixels"] == pixels | {"ignored": int((masks == 255).sum())}
-
-
 def rewrite_mask(recording, image):
     first = min(extract(recording).iterdir())
     first.write_bytes(png(image))

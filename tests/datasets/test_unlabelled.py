@@ -63,12 +63,15 @@ def test_what_is_held_out_depends_on_names_alone(tmp_path):
 
 def test_test_recordings_of_ddd17_are_never_trained_on(tiny_world, tmp_path):
     division = divide(copy_archive(tiny_world, tmp_path, ("dir0", "dir1", "dir2")), 50, WHOLE)
-    assert {recording.path.name for part in division for recording in part} == {"dir0", "dir1"}
+    assert {recording.path.name for part in (division.train, division.held_out) for recording in part} == {
+        "dir0",
+        "dir1",
+    }
 
 
 def test_of_few_recordings_the_last_quarter_is_held_out(tmp_path):
     division = divide(write_recording(tmp_path / "one.dat"), 50, WHOLE)
-    ((train,), (held_out,)) = division
+    (train,), (held_out,) = division.train, division.held_out
     assert (len(train), len(held_out)) == (30, 10)
     assert train.windows[-1, 1] == held_out.windows[0, 0] == 1_500_000
     assert names([train, held_out]) == ["one.dat (first 75% of its time)", "one.dat (after 75% of its time)"]
@@ -76,7 +79,8 @@ def test_of_few_recordings_the_last_quarter_is_held_out(tmp_path):
 
 def test_windows_lie_side_by_side_within_the_events(tmp_path):
     path = write_recording(tmp_path / "one.dat", seconds=2.03)
-    ((train,), (held_out,)) = divide(path, 50, WHOLE)
+    division = divide(path, 50, WHOLE)
+    (train,), (held_out,) = division.train, division.held_out
     windows = np.concatenate([train.windows, held_out.windows])
     np.testing.assert_array_equal(windows, 50_000 * np.stack([np.arange(40), np.arange(1, 41)], axis=1))
 
@@ -112,7 +116,13 @@ def test_recordings_too_short_for_a_window_do_not_stop_the_others(tmp_path):
     for number in range(5):
         write_recording(tmp_path / f"r{number}.dat", seconds=0.01 if number == 2 else 1.0)
     division = divide(tmp_path, 50, WHOLE)
-    assert sorted(len(recording) for part in division for recording in part) == [0, 20, 20, 20, 20]
+    assert sorted(len(recording) for part in (division.train, division.held_out) for recording in part) == [
+        0,
+        20,
+        20,
+        20,
+        20,
+    ]
 
 
 def spoil_description(root):

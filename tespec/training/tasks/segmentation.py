@@ -84,9 +84,9 @@ class SegmentationTask:
             else f"the {settings.window_ms:g} ms before the label"
         )
         return {
-            "train": ", ".join(recording.name for recording in self.train),
-            "test": ", ".join(recording.name for recording in self.test),
-            "labels": f"{sum(map(len, self.test))} test labels, each scored once; no test-time augmentation",
+            "train": ", ".join(f"{recording.name} ({len(recording)} labels)" for recording in self.train),
+            "test": ", ".join(f"{recording.name} ({len(recording)} labels)" for recording in self.test),
+            "labels": "every test label scored once; no test-time augmentation",
             "events": events,
             "histograms": f"{settings.bins} bins, rule {settings.rule}",
             "scores": DEFINITION,
@@ -101,7 +101,9 @@ class SegmentationTask:
         lanes = settings.evaluation_lanes if settings.recurrent else settings.batch_size
         model.eval()
         with progress("evaluation", "labels") as advance:
-            for batch in evaluation_batches(self.test, lanes, settings.segments, settings.bins, settings.rule):
+            for batch in evaluation_batches(
+                self.test, lanes, settings.segments, settings.bins, settings.rule, stateful=settings.recurrent
+            ):
                 state = reset(state, batch.fresh.to(device))
                 logits, state = model.predict(batch.histograms.to(device), state)
                 classes = logits.argmax(dim=2).to(torch.uint8).cpu().numpy()
