@@ -81,10 +81,8 @@ def finetune(
         say(f"{run} is complete already (--overwrite computes it again)")
         return known
 
-    label = f"{name}, {settings.task}, {settings.arch}"
-    trained = train(
-        model, task.steps(seed), settings.optimisation, seed=seed, setup=setup, run=run, label=f"fine-tuning {label}"
-    )
+    steps = task.steps(seed)
+    trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run)
     evaluation = task.evaluate(model, device)
     write_weights(setup.runs / run / WEIGHTS, model.state_dict(), facts)
     record = new_record(

@@ -95,7 +95,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     seed_everything(derive(seed, "model"))
     model = build_objective(settings, division.size)
     steps = PretrainSteps(division.train, settings, seed)
-    trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run, label=f"pre-training {name}")
+    trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run)
 
     held_out = HeldOut(division.held_out, settings, device)
     metrics = held_out_losses(model, held_out)

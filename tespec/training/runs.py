@@ -66,7 +66,6 @@ def train(
     seed: int,
     setup: Setup,
     run: str,
-    label: str,
 ) -> Trained:
     """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from them if asked to.
 
@@ -77,7 +76,6 @@ def train(
         seed: the run's seed.
         setup: where and how.
         run: name of the run, its settings' hash included.
-        label: what the progress display calls it.
 
     Raises:
         UserError: the checkpoint belongs to another run, or a loss is not finite.
@@ -94,7 +92,7 @@ def train(
         settings,
         seed=seed,
         device=device,
-        hooks=[ProgressHook(label), curve, save],
+        hooks=[ProgressHook("training"), curve, save],
         workers=setup.workers,
     )
     if setup.resume:
