@@ -55,4 +55,7 @@ def find_method(name: str) -> Method:
         close = difflib.get_close_matches(name, list(METHODS.module_dict), n=1)
         remedy = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(sorted(METHODS.module_dict))}"
         raise UserError(f"--method {name}", "unknown method", remedy)
-    return kind()
+    method: Method = kind()
+    if not method.title:
+        raise UserError(f"--method {name}", "has no title for its table row", f"give {kind.__name__} a title")
+    return method

@@ -54,3 +54,16 @@ def test_a_file_that_cannot_be_imported_is_named(tmp_path, text):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"gone\.py: no such file; check the path given to --import"):
         register_methods([tmp_path / "gone.py"])
+
+
+def test_a_method_without_a_title_is_refused_before_it_trains(tmp_path):
+    file = tmp_path / "untitled.py"
+    file.write_text(PLUGIN.replace("from_a_file", "untitled").replace('title = "From a file"', ""))
+    register_methods([file])
+    try:
+        with pytest.raises(
+            UserError, match="--method untitled: has no title for its table row; give FromAFile a title"
+        ):
+            find_method("untitled")
+    finally:
+        METHODS.module_dict.pop("untitled")

@@ -55,7 +55,7 @@ class Basis:
 
 def row_key(record: Record) -> RowKey:
     """What the records of one row share: method, architecture and backbone."""
-    return record["method_name"], record["arch"], record["method"].get("backbone", "")
+    return record["method_name"], record["arch"], record["method"].get("backbone") or ""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ CHOICES = {"kind": ("evaluation", "pretraining"), "arch": ("recurrent", "feedfor
 MAPPINGS = ("method", "config", "weights", "environment")
 NUMBERS = ("metrics", "classes", "time")
 GROUPED_NUMBERS = ("groups", "recordings")
-# What tables take from the mappings.
+# What tables take from the mappings; None says that there is none.
 TEXTS_WITHIN = {"method": ("title", "group", "backbone", "pretraining_data"), "weights": ("sha256",)}
 
 
@@ -46,7 +46,8 @@ def _first_wrong_field(content: Mapping[str, object]) -> str | None:
             return f"field {field!r} holds {_short(content[field])}"
     for mapping, fields in TEXTS_WITHIN.items():
         for field in fields:
-            if not isinstance(value := _within(content, mapping, field, ""), str):
+            value = _within(content, mapping, field, None)
+            if not (value is None or isinstance(value, str)):
                 return f"field '{mapping}.{field}' holds {_short(value)}"
     if not _texts(deviations := _within(content, "config", "deviations", ())):
         return f"field 'config.deviations' holds {_short(deviations)}"

@@ -29,7 +29,7 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
     if deviations:
         notes.append(f"Profile {basis.profile} deviates from the paper: {'; '.join(map(str, deviations))}.")
     for records in basis.cells().values():
-        if len({record["weights"].get("sha256", "") for record in records}) > 1:
+        if len({record["weights"].get("sha256") or "" for record in records}) > 1:
             name = f"{records[0]['method']['title']}, {records[0]['arch']}"
             notes.append(f"{title}, {heading}: the seeds of {name} start from different weights.")
     if basis.superseded:

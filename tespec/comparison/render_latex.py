@@ -1,10 +1,10 @@
-"""A table as LaTeX for the packages adjustbox, booktabs, multirow and xcolor with its option `table`."""
+"""A table as LaTeX for the packages adjustbox, booktabs, multirow and xcolor."""
 
 from __future__ import annotations
 
 from tespec.comparison.table import Row, Table
 
-PREAMBLE = r"% \usepackage{adjustbox,booktabs,multirow} \usepackage[table]{xcolor}"
+PREAMBLE = r"% \usepackage{adjustbox,booktabs,multirow,xcolor}"
 CHARACTERS = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -24,6 +24,10 @@ CHARACTERS = {
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
     "Δ": r"$\Delta$",
+    "δ": r"$\delta$",
+    "₁": "$_1$",
+    "₂": "$_2$",
+    "₃": "$_3$",
     "†": r"$^\dagger$",
     "‡": r"$^\ddagger$",
     "\n": " ",
@@ -90,5 +94,6 @@ def _row(row: Row) -> str:
     cells = []
     for index, cell in enumerate(row.cells):
         text = escape(cell.text + (row.mark if index == 0 else ""))
-        cells.append(rf"\textbf{{{text}}}" if cell.bold else text)
-    return (r"\rowcolor{gray!20} " if row.grey else "") + " & ".join(cells) + r" \\"
+        text = rf"\textbf{{{text}}}" if cell.bold else text
+        cells.append(rf"\textcolor{{gray}}{{{text}}}" if row.grey else text)
+    return " & ".join(cells) + r" \\"

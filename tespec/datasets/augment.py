@@ -53,12 +53,11 @@ def apply_maps(image: NDArray[Any], maps: Maps, outside: int) -> NDArray[Any]:
 
     Where nothing changes, the image itself is returned.
     """
-    height, width = image.shape[-2:]
-    rows, columns = maps
-    if np.array_equal(columns, np.arange(width)) and np.array_equal(rows, np.arange(height)):
-        return image
-    # One side after the other takes a third of the time of indexing both at once.
-    seen = image.take(rows, axis=-2).take(columns, axis=-1)
-    seen[..., rows == OUTSIDE, :] = outside
-    seen[..., columns == OUTSIDE] = outside
+    seen = image
+    # One side after the other takes a third of the time of indexing both at once; most sides stay as they are.
+    for axis, places in ((-2, maps.rows), (-1, maps.columns)):
+        if np.array_equal(places, np.arange(image.shape[axis])):
+            continue
+        seen = seen.take(places, axis=axis)
+        seen.swapaxes(axis, -1)[..., places == OUTSIDE] = outside
     return seen

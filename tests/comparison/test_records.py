@@ -103,7 +103,7 @@ def broken(record: Record, **changes: Any) -> str:
         ({"protocol": {"scores": 1}}, "field 'protocol' holds"),
         ({"method": {}}, "field 'method' has no title"),
         ({"method": {"title": ["a"]}}, "field 'method.title' holds ['a']"),
-        ({"method": {"title": "a", "backbone": None}}, "field 'method.backbone' holds None"),
+        ({"method": {"title": "a", "backbone": 3}}, "field 'method.backbone' holds 3"),
         ({"weights": {"sha256": []}}, "field 'weights.sha256' holds []"),
         ({"config": {"deviations": "narrow"}}, "field 'config.deviations' holds 'narrow'"),
         ({"config": {"deviations": [1]}}, "field 'config.deviations' holds [1]"),

@@ -16,11 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tespec.comparison.records import Record
+from tespec.comparison.references import read_reference
 from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_latex import escape, render_latex
+from tespec.comparison.render_latex import PREAMBLE, escape, render_latex
 from tespec.comparison.render_markdown import render_markdown
 from tespec.comparison.render_text import render_text
 from tespec.comparison.segmentation import segmentation_table
+from tespec.comparison.side_by_side import side_by_side
 from tespec.comparison.table import Table
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -45,6 +47,14 @@ def test_golden(name: str, ending: str, sample_records: list[Record], real_recor
     records = [*sample_records, real_record] if name == "measured" else []
     text = RENDERERS[ending](segmentation_table(records))
     golden = GOLDEN / f"{name}.{ending}"
+    if "TESPEC_WRITE_GOLDEN" in os.environ:
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def test_golden_of_a_table_with_a_grey_row() -> None:
+    text = render_latex(side_by_side(read_reference("depth"), ()))
+    golden = GOLDEN / "depth.tex"
     if "TESPEC_WRITE_GOLDEN" in os.environ:
         golden.write_text(text, encoding="utf-8")
     assert text == golden.read_text(encoding="utf-8")
@@ -94,7 +104,7 @@ def test_escaped_text_holds_no_bare_special_character(text: str) -> None:
         bare = bare.replace(f"\\{character}", "")
     for command in (r"\textless{}", r"\textgreater{}", r"\textbar{}", r"$\pm$", r"$\uparrow$"):
         bare = bare.replace(command, "")
-    for command in (r"$\downarrow$", r"$\Delta$", r"$^\dagger$", r"$^\ddagger$"):
+    for command in ("$_1$", "$_2$", "$_3$", r"$\downarrow$", r"$\Delta$", r"$\delta$", r"$^\dagger$", r"$^\ddagger$"):
         bare = bare.replace(command, "")
     assert not set(bare) & set("\\{}$&#%_~^\n")
 
@@ -122,16 +132,18 @@ def test_special_characters_of_a_title_stay_inside_their_cell(record: Callable[.
     assert "A&B|50%_#1 new   Swin-T/7" in render_text(table)
 
 
-def test_latex_compiles(sample_records: list[Record], real_record: Record, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["segmentation", "depth"])
+def test_latex_compiles(name: str, sample_records: list[Record], real_record: Record, tmp_path: Path) -> None:
     if shutil.which("pdflatex") is None:
         pytest.skip("pdflatex is not installed")
+    measured = segmentation_table([*sample_records, real_record])
+    table = measured if name == "segmentation" else side_by_side(read_reference("depth"), ())
     document = "\n".join(
         [
             r"\documentclass{article}",
-            r"\usepackage{adjustbox,booktabs,multirow}",
-            r"\usepackage[table]{xcolor}",
+            PREAMBLE.removeprefix("% "),
             r"\begin{document}",
-            render_latex(segmentation_table([*sample_records, real_record])),
+            render_latex(table),
             r"\end{document}",
         ]
     )

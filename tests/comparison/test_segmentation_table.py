@@ -113,6 +113,14 @@ def test_a_method_with_two_backbones_has_two_rows(record: Make) -> None:
     assert found == {"ResNet50": "40.000", "Swin-T/7": "50.000"}
 
 
+def test_a_method_that_names_no_backbone_has_its_row(record: Make) -> None:
+    facts = {"title": "My method", "group": None, "backbone": None, "pretraining_data": None}
+    table = segmentation_table([record("mine", method=facts)])
+    (row,) = table.groups[-1].rows
+    assert [cell.text for cell in row.cells[:4]] == ["My method", "-", "Yes", "-"]
+    assert measured(table, row).text == "40.000"
+
+
 def test_seeds_from_different_weights_say_so(record: Make) -> None:
     def notes(*hashes: str) -> str:
         records = [record("tespec", seed=seed, weights={"sha256": sha256}) for seed, sha256 in enumerate(hashes)]
