@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import interpolate
 
 from tespec.datasets.augment import OUTSIDE, Maps, apply_maps, draw_maps
 from tespec.events import event_histogram
@@ -84,6 +86,32 @@ def test_zooming_out_shows_the_whole_image_among_nothing():
     seen = apply_maps(np.ones((120, 160), np.uint8), Maps(rows, columns), 255)
     assert (seen == 1).sum() == 100 * 133
     assert (seen == 255).sum() == 120 * 160 - 100 * 133
+
+
+class TopLeft(np.random.Generator):
+    """Draws 0 wherever a share or a place is drawn: the upper left corner."""
+
+    def random(self):
+        return 0.0
+
+
+def resized(image, height, width):
+    return interpolate(torch.from_numpy(image)[None, None], (height, width), mode="nearest-exact")[0, 0].numpy()
+
+
+@given(SEEDS, st.integers(1, 20), st.integers(1, 20), st.sampled_from([1.25, 1.5, 2.0]))
+def test_zooming_picks_the_pixels_that_resizing_picks(seed, height, width, factor):
+    small = 4 * height, 4 * width
+    whole = round(small[0] * factor), round(small[1] * factor)
+    image = np.random.default_rng(seed).integers(0, 255, whole, np.uint8)
+    seen = {}
+    for inward in (0.0, 1.0):
+        settings = Augmentation(0.0, 1.0, inward, (factor, factor), (factor, factor))
+        seen[inward] = apply_maps(image, draw_maps(TopLeft(np.random.PCG64()), settings, *whole), 255)
+    np.testing.assert_array_equal(seen[1.0], resized(image[: small[0], : small[1]], *whole))
+    expected = np.full_like(image, 255)
+    expected[: small[0], : small[1]] = resized(image, *small)
+    np.testing.assert_array_equal(seen[0.0], expected)
 
 
 def test_shares_are_those_of_the_paper():
