@@ -13,6 +13,7 @@ import yaml
 from mmengine.config import Config
 
 from tespec.errors import UserError
+from tespec.limits import check_limits
 from tespec.paths import CONFIGS
 from tespec.settings import Finetuning, Pretraining
 
@@ -33,14 +34,18 @@ def finetuning_settings(task: str, arch: str, profile: str, changes: Sequence[st
     facts |= facts.pop("architectures")[arch]
     facts = _change(facts, changes)
     facts["task"] = facts.pop("name")
-    return build(Finetuning, facts | _scale(scale) | {"arch": arch}, f"task {task}")
+    settings = build(Finetuning, facts | _scale(scale) | {"arch": arch}, f"task {task}")
+    check_limits(as_facts(settings))
+    return settings
 
 
 def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = ()) -> Pretraining:
     """Settings of one pre-training: recipe, then the profile's differences, then `KEY=VALUE` changes."""
     facts, scale = _read("pretraining", recipe), _read("profiles", profile)
     facts = merge(facts, scale["pretraining"], f"profile {profile}")
-    return build(Pretraining, _change(facts, changes) | _scale(scale), f"recipe {recipe}")
+    settings = build(Pretraining, _change(facts, changes) | _scale(scale), f"recipe {recipe}")
+    check_limits(as_facts(settings))
+    return settings
 
 
 def _scale(profile: dict[str, Any]) -> dict[str, Any]:

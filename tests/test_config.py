@@ -2,6 +2,7 @@ import pytest
 
 from tespec.config import as_facts, finetuning_settings, merge, names, pretraining_settings
 from tespec.errors import UserError
+from tespec.limits import CHOICES, RANGES
 from tespec.settings import ARCHITECTURES
 
 
@@ -67,6 +68,12 @@ def test_facts_are_plain_and_keep_every_setting():
         ("random_share=true", "random_share: True has the wrong type"),
         ("head=3", "head: 3 is not a group of settings"),
         ("augmentation.zoom_in=[1]", "zoom_in: \\[1\\] is not a list of the right length"),
+        ("head.dropout=2", r"head\.dropout: 2 is out of range; give a number from 0 to 1"),
+        ("optimisation.peak_lr=0", r"optimisation\.peak_lr: 0 is out of range; give a number above 0"),
+        ("optimisation.peak_lr=.nan", r"optimisation\.peak_lr: nan is out of range"),
+        ("augmentation.zoom_out=[0.5, 2]", r"augmentation\.zoom_out: 0.5 is out of range; give a number from 1"),
+        ("window_ms=-5", "window_ms: -5 is out of range"),
+        ("rule=rtv", "rule: unknown value 'rtv'; choose from edges, rvt"),
         ("batch_size", "no '='"),
         ("batch_size=[", "the value is not YAML"),
     ],
@@ -88,3 +95,14 @@ def test_a_mapping_of_another_type_is_replaced_whole():
     assert merge(base, {"decoder": {"type": "B"}}, "x")["decoder"] == {"type": "B"}
     assert merge(base, {"mask": {"unit": 16}}, "x")["mask"] == {"unit": 16, "ratio": 0.5}
     assert base["mask"]["unit"] == 32
+
+
+def test_limits_name_settings_that_exist():
+    settings = [finetuning_settings("ddd17", "feedforward", "paper"), pretraining_settings("tespec", "paper")]
+    known = {name for each in settings for name in flat(as_facts(each))}
+    assert set(RANGES) | set(CHOICES) <= known
+
+
+def flat(facts, prefix=""):
+    for key, value in facts.items():
+        yield from flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]

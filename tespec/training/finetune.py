@@ -17,7 +17,7 @@ from tespec.settings import Finetuning
 from tespec.training.data import Data, sibling
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.pretrain import pretrain
-from tespec.training.runs import Setup, say, train
+from tespec.training.runs import Setup, check_places, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.tasks import build_task
 from tespec.weights.files import write_weights
@@ -52,6 +52,7 @@ def finetune(
     Raises:
         UserError: data or weights that cannot be used.
     """
+    check_places(setup)
     device = choose_device(setup.device)
     # What is computed in determines the result, so it is part of the record's identity.
     settings = replace(settings, optimisation=with_precision(settings.optimisation, device))

@@ -14,6 +14,7 @@ from tespec.config import as_facts
 from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.steps import PretrainSteps
 from tespec.datasets.unlabelled import divide
+from tespec.discovery import find_registered
 from tespec.errors import UserError
 from tespec.method import Method
 from tespec.models import EventSwin
@@ -24,7 +25,7 @@ from tespec.training.data import Data
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.held_out import HeldOut, held_out_losses
 from tespec.training.moments import draw_held_out
-from tespec.training.runs import Setup, say, train
+from tespec.training.runs import Setup, check_places, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.weights.files import write_weights
 
@@ -62,6 +63,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     Raises:
         UserError: data that cannot be read, too few windows, settings that do not fit.
     """
+    check_places(setup)
     device = choose_device(setup.device)
     # What is computed in determines the result, so it is part of the record's identity.
     settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
@@ -137,6 +139,8 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
 
 def build_objective(settings: Pretraining, size: tuple[int, int]) -> Any:
     """Objective with a fresh backbone for histograms of `size` (H, W) px."""
+    for setting, name in (("objective", settings.objective), ("decoder.type", settings.decoder.get("type", ""))):
+        find_registered(MODELS, name, setting)
     backbone = EventSwin(arch=settings.width, bins=settings.bins, img_size=padded_size(*size))
     return MODELS.build(
         {

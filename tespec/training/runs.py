@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from tespec.datasets.steps import Steps
+from tespec.errors import UserError
 from tespec.settings import Optimisation
 from tespec.training.checkpoint import checkpoints, latest_checkpoint, require_same_run
 from tespec.training.device import choose_device
@@ -50,6 +52,18 @@ class Trained:
 
     curve: list[dict[str, float]]
     seconds: float
+
+
+def check_places(setup: Setup) -> None:
+    """Make sure of the folders of results and runs, so that a mistake comes to light before hours of training.
+
+    Raises:
+        UserError: one of them cannot be written to.
+    """
+    for option, folder in (("--results", setup.results), ("--runs", setup.runs)):
+        existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK):
+            raise UserError(f"{option} {folder}", f"{existing} cannot be written to", "name another folder")
 
 
 def say(text: str) -> None:

@@ -170,6 +170,46 @@ def test_a_broken_recording_is_named(call, tmp_path, content, message):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17"),
+        ("kind=Foo", "kind: unknown task 'Foo'; choose from segmentation"),
+        ("segments=5000", "set fewer segments"),
+    ],
+)
+def test_settings_that_cannot_be_carried_out_are_named(call, tiny_world, tmp_path, change, message):
+    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--set", change]
+    code, _, err = call(run_cli, *arguments, *places(tmp_path))
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_with_a_single_label_is_refused(call, tiny_world, tmp_path):
+    single = ["--set", "batch_size=1", "--set", "labels_per_chunk=1"]
+    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", *single]
+    code, _, err = call(run_cli, *arguments, *places(tmp_path))
+    assert (code, "batch normalisation needs two" in err) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--results", "--runs"])
+def test_a_place_that_is_a_file_is_named_before_training(call, tiny_world, tmp_path, option):
+    file = tmp_path / "file"
+    file.touch()
+    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", *places(tmp_path)]
+    code, _, err = call(run_cli, *arguments, option, file)
+    assert (code, err) == (2, f"error: {option} {file}: {file} cannot be written to; name another folder\n")
+
+
+def test_an_unknown_decoder_is_named(call, tiny_world, tmp_path):
+    arguments = ["--method", "tespec", "--data", tiny_world / "one_mpx", "--set", "decoder.type=Foo"]
+    code, _, err = call(pretrain_cli, *arguments, *places(tmp_path))
+    assert code == 2
+    assert "decoder.type: unknown model 'Foo'; choose from AllStagesDecoder" in err
+
+
 def test_dry_run_of_a_pretraining(call, tiny_world, tmp_path):
     arguments = ["--method", "tespec", "--data", tiny_world / "one_mpx", "--dry-run"]
     code, out, _ = call(pretrain_cli, *arguments, *places(tmp_path))

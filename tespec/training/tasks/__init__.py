@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tespec.discovery import import_modules
+from tespec.discovery import find_registered, import_modules
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
 from tespec.training.task import Task
@@ -18,6 +18,5 @@ def build_task(settings: Finetuning, root: Path) -> Task:
     """
     for package in ("tespec.training.tasks", "tespec.datasets"):
         import_modules(package)
-    kind = TASKS.get(settings.kind)
-    task: Task = kind(settings, root)
+    task: Task = find_registered(TASKS, settings.kind, "kind")(settings, root)
     return task

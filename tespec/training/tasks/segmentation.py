@@ -12,6 +12,8 @@ from torch import Tensor
 from tespec.datasets.evaluation import evaluation_batches
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.steps import LabelledSteps, Steps
+from tespec.discovery import find_registered
+from tespec.errors import UserError
 from tespec.evaluation.segmentation import DEFINITION, SegmentationScorer
 from tespec.models import EventSwin, SegmentationModel
 from tespec.models.padding import padded_size
@@ -38,7 +40,10 @@ class SegmentationTask:
 
     def __init__(self, settings: Finetuning, root: Path) -> None:
         self._settings = settings
-        kind = DATASETS.get(settings.dataset)
+        labels = settings.batch_size * min(settings.labels_per_chunk or settings.segments, settings.segments)
+        if labels < 2:
+            raise UserError("batch_size", "a step has a single label, and batch normalisation needs two", "give more")
+        kind = find_registered(DATASETS, settings.dataset, "dataset")
         arguments = {"splits": settings.splits, "classes": settings.classes, "window_ms": settings.window_ms}
         self.train: list[LabelledRecording] = kind(root, "train", **arguments).recordings
         self.test: list[LabelledRecording] = kind(root, "test", **arguments).recordings

@@ -1,0 +1,73 @@
+"""Which values settings may have, checked before anything is read or built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tespec.errors import UserError
+
+ABOVE_ZERO, FROM_ZERO, SHARE, FACTOR = (
+    (0.0, False, math.inf),
+    (0.0, True, math.inf),
+    (0.0, True, 1.0),
+    (1.0, True, math.inf),
+)
+
+# Setting: lowest value, whether it is allowed itself, and highest value.
+RANGES = {
+    "augmentation.flip": SHARE,
+    "augmentation.zoom": SHARE,
+    "augmentation.zoom_in": FACTOR,
+    "augmentation.zoom_in_share": SHARE,
+    "augmentation.zoom_out": FACTOR,
+    "head.dropout": SHARE,
+    "mask.ratio": SHARE,
+    "optimisation.clip_value": ABOVE_ZERO,
+    "optimisation.end_divisor": ABOVE_ZERO,
+    "optimisation.peak_lr": ABOVE_ZERO,
+    "optimisation.start_divisor": ABOVE_ZERO,
+    "optimisation.warmup_steps": FROM_ZERO,
+    "optimisation.weight_decay": FROM_ZERO,
+    "patch_eps": FROM_ZERO,
+    "random_share": SHARE,
+    "target.alpha": FROM_ZERO,
+    "target.contrast": ABOVE_ZERO,
+    "target.norm_events": ABOVE_ZERO,
+    "visible_weight": FROM_ZERO,
+    "window_ms": ABOVE_ZERO,
+}
+CHOICES = {
+    "downsample.keep": ("nearest", "all"),
+    "optimisation.optimizer": ("Adam", "AdamW"),
+    "optimisation.precision": ("auto", "fp32", "bf16", "fp16"),
+    "optimisation.schedule": ("linear", "cosine"),
+    "rule": ("edges", "rvt"),
+}
+
+
+def check_limits(facts: Mapping[str, Any], prefix: str = "") -> None:
+    """Refuse nested settings that are out of range or not among the choices.
+
+    Raises:
+        UserError: names the setting, its value and what it may be.
+    """
+    for key, value in facts.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            check_limits(value, f"{name}.")
+        elif name in CHOICES and value not in CHOICES[name]:
+            raise UserError(name, f"unknown value {value!r}", f"choose from {', '.join(CHOICES[name])}")
+        elif name in RANGES and value is not None:
+            for number in value if isinstance(value, list) else [value]:
+                _check_range(name, number)
+
+
+def _check_range(name: str, number: float) -> None:
+    lowest, included, highest = RANGES[name]
+    inside = lowest <= number <= highest and math.isfinite(number) and (included or number != lowest)
+    if not inside:
+        start = f"from {lowest:g}" if included else f"above {lowest:g}"
+        end = "" if math.isinf(highest) else f" to {highest:g}"
+        raise UserError(name, f"{number:g} is out of range", f"give a number {start}{end}")
