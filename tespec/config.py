@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import typing
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -131,6 +132,9 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
     accepted = inner or (hint,)
     if float in accepted and type(value) is int:
         value = float(value)
+    if float in accepted and isinstance(value, str) and str not in accepted:
+        with suppress(ValueError):  # YAML 1.1 takes 1e-3 for a text
+            value = float(value)
     if isinstance(value, bool) and bool in accepted:
         return value
     if isinstance(value, bool):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -38,9 +39,11 @@ def _import_file(file: Path) -> None:
     if specification is None or specification.loader is None:
         raise UserError(file, "not a Python file", "give a file that ends in .py")
     module = importlib.util.module_from_spec(specification)
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
     try:
         specification.loader.exec_module(module)
     except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
+        del sys.modules[module.__name__]
         raise UserError(file, f"cannot be imported ({error})", "mend the file") from error
 
 

@@ -106,3 +106,9 @@ def test_limits_name_settings_that_exist():
 def flat(facts, prefix=""):
     for key, value in facts.items():
         yield from flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
+
+
+@pytest.mark.parametrize("number", ["1e-3", "0.001", "1.0e-3"])
+def test_numbers_are_read_as_people_write_them(number):
+    settings = finetuning_settings("ddd17", "recurrent", "sample", [f"optimisation.peak_lr={number}"])
+    assert settings.optimisation.peak_lr == 0.001

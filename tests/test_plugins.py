@@ -5,6 +5,10 @@ from tespec.plugins import find_method, register_methods
 from tespec.registry import METHODS
 
 PLUGIN = '''
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 from tespec.method import Method
 from tespec.registry import METHODS
 
@@ -13,6 +17,11 @@ class FromAFile(Method):
     """A method in one file."""
 
     title = "From a file"
+
+
+@dataclass
+class Options:
+    size: int = 3
 '''
 
 

@@ -112,7 +112,7 @@ def new_record(
         seed=seed,
         config=config,
         data_fingerprint=data_fingerprint,
-        weights_sha256=weights.get("sha256", "") if kind == "evaluation" else "",
+        weights_sha256=weights.get("start_sha256", weights.get("sha256", "")) if kind == "evaluation" else "",
     )
     record = {
         "schema": SCHEMA,

@@ -12,18 +12,18 @@ from tespec.events.readers.ddd17 import EVENTS, TIMES
 SAMPLED = 1 << 16  # bytes hashed at the head and at the tail of each file
 
 
-def fingerprint(recordings: Sequence[Recording]) -> str:
+def fingerprint(*splits: Sequence[Recording]) -> str:
     """Twelve hexadecimal digits of SHA-256 over what is used of the recordings.
 
-    For each recording: its name, its number of windows, the part of the sensor that is used, and of each file of its
-    events the name, the size, and the first and last 64 kB; for each label its time, the CRC-32 of its mask, and the
-    camera's speed. Where the files lie, whether masks are zipped, and what else lies beside them does not count.
-    Events are not read whole, so that it takes seconds at most; a change in the middle of their files that keeps the
-    size goes unseen.
+    For each recording: the place of its split among the arguments, its name, its number of windows, the part of the
+    sensor that is used, and of each file of its events the name, the size, and the first and last 64 kB; for each
+    label its time, the CRC-32 of its mask, and the camera's speed. Where the files lie, whether masks are zipped, and
+    what else lies beside them does not count. Events are not read whole, so that it takes seconds at most; a change in
+    the middle of their files that keeps the size goes unseen.
     """
     digest = hashlib.sha256()
-    for recording in recordings:
-        digest.update(f"{recording.name}|{len(recording)}|{recording.region}\n".encode())
+    for number, recording in ((number, recording) for number, split in enumerate(splits) for recording in split):
+        digest.update(f"{number}|{recording.name}|{len(recording)}|{recording.region}\n".encode())
         for path in _event_files(recording.path):
             size = path.stat().st_size
             digest.update(f"{path.name}|{size}\n".encode())

@@ -17,10 +17,10 @@ from tespec.settings import Finetuning
 from tespec.training.data import Data, sibling
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.pretrain import pretrain
-from tespec.training.runs import Setup, check_places, say, train
+from tespec.training.runs import Setup, check_places, clear, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.tasks import build_task
-from tespec.weights.files import write_weights
+from tespec.weights.files import state_sha256, write_weights
 
 WEIGHTS = "model.safetensors"
 
@@ -63,8 +63,10 @@ def finetune(
     seed_everything(derive(seed, "model"))
     model = task.model()
     weights = method.initialise(model.backbone, checkpoint, seed)
+    # Whatever the method did to it, the backbone training starts from is part of the result's identity.
+    start = state_sha256(model.backbone.state_dict())
     facts = as_facts(settings)
-    data_fingerprint = fingerprint(task.recordings)
+    data_fingerprint = fingerprint(*task.splits)
     key: dict[str, Any] = {
         "kind": "evaluation",
         "method": name,
@@ -74,7 +76,7 @@ def finetune(
         "seed": seed,
         "config": facts,
         "data_fingerprint": data_fingerprint,
-        "weights_sha256": weights.sha256,
+        "weights_sha256": start,
     }
     run = record_name("evaluation", name, settings.task, settings.arch, seed, identity(**key))
     known = find_record(setup.results / "runs", run)
@@ -102,13 +104,14 @@ def finetune(
         groups=evaluation.groups,
         recordings=evaluation.recordings,
         classes=evaluation.classes,
-        weights=weights.facts(),
+        weights=weights.facts() | {"start_sha256": start},
         command=setup.command,
         environment=environment(device=describe(device)),
         time={"train": trained.seconds, "evaluate": evaluation.seconds, "total": time.monotonic() - began},
         curve=trained.curve,
     )
     write_record(record, setup.results / "runs")
+    clear(setup, run)
     return record
 
 

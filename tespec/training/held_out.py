@@ -35,7 +35,7 @@ class HeldOut:
     Masks are the same for every run, so that losses of different seeds and methods compare.
 
     Attributes:
-        recordings: the first `RECORDINGS` of them are played, at most `CHUNKS` chunks each.
+        recordings: the first `RECORDINGS` that hold a chunk are played, at most `CHUNKS` chunks each.
         settings: of the pre-training.
         device: where the batches go.
     """
@@ -45,14 +45,18 @@ class HeldOut:
     device: torch.device
 
     def __len__(self) -> int:
-        return sum(self._chunks(recording) for recording in self.recordings[:RECORDINGS])
+        return sum(self._chunks(recording) for recording in self._played)
+
+    @property
+    def _played(self) -> list[Recording]:
+        return [recording for recording in self.recordings if self._chunks(recording)][:RECORDINGS]
 
     def _chunks(self, recording: Recording) -> int:
         return min(CHUNKS, len(recording) // self.settings.segments)
 
     def __iter__(self) -> Iterator[Chunk]:
         settings = self.settings
-        for number, recording in enumerate(self.recordings[:RECORDINGS]):
+        for number, recording in enumerate(self._played):
             region, unit = recording.region, settings.mask.unit
             rows, columns = -(-region.height // unit), -(-region.width // unit)
             for index in range(self._chunks(recording)):

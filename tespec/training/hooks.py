@@ -89,9 +89,9 @@ class CheckpointHook(Hook):
         self._stack.callback(signal.signal, signal.SIGINT, previous)
 
     def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
-        """Save if the last checkpoint is older than the interval, or a stop was asked for."""
+        """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
         last = loop.step == loop.settings.steps
-        if self._stop or (not last and time.monotonic() - self._last >= self._seconds):
+        if self._stop or last or time.monotonic() - self._last >= self._seconds:
             self._last = time.monotonic()
             content = {"run": self._run, "loop": loop.state_dict(), "curve": self._curve.state_dict()}
             path = save_checkpoint(self._folder, loop.step, content)

@@ -25,9 +25,9 @@ from tespec.training.data import Data
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.held_out import HeldOut, held_out_losses
 from tespec.training.moments import draw_held_out
-from tespec.training.runs import Setup, check_places, say, train
+from tespec.training.runs import Setup, check_places, clear, say, train
 from tespec.training.seeding import derive, seed_everything
-from tespec.weights.files import write_weights
+from tespec.weights.files import sha256_of, write_weights
 
 WEIGHTS = "backbone.safetensors"
 
@@ -73,7 +73,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     if max(map(len, division.held_out)) < settings.segments:
         raise UserError(data.root, f"nothing held out has {settings.segments} windows", "set fewer segments")
     facts = as_facts(settings)
-    data_fingerprint = fingerprint([*division.train, *division.held_out])
+    data_fingerprint = fingerprint(division.train, division.held_out)
     key: dict[str, Any] = {
         "kind": "pretraining",
         "method": name,
@@ -89,7 +89,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     weights = setup.runs / run / WEIGHTS
     picture = setup.results / "pictures" / f"{run}.png"
     known = find_record(setup.results / "runs", run)
-    if known is not None and weights.is_file() and not setup.overwrite:
+    if known is not None and not setup.overwrite and _is_whole(weights, known["weights"]["sha256"]):
         say(f"{run} is complete already (--overwrite computes it again)")
         return Pretrained(weights, known["metrics"], picture)
 
@@ -134,7 +134,17 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         curve=trained.curve,
     )
     write_record(record, setup.results / "runs")
+    clear(setup, run)
     return Pretrained(weights, metrics, picture)
+
+
+def _is_whole(weights: Path, sha256: str) -> bool:
+    if not weights.is_file():
+        return False
+    if sha256_of(weights) == sha256:
+        return True
+    say(f"{weights}: not the file its record names, computed again")
+    return False
 
 
 def build_objective(settings: Pretraining, size: tuple[int, int]) -> Any:

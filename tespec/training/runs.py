@@ -83,6 +83,9 @@ def train(
 ) -> Trained:
     """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from them if asked to.
 
+    The checkpoint of the last step stays until `clear` is called, so that what comes after the training can fail
+    without losing it.
+
     Args:
         model: has `.loss(batch, state)`.
         steps: item k is the batch of step k.
@@ -115,9 +118,13 @@ def train(
         say(f"{folder}: an unfinished run is started again from its first step (--resume goes on)")
     began = time.monotonic()
     loop.run()
-    for path in checkpoints(folder):
-        path.unlink()
     return Trained(curve.curve, time.monotonic() - began)
+
+
+def clear(setup: Setup, run: str) -> None:
+    """Remove a run's checkpoints once its record is written."""
+    for path in checkpoints(setup.runs / run):
+        path.unlink(missing_ok=True)
 
 
 def _resume(loop: Loop, curve: CurveHook, folder: Path, run: str, device: torch.device) -> None:

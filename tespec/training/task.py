@@ -36,8 +36,8 @@ class Task(Protocol):
     """Data, model and scores of one kind of task; registered in `TASKS` and built with (settings, root)."""
 
     @property
-    def recordings(self) -> Sequence[Recording]:
-        """All recordings that are used."""
+    def splits(self) -> Sequence[Sequence[Recording]]:
+        """Recordings of each split, those trained on first."""
         ...
 
     def model(self) -> Any:

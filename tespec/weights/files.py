@@ -83,6 +83,15 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     return {name: value for name, value in content.items() if isinstance(value, Tensor)}
 
 
+def state_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the names, shapes and values of tensors, as hex; the same wherever they come from."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}\n".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, as hex."""
     digest = hashlib.sha256()

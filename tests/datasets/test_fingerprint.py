@@ -67,3 +67,9 @@ def test_of_unlabelled_recordings_the_reduction_counts(tiny_world):
     whole, again, half = (fingerprint(division.train) for division in divisions)
     assert whole == again != half
     assert fingerprint(divisions[0].held_out) != whole
+
+
+def test_moving_a_recording_to_another_split_changes_it(tiny_world):
+    first, second = Ddd17(tiny_world / "ddd17", "train", {}, CLASSES).recordings
+    assert fingerprint([first], [second]) != fingerprint([first, second], [])
+    assert fingerprint([first], [second]) != fingerprint([second], [first])

@@ -9,8 +9,11 @@ from tespec.plugins import find_method, register_methods
 from tespec.training.data import Data
 from tespec.training.finetune import finetune
 from tespec.training.hooks import CheckpointHook
+from tespec.training.loop import Loop
 from tespec.training.runs import Setup
 from tespec.training.tasks import build_task
+from tespec.training.tasks.segmentation import SegmentationTask
+from tespec.weights.report import WeightsReport
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
 FEW_PRETRAINING = ("optimisation.steps=2", "batch_size=2", "segments=2")
@@ -104,3 +107,30 @@ def test_real_data_needs_a_checkpoint(tiny_world, tmp_path):
     settings = finetuning_settings("ddd17", "recurrent", "sample", FEW)
     with pytest.raises(UserError, match=r"--method tespec: needs pre-trained weights; give --checkpoint FILE"):
         finetune("tespec", find_method("tespec"), settings, Data(tiny_world / "ddd17", "ddd17"), None, 0, setup)
+
+
+def test_what_fails_after_the_training_does_not_lose_it(straight, tiny_world, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise UserError("a mask", "is damaged", "copy it again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentationTask, "evaluate", fail)
+        with pytest.raises(UserError, match="is damaged"):
+            run(tiny_world, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "train_step", fail)
+        resumed = run(tiny_world, tmp_path, resume=True)
+    assert resumed["metrics"] == straight[1]["metrics"]
+    assert [path.name for path in (tmp_path / "runs" / resumed["name"]).iterdir()] == ["model.safetensors"]
+
+
+def test_another_start_of_the_same_method_is_another_result(straight, tiny_world, monkeypatch):
+    folder, record = straight
+
+    def zeros(method, backbone, checkpoint, seed):
+        for weight in backbone.parameters():
+            torch.nn.init.zeros_(weight)
+        return WeightsReport("zeros", "", 0, len(backbone.state_dict()))
+
+    monkeypatch.setattr(type(find_method("scratch")), "initialise", zeros)
+    assert run(tiny_world, folder)["id"] != record["id"]

@@ -108,3 +108,11 @@ def test_recordings_shorter_than_a_chunk_are_refused(tiny_world, tmp_path):
     with pytest.raises(UserError, match="set fewer segments"):
         run(tiny_world, tmp_path, settings=dataclasses.replace(SETTINGS, segments=1000))
     assert not (tmp_path / "results").exists()
+
+
+def test_weights_that_are_not_those_of_the_record_are_made_again(tiny_world, tmp_path, capsys):
+    result = run(tiny_world, tmp_path)
+    whole = result.weights.read_bytes()
+    result.weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert run(tiny_world, tmp_path).weights.read_bytes() == whole
+    assert "not the file its record names, computed again" in capsys.readouterr().err

@@ -49,9 +49,9 @@ class SegmentationTask:
         self.test: list[LabelledRecording] = kind(root, "test", **arguments).recordings
 
     @property
-    def recordings(self) -> list[LabelledRecording]:
-        """All recordings that are used."""
-        return [*self.train, *self.test]
+    def splits(self) -> tuple[list[LabelledRecording], list[LabelledRecording]]:
+        """Recordings trained on, and those evaluated."""
+        return self.train, self.test
 
     def model(self) -> SegmentationModel:
         """A fresh backbone with a fresh head."""
