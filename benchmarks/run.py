@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
 from benchmarks.cli import Parser, run
+from tespec.errors import UserError
 
 if TYPE_CHECKING:
     from tespec.comparison.records import Record
@@ -68,6 +69,8 @@ def run_cell(options: argparse.Namespace) -> None:
 
     method = find_method(options.method)
     settings, recipe, data = resolve(options)
+    if recipe and (method.recipe is None or options.checkpoint):
+        raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
     setup = setup_of(options, "run.py")
     print_result(finetune(options.method, method, settings, data, options.checkpoint, options.seed, setup, recipe))
 

@@ -25,7 +25,7 @@ POINTS_ON_CURVE = 200
 
 @dataclass(frozen=True)
 class Setup:
-    """How runs are carried out; nothing here changes a result.
+    """How runs are carried out; on a CPU nothing here changes a result.
 
     Attributes:
         results: folder of records, tables and pictures.

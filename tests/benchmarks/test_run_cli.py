@@ -219,6 +219,13 @@ def test_dry_run_of_a_pretraining(call, tiny_world, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_settings_of_a_pretraining_that_is_not_done_are_refused(call, tiny_world, tmp_path):
+    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17"]
+    code, _, err = call(run_cli, *arguments, "--set", "pretraining.batch_size=3", *places(tmp_path))
+    message = "error: --set pretraining.batch_size=3: this run does no pre-training; leave it out\n"
+    assert (code, err) == (2, message)
+
+
 def test_scratch_takes_no_checkpoint(call, tiny_world, tmp_path):
     arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--checkpoint", "x.pth"]
     code, _, err = call(run_cli, *arguments, *places(tmp_path))
