@@ -19,8 +19,8 @@ INTERRUPTED = 130
 def run(main: Callable[[], None]) -> int:
     """Run a command line and return its exit code: 0, 2 after a user's mistake, 130 after an interruption.
 
-    A `UserError` becomes one line `error: ...` on stderr. Other exceptions are defects of the harness and pass through.
-    Signs that the terminal cannot show are replaced.
+    A `UserError`, or an `OSError` that names a file, becomes one line `error: ...` on stderr. Other exceptions are
+    defects of the harness and pass through. Signs that the terminal cannot show are replaced.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -29,6 +29,11 @@ def run(main: Callable[[], None]) -> int:
         main()
     except UserError as error:
         _say(f"error: {one_line(str(error))}")
+        return MISTAKE
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _say(f"error: {error.filename}: {error.strerror}; name another place or mend this one")
         return MISTAKE
     except KeyboardInterrupt as interruption:
         if message := one_line(str(interruption)):

@@ -60,6 +60,8 @@ def finetune(
     task = build_task(settings, data.root)
     if checkpoint is None and method.recipe is not None:
         checkpoint = _pretrained(name, method, settings, data, seed, setup, pretraining_changes)
+    if checkpoint is None and method.pretraining_data != "-":
+        raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
     seed_everything(derive(seed, "model"))
     model = task.model()
     weights = method.initialise(model.backbone, checkpoint, seed)

@@ -7,6 +7,7 @@ import torch
 
 from benchmarks import pretrain as pretrain_cli
 from benchmarks import run as run_cli
+from benchmarks import tables as tables_cli
 from benchmarks.cli import run
 from tespec.models import EventSwin
 from tespec.paths import REPOSITORY
@@ -185,6 +186,14 @@ def test_settings_that_cannot_be_carried_out_are_named(call, tiny_world, tmp_pat
     assert message in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_folder_that_is_a_file_is_named(call, tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    code, _, err = call(tables_cli, "--results", tmp_path, "--out", file)
+    assert code == 2
+    assert err.splitlines()[-1].startswith(f"error: {file}: ")
 
 
 def test_a_step_with_a_single_label_is_refused(call, tiny_world, tmp_path):

@@ -101,6 +101,13 @@ def test_weights_of_another_width_are_refused_before_training(tiny_world, tmp_pa
     assert not (tmp_path / "results").exists()
 
 
+def test_a_pretrained_method_never_starts_at_random(tiny_world, tmp_path, monkeypatch):
+    register_methods()
+    monkeypatch.setattr(type(find_method("tespec")), "recipe", None)
+    with pytest.raises(UserError, match=r"--method tespec: is pre-trained on 1Mpx; give --checkpoint FILE"):
+        run(tiny_world, tmp_path, method="tespec")
+
+
 def test_real_data_needs_a_checkpoint(tiny_world, tmp_path):
     register_methods()
     setup = Setup(tmp_path / "results", tmp_path / "runs", "cpu", 0, False, False, "python x")
