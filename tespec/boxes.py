@@ -1,0 +1,47 @@
+"""Objects of one frame as corner boxes: what datasets give, models predict and scores compare."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Boxes(NamedTuple):
+    """Boxes of one frame.
+
+    Attributes:
+        corners: (N, 4) float32 left, top, right, bottom in px of the histogram; pixel edges, so that a box of width w
+            has right - left == w.
+        label: (N,) int64 class.
+        score: (N,) float32 confidence in [0, 1]; 1 for ground truth.
+    """
+
+    corners: NDArray[np.float32]
+    label: NDArray[np.int64]
+    score: NDArray[np.float32]
+
+    def keep(self, kept: NDArray[np.bool_] | NDArray[np.integer]) -> Boxes:
+        """The boxes of a mask (N,) or of indices, in that order."""
+        return Boxes(*(column[kept] for column in self))
+
+    @property
+    def size(self) -> NDArray[np.float32]:
+        """(N, 2) float32 width and height in px."""
+        return self.corners[:, 2:] - self.corners[:, :2]
+
+
+def make_boxes(
+    corners: NDArray[np.floating], label: NDArray[np.integer], score: NDArray[np.floating] | None = None
+) -> Boxes:
+    """Boxes of plain arrays, in the dtypes of `Boxes`; ground truth where no scores are given.
+
+    Raises:
+        ValueError: lengths differ, or corners are not (N, 4).
+    """
+    given = np.ones(len(label), np.float32) if score is None else np.asarray(score, np.float32)
+    boxes = Boxes(np.asarray(corners, np.float32).reshape(-1, 4), np.asarray(label, np.int64), given)
+    if not len(boxes.corners) == len(boxes.label) == len(boxes.score):
+        raise ValueError(f"{len(boxes.corners)} corners, {len(boxes.label)} labels and {len(boxes.score)} scores")
+    return boxes
