@@ -78,7 +78,7 @@ def run_cell(options: argparse.Namespace) -> None:
 def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Finetuning, tuple[str, ...], Data]:
     """Settings of the cell, changes to its pre-training, and its data; where the sample world is made in `worlds`."""
     from tespec.config import finetuning_settings
-    from tespec.training.data import find_data
+    from tespec.training.data import find_data, settings_of
     from tespec.training.runs import say
 
     prefix = "pretraining."
@@ -89,7 +89,7 @@ def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Fi
     data = find_data(options.task, options.data, worlds)
     if data.notice:
         say(data.notice)
-    return finetuning_settings(options.task, options.arch, options.profile or data.profile, own), recipe, data
+    return settings_of(data, options.task, options.arch, options.profile, own), recipe, data
 
 
 def print_list() -> None:

@@ -22,9 +22,9 @@ class Boxes(NamedTuple):
     label: NDArray[np.int64]
     score: NDArray[np.float32]
 
-    def keep(self, kept: NDArray[np.bool_] | NDArray[np.integer]) -> Boxes:
+    def keep(self, kept: NDArray[np.generic]) -> Boxes:
         """The boxes of a mask (N,) or of indices, in that order."""
-        return Boxes(*(column[kept] for column in self))
+        return Boxes(self.corners[kept], self.label[kept], self.score[kept])
 
     @property
     def size(self) -> NDArray[np.float32]:

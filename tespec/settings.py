@@ -36,11 +36,12 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
-class Head:
-    """Width and dropout of the task head."""
+class Downsample:
+    """Spatial reduction of event coordinates; `factor` "auto" reduces to at most `to_width` px."""
 
-    channels: int
-    dropout: float
+    factor: int | str
+    keep: str
+    to_width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,11 @@ class Finetuning:
     dataset: str
     splits: dict[str, tuple[str, ...]]
     classes: tuple[str, ...]
+    protocol: dict[str, Any]
+    downsample: Downsample
     bins: int
     rule: str
-    head: Head
+    head: dict[str, Any]
     optimisation: Optimisation
     augmentation: Augmentation
     batch_size: int
@@ -74,15 +77,6 @@ class Finetuning:
     def recurrent(self) -> bool:
         """Whether the backbone has ConvLSTMs."""
         return self.arch == "recurrent"
-
-
-@dataclass(frozen=True)
-class Downsample:
-    """Spatial reduction of event coordinates; `factor` "auto" reduces to at most `to_width` px."""
-
-    factor: int | str
-    keep: str
-    to_width: int | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +112,7 @@ class Pretraining:
     downsample: Downsample
     mask: Mask
     target: Target
+    random_share: float
     decoder: dict[str, Any]
     patch_norm: bool
     patch_eps: float

@@ -1,9 +1,10 @@
 import pytest
 
-from tespec.config import as_facts, finetuning_settings, merge, names, pretraining_settings
+from tespec.config import as_facts, finetuning_settings, names, pretraining_settings
 from tespec.errors import UserError
 from tespec.limits import CHOICES, RANGES
 from tespec.settings import ARCHITECTURES
+from tespec.typed import merge
 
 
 def test_paper_segmentation_settings_are_those_of_the_appendix():
@@ -66,7 +67,7 @@ def test_facts_are_plain_and_keep_every_setting():
         ("batch_size=0", "batch_size: 0 is too small"),
         ("optimisation.steps=-1", "optimisation, steps: -1 is too small"),
         ("random_share=true", "random_share: True has the wrong type"),
-        ("head=3", "head: 3 is not a group of settings"),
+        ("head=3", "head: 3 is not a mapping"),
         ("augmentation.zoom_in=[1]", "zoom_in: \\[1\\] is not a list of the right length"),
         ("head.dropout=2", r"head\.dropout: 2 is out of range; give a number from 0 to 1"),
         ("optimisation.peak_lr=0", r"optimisation\.peak_lr: 0 is out of range; give a number above 0"),
@@ -112,3 +113,12 @@ def flat(facts, prefix=""):
 def test_numbers_are_read_as_people_write_them(number):
     settings = finetuning_settings("ddd17", "recurrent", "sample", [f"optimisation.peak_lr={number}"])
     assert settings.optimisation.peak_lr == 0.001
+
+
+def test_what_the_data_says_wins_over_the_config_and_the_user_over_both():
+    of_data = {"splits": {"train": ["a"], "test": ["b"]}, "protocol": {"rows": 64}}
+    settings = finetuning_settings("ddd17", "recurrent", "sample", [], of_data)
+    assert settings.splits == {"train": ("a",), "test": ("b",)}
+    assert settings.protocol["rows"] == 64
+    own = finetuning_settings("ddd17", "recurrent", "sample", ["protocol.rows=32"], of_data)
+    assert own.protocol["rows"] == 32

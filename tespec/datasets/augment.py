@@ -7,16 +7,27 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.boxes import Boxes
 from tespec.settings import Augmentation
 
 OUTSIDE = -1
+SMALLEST = 1.0  # px; what is left of a box after zooming in, along each side
 
 
 class Maps(NamedTuple):
-    """Source row (H,) and source column (W,) of each row and column of the result; -1 lies outside of the image."""
+    """How an image is seen.
+
+    Attributes:
+        rows: (H,) source row of each row of the result; -1 lies outside of the image.
+        columns: (W,) source column of each column, likewise.
+        scale: by which rows and columns are enlarged; negative where they are flipped.
+        shift: where, after that, the source's upper and left edge lie in px.
+    """
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
+    scale: tuple[float, float] = (1.0, 1.0)
+    shift: tuple[float, float] = (0.0, 0.0)
 
 
 def draw_maps(generator: np.random.Generator, settings: Augmentation, height: int, width: int) -> Maps:
@@ -26,29 +37,40 @@ def draw_maps(generator: np.random.Generator, settings: Augmentation, height: in
     of its size, at a random place. Pixels are picked by the nearest-exact rule.
     """
     flip = generator.random() < settings.flip
-    rows, columns = np.arange(height), np.arange(width)
+    rows, columns = _Axis(np.arange(height), 1.0, 0.0), _Axis(np.arange(width), 1.0, 0.0)
     if generator.random() < settings.zoom:
         inward = generator.random() < settings.zoom_in_share
         factor = generator.uniform(*(settings.zoom_in if inward else settings.zoom_out))
         zoom = _zoom_in if inward else _zoom_out
         rows, columns = zoom(height, factor, generator.random()), zoom(width, factor, generator.random())
-    return Maps(rows, columns[::-1] if flip else columns)
+    if flip:
+        columns = _Axis(columns.indices[::-1], -columns.scale, width - columns.shift)
+    return Maps(rows.indices, columns.indices, (rows.scale, columns.scale), (rows.shift, columns.shift))
 
 
-def _zoom_in(side: int, factor: float, place: float) -> NDArray[np.int64]:
+class _Axis(NamedTuple):
+    """One side of a map: source indices, and scale and shift of the edges between pixels."""
+
+    indices: NDArray[np.int64]
+    scale: float
+    shift: float
+
+
+def _zoom_in(side: int, factor: float, place: float) -> _Axis:
     start = place * (side - side / factor)
-    return np.minimum((start + (np.arange(side) + 0.5) / factor).astype(np.int64), side - 1)
+    indices = np.minimum((start + (np.arange(side) + 0.5) / factor).astype(np.int64), side - 1)
+    return _Axis(indices, factor, -start * factor)
 
 
-def _zoom_out(side: int, factor: float, place: float) -> NDArray[np.int64]:
+def _zoom_out(side: int, factor: float, place: float) -> _Axis:
     small = round(side / factor)
     start = round(place * (side - small))
     indices = np.full(side, OUTSIDE, np.int64)
     indices[start : start + small] = ((np.arange(small) + 0.5) * side / small).astype(np.int64)
-    return indices
+    return _Axis(indices, small / side, float(start))
 
 
-def apply_maps(image: NDArray[Any], maps: Maps, outside: int) -> NDArray[Any]:
+def apply_maps(image: NDArray[Any], maps: Maps, outside: float) -> NDArray[Any]:
     """Image (..., H, W) seen through the maps; pixels from outside of it get the value `outside`.
 
     Where nothing changes, the image itself is returned.
@@ -61,3 +83,16 @@ def apply_maps(image: NDArray[Any], maps: Maps, outside: int) -> NDArray[Any]:
         seen = seen.take(places, axis=axis)
         seen.swapaxes(axis, -1)[..., places == OUTSIDE] = outside
     return seen
+
+
+def move_boxes(boxes: Boxes, maps: Maps) -> Boxes:
+    """Boxes where the maps show them, clipped to the image; those of which less than a pixel is left are dropped."""
+    height, width = len(maps.rows), len(maps.columns)
+    scale = np.array([maps.scale[1], maps.scale[0]] * 2)
+    shift = np.array([maps.shift[1], maps.shift[0]] * 2)
+    moved = boxes.corners * scale + shift
+    # A flip exchanges left and right.
+    left_top, right_bottom = np.minimum(moved[:, :2], moved[:, 2:]), np.maximum(moved[:, :2], moved[:, 2:])
+    corners = np.clip(np.concatenate([left_top, right_bottom], axis=1), 0, (width, height, width, height))
+    seen = boxes._replace(corners=corners.astype(np.float32))
+    return seen.keep(np.all(seen.size >= SMALLEST, axis=1))

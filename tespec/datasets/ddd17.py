@@ -2,80 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.datasets.description import read_description
+from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.masks import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.windows import Windows, windows_of_length, windows_since_last
+from tespec.datasets.sources import EventSource
 from tespec.errors import UserError
-from tespec.events.readers.ddd17 import EVENTS, image_index, open_ddd17
+from tespec.events.readers.ddd17 import EVENTS, image_index
 from tespec.events.spatial import Region
 from tespec.registry import DATASETS
 
-LABEL_ROWS = 200  # px; the 60 rows below show the car's bonnet
 MASK_PLACES = ("segmentation_masks.zip", "segmentation_masks")
 SPEED = "ego_speed.npy"
 
 
+@dataclass(frozen=True)
+class Ddd17Protocol:
+    """What is scored: the upper `rows` of the sensor, below which the car's bonnet shows."""
+
+    rows: int
+
+
 @DATASETS.register_module()
-class Ddd17:
-    """Recordings of one split, each window ending at a mask.
+class Ddd17(LabelledDataset):
+    """DDD17; see `LabelledDataset`.
 
-    The mask numbered n belongs to image n - 1 and has its time. Window i holds all events since the mask before (so
-    that events add up where masks are missing), that of the first mask those since the image before; or each holds the
-    last `window_ms` before its mask. Every mask is used.
-
-    Args:
-        root: folder of the archive, or the one above that holds it as `data`; a `dataset.json` in it names other label
-            rows and splits than the official ones.
-        split: "train" or "test".
-        splits: recording folders of each split, by name.
-        classes: names of the classes.
-        window_ms: length of the windows in ms; None for all events since the mask before.
-
-    Attributes:
-        recordings: those of the split, in the order of `splits`.
-
-    Raises:
-        UserError: the root, a recording of the split, or a part of one is missing or does not fit.
+    The mask numbered n belongs to image n - 1 and has its time. Events add up where masks are missing; the events of
+    the first mask are those since the image before it. Every mask is used.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        split: str,
-        splits: Mapping[str, Sequence[str]],
-        classes: Sequence[str],
-        window_ms: float | None = None,
-    ) -> None:
-        if not root.is_dir():
-            raise UserError(root, "no such folder", "give the folder of the DDD17 archive (its dir* folders)")
+    title = "DDD17"
+    protocol_type = Ddd17Protocol
+    protocol: Ddd17Protocol
+
+    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         if not any(root.glob("dir*")) and (root / "data").is_dir():
             root = root / "data"
-        description = read_description(root)
-        names = (description.splits or splits).get(split, ())
-        if not names:
-            raise UserError(root, f"no recordings are named for split {split}", "name them in the settings' splits")
-        for name in names:
-            if not (root / name).is_dir():
-                raise UserError(root / name, f"recording of the {split} split is missing", "copy it into the archive")
-        if description.classes not in (None, tuple(classes)):
-            said = ", ".join(description.classes or ())
-            raise UserError(root, f"its classes are {said}, not {', '.join(classes)}", "name the same in the settings")
-        self._label_rows = description.label_rows or LABEL_ROWS
-        self._classes = tuple(classes)
-        self._window_ms = window_ms
-        self.recordings = [self._open(root / name) for name in names]
+        super().__init__(root, *arguments, **named)
+        if self.downsample.factor != 1:
+            raise UserError("downsample.factor", "masks are not downsampled", "set it to 1")
+        self.layout = "archive of the ESS authors (uzh-rpg/ess), a folder for each recording"
 
-    def _open(self, folder: Path) -> LabelledRecording:
-        stream = open_ddd17(folder)
-        if self._label_rows > stream.height:
-            what = f"has {stream.height} rows, of which {self._label_rows} cannot carry labels"
+    def files(self, split: str) -> list[RecordingFiles]:
+        """What each recording of a split consists of."""
+        found = []
+        for name in self.names(split):
+            folder = self.root / name
+            if not folder.is_dir():
+                raise UserError(folder, f"recording of the {split} split is missing", "copy it into the archive")
+            beside = [folder / part for part in ("index", *MASK_PLACES, SPEED) if (folder / part).exists()]
+            found.append(RecordingFiles(name, split, EventSource(folder), tuple(beside)))
+        return found
+
+    def open(self, files: RecordingFiles) -> LabelledRecording:
+        """One recording with its masks."""
+        folder, stream, rows = files.source.path, files.source.stream, self.protocol.rows
+        if rows > stream.height:
+            what = f"has {stream.height} rows, of which {rows} cannot carry labels"
             raise UserError(folder, what, "name the sensor's size in dataset.json")
         image_times, event_index = image_index(folder)
         place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)
@@ -97,21 +86,21 @@ class Ddd17:
         if needed > stream.count:
             what = f"truncated: {stream.count} events, the masks need {needed}"
             raise UserError(folder / EVENTS, what, "copy the events' files again")
-        region = Region(self._label_rows, stream.width)
+        windows, labelled = self.rule.apply(times, int(start))
         speed = _speed(folder, len(image_times))
         return LabelledRecording(
-            name=folder.name,
-            path=folder,
-            region=region,
-            windows=self._windows(times, int(start)),
-            labels=MaskFiles(place, tuple(masks.values()), region.height, region.width, len(self._classes)),
+            name=files.name,
+            source=files.source,
+            region=Region(rows, stream.width),
+            windows=windows,
+            labels=MaskFiles(place, tuple(masks.values()), rows, stream.width, len(self.classes)),
+            labelled=labelled,
             ego_speed=None if speed is None else speed[images],
         )
 
-    def _windows(self, times: NDArray[np.int64], start: int) -> Windows:
-        if self._window_ms is None:
-            return windows_since_last(times, start)
-        return windows_of_length(times, round(self._window_ms * 1000))
+    def describe(self) -> dict[str, str]:
+        """The protocol in words."""
+        return super().describe() | {"labels": f"every mask, {self.protocol.rows} rows"}
 
 
 def _speed(folder: Path, images: int) -> NDArray[np.float32] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tespec.errors import UserError
 
@@ -26,6 +27,15 @@ class Description:
     classes: tuple[str, ...] | None = None
     label_rows: int | None = None
     data: str = ""
+
+    def overrides(self) -> dict[str, Any]:
+        """Settings of a task that follow from the data: they win over its config, and the user's over them."""
+        settings: dict[str, Any] = {}
+        if self.splits:
+            settings["splits"] = {split: list(names) for split, names in self.splits.items()}
+        if self.label_rows is not None:
+            settings["protocol"] = {"rows": self.label_rows}
+        return settings
 
 
 def read_description(root: Path) -> Description:

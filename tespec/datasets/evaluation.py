@@ -38,6 +38,7 @@ def evaluation_batches(
     rule: str,
     *,
     stateful: bool = True,
+    part: tuple[int, int] = (0, 1),
 ) -> Iterator[EvaluationBatch]:
     """Every label of every recording exactly once, in batches of `lanes` times `segments` windows at most.
 
@@ -52,6 +53,7 @@ def evaluation_batches(
         stateful: whether recordings are played in order, each on one lane, whose state starts afresh with it and is
             carried to its end. If not, windows stand alone: they are dealt to the lanes one after the other, and every
             state is fresh.
+        part: which process of how many; each plays every so manieth lane, and all together every label once.
     """
     chunks = [
         [(index, first) for first in range(0, len(recording), segments)] for index, recording in enumerate(recordings)
@@ -64,8 +66,9 @@ def evaluation_batches(
     else:
         flat = [chunk for each in chunks for chunk in each]
         programme = [flat[lane::lanes] for lane in range(min(lanes, len(flat)))]
+    programme = programme[part[0] :: part[1]]
     height, width = recordings[0].region.height, recordings[0].region.width
-    for step in range(max(map(len, programme))):
+    for step in range(max(map(len, programme), default=0)):
         histograms = np.zeros((len(programme), segments, 2 * bins, height, width), np.uint8)
         fresh, frames = np.full(len(programme), not stateful), []
         for lane, playlist in enumerate(programme):
@@ -75,5 +78,8 @@ def evaluation_batches(
             count = min(segments, len(recordings[index]) - first)
             histograms[lane, :count] = recordings[index].histograms(first, count, bins, rule)
             fresh[lane] |= first == 0
-            frames += [Frame(lane, segment, index, first + segment) for segment in range(count)]
+            frames += [
+                Frame(lane, int(recordings[index].labelled[label]) - first, index, label)
+                for label in recordings[index].labels_in(first, count)
+            ]
         yield EvaluationBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), frames)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.events.readers.ddd17 import EVENTS, TIMES
 
 SAMPLED = 1 << 16  # bytes hashed at the head and at the tail of each file
 
@@ -24,7 +22,7 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
     digest = hashlib.sha256()
     for number, recording in ((number, recording) for number, split in enumerate(splits) for recording in split):
         digest.update(f"{number}|{recording.name}|{len(recording)}|{recording.region}\n".encode())
-        for path in _event_files(recording.path):
+        for path in recording.source.files:
             size = path.stat().st_size
             digest.update(f"{path.name}|{size}\n".encode())
             with path.open("rb") as file:
@@ -36,11 +34,3 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
             digest.update(repr(recording.labels.checksums()).encode())
             digest.update(b"" if recording.ego_speed is None else recording.ego_speed.tobytes())
     return digest.hexdigest()[:12]
-
-
-def _event_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if (path / EVENTS).is_file():
-        return [path / EVENTS, path / TIMES]
-    return sorted(file for file in path.iterdir() if file.is_file())

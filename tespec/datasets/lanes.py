@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Slot(NamedTuple):
@@ -41,6 +42,7 @@ class Lanes:
         seed: the run's seed.
         random_share: share of the lanes, rounded to whole lanes, that play random chunks with a fresh state at each
             step instead of streams (RVT's mixed sampling).
+        ends: of each recording the windows, rising, at which random chunks may end; None: any.
     """
 
     lengths: tuple[int, ...]
@@ -48,15 +50,22 @@ class Lanes:
     count: int
     seed: int
     random_share: float = 0.0
+    ends: tuple[NDArray[np.int64], ...] | None = None
 
     @property
     def playable(self) -> bool:
         """Whether any recording holds a whole chunk."""
-        return max(self.lengths, default=0) >= self.segments
+        whole = max(self.lengths, default=0) >= self.segments
+        return whole and (not self.random_lanes or bool(self._random_chunks().any()))
+
+    @property
+    def random_lanes(self) -> int:
+        """Number of lanes that play random chunks: the first ones."""
+        return round(self.random_share * self.count)
 
     def slot(self, lane: int, step: int) -> Slot:
         """What `lane` plays at `step`."""
-        if lane < round(self.random_share * self.count):
+        if lane < self.random_lanes:
             return self._random_slot(lane, step)
         chunks = np.array(self.lengths, np.int64) // self.segments
         total = int(chunks.sum())
@@ -72,11 +81,21 @@ class Lanes:
 
     def _random_slot(self, lane: int, step: int) -> Slot:
         generator = self.generator("random", lane, step)
-        starts = np.maximum(np.array(self.lengths, np.int64) - self.segments + 1, 0)
-        ends = starts.cumsum()
+        counts = self._random_chunks()
+        ends = counts.cumsum()
         position = int(generator.integers(int(ends[-1])))
         recording = int(np.searchsorted(ends, position, side="right"))
-        return Slot(recording, position - int(ends[recording] - starts[recording]), step, True)
+        first = position - int(ends[recording] - counts[recording])
+        if self.ends is not None:
+            allowed = self.ends[recording]
+            first = int(allowed[len(allowed) - int(counts[recording]) + first]) - self.segments + 1
+        return Slot(recording, first, step, True)
+
+    def _random_chunks(self) -> NDArray[np.int64]:
+        """Number of random chunks that each recording has."""
+        if self.ends is None:
+            return np.maximum(np.array(self.lengths, np.int64) - self.segments + 1, 0)
+        return np.array([int((ends >= self.segments - 1).sum()) for ends in self.ends], np.int64)
 
     def generator(self, purpose: str, *numbers: int) -> np.random.Generator:
         """Random numbers for one purpose, a pure function of the seed, the purpose and the numbers."""
@@ -90,6 +109,18 @@ def serpentine(lengths: Sequence[int], lanes: int) -> list[list[int]]:
         turn, offset = divmod(place, lanes)
         dealt[offset if turn % 2 == 0 else lanes - 1 - offset].append(int(recording))
     return [lane for lane in dealt if lane]
+
+
+def share_of(count: int, part: tuple[int, int]) -> range:
+    """Which of `count` lanes process number part[0] of part[1] plays; all processes together play each once.
+
+    Raises:
+        ValueError: there is no such process.
+    """
+    number, processes = part
+    if not 0 <= number < processes:
+        raise ValueError(f"process {number} of {processes}")
+    return range(number * count // processes, (number + 1) * count // processes)
 
 
 def lengths_of(recordings: Sequence[Sized]) -> tuple[int, ...]:

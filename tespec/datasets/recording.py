@@ -1,26 +1,21 @@
-"""A recording as a sequence of windows; opened where it is used, so that workers open their own."""
+"""A recording as a sequence of windows, with or without labels."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.datasets.sources import Source
 from tespec.datasets.windows import Windows
-from tespec.events import EventStream, open_events
+from tespec.events import EventStream
 from tespec.events.spatial import Region
-from tespec.events.windows import window_histograms
 
-OPEN_RECORDINGS = 128
-
-
-@lru_cache(maxsize=OPEN_RECORDINGS)
-def _open(path: Path) -> EventStream:
-    return open_events(path)
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +24,13 @@ class Recording:
 
     Attributes:
         name: what records and messages call it.
-        path: what `open_events` opens.
+        source: where its histograms come from.
         region: part of the sensor that is used.
         windows: (N, 2) int64, first time and end of each window in us, end exclusive.
     """
 
     name: str
-    path: Path
+    source: Source
     region: Region
     windows: Windows
 
@@ -43,9 +38,14 @@ class Recording:
         return len(self.windows)
 
     @property
+    def path(self) -> Path:
+        """File or folder that messages name."""
+        return self.source.path
+
+    @property
     def stream(self) -> EventStream:
-        """The open recording; pickles of this object do not hold it."""
-        return _open(self.path)
+        """The open recording."""
+        return self.source.stream
 
     def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
         """Histograms (count, 2*bins, H, W) of the windows from `first` on.
@@ -53,35 +53,102 @@ class Recording:
         Raises:
             UserError: the events cannot be read.
         """
-        windows = self.windows[first : first + count]
-        return window_histograms(self.stream, windows, bins, rule=rule, region=self.region)
+        return self.source.histograms(self.windows[first : first + count], bins, rule, self.region)
 
 
-class Labels(Protocol):
-    """Segmentation masks of a recording."""
+class Labels(Protocol[T_co]):
+    """Labels of a recording, read when they are asked for.
 
-    def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        """(H, W) uint8 class of each pixel, 255 where there is none."""
+    What a label is depends on the task: a mask (H, W) uint8, 255 where there is none; a depth (H, W) float32 in m,
+    NaN where there is none; or `Boxes`. All are in px of the histograms.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> T_co:
+        """The label number `index`.
+
+        Raises:
+            UserError: it cannot be read.
+        """
         ...
 
     def checksums(self) -> list[int]:
-        """CRC-32 of each mask as it is stored."""
+        """CRC-32 of each label, whatever the layout it is stored in."""
         ...
+
+
+@dataclass(frozen=True)
+class LabelSlice:
+    """A run of labels of a recording."""
+
+    labels: Labels[Any]
+    first: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        """The label number `index` of the run."""
+        return self.labels[self.first + range(self.count)[index]]
+
+    def checksums(self) -> list[int]:
+        """CRC-32 of each label of the run."""
+        return self.labels.checksums()[self.first : self.first + self.count]
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledRecording(Recording):
-    """A recording whose window i ends at label i.
+    """A recording some of whose windows end at a label.
 
     Attributes:
-        labels: masks by index.
-        ego_speed: (N,) float32 speed of the camera in m/s at each label, where it is known.
+        labels: by index.
+        labelled: (K,) int64 window that each label stands at the end of, rising.
+        ego_speed: (K,) float32 speed of the camera in m/s at each label, where it is known.
     """
 
-    labels: Labels
+    labels: Labels[Any]
+    labelled: NDArray[np.int64]
     ego_speed: NDArray[np.float32] | None = None
 
     @property
     def label_times(self) -> NDArray[np.int64]:
-        """(N,) int64 time of each label in us."""
-        return self.windows[:, 1]
+        """(K,) int64 time of each label in us."""
+        return self.windows[self.labelled, 1]
+
+    def labels_in(self, first: int, count: int) -> range:
+        """Indices of the labels of `count` windows from `first` on."""
+        begin, end = np.searchsorted(self.labelled, (first, first + count)).tolist()
+        return range(begin, end)
+
+    def part(self, first: int, end: int) -> LabelledRecording:
+        """The windows from `first` to `end` (exclusive), with their labels."""
+        kept = self.labels_in(first, end - first)
+        return replace(
+            self,
+            windows=self.windows[first:end],
+            labels=LabelSlice(self.labels, kept.start, len(kept)),
+            labelled=self.labelled[kept.start : kept.stop] - first,
+            ego_speed=None if self.ego_speed is None else self.ego_speed[kept.start : kept.stop],
+        )
+
+
+def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:
+    """Recordings without the stretches in which `longest` windows or more in a row lead to no label.
+
+    Of a longer gap the last `longest` - 1 windows before its end stay, to lead up to the next label (after
+    uzh-rpg/RVT, data/genx_utils/sequence_for_streaming.py), so that any `longest` windows in a row of a part hold a
+    label. Windows after a part's last label are left out. A recording without such gaps stays one.
+    """
+    parts: list[LabelledRecording] = []
+    for recording in recordings:
+        starts = np.flatnonzero(np.diff(recording.labelled, prepend=-1) > longest)
+        cuts = sorted({0, *starts.tolist()})
+        for number, (cut, following) in enumerate(zip(cuts, [*cuts[1:], len(recording.labelled)], strict=True)):
+            if cut == following:
+                continue
+            first = max(0, int(recording.labelled[cut]) - longest + 1)
+            part = recording.part(first, int(recording.labelled[following - 1]) + 1)
+            parts.append(part if len(cuts) == 1 else replace(part, name=f"{recording.name} (part {number + 1})"))
+    return parts

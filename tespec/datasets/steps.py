@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from tespec.datasets.augment import Maps, apply_maps, draw_maps
-from tespec.datasets.lanes import Lanes, Slot, lengths_of
-from tespec.datasets.masks import IGNORE
+from tespec.datasets.collate import Collate
+from tespec.datasets.lanes import Lanes, Slot, lengths_of, share_of
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.errors import UserError
 from tespec.pretraining.masking import draw_mask
@@ -22,31 +22,45 @@ from tespec.settings import Augmentation, Finetuning, Pretraining
 class Steps(Dataset[dict[str, Tensor]]):
     """Histograms and `fresh` flags of the lanes; subclasses add what belongs to them.
 
+    With several processes, each plays its part of the lanes: process number part[0] of part[1]. Their batches, one
+    after the other, are the batch of a single process.
+
     Attributes:
-        lanes: batch size.
+        lanes: batch size of this process.
         segments: windows per chunk.
         left_out: names of the recordings that are shorter than a chunk and hence never played.
     """
 
     def __init__(
-        self, recordings: Sequence[Recording], lanes: Lanes, bins: int, rule: str, augmentation: Augmentation
+        self,
+        recordings: Sequence[Recording],
+        lanes: Lanes,
+        bins: int,
+        rule: str,
+        augmentation: Augmentation,
+        part: tuple[int, int] = (0, 1),
     ) -> None:
         if not lanes.playable:
             where = recordings[0].path.parent if recordings else "recordings"
             what = f"none has the {lanes.segments} windows of a chunk, the longest has {max(lanes.lengths, default=0)}"
             raise UserError(where, what, "set fewer segments")
-        self.lanes, self.segments = lanes.count, lanes.segments
+        self._share = share_of(lanes.count, part)
+        self.lanes, self.segments = len(self._share), lanes.segments
         self.left_out = tuple(recording.name for recording in recordings if len(recording) < lanes.segments)
         self._recordings, self._lanes, self._bins, self._rule = recordings, lanes, bins, rule
         self._augmentation = augmentation
 
     def _slots(self, step: int) -> list[Slot]:
-        return [self._lanes.slot(lane, step) for lane in range(self._lanes.count)]
+        return [self._lanes.slot(lane, step) for lane in self._share]
 
-    def _maps(self, lane: int, slot: Slot) -> Maps:
-        region = self._recordings[slot.recording].region
-        generator = self._lanes.generator("augmentation", lane, slot.play)
-        return draw_maps(generator, self._augmentation, region.height, region.width)
+    def _maps(self, slots: Sequence[Slot]) -> list[Maps]:
+        """How each lane sees the recording it plays."""
+        drawn = []
+        for lane, slot in zip(self._share, slots, strict=True):
+            region = self._recordings[slot.recording].region
+            generator = self._lanes.generator("augmentation", lane, slot.play)
+            drawn.append(draw_maps(generator, self._augmentation, region.height, region.width))
+        return drawn
 
     def _common(self, slots: Sequence[Slot], maps: Sequence[Maps]) -> dict[str, Tensor]:
         region = self._recordings[slots[0].recording].region
@@ -70,16 +84,18 @@ class PretrainSteps(Steps):
     bool, True where the events are hidden.
     """
 
-    def __init__(self, recordings: Sequence[Recording], settings: Pretraining, seed: int) -> None:
-        lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed)
-        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation)
+    def __init__(
+        self, recordings: Sequence[Recording], settings: Pretraining, seed: int, part: tuple[int, int] = (0, 1)
+    ) -> None:
+        lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share)
+        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation, part)
         self._mask = settings.mask
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        batch = self._common(slots, [self._maps(lane, slot) for lane, slot in enumerate(slots)])
+        batch = self._common(slots, self._maps(slots))
         rows, columns = (-(-side // self._mask.unit) for side in batch["histograms"].shape[-2:])
-        generators = [self._lanes.generator("mask", lane, step) for lane in range(len(slots))]
+        generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
         masks = [draw_mask(generator, rows, columns, self._mask.ratio) for generator in generators]
         return batch | {"mask": torch.stack(masks)}
 
@@ -87,31 +103,50 @@ class PretrainSteps(Steps):
 class LabelledSteps(Steps):
     """Batches of a fine-tuning.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, `labels` (B, K, H, W) uint8 with 255 where
-    there is none, and `label_segment` (B, K) int64, the segment that each label belongs to. K is the setting
-    `labels_per_chunk`: that many of the T labels, drawn for each lane and step, the last one always among them.
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, `label_place` (L, 2) int64, lane and
+    segment of each label, lane by lane, and what `collate` makes of the labels. Of each chunk the setting
+    `labels_per_chunk` takes that many labels, drawn for each lane and step, the last one always among them. Random
+    chunks end at a label.
+
+    Args:
+        recordings: with labels.
+        settings: of the fine-tuning.
+        seed: of the run.
+        collate: puts the labels into tensors.
+        part: which process of how many.
     """
 
-    def __init__(self, recordings: Sequence[LabelledRecording], settings: Finetuning, seed: int) -> None:
-        lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share)
-        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation)
-        self._labelled = recordings
-        self._per_chunk = min(settings.labels_per_chunk or settings.segments, settings.segments)
+    def __init__(
+        self,
+        recordings: Sequence[LabelledRecording],
+        settings: Finetuning,
+        seed: int,
+        collate: Collate,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        ends = tuple(recording.labelled for recording in recordings)
+        lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share, ends)
+        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation, part)
+        self._labelled, self._per_chunk, self._collate = recordings, settings.labels_per_chunk, collate
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        maps = [self._maps(lane, slot) for lane, slot in enumerate(slots)]
-        chosen = np.stack([self._choose(lane, step) for lane in range(len(slots))])
-        labels = [
-            [apply_maps(self._labelled[slot.recording].labels[slot.first + index], maps[lane], IGNORE) for index in row]
-            for lane, (slot, row) in enumerate(zip(slots, chosen.tolist(), strict=True))
-        ]
-        return self._common(slots, maps) | {
-            "labels": torch.from_numpy(np.array(labels)),
-            "label_segment": torch.from_numpy(chosen),
-        }
+        maps = self._maps(slots)
+        batch = self._common(slots, maps)
+        places: list[tuple[int, int]] = []
+        labels: list[tuple[Any, Maps]] = []
+        for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
+            recording = self._labelled[slot.recording]
+            for label in self._choose(recording.labels_in(slot.first, self.segments), lane, step):
+                places.append((row, int(recording.labelled[label]) - slot.first))
+                labels.append((recording.labels[label], maps[row]))
+        size = (batch["histograms"].shape[-2], batch["histograms"].shape[-1])
+        place = torch.tensor(places, dtype=torch.int64).reshape(-1, 2)
+        return batch | {"label_place": place} | self._collate(labels, size)
 
-    def _choose(self, lane: int, step: int) -> NDArray[np.int64]:
-        last = self._lanes.segments - 1
+    def _choose(self, labels: range, lane: int, step: int) -> list[int]:
+        if self._per_chunk is None or len(labels) <= self._per_chunk:
+            return list(labels)
+        last = len(labels) - 1
         others = self._lanes.generator("labels", lane, step).permutation(last)[: self._per_chunk - 1]
-        return np.sort(np.append(others, last)).astype(np.int64)
+        return [labels[index] for index in sorted([*others.tolist(), last])]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tespec.datasets.description import read_description
+from tespec.datasets.downsampling import reduced
 from tespec.datasets.recording import Recording
+from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
-from tespec.events import EventStream, open_events
 from tespec.events.opening import READERS
 from tespec.events.readers.ddd17 import TIMES
-from tespec.events.spatial import KEEP, Region
 from tespec.events.store import HEADER
 from tespec.settings import Downsample
 
@@ -67,8 +67,8 @@ def divide(root: Path, window_ms: float, downsample: Downsample) -> Division:
     train, held_out = _splits(root, paths)
     recordings, clamped = {}, {}
     for path in (*train, *held_out):
-        stream = open_events(path)
-        recordings[path] = _cut(root, path, stream, window_ms, downsample)
+        recordings[path] = _cut(root, path, window_ms, downsample)
+        stream = recordings[path].stream
         if stream.clamped:
             clamped[path] = stream.clamped
     _check(root, list(recordings.values()), window_ms)
@@ -121,26 +121,15 @@ def _name(path: Path) -> str:
     return path.name if path.is_dir() else path.stem.removesuffix(PROPHESEE)
 
 
-def _cut(root: Path, path: Path, stream: EventStream, window_ms: float, downsample: Downsample) -> Recording:
+def _cut(root: Path, path: Path, window_ms: float, downsample: Downsample) -> Recording:
+    source = EventSource(path)
+    stream = source.stream
     if stream.t_last - stream.t_first > LONGEST_US:
         hours = (stream.t_last - stream.t_first) / 3.6e9
         raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")
     windows = windows_side_by_side(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
     name = path.name if path == root else path.relative_to(root).as_posix()
-    return Recording(name, path, _region(stream, downsample), windows)
-
-
-def _region(stream: EventStream, downsample: Downsample) -> Region:
-    if downsample.keep not in KEEP:
-        raise UserError("downsample.keep", f"unknown value {downsample.keep!r}", f"choose {' or '.join(KEEP)}")
-    if downsample.factor == "auto":
-        factor = -(-stream.width // (downsample.to_width or stream.width))
-    elif isinstance(downsample.factor, int) and downsample.factor >= 1:
-        factor = downsample.factor
-    else:
-        what = f"unknown value {downsample.factor!r}"
-        raise UserError("downsample.factor", what, "give a positive whole number or auto")
-    return Region(stream.height // factor, stream.width // factor, factor, downsample.keep)
+    return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
 
 
 def _check(root: Path, recordings: Sequence[Recording], window_ms: float) -> None:
@@ -163,7 +152,6 @@ def _part_in_time(recording: Recording) -> tuple[Recording, Recording]:
     share = f"{1 - HELD_OUT_TIME:.0%}"
     parts = ((f"first {share}", recording.windows[:border]), (f"after {share}", recording.windows[border:]))
     before, after = (
-        Recording(f"{recording.name} ({part} of its time)", recording.path, recording.region, windows)
-        for part, windows in parts
+        replace(recording, name=f"{recording.name} ({part} of its time)", windows=windows) for part, windows in parts
     )
     return before, after

@@ -2,10 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 Windows = NDArray[np.int64]  # (N, 2) first time and end of each, in us, end exclusive
+
+
+@dataclass(frozen=True)
+class WindowRule:
+    """How labels get their events.
+
+    Attributes:
+        recurrent: whether windows lie side by side, so that each event is in one of them; if not, each label has a
+            window of its own.
+        length_ms: nominal length of a window in ms; None: all events since the label before, which only recurrent
+            models can take.
+    """
+
+    recurrent: bool = True
+    length_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.recurrent and self.length_ms is None:
+            raise ValueError("windows that stand alone need a length")
+
+    def apply(self, times: NDArray[np.int64], start: int) -> tuple[Windows, NDArray[np.int64]]:
+        """Windows of one recording.
+
+        Args:
+            times: (K,) of its labels in us, rising.
+            start: where the first label's events begin, in us; before the first label.
+
+        Returns:
+            windows (N, 2) in us, and the window (K,) int64 that ends at each label.
+        """
+        each = np.arange(len(times), dtype=np.int64)
+        if self.length_ms is None:
+            return windows_since_last(times, start), each
+        length = round(self.length_ms * 1000)
+        return windows_on_grid(times, start, length) if self.recurrent else (windows_of_length(times, length), each)
+
+    def describe(self) -> str:
+        """The rule in words."""
+        if not self.recurrent:
+            return f"the {self.length_ms:g} ms before the label"
+        between = "" if self.length_ms is None else f" in windows of about {self.length_ms:g} ms"
+        return f"all events since the previous label{between}, state carried through the whole recording"
 
 
 def windows_since_last(times: NDArray[np.int64], start: int) -> Windows:
@@ -22,3 +66,28 @@ def windows_side_by_side(first: int, end: int, length: int) -> Windows:
     """(N, 2) windows of `length` us, one after the other, from `first` on; none goes beyond `end`."""
     starts = first + length * np.arange(max(0, (end - first) // length), dtype=np.int64)
     return np.stack([starts, starts + length], axis=1)
+
+
+def windows_on_grid(times: NDArray[np.int64], start: int, length: int) -> tuple[Windows, NDArray[np.int64]]:
+    """Windows side by side such that each label stands at the end of one.
+
+    Before the first label they are `length` us long and none begins before `start`; there is one at least. The time
+    between two labels is divided into equal parts, as many as come closest to `length`, so that no event is lost or
+    counted twice. Nothing follows the last label.
+
+    Args:
+        times: (K,) of the labels in us, rising.
+        start: in us.
+        length: nominal, in us.
+
+    Returns:
+        windows (N, 2) in us, and the window (K,) int64 that ends at each label.
+    """
+    lead = max(1, (int(times[0]) - start) // length)
+    parts = np.maximum(1, np.round(np.diff(times) / length)).astype(np.int64)
+    borders = [times[0] - length * np.arange(lead, -1, -1, dtype=np.int64)]
+    for first, end, count in zip(times[:-1].tolist(), times[1:].tolist(), parts.tolist(), strict=True):
+        borders.append(first + (end - first) * np.arange(1, count + 1, dtype=np.int64) // count)
+    ends = np.concatenate(borders)
+    labelled = lead - 1 + np.concatenate(([0], np.cumsum(parts)))
+    return np.stack([ends[:-1], ends[1:]], axis=1), labelled.astype(np.int64)

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from tespec.models.dice import IGNORE, dice_loss
 from tespec.models.event_swin import BackboneState, EventSwin
+from tespec.models.labelled import pick
 from tespec.models.padding import crop
 from tespec.models.state import detach, reset
 from tespec.registry import MODELS
@@ -52,18 +53,16 @@ class SegmentationModel(nn.Module):
         """Losses of a step; the head sees the labelled segments alone, all at once.
 
         Args:
-            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, labels (B, K, H, W) with 255 where there is
-                none, label_segment (B, K) int64 index into T.
+            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64 lane and segment of
+                each label, labels (L, H, W) uint8 with 255 where there is none.
             state: what the step before returned, None at the start.
 
         Returns:
             "loss" and its summands "loss_ce" and "loss_dice", and the detached state.
         """
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
-        segments, labels = batch["label_segment"], batch["labels"].flatten(0, 1)
-        lanes = torch.arange(len(segments), device=segments.device).unsqueeze(1)
-        labelled = [feature[lanes, segments].flatten(0, 1) for feature in features]
-        logits = self._logits(labelled, labels.shape[-2:])
+        labels = batch["labels"]
+        logits = self._logits(pick(features, batch["label_place"]), labels.shape[-2:])
         ce = cross_entropy(logits, labels.long(), ignore_index=IGNORE, reduction="sum")
         ce = ce / (labels != IGNORE).sum().clamp(min=1)  # a step without a labelled pixel costs nothing
         dice = dice_loss(logits, labels)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tespec.config import finetuning_settings
 from tespec.datasets.description import read_description
 from tespec.datasets.sample import make_world
 from tespec.errors import UserError
+from tespec.settings import Finetuning
 from tespec.training.progress import progress
 
 SAMPLE = "sample"
@@ -56,7 +59,7 @@ def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> D
     """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 
     Args:
-        dataset: "ddd17" or "one_mpx".
+        dataset: name of a data set, as of a task.
         given: folder or file the user named; it is never replaced by the sample world.
         worlds: folder in which the sample world is made; None: the cache.
 
@@ -75,6 +78,18 @@ def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> D
             return Data(parent / dataset, _label(parent / dataset, dataset))
     notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: the sample world stands in"
     return Data(sample_world(worlds) / dataset, SAMPLE, notice)
+
+
+def settings_of(
+    data: Data, task: str, arch: str, profile: str | None = None, changes: Sequence[str] = ()
+) -> Finetuning:
+    """Settings of a cell on this data, which may name splits of its own; the profile that fits it where none is given.
+
+    Raises:
+        UserError: there is no such task or setting, or a value that it cannot have.
+    """
+    of_data = read_description(data.root).overrides()
+    return finetuning_settings(task, arch, profile or data.profile, changes, of_data)
 
 
 def sample_world(worlds: Path | None = None) -> Path:

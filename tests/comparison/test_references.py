@@ -13,7 +13,7 @@ MARKS = {"†": r"$^\dagger$", "‡": r"$^\ddagger$", "": ""}
 # (task, metric) of the paper's number columns, from left to right.
 COLUMNS = {
     "segmentation": [(task, metric) for task in ("dsec", "ddd17") for metric in ("miou", "mean_class_acc")],
-    "detection": [("gen1", "map"), ("one_mpx", "map")],
+    "detection": [("gen1", "map"), ("1mpx", "map")],
     "depth": [("mvsec", metric) for metric in ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log")],
 }
 ROWS = {"segmentation": 13, "detection": 12, "depth": 13}

@@ -6,19 +6,16 @@ import zipfile
 
 import numpy as np
 import pytest
-from ddd17_copies import CLASSES, copy_archive, extract, png, write_official
+from ddd17_copies import CLASSES, copy_archive, extract, open_ddd17, png, write_official
 from PIL import Image
 
-from tespec.datasets.ddd17 import Ddd17
 from tespec.errors import UserError
 from tespec.events import event_histogram
 from tespec.registry import DATASETS
 
-OFFICIAL = {"train": ("dir0", "dir3", "dir4", "dir6", "dir7"), "test": ("dir1",)}
-
 
 def open_test(root, window_ms=None):
-    (recording,) = Ddd17(root, "test", OFFICIAL, CLASSES, window_ms).recordings
+    (recording,) = open_ddd17(root, window_ms).recordings("test")
     return recording
 
 
@@ -27,12 +24,11 @@ def archive(tiny_world, tmp_path):
     return copy_archive(tiny_world, tmp_path)
 
 
-def test_splits_of_the_description_win_over_the_settings(tiny_world):
-    kind, opened = DATASETS.get("Ddd17"), {}
-    for split in ("train", "test"):
-        recordings = kind(tiny_world / "ddd17", split, OFFICIAL, CLASSES).recordings
-        opened[split] = [recording.name for recording in recordings]
-    assert opened == json.loads((tiny_world / "ddd17" / "dataset.json").read_text())["splits"]
+def test_recordings_are_those_of_the_split_in_its_order(tiny_world):
+    splits = {"train": ["dir1", "dir0"], "test": ["dir2"]}
+    dataset = DATASETS.get("Ddd17")(tiny_world / "ddd17", splits, CLASSES, protocol={"rows": 64})
+    for split, names in splits.items():
+        assert [recording.name for recording in dataset.recordings(split)] == names
 
 
 def test_every_mask_is_a_label_at_the_time_of_its_image(archive):

@@ -25,6 +25,13 @@ class Numbered:
     def __len__(self):
         return self.length
 
+    def labels_in(self, first, count):
+        return range(first, min(first + count, self.length))
+
+    @property
+    def labelled(self):
+        return np.arange(self.length)
+
     def histograms(self, first, count, bins, rule):
         assert (bins, rule) == (1, "edges")
         histograms = np.zeros((count, 2, 1, 2), np.uint8)

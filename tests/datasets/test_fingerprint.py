@@ -2,16 +2,15 @@ import shutil
 
 import numpy as np
 import pytest
-from ddd17_copies import CLASSES, copy_archive, extract, png
+from ddd17_copies import copy_archive, extract, open_ddd17, png
 
-from tespec.datasets.ddd17 import Ddd17
 from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.unlabelled import divide
 from tespec.settings import Downsample
 
 
 def of_archive(root, window_ms=None):
-    return fingerprint(Ddd17(root, "test", {}, CLASSES, window_ms).recordings)
+    return fingerprint(open_ddd17(root, window_ms).recordings("test"))
 
 
 @pytest.fixture
@@ -63,13 +62,13 @@ def test_changed_data_is_other_data(archive, what):
 
 
 def test_of_unlabelled_recordings_the_reduction_counts(tiny_world):
-    divisions = [divide(tiny_world / "one_mpx", 50, Downsample(factor, "nearest")) for factor in (1, 1, 2)]
+    divisions = [divide(tiny_world / "1mpx", 50, Downsample(factor, "nearest")) for factor in (1, 1, 2)]
     whole, again, half = (fingerprint(division.train) for division in divisions)
     assert whole == again != half
     assert fingerprint(divisions[0].held_out) != whole
 
 
 def test_moving_a_recording_to_another_split_changes_it(tiny_world):
-    first, second = Ddd17(tiny_world / "ddd17", "train", {}, CLASSES).recordings
+    first, second = open_ddd17(tiny_world / "ddd17").recordings("train")
     assert fingerprint([first], [second]) != fingerprint([first, second], [])
     assert fingerprint([first], [second]) != fingerprint([second], [first])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tespec.datasets.recording import Recording
+from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
 from tespec.events import event_histogram, open_events
@@ -12,7 +13,7 @@ from tespec.events.spatial import Region
 
 @pytest.fixture(scope="module")
 def path(tiny_world):
-    return tiny_world / "one_mpx" / "train" / "street_000_td.dat"
+    return tiny_world / "1mpx" / "train" / "street_000_td.dat"
 
 
 WHOLE = Region(64, 96)
@@ -31,7 +32,7 @@ WHOLE = Region(64, 96)
 def test_histograms_are_those_of_each_window(path, region, rule):
     stream = open_events(path)
     windows = windows_side_by_side(stream.t_first, stream.t_last, 40_000)[3:7]
-    histograms = Recording("street", path, region, windows).histograms(1, 3, 6, rule)
+    histograms = Recording("street", EventSource(path), region, windows).histograms(1, 3, 6, rule)
     assert histograms.shape == (3, 12, region.height, region.width)
     for histogram, (start, end) in zip(histograms, windows[1:].tolist(), strict=True):
         x, y, t, p = region.apply(stream.slice(start, end))
@@ -41,7 +42,7 @@ def test_histograms_are_those_of_each_window(path, region, rule):
 
 
 def test_files_are_opened_when_events_are_asked_for():
-    recording = Recording("gone", Path("gone.dat"), Region(4, 4), np.array([[0, 10]]))
+    recording = Recording("gone", EventSource(Path("gone.dat")), Region(4, 4), np.array([[0, 10]]))
     assert len(recording) == 1
     with pytest.raises(UserError, match=r"gone.dat: no such file"):
         recording.histograms(0, 1, 2, "edges")

@@ -4,10 +4,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from ddd17_copies import open_ddd17
 from torch.utils.data import DataLoader
 
 from tespec.config import finetuning_settings, pretraining_settings
-from tespec.datasets.ddd17 import Ddd17
+from tespec.datasets.collate import stack_masks
 from tespec.datasets.lanes import Lanes
 from tespec.datasets.steps import LabelledSteps, PretrainSteps
 from tespec.datasets.unlabelled import divide
@@ -22,23 +23,22 @@ CALM_FORK = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Py
 
 @cache
 def labelled_recordings(world):
-    settings = finetuning_settings("ddd17", "recurrent", "sample")
-    return Ddd17(world / "ddd17", "train", settings.splits, settings.classes).recordings
+    return open_ddd17(world / "ddd17").recordings("train")
 
 
 @cache
-def labelled(world, seed=0, **changes):
+def labelled(world, seed=0, part=(0, 1), **changes):
     settings = finetuning_settings("ddd17", "recurrent", "sample")
     settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 5, "augmentation": NONE} | changes))
-    return LabelledSteps(labelled_recordings(world), settings, seed)
+    return LabelledSteps(labelled_recordings(world), settings, seed, stack_masks, part)
 
 
 @cache
-def unlabelled(world, seed=0, **changes):
+def unlabelled(world, seed=0, part=(0, 1), **changes):
     settings = pretraining_settings("tespec", "sample")
     settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 4} | changes))
-    division = divide(world / "one_mpx", settings.window_ms, settings.downsample)
-    return PretrainSteps(division.train, settings, seed)
+    division = divide(world / "1mpx", settings.window_ms, settings.downsample)
+    return PretrainSteps(division.train, settings, seed, part)
 
 
 def same(one, other):
@@ -50,8 +50,8 @@ def test_a_labelled_batch(tiny_world):
     assert {name: (tuple(value.shape), value.dtype) for name, value in batch.items()} == {
         "histograms": ((3, 5, 20, 64, 96), torch.uint8),
         "fresh": ((3,), torch.bool),
-        "labels": ((3, 2, 64, 96), torch.uint8),
-        "label_segment": ((3, 2), torch.int64),
+        "labels": ((6, 64, 96), torch.uint8),
+        "label_place": ((6, 2), torch.int64),
     }
     assert batch["fresh"].all()
 
@@ -89,6 +89,21 @@ def test_workers_that_share_nothing_but_a_pickle_see_the_same(tiny_world):
 
 
 @pytest.mark.parametrize("make", [labelled, unlabelled])
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_together_see_what_one_sees(tiny_world, make, processes):
+    whole = make(tiny_world, augmentation=ALWAYS)
+    parts = [make(tiny_world, part=(number, processes), augmentation=ALWAYS) for number in range(processes)]
+    for step in (0, 3, 8):
+        batches, lanes = [each[step] for each in parts], 0
+        for batch in batches:
+            if "label_place" in batch:
+                batch["label_place"][:, 0] += lanes
+            lanes += len(batch["fresh"])
+        joined = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+        assert same(joined, whole[step])
+
+
+@pytest.mark.parametrize("make", [labelled, unlabelled])
 def test_a_step_does_not_depend_on_the_steps_before(tiny_world, make):
     steps = make(tiny_world, augmentation=ALWAYS)
     reached = [steps[step] for step in range(12)][11]
@@ -102,15 +117,16 @@ def test_labels_are_those_of_their_segments(tiny_world, labels_per_chunk):
     lanes = Lanes(tuple(map(len, recordings)), 5, 3, 0, random_share=0.5)
     for step in range(4):
         batch = steps[step]
-        assert batch["label_segment"].shape[1] == min(labels_per_chunk or 5, 5)
         for lane in range(3):
-            slot, segments = lanes.slot(lane, step), batch["label_segment"][lane].tolist()
+            rows = batch["label_place"][:, 0] == lane
+            slot, segments = lanes.slot(lane, step), batch["label_place"][rows, 1].tolist()
+            assert len(segments) == min(labels_per_chunk or 5, 5)
             assert segments == sorted(set(segments))
             assert segments[-1] == 4
             recording = recordings[slot.recording]
             expected = recording.histograms(slot.first, 5, 10, "edges")
             np.testing.assert_array_equal(batch["histograms"][lane].numpy(), expected)
-            for label, segment in zip(batch["labels"][lane], segments, strict=True):
+            for label, segment in zip(batch["labels"][rows], segments, strict=True):
                 np.testing.assert_array_equal(label.numpy(), recording.labels[slot.first + segment])
 
 
@@ -127,7 +143,7 @@ def test_augmentation_is_drawn_once_for_each_recording_pass(tiny_world):
     for step in range(60):
         for lane in range(3):
             slot = steps._lanes.slot(lane, step)
-            maps = steps._maps(lane, slot)
+            maps = steps._maps([steps._lanes.slot(each, step) for each in range(3)])[lane]
             drawn.setdefault((lane, slot.play), set()).add((maps.rows.tobytes(), maps.columns.tobytes()))
     assert all(len(each) == 1 for each in drawn.values())
     assert len(set.union(*drawn.values())) == len(drawn) > 6
@@ -135,21 +151,21 @@ def test_augmentation_is_drawn_once_for_each_recording_pass(tiny_world):
 
 def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
     long, other = labelled_recordings(tiny_world)
-    short = dataclasses.replace(other, name="short", windows=other.windows[:4])
+    short = dataclasses.replace(other.part(0, 4), name="short")
     settings = dataclasses.replace(finetuning_settings("ddd17", "recurrent", "sample"), segments=5)
-    steps = LabelledSteps([short, long], settings, 0)
+    steps = LabelledSteps([short, long], settings, 0, stack_masks)
     assert steps.left_out == ("short",)
-    assert steps[7]["labels"].shape[0] == settings.batch_size
+    assert steps[7]["histograms"].shape[0] == settings.batch_size
     with pytest.raises(UserError, match="none has the 5 windows of a chunk, the longest has 4; set fewer segments"):
-        LabelledSteps([short], settings, 0)
+        LabelledSteps([short], settings, 0, stack_masks)
 
 
 def test_many_lanes_play_one_short_recording(tiny_world):
     long, _ = labelled_recordings(tiny_world)
-    short = dataclasses.replace(long, windows=long.windows[:6])
+    short = long.part(0, 6)
     settings = dataclasses.replace(
         finetuning_settings("ddd17", "recurrent", "sample"), segments=5, batch_size=9, random_share=0.0
     )
-    batch = LabelledSteps([short], settings, 0)[1]
+    batch = LabelledSteps([short], settings, 0, stack_masks)[1]
     assert batch["histograms"].shape[:2] == (9, 5)
     assert batch["fresh"].all()

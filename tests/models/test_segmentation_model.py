@@ -17,13 +17,13 @@ def segmentation_model(recurrent=True):
 def labelled_batch(lanes=2, segments=4, labelled=2, seed=0):
     generator = torch.Generator().manual_seed(seed)
     shape = (lanes, segments, 20, HEIGHT, WIDTH)
-    labels = torch.randint(0, CLASSES, (lanes, labelled, HEIGHT, WIDTH), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, CLASSES, (lanes * labelled, HEIGHT, WIDTH), generator=generator, dtype=torch.uint8)
     labels[..., :5, :] = 255
     return {
         "histograms": torch.randint(0, 4, shape, generator=generator, dtype=torch.uint8),
         "fresh": torch.zeros(lanes, dtype=torch.bool),
         "labels": labels,
-        "label_segment": torch.tensor([[1, 3], [0, 2]]),
+        "label_place": torch.tensor([[0, 1], [0, 3], [1, 0], [1, 2]]),
     }
 
 
@@ -38,7 +38,7 @@ def test_loss_is_cross_entropy_plus_dice_of_the_labelled_segments():
     losses, _ = model.loss(batch, None)
     logits, _ = model.predict(batch["histograms"])
     chosen = torch.stack([logits[0, 1], logits[0, 3], logits[1, 0], logits[1, 2]])
-    labels = batch["labels"].flatten(0, 1)
+    labels = batch["labels"]
     expected = cross_entropy(chosen, labels.long(), ignore_index=255)
     torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(losses["loss_dice"], dice_loss(chosen, labels), rtol=1e-5, atol=1e-6)

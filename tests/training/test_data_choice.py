@@ -33,7 +33,7 @@ def test_sample_data_is_known_by_its_description(tmp_path):
     recording = tmp_path / "train" / "street_td.dat"
     recording.parent.mkdir()
     recording.touch()
-    assert find_recordings("one_mpx", recording).is_sample
+    assert find_recordings("1mpx", recording).is_sample
 
 
 def test_a_broken_description_is_named(tmp_path):
@@ -63,4 +63,4 @@ def test_the_sample_world_stands_in_and_says_so(tmp_path):
 def test_recordings_are_called_by_the_name_of_their_file(tmp_path):
     recording = tmp_path / "night drive-2.raw"
     recording.touch()
-    assert find_recordings("one_mpx", recording).label == "night_drive_2"
+    assert find_recordings("1mpx", recording).label == "night_drive_2"

@@ -3,10 +3,9 @@ import json
 import pytest
 import torch
 
-from tespec.config import finetuning_settings
 from tespec.errors import UserError
 from tespec.plugins import find_method, register_methods
-from tespec.training.data import Data
+from tespec.training.data import Data, settings_of
 from tespec.training.finetune import finetune
 from tespec.training.hooks import CheckpointHook
 from tespec.training.loop import Loop
@@ -23,8 +22,8 @@ def run(world, folder, method="scratch", arch="recurrent", seed=0, checkpoint=No
     register_methods()
     options = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"} | changes
     setup = Setup(results=folder / "results", runs=folder / "runs", **options)
-    settings = finetuning_settings("ddd17", arch, "sample", [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
     data = Data(world / "ddd17", "sample")
+    settings = settings_of(data, "ddd17", arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
     return finetune(method, find_method(method), settings, data, checkpoint, seed, setup, FEW_PRETRAINING)
 
 
@@ -80,13 +79,13 @@ def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, monkeypatc
 
 
 def test_evaluation_does_not_depend_on_lanes_or_chunks(tiny_world):
-    settings = finetuning_settings("ddd17", "recurrent", "sample")
-    task = build_task(settings, tiny_world / "ddd17")
+    data = Data(tiny_world / "ddd17", "sample")
+    task = build_task(settings_of(data, "ddd17", "recurrent"), data.root)
     torch.manual_seed(0)
     model = task.model()
     whole = task.evaluate(model, torch.device("cpu"))
-    other = finetuning_settings("ddd17", "recurrent", "sample", ["segments=13", "evaluation_lanes=1"])
-    parts = build_task(other, tiny_world / "ddd17").evaluate(model, torch.device("cpu"))
+    other = settings_of(data, "ddd17", "recurrent", None, ["segments=13", "evaluation_lanes=1"])
+    parts = build_task(other, data.root).evaluate(model, torch.device("cpu"))
     assert parts.metrics == pytest.approx(whole.metrics, abs=0.01)
 
 
@@ -111,9 +110,10 @@ def test_a_pretrained_method_never_starts_at_random(tiny_world, tmp_path, monkey
 def test_real_data_needs_a_checkpoint(tiny_world, tmp_path):
     register_methods()
     setup = Setup(tmp_path / "results", tmp_path / "runs", "cpu", 0, False, False, "python x")
-    settings = finetuning_settings("ddd17", "recurrent", "sample", FEW)
+    data = Data(tiny_world / "ddd17", "ddd17")
+    settings = settings_of(data, "ddd17", "recurrent", "sample", FEW)
     with pytest.raises(UserError, match=r"--method tespec: needs pre-trained weights; give --checkpoint FILE"):
-        finetune("tespec", find_method("tespec"), settings, Data(tiny_world / "ddd17", "ddd17"), None, 0, setup)
+        finetune("tespec", find_method("tespec"), settings, data, None, 0, setup)
 
 
 def test_what_fails_after_the_training_does_not_lose_it(straight, tiny_world, tmp_path, monkeypatch):

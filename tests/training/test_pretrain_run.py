@@ -26,7 +26,7 @@ def setup_in(folder, **changes):
 
 def run(world, folder, seed=0, settings=SETTINGS, **changes):
     register_methods()
-    data = Data(world / "one_mpx", "sample")
+    data = Data(world / "1mpx", "sample")
     return pretrain("tespec", find_method("tespec"), settings, data, seed, setup_in(folder, **changes))
 
 

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tespec.datasets.collate import stack_masks
 from tespec.datasets.evaluation import evaluation_batches
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.steps import LabelledSteps, Steps
-from tespec.discovery import find_registered
 from tespec.errors import UserError
 from tespec.evaluation.segmentation import DEFINITION, SegmentationScorer
 from tespec.models import EventSwin, SegmentationModel
 from tespec.models.padding import padded_size
 from tespec.models.state import reset
-from tespec.registry import DATASETS, TASKS
+from tespec.registry import TASKS
 from tespec.settings import Finetuning
+from tespec.training.labelled import groups_of, named, open_dataset
 from tespec.training.progress import progress
 from tespec.training.task import Evaluation
+from tespec.typed import build
 
-STANDING = 0.1  # m/s; below, the camera counts as standing
+
+@dataclass(frozen=True)
+class SegmentationHead:
+    """Width and dropout of UperNet."""
+
+    channels: int
+    dropout: float
 
 
 @TASKS.register_module(name="segmentation")
@@ -40,13 +49,12 @@ class SegmentationTask:
 
     def __init__(self, settings: Finetuning, root: Path) -> None:
         self._settings = settings
+        self._head = build(SegmentationHead, settings.head, "head")
         labels = settings.batch_size * min(settings.labels_per_chunk or settings.segments, settings.segments)
         if labels < 2:
             raise UserError("batch_size", "a step has a single label, and batch normalisation needs two", "give more")
-        kind = find_registered(DATASETS, settings.dataset, "dataset")
-        arguments = {"splits": settings.splits, "classes": settings.classes, "window_ms": settings.window_ms}
-        self.train: list[LabelledRecording] = kind(root, "train", **arguments).recordings
-        self.test: list[LabelledRecording] = kind(root, "test", **arguments).recordings
+        self.dataset = open_dataset(settings, root)
+        self.train, self.test = self.dataset.recordings("train"), self.dataset.recordings("test")
 
     @property
     def splits(self) -> tuple[list[LabelledRecording], list[LabelledRecording]]:
@@ -62,11 +70,11 @@ class SegmentationTask:
             bins=settings.bins,
             img_size=padded_size(region.height, region.width),
         )
-        return SegmentationModel(backbone, len(settings.classes), settings.head.channels, settings.head.dropout)
+        return SegmentationModel(backbone, len(settings.classes), self._head.channels, self._head.dropout)
 
     def steps(self, seed: int) -> Steps:
         """Batches of the training by step."""
-        return LabelledSteps(self.train, self._settings, seed)
+        return LabelledSteps(self.train, self._settings, seed, stack_masks)
 
     def small_batch(self) -> dict[str, Tensor]:
         """Two labelled segments without a single event, for measuring what a step costs."""
@@ -76,24 +84,18 @@ class SegmentationTask:
         return {
             "histograms": torch.zeros(lanes, segments, 2 * settings.bins, height, width, dtype=torch.uint8),
             "fresh": torch.ones(lanes, dtype=torch.bool),
-            "labels": torch.zeros(lanes, segments, height, width, dtype=torch.uint8),
-            "label_segment": torch.arange(segments).expand(lanes, segments),
+            "labels": torch.zeros(lanes * segments, height, width, dtype=torch.uint8),
+            "label_place": torch.cartesian_prod(torch.arange(lanes), torch.arange(segments)),
         }
 
     def protocol(self) -> dict[str, str]:
         """What the scores mean, in words."""
-        settings = self._settings
-        events = (
-            "all events since the previous label, state carried through the whole recording"
-            if settings.window_ms is None
-            else f"the {settings.window_ms:g} ms before the label"
-        )
         return {
-            "train": ", ".join(f"{recording.name} ({len(recording)} labels)" for recording in self.train),
-            "test": ", ".join(f"{recording.name} ({len(recording)} labels)" for recording in self.test),
-            "labels": "every test label scored once; no test-time augmentation",
-            "events": events,
-            "histograms": f"{settings.bins} bins, rule {settings.rule}",
+            "train": named(self.train),
+            "test": named(self.test),
+            **self.dataset.describe(),
+            "scored": "every test label once; no test-time augmentation",
+            "histograms": f"{self._settings.bins} bins, rule {self._settings.rule}",
             "scores": DEFINITION,
         }
 
@@ -130,10 +132,3 @@ class SegmentationTask:
             classes=dict(zip(settings.classes, overall.iou, strict=True)),
             seconds=time.monotonic() - began,
         )
-
-
-def groups_of(recording: LabelledRecording, label: int) -> tuple[str, ...]:
-    """Named groups that a label belongs to: whether the camera moves, where its speed is known."""
-    if recording.ego_speed is None:
-        return ()
-    return ("standing",) if recording.ego_speed[label] < STANDING else ("moving",)

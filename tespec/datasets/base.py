@@ -1,0 +1,123 @@
+"""What a labelled dataset is to the harness: its recordings by split, in whichever layout they lie on disk."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tespec.datasets.description import read_description
+from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.sources import Source
+from tespec.datasets.windows import WindowRule
+from tespec.errors import UserError
+from tespec.settings import Downsample
+from tespec.typed import build
+
+
+@dataclass(frozen=True)
+class RecordingFiles:
+    """What one recording consists of on disk.
+
+    Attributes:
+        name: what records, splits and messages call it.
+        split: it belongs to.
+        source: its events or histograms.
+        beside: files and folders that belong to it beside those of its source: labels, their times, calibration.
+    """
+
+    name: str
+    split: str
+    source: Source
+    beside: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class NoProtocol:
+    """For datasets that leave nothing to choose."""
+
+
+class LabelledDataset(ABC):
+    """A dataset; subclasses are registered in `DATASETS` and know the layouts and labels of one.
+
+    Args:
+        root: its folder.
+        splits: names of the recordings of each split.
+        classes: names of the classes; empty where labels have none.
+        rule: which events belong to a label.
+        downsample: how coordinates are reduced.
+        protocol: where published protocols differ, which is followed; fields of `protocol_type`.
+
+    Attributes:
+        layout: in words, which of the known layouts was found.
+        protocol: the choices, as an instance of `protocol_type`.
+
+    Raises:
+        UserError: the folder is missing, holds no known layout, or two of them mixed.
+    """
+
+    title: ClassVar[str]
+    protocol_type: ClassVar[type[Any]] = NoProtocol
+    layout: str
+
+    def __init__(
+        self,
+        root: Path,
+        splits: Mapping[str, Sequence[str]],
+        classes: Sequence[str] = (),
+        rule: WindowRule | None = None,
+        downsample: Downsample | None = None,
+        protocol: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not root.is_dir():
+            raise UserError(root, "no such folder", f"give the folder of the {self.title} dataset")
+        self.root, self.splits, self.classes = root, splits, tuple(classes)
+        self.rule = rule or WindowRule()
+        self.downsample = downsample or Downsample(1, "nearest")
+        self.protocol = build(self.protocol_type, protocol or {}, f"protocol of {self.title}")
+        described = read_description(root).classes
+        if self.classes and described not in (None, self.classes):
+            said = ", ".join(described or ())
+            raise UserError(root, f"its classes are {said}, not {', '.join(classes)}", "name the same in the settings")
+
+    def names(self, split: str) -> tuple[str, ...]:
+        """Names of the recordings of a split, as the settings give them.
+
+        Raises:
+            UserError: they name none.
+        """
+        names = tuple(self.splits.get(split, ()))
+        if not names:
+            where = f"no recordings are named for split {split}"
+            raise UserError(self.root, where, "name them in the settings' splits")
+        return names
+
+    @abstractmethod
+    def files(self, split: str) -> list[RecordingFiles]:
+        """What each recording of a split consists of, in the order of the settings.
+
+        Raises:
+            UserError: one of them is missing.
+        """
+
+    @abstractmethod
+    def open(self, files: RecordingFiles) -> LabelledRecording:
+        """One recording with its windows and labels.
+
+        Raises:
+            UserError: its files cannot be read or do not fit each other.
+        """
+
+    def recordings(self, split: str) -> list[LabelledRecording]:
+        """All recordings of a split.
+
+        Raises:
+            UserError: see `files` and `open`.
+        """
+        return [self.open(files) for files in self.files(split)]
+
+    def describe(self) -> dict[str, str]:
+        """The protocol in words: what is read, and which of the published ways is followed."""
+        return {"layout": self.layout, "events": self.rule.describe()}

@@ -1,0 +1,126 @@
+"""Where the histograms of a recording come from; opened where they are used, so that workers open their own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tespec.datasets.rectification import RectifiedStream, read_rectification
+from tespec.datasets.windows import Windows
+from tespec.errors import UserError
+from tespec.events import EventStream, open_events
+from tespec.events.readers.ddd17 import EVENTS, TIMES
+from tespec.events.spatial import Region
+from tespec.events.store import HEADER
+from tespec.events.windows import window_histograms
+
+OPEN_RECORDINGS = 128
+STORE = ".store"  # what the folder of a packed store adds to the name of the file it was made from
+
+
+class Source(Protocol):
+    """Gives histograms of windows; hashable, and small when pickled."""
+
+    @property
+    def path(self) -> Path:
+        """File or folder that messages name."""
+        ...
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that determines the histograms, in a fixed order."""
+        ...
+
+    @property
+    def stream(self) -> EventStream:
+        """The open recording.
+
+        Raises:
+            UserError: it cannot be read, or holds no events but histograms.
+        """
+        ...
+
+    def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
+        """(N, 2*bins, H, W) uint8 of windows (N, 2) in us.
+
+        Raises:
+            UserError: they cannot be read, or not with these bins or by this rule.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class EventSource:
+    """Events of a file or folder, or of the packed store that `prepare` has put beside it.
+
+    Attributes:
+        path: what `open_events` opens; it may be missing where the store is there.
+        height: rows of the sensor in px, for recordings that do not name them; given together with `width`.
+        width: columns, likewise.
+        rectify_map: DSEC's file of rectified coordinates, where they are to be applied.
+    """
+
+    path: Path
+    height: int | None = None
+    width: int | None = None
+    rectify_map: Path | None = None
+
+    @property
+    def stream(self) -> EventStream:
+        """The open recording; pickles of this object do not hold it."""
+        return _open(self)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the events, and the rectification."""
+        path = self.path if self.path.exists() else store_of(self.path)
+        if path.is_file():
+            events = [path]
+        elif (path / EVENTS).is_file():
+            events = [path / EVENTS, path / TIMES]
+        else:
+            events = sorted(file for file in path.iterdir() if file.is_file())
+        return (*events, *([self.rectify_map] if self.rectify_map else []))
+
+    def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
+        """(N, 2*bins, H, W) uint8 of windows (N, 2) in us."""
+        return window_histograms(self.stream, windows, bins, rule=rule, region=region)
+
+
+def store_of(path: Path) -> Path:
+    """Where the packed store of a recording lies: beside its file, or in its folder."""
+    return path / f"events{STORE}" if path.is_dir() else path.with_name(path.name + STORE)
+
+
+def is_there(path: Path) -> bool:
+    """Whether a recording, or its packed store, exists."""
+    return path.exists() or (store_of(path) / HEADER).is_file()
+
+
+@lru_cache(maxsize=OPEN_RECORDINGS)
+def _open(source: EventSource) -> EventStream:
+    store = store_of(source.path)
+    if (store / HEADER).is_file():
+        stream = open_events(store)
+        _check_store(source.path, store)
+    else:
+        stream = open_events(source.path, source.height, source.width)
+    if source.rectify_map is None:
+        return stream
+    return RectifiedStream(stream, read_rectification(source.rectify_map, stream.height, stream.width))
+
+
+def _check_store(path: Path, store: Path) -> None:
+    """Refuse a store that was made from another file than the one it lies beside."""
+    made_from = json.loads((store / HEADER).read_text()).get("source")
+    if not path.is_file() or made_from is None:
+        return
+    if path.stat().st_size != made_from["bytes"]:
+        what = f"was made from {made_from['bytes']} bytes, but {path.name} has {path.stat().st_size}"
+        raise UserError(store, what, "remove the store and prepare the recording again")
