@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import io
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -14,32 +16,40 @@ from tespec.errors import UserError
 
 MISTAKE = 2
 INTERRUPTED = 130
+OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
 
-def run(main: Callable[[], None]) -> int:
-    """Run a command line and return its exit code: 0, 2 after a user's mistake, 130 after an interruption.
+def run(main: Callable[[], int | None]) -> int:
+    """Run a command line and return its exit code: that of `main`, 2 after a mistake, 130 after an interruption.
 
-    A `UserError`, or an `OSError` that names a file, becomes one line `error: ...` on stderr. Other exceptions are
-    defects of the harness and pass through. Signs that the terminal cannot show are replaced.
+    A `UserError`, or an `OSError` that is no defect of the harness, becomes one line `error: ...` on stderr. Other
+    exceptions pass through. Signs that the terminal cannot show are replaced. A reader that has seen enough (`| head`)
+    ends the program silently.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        main()
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered has nowhere to go, also when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except UserError as error:
         _say(f"error: {one_line(str(error))}")
         return MISTAKE
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in OF_THE_MACHINE:
             raise
-        _say(f"error: {error.filename}: {error.strerror}; name another place or mend this one")
+        where = error.filename or "writing"
+        _say(f"error: {where}: {error.strerror}; name another place or mend this one")
         return MISTAKE
     except KeyboardInterrupt as interruption:
         if message := one_line(str(interruption)):
             _say(message)
         return INTERRUPTED
-    return 0
+    return code or 0
 
 
 def one_line(text: str) -> str:

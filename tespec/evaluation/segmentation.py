@@ -82,6 +82,10 @@ class SegmentationScorer:
         for key in (("all", ""), ("recording", recording), *(("group", group) for group in groups)):
             self._matrices[key] = self._matrices.get(key, 0) + matrix
 
+    def definition(self) -> str:
+        """What the scores mean."""
+        return DEFINITION
+
     def overall(self) -> Scores:
         """Scores over all frames."""
         empty = np.zeros((len(self.classes), len(self.classes)), np.int64)

@@ -68,9 +68,22 @@ class SegmentationModel(nn.Module):
         dice = dice_loss(logits, labels)
         return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}, detach(state)
 
-    def predict(self, histograms: Tensor, state: BackboneState | None = None) -> tuple[Tensor, BackboneState | None]:
-        """Logits (B, T, classes, H, W) of every segment of histograms (B, T, 2 * bins, H, W), and the state."""
+    def predict(
+        self, histograms: Tensor, state: BackboneState | None = None, label_place: Tensor | None = None
+    ) -> tuple[Tensor, BackboneState | None]:
+        """Logits of segments of histograms (B, T, 2 * bins, H, W), and the state.
+
+        Args:
+            histograms: of all segments.
+            state: what the call before returned, None at the start.
+            label_place: (L, 2) int64 lane and segment of those that reach the head; None: all of them.
+
+        Returns:
+            (L, classes, H, W), or (B, T, classes, H, W) of all segments; and the state.
+        """
         features, state = self.backbone(histograms, state)
+        if label_place is not None:
+            return self._logits(pick(features, label_place), histograms.shape[-2:]), state
         logits = self._logits([feature.flatten(0, 1) for feature in features], histograms.shape[-2:])
         return logits.unflatten(0, histograms.shape[:2]), state
 

@@ -1,18 +1,146 @@
-"""What tasks with labels share: opening their dataset, and naming and grouping its labels."""
+"""What tasks with labels share: data, steps, and playing the test recordings; kinds of task add model and scores."""
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from tespec.datasets.base import LabelledDataset
+from tespec.datasets.collate import Collate
+from tespec.datasets.evaluation import evaluation_batches
 from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.datasets.windows import WindowRule
 from tespec.discovery import find_registered
+from tespec.models import EventSwin
+from tespec.models.padding import padded_size
+from tespec.models.state import reset
 from tespec.registry import DATASETS
 from tespec.settings import Finetuning
+from tespec.training.progress import progress
+from tespec.training.task import Evaluation
 
 STANDING = 0.1  # m/s; below, the camera counts as standing
+
+
+class LabelledTask(ABC):
+    """A dataset with labels, a head on the backbone, and scores.
+
+    Args:
+        settings: the cell's settings.
+        root: folder of the data set.
+
+    Attributes:
+        train: recordings trained on.
+        test: recordings evaluated.
+
+    Raises:
+        UserError: the data cannot be read.
+    """
+
+    collate: ClassVar[Collate]
+
+    def __init__(self, settings: Finetuning, root: Path) -> None:
+        self.settings = settings
+        self.dataset = open_dataset(settings, root)
+        self.train, self.test = self.dataset.recordings("train"), self.dataset.recordings("test")
+
+    @property
+    def splits(self) -> tuple[list[LabelledRecording], list[LabelledRecording]]:
+        """Recordings trained on, and those evaluated."""
+        return self.train, self.test
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W) of the histograms in px."""
+        return self.train[0].region.height, self.train[0].region.width
+
+    def backbone(self) -> EventSwin:
+        """A fresh backbone."""
+        settings = self.settings
+        return EventSwin(
+            arch=settings.width, recurrent=settings.recurrent, bins=settings.bins, img_size=padded_size(*self.size)
+        )
+
+    @abstractmethod
+    def model(self) -> Any:
+        """A fresh backbone with a fresh head."""
+
+    def steps(self, seed: int) -> Steps:
+        """Batches of the training by step."""
+        return LabelledSteps(self.train, self.settings, seed, type(self).collate)
+
+    def small_batch(self) -> dict[str, Tensor]:
+        """Two labelled segments without a single event, for measuring what a step costs."""
+        settings = self.settings
+        lanes, segments = (1, 2) if settings.segments > 1 else (2, 1)
+        return {
+            "histograms": torch.zeros(lanes, segments, 2 * settings.bins, *self.size, dtype=torch.uint8),
+            "fresh": torch.ones(lanes, dtype=torch.bool),
+            "label_place": torch.cartesian_prod(torch.arange(lanes), torch.arange(segments)),
+        } | self.small_labels(2)
+
+    @abstractmethod
+    def small_labels(self, count: int) -> dict[str, Tensor]:
+        """What `collate` would give for `count` simple labels."""
+
+    def protocol(self) -> dict[str, str]:
+        """What the scores mean, in words."""
+        return {
+            "train": named(self.train),
+            "test": named(self.test),
+            **self.dataset.describe(),
+            "scored": "every test label once; no test-time augmentation",
+            "histograms": f"{self.settings.bins} bins, rule {self.settings.rule}",
+            "scores": self.scorer().definition(),
+        }
+
+    @abstractmethod
+    def scorer(self) -> Any:
+        """A scorer that has seen nothing."""
+
+    @abstractmethod
+    def read(self, predictions: Any) -> Sequence[Any]:
+        """What a model predicts for labelled segments, as the scorer wants it for each."""
+
+    def score(self, scorer: Any, predicted: Any, recording: LabelledRecording, label: int) -> None:
+        """Tell the scorer of one prediction."""
+        scorer.update(predicted, recording.labels[label], recording.name, groups_of(recording, label))
+
+    @abstractmethod
+    def result(self, scorer: Any, seconds: float) -> Evaluation:
+        """The scores."""
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, device: torch.device) -> Evaluation:
+        """Play the test recordings once and score every label."""
+        settings, began = self.settings, time.monotonic()
+        scorer, state, done = self.scorer(), None, 0
+        total = sum(len(recording.labelled) for recording in self.test)
+        lanes = settings.evaluation_lanes if settings.recurrent else settings.batch_size
+        model.eval()
+        with progress("evaluation", "labels") as advance:
+            for batch in evaluation_batches(
+                self.test, lanes, settings.segments, settings.bins, settings.rule, stateful=settings.recurrent
+            ):
+                state = reset(state, batch.fresh.to(device))
+                histograms = batch.histograms.to(device)
+                if not batch.frames:
+                    _, state = model.backbone(histograms, state)
+                    continue
+                place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames], device=device)
+                predictions, state = model.predict(histograms, state, place)
+                for frame, predicted in zip(batch.frames, self.read(predictions), strict=True):
+                    self.score(scorer, predicted, self.test[frame.recording], frame.label)
+                done += len(batch.frames)
+                advance(done, total, "")
+        return self.result(scorer, time.monotonic() - began)
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:

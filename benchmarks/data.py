@@ -1,0 +1,226 @@
+"""Look after datasets: check them, pack them, look at them.
+
+python benchmarks/data.py check dsec /data/dsec             # every file and label; exit code 1 if something is wrong
+python benchmarks/data.py prepare 1mpx /data/1mpx           # pack events beside their files, for fast reading
+python benchmarks/data.py preview dsec /data/dsec           # a picture: events, histogram, intensity, labels
+python benchmarks/data.py stats gen1 /data/gen1 --out gen1.csv
+python benchmarks/data.py download-guide mvsec              # where to get it, licence, size, layout
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.cli import Parser, run
+from tespec.errors import UserError
+
+if TYPE_CHECKING:
+    from tespec.datasets.base import LabelledDataset
+    from tespec.datasets.survey.facts import RecordingFacts
+    from tespec.settings import Finetuning
+
+WRONG = 1  # exit code of a check that found something
+NORM_EVENTS = 5000.0  # N of Eq. 7, as the paper sets it
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, what in (
+        ("check", "read every file and label, and say what is wrong"),
+        ("prepare", "pack events for fast reading"),
+        ("preview", "draw events, histogram, intensity and labels"),
+        ("stats", "events, labels and classes of every recording"),
+        ("download-guide", "where to get a dataset, its licence, size and layout"),
+    ):
+        command = commands.add_parser(name, help=what, description=what)
+        command.add_argument("dataset", metavar="DATASET", help="gen1, 1mpx, dsec, ddd17 or mvsec")
+        if name == "download-guide":
+            continue
+        command.add_argument("path", type=Path, metavar="PATH", help="folder of the dataset")
+        command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting, for "
+                             "example protocol.labels=ess; repeatable")  # fmt: skip
+        if name in ("check", "stats", "prepare"):
+            command.add_argument("--processes", type=positive, default=1, help="recordings at once (default 1)")
+        if name in ("check", "stats"):
+            command.add_argument(
+                "--quick", action="store_true", help="read the ends of recordings and a few labels only"
+            )
+        if name == "stats":
+            command.add_argument("--out", type=Path, metavar="FILE", help="write the figures as CSV")
+        if name == "prepare":
+            command.add_argument("--out", type=Path, metavar="DIR", help="make a packed copy of the dataset there "
+                                 "(default: pack beside the files)")  # fmt: skip
+        if name == "preview":
+            command.add_argument("--out", type=Path, metavar="FILE", help="the PNG (default: preview-<dataset>.png)")
+            command.add_argument("--split", default="test", help="which recordings (default: test)")
+            command.add_argument("--count", type=positive, default=3, help="moments to show (default 3)")
+    return parser.parse_args()
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise ValueError("not positive")
+    return number
+
+
+def main() -> int:
+    """Run what the command line says; returns the exit code."""
+    options = parse()
+    commands = {"check": check, "prepare": prepare, "preview": preview, "stats": stats, "download-guide": guide}
+    return commands[options.command](options)
+
+
+def open_dataset(options: argparse.Namespace) -> tuple[Finetuning, LabelledDataset]:
+    """The dataset, read by the paper's protocol for recurrent models."""
+    from tespec.training.data import find_data, settings_of
+    from tespec.training.labelled import open_dataset
+    from tespec.training.tasks import import_tasks
+
+    import_tasks()
+    data = find_data(options.dataset, options.path)
+    settings = settings_of(data, options.dataset, "recurrent", "paper", options.set)
+    return settings, open_dataset(settings, data.root)
+
+
+def look(options: argparse.Namespace) -> tuple[LabelledDataset, list[RecordingFacts]]:
+    """Survey the dataset, with progress."""
+    from tespec.datasets.survey.run import survey, tasks_of
+    from tespec.training.progress import progress
+
+    _, dataset = open_dataset(options)
+    found, tasks = [], tasks_of(dataset)
+    with progress("looking", "recordings") as advance:
+        for facts in survey(dataset, quick=options.quick, processes=options.processes):
+            found.append(facts)
+            advance(len(found), len(tasks), facts.name)
+    found.sort(key=lambda facts: tasks.index((facts.split, facts.name)))
+    return dataset, found
+
+
+def check(options: argparse.Namespace) -> int:
+    """Say what the dataset holds and what is wrong with it."""
+    from tespec.datasets.survey import report
+
+    dataset, found = look(options)
+    print_survey(dataset, found)
+    print_disk(dataset, found)
+    problems = report.problems(found)
+    for problem in problems:
+        print(f"error: {problem}")
+    labels = sum(facts.labels.count for facts in found if facts.labels)
+    if problems:
+        print(f"{len(problems)} problems in {len(found)} recordings")
+        return WRONG
+    print(f"fine: {len(found)} recordings, {labels:,} labels")
+    return 0
+
+
+def stats(options: argparse.Namespace) -> int:
+    """Print, and write, what every recording holds."""
+    dataset, found = look(options)
+    print_survey(dataset, found)
+    if options.out:
+        from tespec.datasets.survey.csv import write_csv
+
+        write_csv(found, options.out)
+        print(f"written: {options.out}")
+    return 0
+
+
+def print_survey(dataset: LabelledDataset, found: list[RecordingFacts]) -> None:
+    """Print the table of recordings, the classes, and what is unusual."""
+    from tespec.datasets.survey import report
+
+    print(f"{dataset.title} in {dataset.root}")
+    for name, text in dataset.describe().items():
+        print(f"{name}: {text}")
+    print()
+    for line in report.table(found):
+        print(line)
+    print()
+    for title, lines in (
+        ("classes", report.classes(found)),
+        ("depth in m" if not dataset.classes else "sides of boxes in px", report.extents(found)),
+        ("note", list(report.remarks(found))),
+    ):
+        for line in lines:
+            print(f"{title}: {line}")
+
+
+def print_disk(dataset: LabelledDataset, found: list[RecordingFacts]) -> None:
+    """Print what packing takes and what the disk has."""
+    import shutil
+
+    from tespec.datasets.care.prepare import disk_needed
+    from tespec.datasets.survey.report import bytes_in_words
+
+    events = [facts.events for facts in found if facts.events]
+    needed = sum(disk_needed(each.count, round(1000 * each.seconds) + 2) for each in events)
+    free = shutil.disk_usage(dataset.root).free
+    print(f"disk: {bytes_in_words(needed)} needed by `prepare`, {bytes_in_words(free)} free")
+
+
+def prepare(options: argparse.Namespace) -> int:
+    """Pack every recording."""
+    from tespec.datasets.care.prepare import jobs
+    from tespec.datasets.care.prepare import prepare as pack_all
+    from tespec.training.progress import progress
+
+    _, dataset = open_dataset(options)
+    totals = {job.name: 0 for job in jobs(dataset, options.out)}
+    done = dict.fromkeys(totals, 0)
+    with progress("packing", "events") as advance:
+
+        def report(name: str, packed: int, count: int) -> None:
+            totals[name], done[name] = count, packed
+            known = [count for count in totals.values() if count]
+            # Recordings that wait are taken to be as long as those begun are on average.
+            expected = sum(known) * len(totals) // len(known)
+            advance(sum(done.values()), expected, name)
+
+        manifest = pack_all(dataset, options.out, options.processes, report)
+    print(f"packed {len(totals)} recordings; manifest: {manifest}")
+    return 0
+
+
+def preview(options: argparse.Namespace) -> int:
+    """Draw a few moments."""
+    from tespec.datasets.care.preview import choose, draw, moment
+
+    settings, dataset = open_dataset(options)
+    chosen = choose(dataset.recordings(options.split), options.count, settings.rule)
+    path = options.out or Path(f"preview-{options.dataset}.png")
+    moments = [moment(recording, label, settings.rule, norm_events=NORM_EVENTS) for recording, label in chosen]
+    draw(moments, dataset.classes, path)
+    print(f"written: {path}")
+    return 0
+
+
+def guide(options: argparse.Namespace) -> int:
+    """Print where to get a dataset."""
+    import yaml
+
+    from tespec.paths import CONFIGS
+
+    known = sorted(path.stem for path in (CONFIGS / "datasets").glob("*.yaml"))
+    if options.dataset not in known:
+        raise UserError(options.dataset, "no such dataset", f"choose from {', '.join(known)}")
+    facts = yaml.safe_load((CONFIGS / "datasets" / f"{options.dataset}.yaml").read_text())
+    for name, text in facts.items():
+        lines = str(text).rstrip().splitlines()
+        print(f"{name:8} {lines[0]}")
+        for line in lines[1:]:
+            print(f"{'':8} {line}")
+    print("Nothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

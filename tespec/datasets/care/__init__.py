@@ -1,0 +1,1 @@
+"""Looks after datasets on disk: packs them, and draws them."""

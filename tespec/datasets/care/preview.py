@@ -1,0 +1,173 @@
+"""A picture of a dataset: events, histogram, intensity, and labels over the events, so that doubts can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from numpy.typing import NDArray
+
+from tespec.boxes import Boxes
+from tespec.datasets.masks import IGNORE
+from tespec.datasets.recording import LabelledRecording
+from tespec.errors import UserError
+from tespec.evaluation.pictures import event_image, grey_image
+from tespec.events.intensity import estimate_intensity
+
+BINS = 10
+CANDIDATES = 9  # labels around a place among which the busiest is shown
+SETTLING_US = 3_000_000  # before the moment that is shown, for the intensity image to settle
+GREY_RANGE = 2.5  # standard deviations shown between black and white
+OPACITY = 0.55  # of labels over events
+NEAR, FAR = 2.0, 80.0  # m, the ends of the colours of depth
+COLUMNS = ("events of the window", "histogram, all bins", "intensity, Eq. 7", "labels over the events")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is shown in one row.
+
+    Attributes:
+        title: recording and time.
+        histogram: (2*bins, H, W) uint8 of the window that ends at the label.
+        intensity: (H, W) float32 there.
+        label: a mask, boxes or a depth.
+    """
+
+    title: str
+    histogram: NDArray[np.uint8]
+    intensity: NDArray[np.float32]
+    label: Any
+
+
+def moment(recording: LabelledRecording, label: int, rule: str, norm_events: float) -> Moment:
+    """What is to be seen at a label.
+
+    Args:
+        recording: with labels.
+        label: its number.
+        rule: binning rule.
+        norm_events: N of Eq. 7.
+
+    Raises:
+        UserError: events or label cannot be read.
+    """
+    window = int(recording.labelled[label])
+    end = int(recording.windows[window, 1])
+    first = int(np.searchsorted(recording.windows[: window + 1, 0], end - SETTLING_US))
+    state: torch.Tensor | None = None
+    histogram = np.empty(0, np.uint8)
+    for each in range(min(first, window), window + 1):
+        histogram = recording.histograms(each, 1, BINS, rule)
+        seconds = (recording.windows[each, 1] - recording.windows[each, 0]) / 1e6 / BINS
+        _, state = estimate_intensity(
+            torch.from_numpy(histogram)[None], state, norm_events=norm_events, bin_seconds=float(seconds)
+        )
+    assert state is not None
+    title = f"{recording.name}\n{end / 1e6:.3f} s, {int(histogram.sum(dtype=np.int64)):,} events"
+    return Moment(title, histogram[0], state[0].numpy(), recording.labels[label])
+
+
+def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:
+    """`count` labels spread over recordings and their time: of the labels around each place the one with most events.
+
+    Raises:
+        UserError: no recording has a label.
+    """
+    labelled = [recording for recording in recordings if len(recording.labelled)]
+    if not labelled:
+        raise UserError(recordings[0].path if recordings else "recordings", "no label to show", "check the dataset")
+    chosen = []
+    for place in range(count):
+        recording = labelled[place * len(labelled) // count if len(labelled) >= count else place % len(labelled)]
+        last = len(recording.labelled) - 1
+        around = last * (place + 0.5) / count + np.linspace(-0.5, 0.5, CANDIDATES) * last / count
+        candidates = sorted(set(around.astype(int).tolist()))
+        chosen.append((recording, max(candidates, key=lambda label: _events(recording, label, rule))))
+    return chosen
+
+
+def _events(recording: LabelledRecording, label: int, rule: str) -> int:
+    """Number of events in the window of a label, hot pixels counted up to the largest count."""
+    window = int(recording.labelled[label])
+    return int(recording.histograms(window, 1, BINS, rule).sum(dtype=np.int64))
+
+
+def draw(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
+    """Write a row of four pictures for each moment as a PNG."""
+    height, width = moments[0].intensity.shape
+    row = 15 / len(COLUMNS) * height / width + 0.05
+    figure = Figure(figsize=(15, 0.7 + len(moments) * row), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(moments), len(COLUMNS), squeeze=False)
+    for number, (cells, each) in enumerate(zip(axes, moments, strict=True)):
+        _draw_row(cells, each, classes)
+        cells[0].set_ylabel(each.title, fontsize=9)
+        if number == 0:
+            for axis, column in zip(cells, COLUMNS, strict=True):
+                axis.set_title(column, fontsize=11)
+    if classes:
+        patches = [Patch(color=_colour(number), label=name) for number, name in enumerate(classes)]
+        figure.legend(handles=patches, loc="outside lower center", ncols=min(len(classes), 10), fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    figure.savefig(unfinished, dpi=80, format="png", metadata={"Software": None})
+    unfinished.replace(path)
+
+
+def _draw_row(cells: NDArray[np.object_], shown: Moment, classes: Sequence[str]) -> None:
+    counts = shown.histogram.sum(axis=0, dtype=np.int64)
+    spread = GREY_RANGE * float(shown.intensity.std()) or 1.0
+    pictures = (
+        event_image(shown.histogram),
+        matplotlib.colormaps["inferno"](np.log1p(counts) / max(float(np.log1p(counts.max())), 1.0)),
+        grey_image(shown.intensity, spread),
+        _faded(shown.histogram),
+    )
+    for axis, picture in zip(cells, pictures, strict=True):
+        axis.imshow(picture, interpolation="nearest")
+        axis.set_xticks([])
+        axis.set_yticks([])
+    _draw_label(cells[-1], shown.label, classes)
+
+
+def _faded(histogram: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(H, W, 3) white with dark grey pixels where there was an event."""
+    picture = np.ones((*histogram.shape[1:], 3), np.float32)
+    picture[histogram.any(axis=0)] = 0.25
+    return picture
+
+
+def _draw_label(axis: Axes, label: Any, classes: Sequence[str]) -> None:
+    if isinstance(label, Boxes):
+        for (left, top, right, bottom), number in zip(label.corners.tolist(), label.label.tolist(), strict=True):
+            colour = _colour(number)
+            axis.add_patch(
+                Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, color=colour, lw=2)
+            )
+            axis.text(left, top - 1, classes[number], color=colour, fontsize=8)
+        return
+    if label.dtype == np.uint8:
+        colours = np.array([_colour(number) for number in range(IGNORE + 1)], np.float32)[label]
+        alpha = np.where(label == IGNORE, 0, OPACITY)
+    else:
+        known = np.isfinite(label)
+        depth = np.clip(np.where(known, label, FAR), NEAR, FAR)
+        place = np.log(depth / NEAR) / np.log(FAR / NEAR)
+        colours = matplotlib.colormaps["magma_r"](place)[..., :3].astype(np.float32)
+        alpha = np.where(known, OPACITY, 0)
+    axis.imshow(np.concatenate([colours, alpha[..., None].astype(np.float32)], axis=-1), interpolation="nearest")
+
+
+def _colour(number: int) -> tuple[float, float, float]:
+    red, green, blue, _ = matplotlib.colormaps["tab20"](number % 20)
+    return float(red), float(green), float(blue)
