@@ -5,11 +5,13 @@ python benchmarks/data.py prepare 1mpx /data/1mpx           # pack events beside
 python benchmarks/data.py preview dsec /data/dsec           # a picture: events, histogram, intensity, labels
 python benchmarks/data.py stats gen1 /data/gen1 --out gen1.csv
 python benchmarks/data.py download-guide mvsec              # where to get it, licence, size, layout
+python benchmarks/data.py extract gen1.tar /data/gen1       # unpack a download, with limits
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +61,10 @@ def parse() -> argparse.Namespace:
             command.add_argument("--out", type=Path, metavar="FILE", help="the PNG (default: preview-<dataset>.png)")
             command.add_argument("--split", default="test", help="which recordings (default: test)")
             command.add_argument("--count", type=positive, default=3, help="moments to show (default 3)")
+    unpack = commands.add_parser("extract", help="unpack a .zip or .tar that was downloaded, without trusting it")
+    unpack.add_argument("archive", type=Path, metavar="ARCHIVE")
+    unpack.add_argument("path", type=Path, metavar="DIR", help="new folder for its files")
+    unpack.add_argument("--crc32", metavar="HEX", help="checksum that the archive must have")
     return parser.parse_args()
 
 
@@ -73,7 +79,8 @@ def positive(text: str) -> int:
 def main() -> int:
     """Run what the command line says; returns the exit code."""
     options = parse()
-    commands = {"check": check, "prepare": prepare, "preview": preview, "stats": stats, "download-guide": guide}
+    commands = {"check": check, "prepare": prepare, "preview": preview, "stats": stats, "extract": unpack}
+    commands["download-guide"] = guide
     return commands[options.command](options)
 
 
@@ -219,6 +226,19 @@ def guide(options: argparse.Namespace) -> int:
         for line in lines[1:]:
             print(f"{'':8} {line}")
     print("Nothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")
+    return 0
+
+
+def unpack(options: argparse.Namespace) -> int:
+    """Extract an archive."""
+    from tespec.datasets.care.extract import extract
+    from tespec.training.progress import progress
+
+    if options.crc32 is not None and not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,8}", options.crc32):
+        raise UserError(f"--crc32 {options.crc32}", "not a CRC-32", "give up to eight hexadecimal digits")
+    with progress("extracting", "bytes") as advance:
+        count = extract(options.archive, options.path, options.crc32, lambda done, total: advance(done, total, ""))
+    print(f"{count:,} files in {options.path}")
     return 0
 
 
