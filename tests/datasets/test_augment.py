@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
-from tespec.datasets.augment import OUTSIDE, Maps, apply_maps, draw_maps
+from tespec.boxes import make_boxes
+from tespec.datasets.augment import OUTSIDE, SMALLEST, Maps, apply_maps, draw_maps, move_boxes
 from tespec.events import event_histogram
 from tespec.settings import Augmentation
 
@@ -127,3 +128,40 @@ def test_shares_are_those_of_the_paper():
 def test_an_unchanged_image_is_not_copied():
     image = np.zeros((2, 5, 7), np.uint8)
     assert apply_maps(image, Maps(np.arange(5), np.arange(7)), 0) is image
+
+
+@given(SEEDS)
+def test_boxes_stay_on_what_they_surround(seed):
+    rng = np.random.default_rng(seed)
+    height, width = 60, 80
+    left, top = rng.integers(0, 50), rng.integers(0, 40)
+    right, bottom = left + rng.integers(8, 30), top + rng.integers(8, 20)
+    image = np.zeros((height, width), np.uint8)
+    image[top:bottom, left:right] = 1
+    maps = draw(PAPER, seed, height, width)
+    seen = apply_maps(image, maps, 0)
+    moved = move_boxes(make_boxes(np.array([[left, top, right, bottom]]), np.array([3])), maps)
+    rows, columns = np.flatnonzero(seen.any(axis=1)), np.flatnonzero(seen.any(axis=0))
+    if not len(moved.label):
+        assert not len(rows) or min(np.ptp(rows), np.ptp(columns)) <= 1
+        return
+    expected = [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+    # A pixel is picked by its centre, so an edge of the picture is at most a (zoomed) pixel from that of the box.
+    assert np.abs(moved.corners[0] - expected).max() <= 1.51
+    assert moved.label.tolist() == [3]
+    assert moved.corners.dtype == np.float32
+
+
+def test_flipping_a_box_is_geometric():
+    boxes = make_boxes(np.array([[1, 2, 4, 8], [0, 0, 20, 10]]), np.array([0, 1]))
+    moved = move_boxes(boxes, draw(FLIP, 0, 10, 20))
+    assert moved.corners.tolist() == [[16, 2, 19, 8], [0, 0, 20, 10]]
+
+
+def test_boxes_are_clipped_and_those_that_vanish_are_dropped():
+    maps = Maps(np.arange(10), np.arange(20), (2.0, 2.0), (-4.0, -30.0))
+    boxes = make_boxes(np.array([[0, 0, 5, 5], [14, 1, 30, 4], [15.2, 3, 15.4, 9]]), np.array([0, 1, 2]))
+    moved = move_boxes(boxes, maps)
+    assert moved.corners.tolist() == [[0, 0, 20, 4]]
+    assert moved.label.tolist() == [1]
+    assert (moved.size >= SMALLEST).all()

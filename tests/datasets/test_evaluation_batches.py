@@ -20,17 +20,19 @@ class Numbered:
 
     number: int
     length: int
+    every: int = 1
     region: ClassVar = Region(1, 2)
 
     def __len__(self):
         return self.length
 
     def labels_in(self, first, count):
-        return range(first, min(first + count, self.length))
+        begin, end = np.searchsorted(self.labelled, (first, first + count))
+        return range(begin, end)
 
     @property
     def labelled(self):
-        return np.arange(self.length)
+        return np.arange(self.every - 1, self.length, self.every)
 
     def histograms(self, first, count, bins, rule):
         assert (bins, rule) == (1, "edges")
@@ -85,3 +87,31 @@ def test_windows_that_stand_alone_fill_the_batches(lengths, lanes, segments):
 def test_more_lanes_than_recordings_are_not_made(stateful):
     (batch,) = play([2, 3], lanes=50, segments=3, stateful=stateful)
     assert batch.histograms.shape == (2, 3, 2, 1, 2)
+
+
+@given(LENGTHS, SMALL, SMALL, st.integers(1, 6))
+def test_windows_between_labels_are_played_but_not_scored(lengths, lanes, segments, every):
+    recordings = [Numbered(number, length, every) for number, length in enumerate(lengths)]
+    batches = list(evaluation_batches(recordings, lanes, segments, 1, "edges"))
+    scored = [(frame.recording, frame.label) for batch in batches for frame in batch.frames]
+    assert sorted(scored) == [(each.number, label) for each in recordings for label in range(len(each.labelled))]
+    for batch in batches:
+        for frame in batch.frames:
+            seen = batch.histograms[frame.lane, frame.segment, 0, 0].tolist()
+            assert seen == [1 + frame.recording, recordings[frame.recording].labelled[frame.label]]
+    played = sum(int((batch.histograms[:, :, 0, 0, 0] > 0).sum()) for batch in batches)
+    assert played == sum(lengths)
+
+
+@given(LENGTHS, SMALL, SMALL, st.booleans(), st.integers(1, 4))
+def test_processes_together_score_every_label_once(lengths, lanes, segments, stateful, processes):
+    recordings = [Numbered(number, length) for number, length in enumerate(lengths)]
+    scored = [
+        (frame.recording, frame.label)
+        for number in range(processes)
+        for batch in evaluation_batches(
+            recordings, lanes, segments, 1, "edges", stateful=stateful, part=(number, processes)
+        )
+        for frame in batch.frames
+    ]
+    assert sorted(scored) == [(number, label) for number, length in enumerate(lengths) for label in range(length)]

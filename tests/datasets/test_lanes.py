@@ -1,10 +1,11 @@
 from itertools import groupby, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.datasets.lanes import Lanes, serpentine
+from tespec.datasets.lanes import Lanes, serpentine, share_of
 
 LENGTHS = st.lists(st.integers(0, 25), min_size=1, max_size=6)
 
@@ -99,3 +100,38 @@ def test_serpentine_deals_every_recording_once_and_evenly(lengths, lanes):
 @pytest.mark.parametrize(("lengths", "dealt"), [([1, 2, 3, 4, 5], [[4, 1, 0], [3, 2]]), ([7], [[0]]), ([], [])])
 def test_serpentine_goes_there_and_back(lengths, dealt):
     assert serpentine(lengths, 2) == dealt
+
+
+@given(st.data(), st.integers(0, 2**40))
+def test_random_chunks_end_where_they_may_and_everywhere_there(data, seed):
+    segments = data.draw(st.integers(1, 4))
+    lengths = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=4)))
+    ends = tuple(np.array(sorted(data.draw(st.sets(st.integers(0, length - 1)))), np.int64) for length in lengths)
+    lanes = Lanes(lengths, segments, 2, seed, 1.0, ends)
+    allowed = {
+        (number, int(end)) for number, each in enumerate(ends) for end in each if segments - 1 <= end < lengths[number]
+    }
+    assert lanes.playable == bool(allowed and max(lengths) >= segments)
+    if lanes.playable:
+        slots = [lanes.slot(lane, step) for lane in range(2) for step in range(20)]
+        assert {(slot.recording, slot.first + segments - 1) for slot in slots} <= allowed
+        assert all(slot.fresh and slot.first >= 0 for slot in slots)
+
+
+def test_all_ends_allowed_is_no_restriction():
+    ends = (np.arange(9), np.arange(5))
+    for step in range(50):
+        slots = [Lanes((9, 5), 3, 2, 7, 1.0, each).slot(1, step) for each in (None, ends)]
+        assert slots[0] == slots[1]
+
+
+@given(st.integers(0, 40), st.integers(1, 9))
+def test_processes_share_the_lanes(count, processes):
+    shares = [share_of(count, (number, processes)) for number in range(processes)]
+    assert [lane for share in shares for lane in share] == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_there_is_no_process_beyond_the_last():
+    with pytest.raises(ValueError, match="process 2 of 2"):
+        share_of(8, (2, 2))

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tespec.datasets.recording import Recording
+from tespec.datasets.recording import LabelledRecording, Recording, cut_at_gaps
 from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
@@ -46,3 +48,46 @@ def test_files_are_opened_when_events_are_asked_for():
     assert len(recording) == 1
     with pytest.raises(UserError, match=r"gone.dat: no such file"):
         recording.histograms(0, 1, 2, "edges")
+
+
+class Numbers(list):
+    def checksums(self):
+        return [10 * number for number in self]
+
+
+def labelled_at(length, places):
+    windows = windows_side_by_side(0, length * 10, 10)
+    speed = np.arange(len(places), dtype=np.float32)
+    return LabelledRecording("r", None, WHOLE, windows, Numbers(range(len(places))), np.array(places, np.int64), speed)
+
+
+def test_a_part_has_the_labels_of_its_windows():
+    recording = labelled_at(12, [1, 4, 5, 11])
+    part = recording.part(4, 11)
+    assert (len(part), part.labelled.tolist(), part.ego_speed.tolist()) == (7, [0, 1], [1, 2])
+    assert [part.labels[index] for index in range(2)] == [1, 2]
+    assert part.labels.checksums() == [10, 20]
+    assert part.label_times.tolist() == recording.label_times[1:3].tolist()
+    assert list(part.labels_in(1, 3)) == [1]
+    with pytest.raises(IndexError):
+        part.labels[2]
+
+
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))), st.integers(1, 9))
+def test_cut_at_gaps_every_chunk_has_a_label_and_no_label_is_lost(drawn, longest):
+    length, places = drawn[0], sorted(drawn[1])
+    parts = cut_at_gaps([labelled_at(length, places)], longest)
+    assert [part.labels[index] for part in parts for index in range(len(part.labels))] == list(range(len(places)))
+    for part in parts:
+        for first in range(len(part) - longest + 1):
+            assert len(part.labels_in(first, longest)) > 0
+        assert part.labelled[-1] == len(part) - 1
+    gaps = np.diff(places, prepend=-1)
+    assert len(parts) == (0 if not places else 1 + int((gaps[1:] > longest).sum()))
+
+
+def test_a_recording_without_gaps_keeps_its_name():
+    (part,) = cut_at_gaps([labelled_at(10, [2, 5, 8])], 4)
+    assert (part.name, len(part)) == ("r", 9)
+    parts = cut_at_gaps([labelled_at(20, [2, 15, 18])], 4)
+    assert [(each.name, len(each)) for each in parts] == [("r (part 1)", 3), ("r (part 2)", 7)]

@@ -1,0 +1,41 @@
+import numpy as np
+import pytest
+import torch
+
+from tespec.boxes import make_boxes
+from tespec.datasets.augment import Maps
+from tespec.datasets.collate import join_boxes, stack_depths, stack_masks
+from tespec.errors import UserError
+
+PLAIN = Maps(np.arange(2), np.arange(3))
+FLIPPED = Maps(np.arange(2), np.arange(3)[::-1], (1.0, -1.0), (0.0, 3.0))
+
+
+def test_masks_are_stacked():
+    mask = np.array([[0, 1, 255], [2, 2, 2]], np.uint8)
+    labels = stack_masks([(mask, PLAIN), (mask, FLIPPED)], (2, 3))["labels"]
+    assert labels.dtype == torch.uint8
+    np.testing.assert_array_equal(labels[1], mask[:, ::-1])
+    assert stack_masks([], (2, 3))["labels"].shape == (0, 2, 3)
+
+
+def test_depths_keep_their_gaps():
+    depth = np.array([[1, np.nan, 3], [4, 5, 6]], np.float32)
+    labels = stack_depths([(depth, FLIPPED)], (2, 3))["labels"]
+    assert labels.dtype == torch.float32
+    np.testing.assert_array_equal(labels[0], depth[:, ::-1])
+
+
+def test_depths_are_not_zoomed():
+    zoomed = Maps(np.arange(2), np.arange(3), (1.5, 1.5), (0.0, 0.0))
+    with pytest.raises(UserError, match=r"augmentation.zoom: zooming does not go with depth"):
+        stack_depths([(np.ones((2, 3), np.float32), zoomed)], (2, 3))
+
+
+def test_boxes_say_which_label_they_belong_to():
+    two = make_boxes(np.array([[0, 0, 1, 2], [1, 0, 3, 2]]), np.array([1, 0]))
+    none = make_boxes(np.empty((0, 4)), np.empty(0))
+    joined = join_boxes([(two, PLAIN), (none, PLAIN), (two, FLIPPED)], (2, 3))["boxes"]
+    assert joined.dtype == torch.float32
+    assert joined.tolist() == [[0, 1, 0, 0, 1, 2], [0, 0, 1, 0, 3, 2], [2, 1, 2, 0, 3, 2], [2, 0, 0, 0, 2, 2]]
+    assert join_boxes([], (2, 3))["boxes"].shape == (0, 6)
