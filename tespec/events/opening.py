@@ -7,16 +7,38 @@ from pathlib import Path
 
 from tespec.errors import UserError
 from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
+from tespec.events.readers.dsec import open_dsec
+from tespec.events.readers.hdf5 import open_file, recording_kind
+from tespec.events.readers.mvsec import open_mvsec
 from tespec.events.readers.prophesee_dat import open_dat
 from tespec.events.readers.prophesee_raw import open_raw
+from tespec.events.readers.rvt import open_rvt
 from tespec.events.store import HEADER, open_store
 from tespec.events.stream import EventStream
 
-READERS: dict[str, Callable[[Path, int | None, int | None], EventStream]] = {".dat": open_dat, ".raw": open_raw}
+Open = Callable[[Path, int | None, int | None], EventStream]
+
+
+def open_h5(path: Path, height: int | None = None, width: int | None = None) -> EventStream:
+    """Open an HDF5 recording, of DSEC, MVSEC or RVT's preprocessing, by what it holds.
+
+    Raises:
+        UserError: it is none of them, or damaged.
+    """
+    open_file(path)
+    kind = recording_kind(path)
+    if kind is None:
+        what = "holds no events (events/x, y, t, p, or davis/left/events)"
+        raise UserError(path, what, "give the recording itself")
+    return H5_KINDS[kind](path, height, width)
+
+
+H5_KINDS: dict[str, Open] = {"dsec": open_dsec, "mvsec": open_mvsec, "rvt": open_rvt}
+READERS: dict[str, Open] = {".dat": open_dat, ".raw": open_raw, ".h5": open_h5, ".hdf5": open_h5}
 
 
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> EventStream:
-    """Open a recording: Prophesee `.raw` or `.dat`, a packed store, or a recording folder of the DDD17 archive.
+    """Open a recording: `.raw`, `.dat`, `.aedat4`, HDF5 (DSEC, MVSEC, RVT), a packed store, or a DDD17 folder.
 
     Args:
         path: file or folder.
@@ -40,11 +62,12 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
         raise UserError(
             path,
             "neither a packed store nor a DDD17 recording",
-            "give a recording's own folder, or a .raw or .dat file",
+            f"give a recording's own folder, or a file ({', '.join(READERS)})",
         )
     suffix = path.suffix.lower()
     if suffix not in READERS:
-        raise UserError(path, f"no reader for {suffix or 'files without a suffix'!r}", "give a .raw or .dat file")
+        what = f"no reader for {suffix or 'files without a suffix'!r}"
+        raise UserError(path, what, f"give a file of {', '.join(READERS)}")
     return READERS[suffix](path, height, width)
 
 

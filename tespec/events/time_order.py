@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tespec.events.scans import Scan
+
 BLOCK = 1 << 14  # events; one int64 of memory for each block
+BLOCKS_AT_ONCE = 64
+
+
+class Times(Protocol):
+    """Integers by index: a memory map, an HDF5 dataset, or the like."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> NDArray[np.integer]: ...
 
 
 class TimeOrder:
     """Times raised to their running maximum, so that those that step back do so no longer.
 
-    Opening reads every time once, and keeps the running maximum at the end of each block of them.
-
     Args:
-        times: (N,) integers, as a rule memory-mapped.
+        times: (N,) integers.
+        scan: of these times, by `scan_times`, which reads every one of them; default: made now.
 
     Attributes:
         clamped: number of times that were raised.
@@ -23,10 +35,10 @@ class TimeOrder:
         last: the latest time; 0 if there is none.
     """
 
-    def __init__(self, times: NDArray[np.integer]) -> None:
-        self._times = np.asarray(times)
-        self._latest, self.clamped = _scan(self._times, np.empty(-(-len(times) // BLOCK), np.int64))
-        self.first, self.last = (int(times[0]), int(self._latest[-1])) if len(times) else (0, 0)
+    def __init__(self, times: Times, scan: Scan | None = None) -> None:
+        found = scan_times(times) if scan is None else scan
+        self._times, self._latest, self.clamped, self.first = times, found.latest, found.clamped, found.first
+        self.last = int(self._latest[-1]) if len(self._latest) else 0
 
     def search(self, limit: int) -> int:
         """Index of the first event that is not before `limit`; the number of events if there is none."""
@@ -40,6 +52,8 @@ class TimeOrder:
         """Times in order of the events from index `begin` to `end`, (end - begin,) int64."""
         if begin >= end:
             return np.empty(0, np.int64)
+        if not self.clamped:
+            return np.array(self._times[begin:end], np.int64)
         block = begin // BLOCK
         times = np.array(self._times[block * BLOCK : end], np.int64)
         if block:
@@ -47,10 +61,23 @@ class TimeOrder:
         return np.maximum.accumulate(times, out=times)[begin - block * BLOCK :]
 
 
+def scan_times(times: Times) -> Scan:
+    """Read every time once, some blocks at a time, and keep the running maximum at the end of each block."""
+    count = len(times)
+    latest = np.empty(-(-count // BLOCK), np.int64)
+    clamped, now, first = 0, np.iinfo(np.int64).min, 0
+    for begin in range(0, count, BLOCKS_AT_ONCE * BLOCK):
+        part = np.ascontiguousarray(times[begin : begin + BLOCKS_AT_ONCE * BLOCK])
+        if not begin:
+            first = int(part[0])
+        raised, now = _scan(part, now, latest[begin // BLOCK :])
+        clamped += raised
+    return Scan(latest, int(clamped), first)
+
+
 @njit(cache=True, nogil=True)
-def _scan(times, latest_of_block):  # type: ignore[no-untyped-def]
+def _scan(times, latest, latest_of_block):  # type: ignore[no-untyped-def]
     raised = 0
-    latest = np.int64(times[0]) if len(times) else np.int64(0)
     for i in range(len(times)):
         time = np.int64(times[i])
         if time < latest:
@@ -58,4 +85,4 @@ def _scan(times, latest_of_block):  # type: ignore[no-untyped-def]
         else:
             latest = time
         latest_of_block[i // BLOCK] = latest
-    return latest_of_block, raised
+    return raised, latest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +9,16 @@ from numpy.typing import NDArray
 
 from tespec.errors import UserError
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.header import LARGEST
+from tespec.events.readers.sensor import described_size
+from tespec.events.scans import scan_once
 from tespec.events.stream import Events
-from tespec.events.time_order import TimeOrder
+from tespec.events.time_order import TimeOrder, scan_times
 
 TIMES, EVENTS = "events.dat.t", "events.dat.xyp"
 INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # one row per image, in any of them
 SENSOR = (260, 346)  # px, DAVIS346
 FRAME_PERIOD_US = (10_000, 100_000)  # the archive's is about 33 ms
 TICKS_PER_US = (1000, 1)  # times are in ns or in us
-AGAIN = "write its sensor again, or remove the file"
 
 
 class Ddd17Stream:
@@ -35,7 +34,7 @@ class Ddd17Stream:
     ) -> None:
         self.height, self.width = size
         self._folder, self._xyp, self._ticks_per_us = folder, xyp, ticks_per_us
-        self._order = TimeOrder(times)
+        self._order = TimeOrder(times, scan_once(folder / TIMES, lambda: scan_times(times)))
         self.count, self.clamped = len(times), self._order.clamped
         self.t_first, self.t_last = self._order.first // ticks_per_us, self._order.last // ticks_per_us
 
@@ -87,7 +86,7 @@ def open_ddd17(folder: Path, height: int | None = None, width: int | None = None
         raise UserError(folder / EVENTS, what, "copy both files again")
     times = np.asarray(np.memmap(folder / TIMES, "<i8", mode="r", shape=(count,)))
     xyp = np.asarray(np.memmap(folder / EVENTS, "<i2" if value_bytes == 2 else "u1", mode="r", shape=(count, 3)))
-    sensor = (height, width) if height is not None and width is not None else _sensor(folder)
+    sensor = (height, width) if height is not None and width is not None else described_size(folder, SENSOR)
     return Ddd17Stream(folder, times, xyp, _ticks_per_us(folder, _index(folder)[:, 0]), sensor)
 
 
@@ -125,17 +124,3 @@ def _ticks_per_us(folder: Path, stamps: NDArray[np.int64]) -> int:
             return ticks
     what = f"images are {spacing:g} ticks apart, which is 10 to 100 ms neither in ns nor in us"
     raise UserError(folder / "index", what, "copy the folder again")
-
-
-def _sensor(folder: Path) -> tuple[int, int]:
-    facts = folder.parent / "dataset.json"
-    if not facts.is_file():
-        return SENSOR
-    try:
-        sensor = json.loads(facts.read_text())["sensor"]
-        height, width = int(sensor["height"]), int(sensor["width"])
-    except (ValueError, KeyError, TypeError, OverflowError, OSError) as error:
-        raise UserError(facts, "does not name the sensor's size", AGAIN) from error
-    if not (1 <= height <= LARGEST and 1 <= width <= LARGEST):
-        raise UserError(facts, f"names a sensor of {width}x{height} px", AGAIN)
-    return height, width

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tespec.errors import UserError
 from tespec.events.readers.header import read_header, resolve_size
+from tespec.events.scans import Scan, scan_once
 from tespec.events.stream import ArrayStream, Events
-from tespec.events.time_order import TimeOrder
+from tespec.events.time_order import TimeOrder, scan_times
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
@@ -23,9 +24,9 @@ X_BITS, Y_BITS = 14, 14
 class DatStream:
     """Events of a `.dat` file, memory-mapped; see `EventStream`."""
 
-    def __init__(self, records: NDArray[np.void], height: int, width: int) -> None:
+    def __init__(self, records: NDArray[np.void], height: int, width: int, scan: Scan) -> None:
         self.height, self.width, self.count = height, width, len(records)
-        self._words, self._order = records["word"], TimeOrder(records["t"])
+        self._words, self._order = records["word"], TimeOrder(records["t"], scan)
         self.t_first, self.t_last, self.clamped = self._order.first, self._order.last, self._order.clamped
 
     def slice(self, t0: int, t1: int) -> Events:
@@ -39,7 +40,7 @@ class DatStream:
 
 
 def open_dat(path: Path, height: int | None = None, width: int | None = None) -> DatStream:
-    """Open a `.dat` recording; it is read through once, and stays on disk.
+    """Open a `.dat` recording; it is read through when it is opened for the first time, and stays on disk.
 
     Args:
         path: the file.
@@ -63,13 +64,18 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
     if not body:
         raise UserError(path, "holds no events", "give a recording with events")
     records = np.asarray(np.memmap(path, RECORD, mode="r", offset=header.size + len(kind)))
-    found_columns, found_rows = _extent(records["word"])
-    if found_columns > columns or found_rows > rows:
-        found = f"{found_columns}x{found_rows}"
+    scan = scan_once(path, lambda: _scan(records))
+    if scan.columns > columns or scan.rows > rows:
+        found = f"{scan.columns}x{scan.rows}"
         raise UserError(
             path, f"has events on {found} px, its sensor is {columns}x{rows} px", "copy it again, or give its true size"
         )
-    return DatStream(records, rows, columns)
+    return DatStream(records, rows, columns, scan)
+
+
+def _scan(records: NDArray[np.void]) -> Scan:
+    columns, rows = _extent(records["word"])
+    return scan_times(records["t"])._replace(columns=columns, rows=rows)
 
 
 @njit(cache=True, nogil=True)

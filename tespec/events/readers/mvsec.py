@@ -1,0 +1,65 @@
+"""MVSEC's `_data.hdf5`: rows of x, y, time in seconds since 1970, and polarity -1 or 1, all float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tespec.errors import UserError
+from tespec.events.readers.hdf5 import AGAIN, H5Stream, dataset, open_file
+from tespec.events.readers.sensor import described_size
+
+SENSOR = (260, 346)
+EVENTS = "davis/left/events"
+X, Y, T, P = range(4)
+LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
+
+
+def open_mvsec(path: Path, height: int | None = None, width: int | None = None) -> H5Stream:
+    """Open a recording; its times are read through once, and given out in us since 1970.
+
+    Args:
+        path: of `_data.hdf5`.
+        height: rows of the sensor in px; default: what a `dataset.json` above says, else 260.
+        width: columns, likewise; else 346.
+
+    Raises:
+        UserError: damaged or incomplete file.
+    """
+    shape = dataset(path, EVENTS, "f", 2).shape
+    if shape[1] != 4:
+        raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
+    size = (height, width) if height is not None and width is not None else described_size(path, SENSOR)
+    return H5Stream(
+        path,
+        shape[0],
+        size,
+        lambda begin, end: _times(path, begin, end),
+        lambda begin, end: _events(path, begin, end),
+    )
+
+
+def seconds_to_us(seconds: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Times in us (int64) of times in s (float64).
+
+    Seconds since 1970 in float64 are 0.24 us apart, so that the nearest microsecond is the one that was meant.
+    Events and ground truth go through this function alike, and so share one clock.
+    """
+    return np.rint(np.asarray(seconds, np.float64) * 1e6).astype(np.int64)
+
+
+def _times(path: Path, begin: int, end: int) -> NDArray[np.int64]:
+    seconds = np.asarray(open_file(path)[EVENTS][begin:end, T])
+    if not (np.isfinite(seconds).all() and (np.abs(seconds) < LATEST).all()):
+        raise UserError(path, f"{EVENTS} holds times that are none", AGAIN)
+    return seconds_to_us(seconds)
+
+
+def _events(path: Path, begin: int, end: int) -> tuple[NDArray[np.float64], ...]:
+    rows = np.asarray(open_file(path)[EVENTS][begin:end])
+    values = rows[:, (X, Y, P)]
+    if not (values == np.rint(values)).all():
+        raise UserError(path, f"{EVENTS} holds coordinates that are no whole numbers", AGAIN)
+    return tuple(np.ascontiguousarray(column) for column in values.T)

@@ -1,0 +1,46 @@
+"""The HDF5 recordings that uzh-rpg/RVT's preprocessing starts from: x, y, t and p, and sometimes the sensor's size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+
+from tespec.errors import UserError
+from tespec.events.readers.hdf5 import AGAIN, H5Stream, columns, open_file, read_columns, reading
+from tespec.events.readers.header import LARGEST
+
+
+def open_rvt(path: Path, height: int | None = None, width: int | None = None) -> H5Stream:
+    """Open a recording; its times are read through once. Polarities may be 0 and 1 or -1 and 1.
+
+    Args:
+        path: of the file.
+        height: rows of the sensor in px, where the file does not name them or is wrong.
+        width: columns, likewise.
+
+    Raises:
+        UserError: damaged or incomplete file, or no sensor size.
+    """
+    count = columns(path)
+    size = (height, width) if height is not None and width is not None else _size(path)
+    return H5Stream(
+        path,
+        count,
+        size,
+        lambda begin, end: read_columns(path, "t", begin, end)[0],
+        lambda begin, end: read_columns(path, "xyp", begin, end),
+    )
+
+
+def _size(path: Path) -> tuple[int, int]:
+    found = []
+    for name in ("height", "width"):
+        with reading(path, name):
+            value = open_file(path).get(f"events/{name}")
+            if not isinstance(value, h5py.Dataset):
+                raise UserError(path, "does not name the sensor's size", "give height and width")
+            found.append(int(value[()]))
+    if not all(1 <= side <= LARGEST for side in found):
+        raise UserError(path, f"names a sensor of {found[1]}x{found[0]} px", AGAIN)
+    return found[0], found[1]

@@ -1,0 +1,77 @@
+"""What the first look through a recording finds, kept in the cache so that opening it again is quick.
+
+A scan is kept under the file's place, size and time of change. A scan that cannot be kept or read is made again:
+the cache saves time and decides nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tespec.paths import cache_root
+
+VERSION = 1
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+
+
+class Scan(NamedTuple):
+    """What is known of the times of a recording, see `TimeOrder`, and the part of the sensor that has events.
+
+    Attributes:
+        latest: (blocks,) int64 running maximum of time at the end of each block of events.
+        clamped: number of times that were raised to it.
+        first: time of the first event; 0 if there is none.
+        columns: largest x plus one, where the scan has looked at it; else 0.
+        rows: largest y plus one, likewise.
+    """
+
+    latest: NDArray[np.int64]
+    clamped: int
+    first: int
+    columns: int = 0
+    rows: int = 0
+
+
+def scan_once(path: Path, scan: Callable[[], Scan]) -> Scan:
+    """The scan of a file: the one in the cache, else that of `scan`, which is put there."""
+    kept = _place(path)
+    try:
+        with np.load(kept, allow_pickle=False) as content:
+            numbers = content["numbers"]
+            if numbers.shape == (4,) and content["latest"].dtype == np.int64 and content["latest"].ndim == 1:
+                clamped, first, columns, rows = numbers.tolist()
+                return Scan(content["latest"], clamped, first, columns, rows)
+    except UNREADABLE:
+        pass
+    made = scan()
+    with suppress(OSError):  # a full or read-only cache costs time at the next opening, nothing else
+        _keep(made, kept)
+    return made
+
+
+def _place(path: Path) -> Path:
+    state = path.stat()
+    key = f"{VERSION}|{path.resolve()}|{state.st_size}|{state.st_mtime_ns}"
+    return cache_root() / "scans" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+
+
+def _keep(made: Scan, kept: Path) -> None:
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=kept.parent, prefix=f".{kept.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            numbers = np.array([made.clamped, made.first, made.columns, made.rows], np.int64)
+            np.savez(file, latest=made.latest, numbers=numbers)
+        os.replace(temporary, kept)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
