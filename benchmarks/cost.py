@@ -18,9 +18,9 @@ from tespec.training.forecast import Forecast
 
 
 @contextmanager
-def scratch_world() -> Iterator[Path | None]:
-    """Folder for a sample world that a dry run must not leave behind; None where the cache holds the world."""
-    if world_folder().is_dir():
+def scratch_world(dataset: str) -> Iterator[Path | None]:
+    """Folder for a sample world that a dry run must not leave behind; None where the cache holds the data set."""
+    if (world_folder() / dataset).is_dir():
         yield None
         return
     with TemporaryDirectory() as folder:

@@ -39,6 +39,7 @@ def main() -> None:
     options = parse()
     from benchmarks.cost import scratch_world
     from benchmarks.options import setup_of
+    from tespec.config import pretraining_settings
     from tespec.plugins import find_method, register_methods
     from tespec.training.pretrain import pretrain
 
@@ -47,7 +48,8 @@ def main() -> None:
     if method.recipe is None:
         raise UserError(f"--method {options.method}", "has no pre-training", "choose a method with a recipe")
     if options.dry_run:
-        with scratch_world() as worlds:
+        named = pretraining_settings(method.recipe, options.profile or "paper", options.set)
+        with scratch_world(named.dataset) as worlds:
             dry_run(*resolve(options, method.recipe, worlds), options.device)
         return
     settings, data = resolve(options, method.recipe)

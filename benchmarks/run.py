@@ -130,7 +130,7 @@ def dry_run(options: argparse.Namespace) -> None:
 
     find_method(options.method)
     device = choose_device(options.device)
-    with scratch_world() as worlds:
+    with scratch_world(options.task) as worlds:
         settings, _, data = resolve(options, worlds)
         task = build_task(settings, data.root)
         frames = settings.batch_size * settings.segments

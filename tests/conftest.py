@@ -6,9 +6,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tespec.datasets.sample import make_world
+from tespec.datasets.sample.sizes import DATASETS
+
+# How long an example takes says more about what else runs on the machine than about the code.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -21,7 +27,7 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="session")
 def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample world of size "tiny", seed 0; all test processes of a run share one copy."""
+    """The sample world of size "tiny", seed 0, in all layouts; all test processes of a run share one copy."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    return make_world("tiny", root=shared / "worlds", processes=1)
+    return make_world("tiny", root=shared / "worlds", processes=1, datasets=DATASETS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ class Description:
         classes: names of the classes by number, if it names them.
         label_rows: upper rows of the sensor that carry labels, if it says so.
         data: what records call the data, "" where it does not say.
+        world: size and seed of the sample world it belongs to, if it does.
     """
 
     splits: dict[str, tuple[str, ...]]
     classes: tuple[str, ...] | None = None
     label_rows: int | None = None
     data: str = ""
+    world: dict[str, int | str] = field(default_factory=dict)
 
     def overrides(self) -> dict[str, Any]:
         """Settings of a task that follow from the data: they win over its config, and the user's over them."""
@@ -55,6 +57,7 @@ def read_description(root: Path) -> Description:
             None if classes is None else tuple(map(str, classes)),
             None if label_rows is None else int(label_rows),
             str(facts.get("data", "")),
+            {name: facts["world"][name] for name in ("size", "seed")} if "world" in facts else {},
         )
-    except (OSError, ValueError, TypeError, AttributeError, OverflowError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise UserError(path, "not a description of a data set", "remove it or copy it again") from error

@@ -77,7 +77,7 @@ def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> D
         if (parent / dataset).is_dir():
             return Data(parent / dataset, _label(parent / dataset, dataset))
     notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: the sample world stands in"
-    return Data(sample_world(worlds) / dataset, SAMPLE, notice)
+    return Data(sample_world(dataset, worlds) / dataset, SAMPLE, notice)
 
 
 def settings_of(
@@ -92,15 +92,25 @@ def settings_of(
     return finetuning_settings(task, arch, profile or data.profile, changes, of_data)
 
 
-def sample_world(worlds: Path | None = None) -> Path:
-    """Folder of the sample world at demo size, made on first use."""
-    with progress("making the sample world", "recordings") as advance:
-        return make_world("small", root=worlds, progress=lambda done, total: advance(done, total, ""))
+def sample_world(dataset: str, worlds: Path | None = None, size: str = "small", seed: int = 0) -> Path:
+    """Folder of a sample world that holds a data set, made on first use; at demo size where nothing else is said.
+
+    Raises:
+        UserError: the world has no such data set.
+    """
+    with progress(f"making the sample world's {dataset}", "recordings") as advance:
+        return make_world(
+            size, seed, worlds, progress=lambda done, total: advance(done, total, ""), datasets=(dataset,)
+        )
 
 
 def sibling(data: Data, dataset: str) -> Data:
-    """Another data set of the same sample world."""
-    return Data(data.root.parent / dataset, SAMPLE)
+    """Another data set of the same sample world, made where it is not there yet."""
+    root = data.root.parent / dataset
+    if not root.is_dir():
+        world = read_description(data.root).world
+        sample_world(dataset, data.root.parent.parent, str(world["size"]), int(world["seed"]))
+    return Data(root, SAMPLE)
 
 
 def _label(root: Path, dataset: str) -> str:

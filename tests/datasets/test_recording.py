@@ -15,7 +15,7 @@ from tespec.events.spatial import Region
 
 @pytest.fixture(scope="module")
 def path(tiny_world):
-    return tiny_world / "1mpx" / "train" / "street_000_td.dat"
+    return tiny_world / "1mpx" / "train" / "moorea_2019-02-19_000_td_500000_8500000_td.dat"
 
 
 WHOLE = Region(64, 96)

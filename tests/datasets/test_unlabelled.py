@@ -31,8 +31,8 @@ def names(recordings):
 
 def test_the_description_says_what_is_held_out(tiny_world):
     division = divide(tiny_world / "1mpx", 50, WHOLE)
-    assert names(division.train) == ["train/street_000_td.dat"]
-    assert names(division.held_out) == ["val/street_001_td.dat"]
+    assert names(division.train) == ["train/moorea_2019-02-19_000_td_500000_8500000_td.dat"]
+    assert names(division.held_out) == ["val/moorea_2019-02-19_001_td_500000_8500000_td.dat"]
     assert division.size == (64, 96)
 
 

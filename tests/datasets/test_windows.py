@@ -39,7 +39,7 @@ def test_windows_side_by_side_fill_the_time_as_far_as_they_fit(first, duration, 
     assert not len(windows) or (windows[0, 0] == first and windows[-1, 1] <= first + duration)
 
 
-@given(TIMES, st.integers(1, 10**6))
+@given(TIMES, st.integers(1_000, 10**6))
 def test_windows_on_a_grid_hold_every_event_once_and_end_at_the_labels(times, length):
     windows, labelled = windows_on_grid(times, 0, length)
     np.testing.assert_array_equal(windows[labelled, 1], times)

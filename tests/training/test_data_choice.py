@@ -11,7 +11,7 @@ from tespec.training.data import find_data, find_recordings
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TESPEC_DATA", raising=False)
-    monkeypatch.setattr(choice, "sample_world", lambda worlds=None: tmp_path / "world")
+    monkeypatch.setattr(choice, "sample_world", lambda dataset, worlds=None: tmp_path / "world")
 
 
 def test_given_data_is_taken_as_it_is(tmp_path):

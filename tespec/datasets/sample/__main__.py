@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from tespec.datasets.sample.sizes import RECIPES
-from tespec.datasets.sample.world import make_world
+from tespec.datasets.sample.sizes import DATASETS, RECIPES
+from tespec.datasets.sample.world import DEFAULT, make_world
 from tespec.errors import UserError
 
 
@@ -18,6 +18,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="streets of different seeds differ")
     parser.add_argument("--root", type=Path, help="folder in which worlds are kept (default: the cache)")
     parser.add_argument("--processes", type=int, help="recordings made at once (default: one per processor)")
+    parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=DEFAULT, metavar="NAME",
+                        help=f"layouts to make (default: {' '.join(DEFAULT)}; all: {' '.join(DATASETS)})")  # fmt: skip
     parser.add_argument("--picture", type=Path, metavar="FILE", help="save a picture instead of making a world")
     chosen = parser.parse_args(arguments)
     try:
@@ -28,10 +30,16 @@ def main(arguments: list[str] | None = None) -> int:
             draw_world(chosen.picture)
             made = chosen.picture
         else:
-            made = make_world(chosen.size, chosen.seed, chosen.root, chosen.processes, _show)
+            made = make_world(chosen.size, chosen.seed, chosen.root, chosen.processes, _show, chosen.datasets)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    except OSError as error:
+        sys.stderr.write(f"error: {error.filename or 'writing'}: {error.strerror}; name another place with --root\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped; what was finished is kept\n")
+        return 130
     sys.stdout.write(f"{made}\n")
     return 0
 

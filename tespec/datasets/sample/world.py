@@ -7,20 +7,23 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tespec.datasets.sample.camera import make_camera
-from tespec.datasets.sample.sizes import VERSION, Plan, Recipe, plans, recipe
+from tespec.datasets.sample.sizes import DATASETS, VERSION, Plan, plans, recipe
 from tespec.datasets.sample.street import FRAME_RATE, Street, record
-from tespec.datasets.sample.writers.ddd17 import CLASSES, IMAGE_STRIDE, write_ddd17
-from tespec.datasets.sample.writers.prophesee import write_prophesee
+from tespec.datasets.sample.writers import WRITERS
+from tespec.datasets.sample.writers.ddd17 import CLASSES, IMAGE_STRIDE
 from tespec.errors import UserError
 from tespec.paths import cache_root
 
+DEFAULT = ("ddd17", "1mpx")  # what the demo needs
 Progress = Callable[[int, int], None]
 
 
@@ -30,38 +33,40 @@ def make_world(
     root: Path | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
+    datasets: Sequence[str] = DEFAULT,
 ) -> Path:
-    """The folder of a sample world; the first call makes it, later ones find it.
+    """The folder of a sample world; what is missing of the datasets asked for is made.
 
     Several processes may ask for the same world at once: one makes it, the others wait. With more than one process the
-    caller's main module is imported by each of them, so a script needs the usual `if __name__ == "__main__"`.
+    caller's main module is imported by each of them; a script that has not got the usual `if __name__ == "__main__"`
+    is told so.
 
     Args:
         size: "tiny" or "small".
         seed: any non-negative integer; streets of different seeds differ.
         root: folder in which worlds are kept; None: the harness's cache.
         processes: how many make recordings at once; None: one per processor.
-        progress: called with the recordings that are done and all there are.
+        progress: called with the recordings that are done and all there are to make.
+        datasets: of "ddd17", "1mpx", "gen1", "dsec" and "mvsec".
 
     Returns:
-        Folder with `ddd17/` and `one_mpx/`, each with a `dataset.json`.
+        Folder with a folder for each dataset, each with a `dataset.json`.
 
     Raises:
-        UserError: unknown size or negative seed.
+        UserError: unknown size or dataset, or negative seed.
     """
-    recipe(size)
+    for dataset in datasets:
+        recipe(size, dataset)
     if seed < 0:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     folder = world_folder(size, seed, root)
-    if folder.is_dir():
+    if all((folder / dataset).is_dir() for dataset in datasets):
         return folder
+    _refuse_unguarded_main()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
-        if not folder.is_dir():
-            unfinished = folder.with_name(f"{folder.name}.unfinished")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            _make(unfinished, size, seed, processes or os.cpu_count() or 1, progress)
-            unfinished.replace(folder)
+        missing = [dataset for dataset in DATASETS if dataset in datasets and not (folder / dataset).is_dir()]
+        _make(folder, size, seed, missing, processes or os.cpu_count() or 1, progress)
     return folder
 
 
@@ -78,32 +83,56 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _make(folder: Path, size: str, seed: int, processes: int, progress: Progress | None) -> None:
-    planned = plans(size, seed)
-    world = {"version": VERSION, "seed": seed, "size": size}
-    for dataset, description in _descriptions(recipe(size), planned, world).items():
-        (folder / dataset).mkdir(parents=True)
-        (folder / dataset / "dataset.json").write_text(json.dumps(description, indent=1) + "\n")
-    for done, _ in enumerate(_run(planned, folder, min(processes, len(planned))), start=1):
+def _make(
+    folder: Path, size: str, seed: int, datasets: Sequence[str], processes: int, progress: Progress | None
+) -> None:
+    planned = [plan for dataset in datasets for plan in plans(size, seed, dataset)]
+    for dataset in datasets:
+        unfinished = _unfinished(folder, dataset)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        description = _description(size, seed, dataset)
+        (unfinished / "dataset.json").write_text(json.dumps(description, indent=1) + "\n")
+    left = {dataset: sum(plan.dataset == dataset for plan in planned) for dataset in datasets}
+    for done, plan in enumerate(_run(planned, folder, min(processes, len(planned))), start=1):
+        left[plan.dataset] -= 1
+        if not left[plan.dataset]:
+            _unfinished(folder, plan.dataset).replace(folder / plan.dataset)
         if progress is not None:
             progress(done, len(planned))
 
 
-def _run(planned: list[Plan], folder: Path, processes: int) -> Iterator[None]:
-    if processes == 1:
+def _unfinished(folder: Path, dataset: str) -> Path:
+    return folder / f".{dataset}.unfinished"
+
+
+def _run(planned: list[Plan], folder: Path, processes: int) -> Iterator[Plan]:
+    if processes <= 1:
         for plan in planned:
-            make_recording(plan, folder)
-            yield
+            make_recording(plan, _unfinished(folder, plan.dataset))
+            yield plan
         return
     _compile_kernels()
     longest_first = sorted(planned, key=lambda plan: -plan.seconds * plan.sensor.height)
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
     try:
-        for future in as_completed([pool.submit(make_recording, plan, folder) for plan in longest_first]):
+        futures = {pool.submit(make_recording, plan, _unfinished(folder, plan.dataset)): plan for plan in longest_first}
+        for future in as_completed(futures):
             future.result()
-            yield
+            yield futures[future]
+    except BrokenProcessPool as error:
+        what = "a process that made it ended before it was done"
+        raise UserError("sample world", what, "see what it wrote above, or give processes=1") from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def _refuse_unguarded_main() -> None:
+    """Stop a child process whose main module, being imported, asks for a world: it would wait for its parent."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        script = getattr(sys.modules.get("__mp_main__"), "__file__", None) or sys.argv[0]
+        remedy = 'put what it does below `if __name__ == "__main__":`, or give processes=1'
+        raise UserError(script, "is imported by each process that makes the sample world", remedy)
 
 
 def _compile_kernels() -> None:
@@ -112,30 +141,33 @@ def _compile_kernels() -> None:
         pass
 
 
-def make_recording(plan: Plan, folder: Path) -> None:
-    """Make one recording of a world in its folder."""
+def make_recording(plan: Plan, root: Path) -> None:
+    """Make one recording of a dataset in its folder."""
     street = Street(plan.seed, plan.seconds, plan.night)
     sensor = plan.sensor
     film = record(street, make_camera(sensor.height, sensor.width, sensor.label_rows))
-    if plan.dataset == "ddd17":
-        write_ddd17(film, folder / "ddd17" / plan.name, sensor.label_rows)
-    else:
-        path = folder / "one_mpx" / plan.split / f"{plan.name}_td.dat"
-        write_prophesee(film, path, sensor.height, sensor.width)
+    WRITERS[plan.dataset](film, root, plan)
 
 
-def _descriptions(chosen: Recipe, planned: list[Plan], world: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    described: dict[str, dict[str, Any]] = {}
-    for dataset, sensor in (("ddd17", chosen.ddd17_sensor), ("one_mpx", chosen.one_mpx_sensor)):
-        splits: dict[str, list[str]] = {}
-        for plan in planned:
-            if plan.dataset == dataset:
-                splits.setdefault(plan.split, []).append(plan.name)
-        size = {"height": sensor.height, "width": sensor.width}
-        described[dataset] = {"dataset": dataset, "data": "sample", "world": world, "sensor": size, "splits": splits}
-    described["ddd17"] |= {
-        "label_rows": chosen.ddd17_sensor.label_rows,
-        "frame_rate": FRAME_RATE / IMAGE_STRIDE,
-        "classes": list(CLASSES),
+def _description(size: str, seed: int, dataset: str) -> dict[str, Any]:
+    content = recipe(size, dataset)
+    splits: dict[str, list[str]] = {}
+    for plan in plans(size, seed, dataset):
+        splits.setdefault(plan.split, []).append(plan.name)
+    sensor = content.sensor
+    described = {
+        "dataset": dataset,
+        "data": "sample",
+        "world": {"version": VERSION, "seed": seed, "size": size},
+        "sensor": {"height": sensor.height, "width": sensor.width},
+        "splits": splits,
     }
-    return described
+    facts: dict[str, dict[str, Any]] = {
+        "ddd17": {
+            "label_rows": sensor.label_rows,
+            "frame_rate": FRAME_RATE / IMAGE_STRIDE,
+            "classes": list(CLASSES),
+        },
+        "dsec": {"label_rows": sensor.label_rows},
+    }
+    return described | facts.get(dataset, {})

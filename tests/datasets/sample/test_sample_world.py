@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -13,7 +15,7 @@ from PIL import Image
 
 from tespec.datasets.sample import make_world
 from tespec.datasets.sample.__main__ import main
-from tespec.datasets.sample.sizes import RECIPES, VERSION, plans
+from tespec.datasets.sample.sizes import DATASETS, RECIPES, VERSION, plans
 from tespec.datasets.sample.writers.ddd17 import image_index
 from tespec.errors import UserError
 from tespec.events import open_events
@@ -51,10 +53,10 @@ def test_dataset_files_describe_the_world(tiny_world):
     assert ddd17["label_rows"] == 64
     assert ddd17["splits"] == {"train": ["dir0", "dir1"], "test": ["dir2"]}
     assert len(ddd17["classes"]) == 6
-    one_mpx = description(tiny_world, "one_mpx")
+    one_mpx = description(tiny_world, "1mpx")
     for split, names in one_mpx["splits"].items():
         for name in names:
-            stream = open_events(tiny_world / "one_mpx" / split / f"{name}_td.dat")
+            stream = open_events(tiny_world / "1mpx" / split / f"{name}_td.dat")
             assert (stream.height, stream.width) == (64, 96)
             assert stream.count > 1000
             assert 1_900_000 < stream.t_last < 2_000_000
@@ -115,20 +117,32 @@ def test_image_index_counts_events_strictly_before_the_image():
 
 def test_recordings_of_a_world_and_of_two_worlds_never_share_a_street():
     for size in RECIPES:
-        seeds = [plan.seed for seed in (0, 1) for plan in plans(size, seed)]
+        seeds = [plan.seed for seed in (0, 1) for dataset in DATASETS for plan in plans(size, seed, dataset)]
         assert len(set(seeds)) == len(seeds)
 
 
 def test_small_world_has_day_and_night_in_training_and_test():
-    for dataset, split in (("ddd17", "train"), ("ddd17", "test"), ("one_mpx", "train")):
-        nights = [plan.night for plan in plans("small", 0) if (plan.dataset, plan.split) == (dataset, split)]
+    for dataset, split in (
+        ("ddd17", "train"),
+        ("ddd17", "test"),
+        ("1mpx", "train"),
+        ("gen1", "test"),
+        ("dsec", "train"),
+    ):
+        nights = [plan.night for plan in plans("small", 0, dataset) if plan.split == split]
         assert 0 < sum(nights) < len(nights) / 2
 
 
 def test_two_processes_make_the_same_bytes_as_one(tiny_world, tmp_path):
     made = []
-    again = make_world("tiny", root=tmp_path, processes=2, progress=lambda done, total: made.append((done, total)))
-    assert made == [(k, 5) for k in range(1, 6)]
+    again = make_world(
+        "tiny",
+        root=tmp_path,
+        processes=2,
+        progress=lambda done, total: made.append((done, total)),
+        datasets=DATASETS,
+    )
+    assert made == [(k, 16) for k in range(1, 17)]
     assert contents(again) == contents(tiny_world)
 
 
@@ -140,7 +154,7 @@ def test_a_made_world_is_found_not_made_again(tiny_world):
 
 
 def make_in(folder):
-    make_world("tiny", root=folder, processes=1)
+    make_world("tiny", root=folder, processes=1, datasets=("ddd17", "dsec"))
 
 
 def test_two_callers_at_once_get_one_complete_world(tiny_world, tmp_path):
@@ -151,20 +165,49 @@ def test_two_callers_at_once_get_one_complete_world(tiny_world, tmp_path):
     for caller in callers:
         caller.join()
         assert caller.exitcode == 0
-    assert contents(tmp_path / tiny_world.name) == contents(tiny_world)
-    assert not list(tmp_path.glob("*.unfinished"))
+    for dataset in ("ddd17", "dsec"):
+        assert contents(tmp_path / tiny_world.name / dataset) == contents(tiny_world / dataset)
+    assert sorted(path.name for path in (tmp_path / tiny_world.name).iterdir()) == ["ddd17", "dsec"]
 
 
 def test_leftovers_of_a_killed_run_are_cleared(tiny_world, tmp_path):
-    leftover = tmp_path / f"{tiny_world.name}.unfinished" / "ddd17"
+    leftover = tmp_path / tiny_world.name / ".gen1.unfinished"
     leftover.mkdir(parents=True)
     (leftover / "half").write_text("x")
-    assert contents(make_world("tiny", root=tmp_path, processes=1)) == contents(tiny_world)
+    made = make_world("tiny", root=tmp_path, processes=1, datasets=("gen1",))
+    assert contents(made / "gen1") == contents(tiny_world / "gen1")
+    assert [path.name for path in made.iterdir()] == ["gen1"]
+
+
+def test_what_is_missing_of_a_world_is_made(tiny_world, tmp_path):
+    made = []
+    for datasets, count in ((("mvsec",), 3), (("gen1", "mvsec"), 4), (("gen1",), 0)):
+        make_world("tiny", root=tmp_path, processes=1, progress=lambda *state: made.append(state), datasets=datasets)
+        assert len(made) == count
+        made.clear()
+
+
+UNGUARDED = """
+from pathlib import Path
+from tespec.datasets.sample import make_world
+make_world("tiny", root=Path({root!r}), processes=2)
+"""
+
+
+def test_an_unguarded_script_is_told_instead_of_hanging(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.format(root=str(tmp_path / "worlds")))
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
+    assert ended.returncode != 0
+    assert "is imported by each process that makes the sample world; put what it does below" in ended.stderr
+    assert "a process that made it ended before it was done" in ended.stderr
 
 
 def test_mistakes_are_named(tmp_path, capsys):
     with pytest.raises(UserError, match="no such size; choose one of tiny, small"):
         make_world("huge", root=tmp_path)
+    with pytest.raises(UserError, match="no such dataset; choose from ddd17, 1mpx, gen1, dsec, mvsec"):
+        make_world("tiny", root=tmp_path, datasets=("one_mpx",))
     with pytest.raises(UserError, match="is negative"):
         make_world("tiny", seed=-1, root=tmp_path)
     assert main(["--size", "tiny", "--seed", "-1", "--root", str(tmp_path)]) == 2

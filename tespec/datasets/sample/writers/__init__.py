@@ -1,1 +1,30 @@
-"""One writer per dataset layout: each takes the film of a street and leaves files."""
+"""One writer for each dataset's layout: a film of a street becomes a recording with its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tespec.datasets.sample.sizes import Plan
+from tespec.datasets.sample.street import Frame
+from tespec.datasets.sample.writers.ddd17 import write_ddd17
+from tespec.datasets.sample.writers.dsec import write_dsec
+from tespec.datasets.sample.writers.mvsec import write_mvsec
+from tespec.datasets.sample.writers.prophesee import write_prophesee
+from tespec.events.stream import Events
+
+Film = Iterator[tuple[Frame, Events]]
+
+
+def _ddd17(film: Film, root: Path, plan: Plan) -> None:
+    write_ddd17(film, root / plan.name, plan.sensor.label_rows)
+
+
+# What each writes into the dataset's folder.
+WRITERS: dict[str, Callable[[Film, Path, Plan], None]] = {
+    "ddd17": _ddd17,
+    "gen1": write_prophesee,
+    "1mpx": write_prophesee,
+    "dsec": write_dsec,
+    "mvsec": write_mvsec,
+}

@@ -1,4 +1,4 @@
-"""Writes a street as an unlabelled Prophesee `.dat` recording."""
+"""Writes a street as a Prophesee recording: `.dat` events, and boxes in a `.npy` file."""
 
 from __future__ import annotations
 
@@ -7,20 +7,38 @@ from pathlib import Path
 
 import numpy as np
 
-from tespec.datasets.sample.street import Frame
+from tespec.datasets.sample.sizes import Plan
+from tespec.datasets.sample.street import FRAME_RATE, Frame
+from tespec.datasets.sample.writers.boxes import BOX, GEN1, ONE_MPX, frame_boxes
+from tespec.datasets.sample.writers.speeds import write_speed
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.stream import Events
 
+LABELS = {"gen1": (GEN1, 4), "1mpx": (ONE_MPX, 60)}  # classes, and labels per second
 
-def write_prophesee(film: Iterator[tuple[Frame, Events]], path: Path, height: int, width: int) -> None:
-    """Write the events of a recording.
+
+def write_prophesee(film: Iterator[tuple[Frame, Events]], root: Path, plan: Plan) -> None:
+    """Write `<split>/<name>_td.dat` and `<split>/<name>_bbox.npy`.
+
+    Labels are at the official rates, at the frames that are nearest in time.
 
     Args:
         film: frames and events of `street.record`.
-        path: of the `.dat` file; its folder is made if it is not there.
-        height: of the sensor in pixels.
-        width: of the sensor in pixels.
+        root: folder of the dataset.
+        plan: of the recording.
     """
-    x, y, t, p = (np.concatenate(column) for column in zip(*(events for _, events in film), strict=True))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_dat(path, x, y, t, p, height, width)
+    classes, rate = LABELS[plan.dataset]
+    labelled = {round(number * FRAME_RATE / rate) for number in range(1, int(plan.seconds * rate) + 1)}
+    columns, boxes, times, speeds = [], [np.empty(0, BOX)], [], []
+    for frame, events in film:
+        columns.append(events)
+        times.append(frame.time_us)
+        speeds.append(frame.ego_speed)
+        if frame.index in labelled:
+            boxes.append(frame_boxes(frame, classes))
+    folder = root / plan.split
+    folder.mkdir(exist_ok=True)
+    x, y, t, p = (np.concatenate(column) for column in zip(*columns, strict=True))
+    write_dat(folder / f"{plan.name}_td.dat", x, y, t, p, plan.sensor.height, plan.sensor.width)
+    np.save(folder / f"{plan.name}_bbox.npy", np.concatenate(boxes))
+    write_speed(root, plan.name, times, speeds)
