@@ -122,13 +122,7 @@ def test_recordings_of_a_world_and_of_two_worlds_never_share_a_street():
 
 
 def test_small_world_has_day_and_night_in_training_and_test():
-    for dataset, split in (
-        ("ddd17", "train"),
-        ("ddd17", "test"),
-        ("1mpx", "train"),
-        ("gen1", "test"),
-        ("dsec", "train"),
-    ):
+    for dataset, split in (("ddd17", "train"), ("ddd17", "test"), ("1mpx", "train"), ("gen1", "test")):
         nights = [plan.night for plan in plans("small", 0, dataset) if plan.split == split]
         assert 0 < sum(nights) < len(nights) / 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -74,9 +75,15 @@ def frame_boxes(frame: Frame, classes: Classes) -> npt.NDArray[np.void]:
         pixels = frame.label == scene.SIGN
         if pixels.sum() >= SEEN:
             boxes.append(_box(pixels, frame.time_us, classes.sign, SIGN_TRACK))
-    stored = np.zeros(len(boxes), BOX)  # zeros between the fields as well: the same world is the same bytes
-    stored[:] = boxes
-    return stored
+    return np.array(boxes, BOX)
+
+
+def save_boxes(path: Path, boxes: npt.NDArray[np.void]) -> None:
+    """Write boxes as a `.npy` file, with zeros between the fields, so that the same boxes are the same bytes."""
+    stored = np.zeros(len(boxes), BOX)
+    for name in BOX.names or ():
+        stored[name] = boxes[name]
+    np.save(path, stored)
 
 
 def _box(pixels: npt.NDArray[np.bool_], time_us: int, number: int, track: int) -> tuple[float, ...]:

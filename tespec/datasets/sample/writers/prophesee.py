@@ -9,7 +9,7 @@ import numpy as np
 
 from tespec.datasets.sample.sizes import Plan
 from tespec.datasets.sample.street import FRAME_RATE, Frame
-from tespec.datasets.sample.writers.boxes import BOX, GEN1, ONE_MPX, frame_boxes
+from tespec.datasets.sample.writers.boxes import BOX, GEN1, ONE_MPX, frame_boxes, save_boxes
 from tespec.datasets.sample.writers.speeds import write_speed
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.stream import Events
@@ -40,5 +40,5 @@ def write_prophesee(film: Iterator[tuple[Frame, Events]], root: Path, plan: Plan
     folder.mkdir(exist_ok=True)
     x, y, t, p = (np.concatenate(column) for column in zip(*columns, strict=True))
     write_dat(folder / f"{plan.name}_td.dat", x, y, t, p, plan.sensor.height, plan.sensor.width)
-    np.save(folder / f"{plan.name}_bbox.npy", np.concatenate(boxes))
+    save_boxes(folder / f"{plan.name}_bbox.npy", np.concatenate(boxes))
     write_speed(root, plan.name, times, speeds)
