@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 
 from tespec.datasets.recording import LabelledRecording, Recording
-
-SAMPLED = 1 << 16  # bytes hashed at the head and at the tail of each file
 
 
 def fingerprint(*splits: Sequence[Recording]) -> str:
@@ -15,20 +14,14 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
 
     For each recording: the place of its split among the arguments, its name, its number of windows, the part of the
     sensor that is used, and of each file of its events the name, the size, and the first and last 64 kB; for each
-    label its time, the CRC-32 of its mask, and the camera's speed. Where the files lie, whether masks are zipped, and
-    what else lies beside them does not count. Events are not read whole, so that it takes seconds at most; a change in
-    the middle of their files that keeps the size goes unseen.
+    label its time, its CRC-32, and the camera's speed. Where the files lie, whether events are packed or masks are
+    zipped, and what else lies beside them does not count. Events are not read whole, so that it takes seconds at most;
+    a change in the middle of their files that keeps the size goes unseen.
     """
     digest = hashlib.sha256()
     for number, recording in ((number, recording) for number, split in enumerate(splits) for recording in split):
         digest.update(f"{number}|{recording.name}|{len(recording)}|{recording.region}\n".encode())
-        for path in recording.source.files:
-            size = path.stat().st_size
-            digest.update(f"{path.name}|{size}\n".encode())
-            with path.open("rb") as file:
-                digest.update(file.read(SAMPLED))
-                file.seek(max(0, size - SAMPLED))
-                digest.update(file.read(SAMPLED))
+        digest.update(json.dumps(recording.source.identity(), sort_keys=True).encode())
         if isinstance(recording, LabelledRecording):
             digest.update(recording.label_times.tobytes())
             digest.update(repr(recording.labels.checksums()).encode())

@@ -37,8 +37,12 @@ def _archive(path: Path) -> zipfile.ZipFile:
     return _open_archive(path, os.getpid())
 
 
-def mask_names(place: Path) -> dict[int, str]:
-    """Names of the masks in a folder or zip archive, by the number that their file name ends with, in order.
+def mask_names(place: Path, number: re.Pattern[str] = NUMBER) -> dict[int, str]:
+    """Names of the masks in a folder or zip archive, by the number in their name, in order.
+
+    Args:
+        place: folder or archive.
+        number: what finds the number in a name; other files are left alone.
 
     Raises:
         UserError: there are none, two have the same number, or the archive cannot be read.
@@ -49,15 +53,15 @@ def mask_names(place: Path) -> dict[int, str]:
         names = _archive(place).namelist()
     found: dict[int, str] = {}
     for name in names:
-        match = NUMBER.search(name)
+        match = number.search(name)
         if match is None or PurePosixPath(name).name.startswith("."):  # macOS adds "._" twins to archives
             continue
-        number = int(match[1])
-        if number in found:
-            raise UserError(place, f"{found[number]} and {name} are both mask {number}", "keep one of them")
-        found[number] = name
+        which = int(match[1])
+        if which in found:
+            raise UserError(place, f"{found[which]} and {name} are both mask {which}", "keep one of them")
+        found[which] = name
     if not found:
-        raise UserError(place, "holds no masks named *_00000001.png", "copy it again")
+        raise UserError(place, "holds no masks, which are PNG files with a number in their name", "copy it again")
     return dict(sorted(found.items()))
 
 

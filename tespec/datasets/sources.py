@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +14,10 @@ from tespec.datasets.rectification import RectifiedStream, read_rectification
 from tespec.datasets.windows import Windows
 from tespec.errors import UserError
 from tespec.events import EventStream, open_events
-from tespec.events.readers.ddd17 import EVENTS, TIMES
+from tespec.events.provenance import files_of, sample, size_of
+from tespec.events.readers.ddd17 import EVENTS
 from tespec.events.spatial import Region
-from tespec.events.store import HEADER
+from tespec.events.store import HEADER, header_of
 from tespec.events.windows import window_histograms
 
 OPEN_RECORDINGS = 128
@@ -35,6 +35,10 @@ class Source(Protocol):
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file that determines the histograms, in a fixed order."""
+        ...
+
+    def identity(self) -> list[dict[str, Any]]:
+        """Name, size and sampled SHA-256 of each file, wherever it lies."""
         ...
 
     @property
@@ -79,14 +83,22 @@ class EventSource:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files of the events, and the rectification."""
-        path = self.path if self.path.exists() else store_of(self.path)
-        if path.is_file():
-            events = [path]
-        elif (path / EVENTS).is_file():
-            events = [path / EVENTS, path / TIMES]
-        else:
-            events = sorted(file for file in path.iterdir() if file.is_file())
-        return (*events, *([self.rectify_map] if self.rectify_map else []))
+        path = self.path if self._is_raw else store_of(self.path)
+        return (*files_of(path), *([self.rectify_map] if self.rectify_map else []))
+
+    @property
+    def _is_raw(self) -> bool:
+        """Whether the events are there as they were recorded, packed or not."""
+        return self.path.is_file() or (self.path / EVENTS).is_file()
+
+    def identity(self) -> list[dict[str, Any]]:
+        """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
+        store = store_of(self.path)
+        if self._is_raw or not (store / HEADER).is_file():
+            return [sample(file) for file in self.files]
+        made_from = header_of(store)["source"]
+        files = [sample(file) for file in files_of(store)] if made_from is None else list(made_from["files"])
+        return files + ([sample(self.rectify_map)] if self.rectify_map else [])
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
         """(N, 2*bins, H, W) uint8 of windows (N, 2) in us."""
@@ -118,9 +130,9 @@ def _open(source: EventSource) -> EventStream:
 
 def _check_store(path: Path, store: Path) -> None:
     """Refuse a store that was made from another file than the one it lies beside."""
-    made_from = json.loads((store / HEADER).read_text()).get("source")
-    if not path.is_file() or made_from is None:
+    made_from = header_of(store)["source"]
+    if made_from is None or not (path.is_file() or (path / EVENTS).is_file()):
         return
-    if path.stat().st_size != made_from["bytes"]:
-        what = f"was made from {made_from['bytes']} bytes, but {path.name} has {path.stat().st_size}"
+    if size_of(path) != made_from["bytes"]:
+        what = f"was made from {made_from['bytes']:,} bytes, but {path.name} has {size_of(path):,}"
         raise UserError(store, what, "remove the store and prepare the recording again")

@@ -1,4 +1,4 @@
-"""What a file was made from: name, size and SHA-256."""
+"""What a recording was made from: names, sizes and SHA-256 of its files."""
 
 from __future__ import annotations
 
@@ -7,22 +7,57 @@ from pathlib import Path
 from typing import Any
 
 from tespec.errors import UserError
+from tespec.events.readers.ddd17 import EVENTS, TIMES
 
 BLOCK = 1 << 20  # bytes
+SAMPLED = 1 << 16  # bytes hashed at the head and at the tail of a file
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """Name, size in bytes and SHA-256 of a file; of a folder, those of the files directly in it, in order of name.
+def files_of(path: Path) -> tuple[Path, ...]:
+    """The files that hold a recording's events: itself, a DDD17 folder's two, or all those directly in a folder.
 
     Raises:
         UserError: there is no such file or folder.
     """
-    if not path.exists():
+    if path.is_file():
+        return (path,)
+    if not path.is_dir():
         raise UserError(path, "no such file or folder", "give what the recording was read from")
-    files = sorted(entry for entry in path.iterdir() if entry.is_file()) if path.is_dir() else [path]
+    if (path / EVENTS).is_file():
+        return tuple(path / name for name in (EVENTS, TIMES) if (path / name).is_file())
+    return tuple(sorted(entry for entry in path.iterdir() if entry.is_file()))
+
+
+def size_of(path: Path) -> int:
+    """Bytes of the files that hold a recording's events; 0 where there are none."""
+    return sum(file.stat().st_size for file in files_of(path)) if path.exists() else 0
+
+
+def sample(path: Path) -> dict[str, Any]:
+    """Name and size of a file, and SHA-256 of its first and last 64 kB, which takes no time."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(SAMPLED))
+        file.seek(max(0, size - SAMPLED))
+        digest.update(file.read(SAMPLED))
+    return {"name": path.name, "bytes": size, "sampled_sha256": digest.hexdigest()}
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Name, bytes and SHA-256 of a recording's files one after the other, and what `sample` says of each.
+
+    Raises:
+        UserError: there is no such file or folder.
+    """
+    files = files_of(path)
     digest = hashlib.sha256()
     for name in files:
         with name.open("rb") as file:
             while block := file.read(BLOCK):
                 digest.update(block)
-    return {"name": path.name, "bytes": sum(name.stat().st_size for name in files), "sha256": digest.hexdigest()}
+    return {
+        "name": path.name,
+        "bytes": size_of(path),
+        "sha256": digest.hexdigest(),
+        "files": [sample(name) for name in files],
+    }

@@ -7,10 +7,10 @@ millisecond of the first event to the one after the last. `header.json` says wha
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,77 +18,89 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.packing import MAX_HEIGHT, MAX_WIDTH, pack_words, unpack_words
-from tespec.events.provenance import describe
+from tespec.events.packing import MAX_HEIGHT, MAX_WIDTH, unpack_words
+from tespec.events.provenance import describe, size_of
+from tespec.events.store_writing import HEADER, INDEX, VERSION, WORDS, Packing, Progress
 from tespec.events.stream import Events, EventStream
 
-VERSION = 1
-FORMAT = "tespec packed events"
-HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
 AGAIN = "pack the recording again"
-CHUNK_MS = 100  # packed at a time
 LONGEST_MS = 7 * 24 * 3600 * 1000  # a week, whose index is 4.8 GB; anything longer is a broken time
 LATEST_MS = 1 << 52  # 140,000 years; in us it fits 64 bits
 
 
-def pack(stream: EventStream, folder: Path, source: Path | None = None) -> Path:
-    """Write `stream` as a packed store, a tenth of a second at a time, into a new folder that appears when it is whole.
+def pack(stream: EventStream, folder: Path, source: Path | None = None, progress: Progress | None = None) -> Path:
+    """Write `stream` as a packed store, some milliseconds at a time, into a folder that appears when it is whole.
+
+    Killed at any point, it goes on where it was when it is called again with the same source. A whole store of the
+    same source is left as it is.
 
     Args:
         stream: any recording.
-        folder: where the store goes; must not exist.
+        folder: where the store goes.
         source: file or folder the stream was read from, whose size and SHA-256 go into the header.
+        progress: called with the events packed and all there are.
 
     Returns:
         `folder`.
 
     Raises:
-        UserError: the folder exists, the sensor is larger than 2048x1024 px, or the recording longer than a week.
+        UserError: the folder holds something else, the disk is full, the sensor is larger than 2048x1024 px, or the
+            recording longer than a week.
     """
-    if folder.exists():
-        raise UserError(folder, "exists already", "remove it or choose another folder")
     if stream.width > MAX_WIDTH or stream.height > MAX_HEIGHT:
         size = f"{stream.width}x{stream.height} px"
         raise UserError(folder, f"a sensor of {size} does not fit the packed store", "give one of 2048x1024 px at most")
     if (stream.t_last - stream.t_first) // 1000 >= LONGEST_MS:
         days = (stream.t_last - stream.t_first) / 86_400e6
         raise UserError(folder, f"a recording of {days:.0f} days cannot be", "check the times of its events")
-    origin = None if source is None else describe(source)
+    if folder.exists():
+        if source is not None and is_whole(folder) and _of_source(folder, source):
+            return folder
+        raise UserError(folder, "exists already", "remove it or choose another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
-        count = _write_events(stream, temporary)
-        header = {
-            "format": FORMAT,
-            "version": VERSION,
-            "height": stream.height,
-            "width": stream.width,
-            "count": count,
-            "first_ms": stream.t_first // 1000,
-            "clamped": stream.clamped,
-            "source": origin,
-        }
-        (temporary / HEADER).write_text(json.dumps(header, indent=1) + "\n")
-        os.chmod(temporary, 0o755)
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        packing = Packing(stream, unfinished, None if source is None else describe(source))
+        packing.run(progress or (lambda done, total: None))
+        os.chmod(unfinished, 0o755)
+        unfinished.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        what = f"the disk is full after {size_of(unfinished):,} bytes"
+        raise UserError(folder, what, "make room and go on, or name another folder") from error
+    except BaseException:
+        if source is None:
+            shutil.rmtree(unfinished, ignore_errors=True)  # nothing says whether it could be continued
+        raise
     return folder
 
 
-def _write_events(stream: EventStream, folder: Path) -> int:
-    first_ms, milliseconds = stream.t_first // 1000, stream.t_last // 1000 - stream.t_first // 1000 + 1
-    written = 0
-    with (folder / WORDS).open("wb") as words, (folder / INDEX).open("wb") as index:
-        np.zeros(1, "<i8").tofile(index)
-        for begin in range(0, milliseconds, CHUNK_MS):
-            end = min(begin + CHUNK_MS, milliseconds)
-            events = stream.slice((first_ms + begin) * 1000, (first_ms + end) * 1000)
-            pack_words(*events).astype("<u4").tofile(words)
-            ends = (first_ms + np.arange(begin + 1, end + 1)) * 1000
-            (written + np.searchsorted(events.t, ends)).astype("<i8").tofile(index)
-            written += len(events.t)
-    return written
+def is_whole(folder: Path) -> bool:
+    """Whether a folder holds a packed store that can be opened."""
+    try:
+        open_store(folder)
+    except UserError:
+        return False
+    return True
+
+
+def verify_store(folder: Path) -> None:
+    """Read a packed store through and compare it with the SHA-256 in its header.
+
+    Raises:
+        UserError: it cannot be opened, or its files are not those that were written.
+    """
+    open_store(folder)
+    header = header_of(folder)
+    for name in (WORDS, INDEX):
+        if describe(folder / name)["sha256"] != header["sha256"][name]:
+            raise UserError(folder / name, "is not what was written", AGAIN)
+
+
+def _of_source(folder: Path, source: Path) -> bool:
+    made_from = header_of(folder)["source"]
+    return made_from is not None and made_from["bytes"] == size_of(source)
 
 
 class StoreStream:
@@ -134,7 +146,7 @@ def open_store(folder: Path) -> StoreStream:
     Raises:
         UserError: a file is missing, truncated, of another version, or does not fit the others.
     """
-    header = _read_header(folder / HEADER)
+    header = header_of(folder)
     count = header["count"]
     for name in (WORDS, INDEX):
         if not (folder / name).is_file():
@@ -153,12 +165,18 @@ def open_store(folder: Path) -> StoreStream:
     return StoreStream(folder, words, index, header)
 
 
-def _read_header(path: Path) -> dict[str, Any]:
+def header_of(folder: Path) -> dict[str, Any]:
+    """What the header of a packed store says.
+
+    Raises:
+        UserError: it is missing, of another version, or makes no sense.
+    """
+    path = folder / HEADER
     if not path.is_file():
         raise UserError(path, "no such file", AGAIN)
     try:
         header: dict[str, Any] = json.loads(path.read_text())
-        version, first_ms = header["version"], header["first_ms"]
+        version, first_ms, _ = header["version"], header["first_ms"], (header["source"], header["sha256"])
         numbers = [header[name] for name in ("height", "width", "count", "clamped")]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(path, "not a readable header", AGAIN) from error

@@ -163,7 +163,11 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
 
 def named(recordings: Sequence[LabelledRecording]) -> str:
     """Recordings with their numbers of labels, in words."""
-    return ", ".join(f"{recording.name} ({len(recording.labelled)} labels)" for recording in recordings)
+    return ", ".join(
+        f"{recording.name} ({len(recording.labelled)} labels"
+        + (f", {recording.left_out} left out)" if recording.left_out else ")")
+        for recording in recordings
+    )
 
 
 def groups_of(recording: LabelledRecording, label: int) -> tuple[str, ...]:

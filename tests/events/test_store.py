@@ -1,7 +1,11 @@
 """The packed store."""
 
+import errno
 import hashlib
 import json
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,8 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tespec.errors import UserError
-from tespec.events import ArrayStream, Events, EventStream, open_events
-from tespec.events.store import open_store, pack
+from tespec.events import ArrayStream, Events, EventStream, open_events, store_writing
+from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.store import is_whole, open_store, pack, verify_store
+
+
+def sampled(content):
+    return hashlib.sha256(content + content).hexdigest()
 
 
 def names(folder):
@@ -55,15 +64,25 @@ def test_the_header_says_what_the_store_is_and_where_it_came_from(tmp_path):
     t = np.array([7_005, 7_003, 9_000])
     zeros = np.zeros(3, int)
     folder = pack(ArrayStream(zeros, zeros, t, zeros, 6, 8), tmp_path / "stores" / "store", source)
+    whole = hashlib.sha256(b"the recording").hexdigest()
     assert json.loads((folder / "header.json").read_text()) == {
         "format": "tespec packed events",
-        "version": 1,
+        "version": 2,
         "height": 6,
         "width": 8,
         "count": 3,
         "first_ms": 7,
         "clamped": 1,
-        "source": {"name": "a.raw", "bytes": 13, "sha256": hashlib.sha256(b"the recording").hexdigest()},
+        "source": {
+            "name": "a.raw",
+            "bytes": 13,
+            "sha256": whole,
+            # A file shorter than the sample is its head and its tail alike.
+            "files": [{"name": "a.raw", "bytes": 13, "sampled_sha256": sampled(b"the recording")}],
+        },
+        "sha256": {
+            name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("events.u32", "index.i64")
+        },
     }
     assert open_store(folder).clamped == 1
 
@@ -75,7 +94,12 @@ def test_a_folder_as_source_is_the_files_in_it(tmp_path):
     (folder / "a").write_bytes(b"first ")
     header = json.loads((pack(random_stream(3), tmp_path / "store", folder) / "header.json").read_text())
     digest = hashlib.sha256(b"first second").hexdigest()
-    assert header["source"] == {"name": "dir0", "bytes": 12, "sha256": digest}
+    assert {name: header["source"][name] for name in ("name", "bytes", "sha256")} == {
+        "name": "dir0",
+        "bytes": 12,
+        "sha256": digest,
+    }
+    assert [each["name"] for each in header["source"]["files"]] == ["a", "b"]
 
 
 def test_events_are_packed_piece_by_piece(tmp_path):
@@ -152,7 +176,7 @@ def write_index(folder, change):
         (lambda f: (f / "index.i64").write_bytes(b"abc"), "truncated: 3 bytes"),
         (lambda f: (f / "header.json").write_text("{"), "not a readable header"),
         (lambda f: (f / "header.json").write_text("[]"), "not a readable header"),
-        (lambda f: write_header(f, version=2), "format version 2, this harness reads 1"),
+        (lambda f: write_header(f, version=1), "format version 1, this harness reads 2"),
         (lambda f: write_header(f, width="8"), "its numbers make no sense"),
         (lambda f: write_header(f, height=0), "its numbers make no sense"),
         (lambda f: write_header(f, count=999), "has 4000 bytes, not the 3996 of 999 events"),
@@ -175,3 +199,110 @@ def test_a_damaged_store_is_refused(tmp_path, damage, message):
 def test_a_folder_without_header_is_no_store(tmp_path):
     with pytest.raises(UserError, match=r"header\.json: no such file"):
         open_store(tmp_path)
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """A file, what is in it, and how it is packed when nothing goes wrong."""
+    path = tmp_path / "a.dat"
+    write_dat(path, *random_events(20_000, height=60, width=80, end=3_000_000), 60, 80)
+    whole = pack(open_events(path), tmp_path / "whole", path)
+    return path, {name: (whole / name).read_bytes() for name in names(whole)}
+
+
+def content(folder):
+    return {name: (folder / name).read_bytes() for name in names(folder)}
+
+
+def test_a_whole_store_of_the_same_recording_is_left_as_it_is(recording, tmp_path):
+    path, _ = recording
+    before = (tmp_path / "whole" / "events.u32").stat().st_mtime_ns
+    assert pack(open_events(path), tmp_path / "whole", path) == tmp_path / "whole"
+    assert (tmp_path / "whole" / "events.u32").stat().st_mtime_ns == before
+    (tmp_path / "whole" / "index.i64").write_bytes(b"")
+    assert not is_whole(tmp_path / "whole")
+    with pytest.raises(UserError, match="exists already"):
+        pack(open_events(path), tmp_path / "whole", path)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3_000, 12_345, 18_000])
+def test_an_interrupted_packing_goes_on_to_the_same_bytes(recording, tmp_path, monkeypatch, after):
+    path, wanted = recording
+    monkeypatch.setattr(store_writing, "BETWEEN_JOURNALS", 500)
+    seen = []
+
+    def stop(done, total):
+        seen.append((done, total))
+        if done > after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(open_events(path), tmp_path / "store", path, stop)
+    assert not (tmp_path / "store").exists()
+    resumed = []
+    pack(open_events(path), tmp_path / "store", path, lambda *state: resumed.append(state))
+    assert content(tmp_path / "store") == wanted
+    assert resumed[-1] == (20_000, 20_000)
+    assert resumed[0][0] >= seen[-1][0] - 1_200
+    verify_store(tmp_path / "store")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tespec.events import open_events, store_writing
+from tespec.events.store import pack
+store_writing.BETWEEN_JOURNALS = 500
+path, store, after = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+def stop(done, total):
+    if done > after:
+        os.kill(os.getpid(), signal.SIGKILL)
+pack(open_events(path), store, path, stop)
+"""
+
+
+def test_a_killed_packing_goes_on_to_the_same_bytes(recording, tmp_path):
+    path, wanted = recording
+    command = [sys.executable, "-c", KILLED, path, tmp_path / "store", "9000"]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
+    assert not (tmp_path / "store").exists()
+    pack(open_events(path), tmp_path / "store", path)
+    assert content(tmp_path / "store") == wanted
+
+
+def test_leftovers_of_another_recording_are_not_continued(recording, tmp_path, monkeypatch):
+    path, wanted = recording
+    monkeypatch.setattr(store_writing, "BETWEEN_JOURNALS", 500)
+    other = tmp_path / "b.dat"
+    write_dat(other, *random_events(20_000, height=60, width=80, end=3_000_000, seed=9), 60, 80)
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(open_events(other), tmp_path / "store", other, stop)
+    pack(open_events(path), tmp_path / "store", path)
+    assert content(tmp_path / "store") == wanted
+
+
+def test_a_full_disk_is_named_and_nothing_looks_whole(recording, tmp_path, monkeypatch):
+    path, wanted = recording
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_writing.os, "fsync", full)
+        with pytest.raises(UserError, match=r"store: the disk is full after [\d,]+ bytes; make room"):
+            pack(open_events(path), tmp_path / "store", path)
+    assert not (tmp_path / "store").exists()
+    pack(open_events(path), tmp_path / "store", path)
+    assert content(tmp_path / "store") == wanted
+
+
+def test_a_store_whose_bytes_changed_is_found(recording, tmp_path):
+    words = np.fromfile(tmp_path / "whole" / "events.u32", "<u4")
+    words[77] ^= 1 << 21
+    words.tofile(tmp_path / "whole" / "events.u32")
+    with pytest.raises(UserError, match=r"events\.u32: is not what was written"):
+        verify_store(tmp_path / "whole")

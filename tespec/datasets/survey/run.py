@@ -79,7 +79,7 @@ def survey_recording(dataset: LabelledDataset, task: Task, quick: bool = False) 
         events=events,
         labels=labels,
         problems=tuple(problems),
-        notes=tuple(_notes(events, labels)),
+        notes=tuple(_notes(events, labels, recording.left_out)),
         seconds=time.monotonic() - began,
     )
 
@@ -99,9 +99,11 @@ def _events(recording: LabelledRecording, quick: bool) -> EventFacts | None:
     return None
 
 
-def _notes(events: EventFacts | None, labels: LabelFacts | None) -> Iterator[str]:
+def _notes(events: EventFacts | None, labels: LabelFacts | None, left_out: int) -> Iterator[str]:
     if events is not None and events.clamped:
         yield f"{events.clamped:,} of {events.count:,} events step back in time; raised to the latest time before them"
+    if left_out:
+        yield f"{left_out:,} labels are left out by the protocol"
     if labels is not None and labels.empty:
         yield f"{labels.empty:,} of {labels.count:,} labels are empty"
 

@@ -1,0 +1,183 @@
+"""DSEC-Semantic, in the three folder layouts in which its labels are passed on."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.ego_speed import speed_at, speed_file
+from tespec.datasets.masks import MaskFiles, mask_names
+from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.sources import EventSource, is_there
+from tespec.errors import UserError
+from tespec.events.spatial import Region
+from tespec.registry import DATASETS
+
+EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
+NUMBER = re.compile(r"(?:^|/)(\d+)\.png$")
+FOLDERS = ("train", "test", "")  # of a root in which sequences may lie
+# Layout: folders that may hold the masks, and the file of their times; {classes} is 11 or 19, {name} the sequence.
+LAYOUTS = {
+    "README of uzh-rpg/DSEC, semantic/left/<n>classes": (
+        ("semantic/left/{classes}classes/data", "semantic/left/{classes}classes"),
+        "semantic/timestamps.txt",
+    ),
+    "code of uzh-rpg/ess, semantic/<n>classes/data": (
+        ("semantic/{classes}classes/data", "semantic/{classes}classes"),
+        "semantic/timestamps.txt",
+    ),
+    "archive of the labels, <n>classes": (("{classes}classes",), "{name}_semantic_timestamps.txt"),
+}
+LABEL_SETS = {"all": slice(None), "ess": slice(6, None, 2)}
+LONGEST_AFTER_US = 1_000_000  # a label later than this after the last event shows that events are missing
+
+
+@dataclass(frozen=True)
+class DsecProtocol:
+    """Which labels count and how events are laid on them.
+
+    Attributes:
+        rows: upper rows of the sensor that carry labels.
+        labels: "all", or "ess" for the subset of uzh-rpg/ess and ECDDP, without the first six and then every second.
+        rectify: whether events are moved to rectified pixels, which is where the labels are.
+    """
+
+    rows: int
+    labels: str
+    rectify: bool
+
+
+@DATASETS.register_module()
+class Dsec(LabelledDataset):
+    """DSEC-Semantic; see `LabelledDataset`. The number of classes, 11 or 19, decides which masks are read."""
+
+    title = "DSEC"
+    protocol_type = DsecProtocol
+    protocol: DsecProtocol
+
+    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
+        super().__init__(root, *arguments, **named)
+        if self.downsample.factor != 1:
+            raise UserError("downsample.factor", "masks are not downsampled", "set it to 1")
+        if self.protocol.labels not in LABEL_SETS:
+            what = f"unknown value {self.protocol.labels!r}"
+            raise UserError("protocol.labels", what, f"choose from {', '.join(LABEL_SETS)}")
+        if len(self.classes) not in (11, 19):
+            raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
+        self.layout = self._layout()
+
+    def _layout(self) -> str:
+        found: dict[str, Path] = {}
+        for names in self.splits.values():
+            for name in names:
+                folder = self._folder(name)
+                for layout in LAYOUTS:
+                    if folder is not None and self._masks(folder, name, layout) is not None:
+                        found.setdefault(layout, folder)
+                        break
+        if len(found) > 1:
+            said = " and ".join(f"{layout} ({folder.name})" for layout, folder in found.items())
+            raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
+        return next(iter(found), "no labels")
+
+    def _folder(self, name: str) -> Path | None:
+        return next((self.root / each / name for each in FOLDERS if (self.root / each / name).is_dir()), None)
+
+    def _masks(self, folder: Path, name: str, layout: str) -> tuple[Path, Path] | None:
+        """Folder of the masks and file of their times in a layout; None where the masks are not there."""
+        places, stamps = LAYOUTS[layout]
+        for place in places:
+            masks = folder / place.format(classes=len(self.classes))
+            if masks.is_dir() and any(masks.glob("*.png")):
+                return masks, folder / stamps.format(name=name)
+        return None
+
+    def files(self, split: str) -> list[RecordingFiles]:
+        """What each sequence of a split consists of."""
+        return [self._files(split, name) for name in self.names(split)]
+
+    def _files(self, split: str, name: str) -> RecordingFiles:
+        folder = self._folder(name)
+        if folder is None:
+            where = ", ".join(str(self.root / each / name) for each in FOLDERS)
+            raise UserError(
+                self.root / name, f"recording of the {split} split is missing", f"copy it to one of {where}"
+            )
+        labels = next((found for layout in LAYOUTS if (found := self._masks(folder, name, layout))), None)
+        if labels is None:
+            what = f"holds no masks of {len(self.classes)} classes in any of the known layouts"
+            raise UserError(folder, what, "copy the labels of DSEC-Semantic beside the events")
+        if not labels[1].is_file():
+            raise UserError(labels[1], "the file with the times of the masks is missing", "copy it beside the masks")
+        if not is_there(folder / EVENTS):
+            raise UserError(folder / EVENTS, "no such file", "copy the sequence's events (left camera)")
+        rectify = folder / RECTIFY if self.protocol.rectify else None
+        beside = [*labels, *([rectify] if rectify else []), speed_file(self.root, name)]
+        source = EventSource(folder / EVENTS, rectify_map=rectify)
+        return RecordingFiles(name, split, source, tuple(path for path in beside if path.exists()))
+
+    def open(self, files: RecordingFiles) -> LabelledRecording:
+        """One sequence with its masks."""
+        masks, stamps = files.beside[:2]
+        stream, rows = files.source.stream, self.protocol.rows
+        if rows > stream.height:
+            raise UserError(files.source.path, f"has {stream.height} rows, not {rows} with labels", "set protocol.rows")
+        names = tuple(mask_names(masks, NUMBER).values())
+        times = read_stamps(stamps)
+        if len(times) != len(names):
+            what = f"holds {len(times)} times for {len(names)} masks in {masks.name}"
+            raise UserError(stamps, what, "copy masks and times again")
+        if times[-1] > stream.t_last + LONGEST_AFTER_US or times[-1] < stream.t_first:
+            what = f"its labels lie at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
+            raise UserError(stamps, what, "copy events and labels again")
+        spacing = int(np.median(np.diff(times))) if len(times) > 1 else 50_000
+        chosen = LABEL_SETS[self.protocol.labels]
+        times, names = times[chosen], names[chosen]
+        if not len(times):
+            raise UserError(stamps, f"no label is left by protocol.labels={self.protocol.labels}", "choose all")
+        windows, labelled = self.rule.apply(times, int(times[0]) - spacing)
+        return LabelledRecording(
+            name=files.name,
+            source=files.source,
+            region=Region(rows, stream.width),
+            windows=windows,
+            labels=MaskFiles(masks, names, rows, stream.width, len(self.classes)),
+            labelled=labelled,
+            ego_speed=speed_at(self.root, files.name, times),
+        )
+
+    def describe(self) -> dict[str, str]:
+        """The protocol in words."""
+        which = (
+            "every label (20 Hz)" if self.protocol.labels == "all" else "the subset of ESS: from the 7th every second"
+        )
+        place = "nearest rectified pixel" if self.protocol.rectify else "raw pixels, which the labels do not fit"
+        return super().describe() | {
+            "labels": f"{which}, {len(self.classes)} classes, {self.protocol.rows} rows",
+            "coordinates": f"{place}; events outside of the image are dropped",
+        }
+
+
+def read_stamps(path: Path) -> NDArray[np.int64]:
+    """Times (N,) int64 in us from a text file with one on each line.
+
+    Raises:
+        UserError: the file is missing, holds other things than whole numbers, none at all, or times that step back.
+    """
+    try:
+        times = np.array([int(line) for line in path.read_text().split()], np.int64)
+    except FileNotFoundError as error:
+        raise UserError(path, "no such file", "copy the times of the masks") from error
+    except (ValueError, OverflowError, OSError) as error:
+        raise UserError(path, "holds other things than one whole number on each line", "copy it again") from error
+    if not len(times):
+        raise UserError(path, "the file is empty", "copy it again")
+    if (np.diff(times) <= 0).any():
+        raise UserError(path, "its times step back or repeat", "copy it again")
+    return times

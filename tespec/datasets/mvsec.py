@@ -1,0 +1,124 @@
+"""MVSEC's depth, read from the official HDF5 files without a conversion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.depths import DepthMaps, open_depths
+from tespec.datasets.ego_speed import speed_at, speed_file
+from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.sources import STORE, EventSource
+from tespec.errors import UserError
+from tespec.events.readers.hdf5 import AGAIN, dataset, reading
+from tespec.events.readers.mvsec import seconds_to_us
+from tespec.events.spatial import Region
+from tespec.registry import DATASETS
+
+DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
+DEPTHS = ("raw", "rect")
+
+
+@dataclass(frozen=True)
+class MvsecProtocol:
+    """Which depth is the truth: "raw" fits raw events; "rect" fits events that were rectified elsewhere."""
+
+    depth: str
+
+
+@DATASETS.register_module()
+class Mvsec(LabelledDataset):
+    """MVSEC; see `LabelledDataset`.
+
+    The depth maps' own times are the clock; images are not used. Labels that are earlier than one label period after
+    the first event, or later than the last event, are left out and counted. Maps without any depth stay labels.
+    """
+
+    title = "MVSEC"
+    protocol_type = MvsecProtocol
+    protocol: MvsecProtocol
+
+    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
+        super().__init__(root, *arguments, **named)
+        if self.downsample.factor != 1:
+            raise UserError("downsample.factor", "depth is not downsampled", "set it to 1")
+        if self.protocol.depth not in DEPTHS:
+            what = f"unknown value {self.protocol.depth!r}"
+            raise UserError("protocol.depth", what, f"choose from {', '.join(DEPTHS)}")
+        self.layout = "official hdf5 files, one of events and one of ground truth for each sequence"
+
+    def files(self, split: str) -> list[RecordingFiles]:
+        """What each sequence of a split consists of."""
+        return [self._files(split, name) for name in self.names(split)]
+
+    def _files(self, split: str, name: str) -> RecordingFiles:
+        found = {path.with_name(f"{name}{DATA}") for path in self._search(f"{name}{DATA}*")}
+        if not found:
+            path = self.root / f"{name}{DATA}"
+            raise UserError(path, f"recording of the {split} split is missing", "copy it into the folder")
+        if len(found) > 1:
+            raise UserError(self.root, f"holds {name}{DATA} more than once", "keep one of them")
+        (data,) = found
+        truth = data.with_name(f"{name}{TRUTH}")
+        if not truth.is_file():
+            raise UserError(truth, "no such file", "copy the ground truth beside the events")
+        beside = [truth, speed_file(self.root, name)]
+        return RecordingFiles(name, split, EventSource(data), tuple(path for path in beside if path.exists()))
+
+    def _search(self, pattern: str) -> list[Path]:
+        """Recordings, or their packed stores, in the folder or in the folders in it."""
+        paths = [*self.root.glob(pattern), *self.root.glob(f"*/{pattern}")]
+        return [path for path in paths if path.name.endswith((DATA, DATA + STORE))]
+
+    def open(self, files: RecordingFiles) -> LabelledRecording:
+        """One sequence with its depth."""
+        stream, truth = files.source.stream, files.beside[0]
+        name = f"davis/left/depth_image_{self.protocol.depth}"
+        count = open_depths(truth, name, stream.height, stream.width)
+        times = read_times(truth, f"{name}_ts")
+        if len(times) != count:
+            raise UserError(truth, f"{name} has {count} maps for {len(times)} times", AGAIN)
+        spacing = int(np.median(np.diff(times))) if count > 1 else 50_000
+        kept = np.flatnonzero((times >= stream.t_first + spacing) & (times <= stream.t_last + spacing))
+        if not len(kept):
+            what = f"its depth lies at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
+            raise UserError(truth, what, "copy events and ground truth again")
+        windows, labelled = self.rule.apply(times[kept], int(times[kept[0]]) - spacing)
+        return LabelledRecording(
+            name=files.name,
+            source=files.source,
+            region=Region(stream.height, stream.width),
+            windows=windows,
+            labels=DepthMaps(truth, name, tuple(kept.tolist()), stream.height, stream.width),
+            labelled=labelled,
+            ego_speed=speed_at(self.root, files.name, times[kept]),
+            left_out=count - len(kept),
+        )
+
+    def describe(self) -> dict[str, str]:
+        """The protocol in words."""
+        return super().describe() | {
+            "labels": f"depth_image_{self.protocol.depth} at its own times; those outside of the events' are left out",
+            "coordinates": "raw pixels",
+        }
+
+
+def read_times(path: Path, name: str) -> NDArray[np.int64]:
+    """Times (N,) int64 in us since 1970, from seconds in dataset `name` of a file.
+
+    Raises:
+        UserError: it is missing, empty, or its times step back.
+    """
+    with reading(path, name):
+        seconds = np.asarray(dataset(path, name, "f")[()])
+    if not len(seconds) or not np.isfinite(seconds).all():
+        raise UserError(path, f"{name} holds no times", AGAIN)
+    times = seconds_to_us(seconds)
+    if (np.diff(times) <= 0).any():
+        raise UserError(path, f"the times in {name} step back or repeat", AGAIN)
+    return times
