@@ -28,6 +28,7 @@ CANDIDATES = 9  # labels around a place among which the busiest is shown
 SETTLING_US = 3_000_000  # before the moment that is shown, for the intensity image to settle
 GREY_RANGE = 2.5  # standard deviations shown between black and white
 OPACITY = 0.55  # of labels over events
+LONGEST_NAME = 26  # letters
 NEAR, FAR = 2.0, 80.0  # m, the ends of the colours of depth
 COLUMNS = ("events of the window", "histogram, all bins", "intensity, Eq. 7", "labels over the events")
 
@@ -68,13 +69,19 @@ def moment(recording: LabelledRecording, label: int, rule: str, norm_events: flo
     histogram = np.empty(0, np.uint8)
     for each in range(min(first, window), window + 1):
         histogram = recording.histograms(each, 1, BINS, rule)
-        seconds = (recording.windows[each, 1] - recording.windows[each, 0]) / 1e6 / BINS
+        bin_seconds = float(recording.windows[each, 1] - recording.windows[each, 0]) / 1e6 / BINS
         _, state = estimate_intensity(
-            torch.from_numpy(histogram)[None], state, norm_events=norm_events, bin_seconds=float(seconds)
+            torch.from_numpy(histogram)[None], state, norm_events=norm_events, bin_seconds=bin_seconds
         )
     assert state is not None
-    title = f"{recording.name}\n{end / 1e6:.3f} s, {int(histogram.sum(dtype=np.int64)):,} events"
+    seconds = (end - int(recording.windows[0, 0])) / 1e6
+    title = f"{shortened(recording.name)}\n{seconds:.2f} s, {int(histogram.sum(dtype=np.int64)):,} events"
     return Moment(title, histogram[0], state[0].numpy(), recording.labels[label])
+
+
+def shortened(name: str) -> str:
+    """A name, its middle left out where it is too long to stand beside a picture."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
 
 
 def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:

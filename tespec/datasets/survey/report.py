@@ -29,8 +29,8 @@ def _row(facts: RecordingFacts) -> tuple[str, ...]:
         f"{events.width}x{events.height}",
         f"{events.count:,}",
         f"{events.seconds:.1f} s",
-        f"{events.rate / 1e6:.2f}",
-        f"{events.busiest / 1e6:.2f}",
+        f"{events.rate / 1e6:.3g}",
+        f"{events.busiest / 1e6:.3g}",
         f"{events.positive:.0%}",
     )  # fmt: skip
     of_labels = ("-", "-") if labels is None else (f"{labels.count:,}", f"{labels.spacing_ms[1]:g} ms")
@@ -53,11 +53,14 @@ def classes(found: Sequence[RecordingFacts]) -> list[str]:
 
 
 def extents(found: Sequence[RecordingFacts]) -> list[str]:
-    """Smallest and largest depth, or box side, of each recording that has any."""
+    """Smallest and largest depth, or box side, of each split that has any."""
+    by_split: dict[str, list[tuple[float, float]]] = {}
+    for facts in found:
+        if facts.labels is not None and facts.labels.extent[1] > 0:
+            by_split.setdefault(facts.split, []).append(facts.labels.extent)
     return [
-        f"{facts.name}: {facts.labels.extent[0]:.2f} to {facts.labels.extent[1]:.2f}"
-        for facts in found
-        if facts.labels is not None and facts.labels.extent[1] > 0
+        f"{split}: {min(low for low, _ in pairs):.2f} to {max(high for _, high in pairs):.2f}"
+        for split, pairs in by_split.items()
     ]
 
 

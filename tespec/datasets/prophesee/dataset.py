@@ -1,0 +1,209 @@
+"""The base of Gen1 and 1Mpx: recordings with boxes, from raw files or from archives of histograms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.downsampling import reduced
+from tespec.datasets.ego_speed import speed_at, speed_file
+from tespec.datasets.prophesee.archive import ArchiveSource, read_places
+from tespec.datasets.prophesee.boxes import (
+    RULES,
+    BoxLabels,
+    BoxRules,
+    RawBoxes,
+    box_labels,
+    choose_boxes,
+    choose_frames,
+    raw_boxes,
+    read_boxes,
+)
+from tespec.datasets.prophesee.layout import ARCHIVE, find_recordings, find_root
+from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.sources import EventSource
+from tespec.errors import UserError
+from tespec.events.readers.sensor import described_size
+
+EVERY = ("*",)  # names of a split that stand for every recording in its folder
+TRAINING = "train"
+
+
+@dataclass(frozen=True)
+class PropheseeProtocol:
+    """Which recordings, frames and boxes count; sizes in px of the sensor.
+
+    Attributes:
+        boxes: "rvt" for the filters of uzh-rpg/RVT, "all" for none.
+        frames: "rvt" for one label frame each period, "all" for every one.
+        period_ms: between label frames.
+        min_diagonal: of a box.
+        min_side: of a box.
+        max_width_share: of the sensor's width, in training.
+        skip: recordings left out for faulty labels.
+    """
+
+    boxes: str
+    frames: str
+    period_ms: float
+    min_diagonal: float
+    min_side: float
+    max_width_share: float
+    skip: tuple[str, ...]
+
+
+class PropheseeDataset(LabelledDataset):
+    """See `LabelledDataset`; subclasses say what is particular to one of the two."""
+
+    protocol_type = PropheseeProtocol
+    protocol: PropheseeProtocol
+    sensor: ClassVar[tuple[int, int]]
+    known_classes: ClassVar[int]
+    archive_factor: ClassVar[int]
+
+    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
+        super().__init__(root, *arguments, **named)
+        for name in ("boxes", "frames"):
+            value = getattr(self.protocol, name)
+            if value not in RULES:
+                raise UserError(f"protocol.{name}", f"unknown value {value!r}", f"choose from {', '.join(RULES)}")
+        self.root = find_root(self.root)
+        self._found = {split: find_recordings(self.root / split) for split in self.splits}
+        layouts: dict[str, Path] = {}
+        for recordings in self._found.values():
+            for path, layout in recordings.values():
+                layouts.setdefault(layout, path)
+        if len(layouts) > 1:
+            said = " and ".join(f"{layout} ({path.name})" for layout, path in layouts.items())
+            raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
+        self.layout = next(iter(layouts), "no recordings")
+
+    def names(self, split: str) -> tuple[str, ...]:
+        """Names of the recordings of a split; those with faulty labels are left out."""
+        named = super().names(split)
+        every = tuple(self._found.get(split, ())) if tuple(named) == EVERY else named
+        if not every:
+            raise UserError(self.root / split, "holds no recordings", "copy the split's files into it")
+        return tuple(name for name in every if name not in self.protocol.skip)
+
+    def files(self, split: str) -> list[RecordingFiles]:
+        """What each recording of a split consists of."""
+        return [self._files(split, name) for name in self.names(split)]
+
+    def _files(self, split: str, name: str) -> RecordingFiles:
+        if name not in self._found.get(split, {}):
+            path = self.root / split / f"{name}_td.dat"
+            raise UserError(path, f"recording of the {split} split is missing", "copy it into the folder")
+        path, layout = self._found[split][name]
+        speed = [file for file in (speed_file(self.root, name),) if file.is_file()]
+        if layout == ARCHIVE:
+            return RecordingFiles(name, split, ArchiveSource(path), tuple(speed))
+        boxes = path.with_name(f"{name}_bbox.npy")
+        if not boxes.is_file():
+            raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
+        height, width = described_size(path, self.sensor)
+        # A header's size wins over the dataset's, which older files without one need.
+        source = EventSource(path) if self._names_size(path) else EventSource(path, height, width)
+        return RecordingFiles(name, split, source, (boxes, *speed))
+
+    @staticmethod
+    def _names_size(path: Path) -> bool:
+        try:
+            return EventSource(path).stream.height > 0
+        except UserError:
+            return False
+
+    def open(self, files: RecordingFiles) -> LabelledRecording:
+        """One recording with its boxes."""
+        if isinstance(files.source, ArchiveSource):
+            return self._open_archive(files, files.source)
+        stream = files.source.stream
+        boxes = read_boxes(files.beside[0], self.known_classes)
+        if not len(boxes.t):
+            raise UserError(files.beside[0], "holds no boxes", "copy it again, or leave the recording out")
+        if boxes.t[-1] > stream.t_last + self._period or boxes.t[0] > stream.t_last:
+            what = f"has boxes up to {boxes.t[-1] / 1e6:.3f} s, the events end at {stream.t_last / 1e6:.3f} s"
+            raise UserError(files.beside[0], what, "copy boxes and events again")
+        region = reduced(stream.height, stream.width, self.downsample)
+        training = files.split == TRAINING
+        rules, count = self._rules(), len(self.classes) or self.known_classes
+        kept = choose_boxes(boxes, rules, count, stream.height, stream.width, training)
+        times = choose_frames(kept.t, rules)
+        if not len(times):
+            what = "has no label frame left after the filters"
+            raise UserError(files.beside[0], what, "leave the recording out (protocol.skip), or set protocol.boxes=all")
+        windows, labelled = self.rule.apply(times, min(0, int(times[0]) - 1))
+        return LabelledRecording(
+            name=files.name,
+            source=files.source,
+            region=region,
+            windows=windows,
+            labels=box_labels(kept, times, region.factor),
+            labelled=labelled,
+            ego_speed=speed_at(self.root, files.name, times),
+            left_out=len(np.unique(boxes.t)) - len(times),
+        )
+
+    def _open_archive(self, files: RecordingFiles, source: ArchiveSource) -> LabelledRecording:
+        windows, region = source.windows(), source.region
+        stored, first, places = read_places(source.path, len(windows))
+        boxes = raw_boxes(stored, source.path, self.known_classes)
+        labels = _of_archive(boxes, first, self.archive_factor, region.height, region.width)
+        times = windows[places, 1]
+        if not self.rule.recurrent:
+            windows, places = windows[places], np.arange(len(places), dtype=np.int64)
+        return LabelledRecording(
+            name=files.name,
+            source=source,
+            region=region,
+            windows=windows,
+            labels=labels,
+            labelled=places,
+            ego_speed=speed_at(self.root, files.name, times),
+        )
+
+    @property
+    def _period(self) -> int:
+        return round(self.protocol.period_ms * 1000)
+
+    def _rules(self) -> BoxRules:
+        chosen = self.protocol
+        return BoxRules(
+            chosen.boxes,
+            chosen.frames,
+            self._period,
+            chosen.min_diagonal,
+            chosen.min_side,
+            chosen.max_width_share,
+        )
+
+    def describe(self) -> dict[str, str]:
+        """The protocol in words."""
+        chosen = self.protocol
+        if self.layout == ARCHIVE:
+            return super().describe() | {
+                "labels": "as RVT's archive holds them",
+                "windows": "as RVT's archive holds them",
+            }
+        frames = f"one frame each {chosen.period_ms:g} ms" if chosen.frames == "rvt" else "every frame with boxes"
+        boxes = (
+            f"diagonal from {chosen.min_diagonal:g} px, sides from {chosen.min_side:g} px, in training not wider than "
+            f"{chosen.max_width_share:.0%} of the sensor"
+            if chosen.boxes == "rvt"
+            else "of any size"
+        )
+        reduced_by = f", then divided by {self.downsample.factor}" if self.downsample.factor != 1 else ""
+        return super().describe() | {
+            "labels": f"{frames}; boxes cropped to the sensor, {boxes}{reduced_by}",
+            "left out": f"{len(chosen.skip)} recordings with faulty labels",
+        }
+
+
+def _of_archive(boxes: RawBoxes, first: np.ndarray, factor: int, height: int, width: int) -> BoxLabels:
+    corners = np.clip(boxes.corners / factor, 0, (width, height, width, height)).astype(np.float32)
+    borders = np.append(first, len(boxes.t)).astype(np.int64)
+    return BoxLabels(corners, boxes.label, borders)
