@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ def read_boxes(path: Path, known_classes: int) -> RawBoxes:
     return raw_boxes(load_array(path), path, known_classes)
 
 
-def raw_boxes(stored: NDArray[np.generic], path: Path, known_classes: int) -> RawBoxes:
+def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     """Boxes of a structured array with x, y, w, h, class_id, and t or ts.
 
     Raises:

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tespec.boxes import make_boxes
+from tespec.evaluation.filters import BoxFilter, filter_boxes
+
+GEN1 = BoxFilter(min_diagonal=30, min_side=10)
+
+
+def box(left, top, width, height):
+    return make_boxes(np.array([[left, top, left + width, top + height]]), np.array([0]))
+
+
+sides = st.floats(0, 100, width=32)
+
+
+@given(st.lists(st.tuples(sides, sides), max_size=8), st.sampled_from([0, 10, 30]), st.sampled_from([0, 5, 20]))
+def test_boxes_of_the_diagonal_and_sides_are_kept_in_order(sizes, min_diagonal, min_side):
+    # Far from the limits, where rounding decides; boxes stand at 0 so that their sizes are exact.
+    sizes = [
+        (w, h)
+        for w, h in sizes
+        if abs(np.hypot(w, h) - min_diagonal) > 0.01 and all(abs(side - min_side) > 0.01 for side in (w, h))
+    ]
+    corners = np.array([(0, 0, w, h) for w, h in sizes], np.float32).reshape(-1, 4)
+    boxes = make_boxes(corners, np.arange(len(sizes)), np.linspace(0, 1, len(sizes)))
+    kept = filter_boxes(boxes, min_diagonal, min_side)
+    expected = [
+        number
+        for number, (w, h) in enumerate(sizes)
+        if w**2 + h**2 >= min_diagonal**2 and min(w, h) >= min_side and min(w, h) > 0
+    ]
+    assert kept.label.tolist() == expected
+    assert np.array_equal(kept.corners, corners[expected])
+    assert np.array_equal(kept.score, boxes.score[expected])
+
+
+@pytest.mark.parametrize(
+    ("size", "passes"),
+    [((10, 29), True), ((9.9, 29), False), ((29, 9.9), False), ((18, 24), True), ((17.9, 24), False)],
+)
+def test_limits_of_gen1_are_inclusive(size, passes):
+    assert len(GEN1.apply(box(5, 5, *size), 500_001).label) == passes
+
+
+@given(st.floats(0, 300), st.floats(0, 200))
+def test_a_box_on_the_limit_is_kept_wherever_it_stands(left, top):
+    assert len(filter_boxes(box(left, top, 10, 40), 30, 10).label) == 1
+    assert len(filter_boxes(box(left, top, 18, 24), 30, 10).label) == 1
+
+
+@pytest.mark.parametrize("size", [(0, 0), (0, 50), (50, 0), (-20, 50)])
+def test_boxes_without_an_area_are_never_kept(size):
+    assert not len(filter_boxes(box(5, 5, *size), 0, 0).label)
+
+
+@pytest.mark.parametrize(("time_us", "passes"), [(0, False), (500_000, False), (500_001, True)])
+def test_the_first_half_second_is_left_out(time_us, passes):
+    assert len(GEN1.apply(box(5, 5, 50, 50), time_us).label) == passes
+
+
+def test_half_resolution_halves_the_pixels_and_not_the_time():
+    half = BoxFilter(min_diagonal=60, min_side=20).downsampled(2)
+    assert half == BoxFilter(min_diagonal=30, min_side=10, skip_us=500_000)
+    assert half.describe() == "time > 0.5 s, diagonal >= 30 px, width and height >= 10 px"
+
+
+@pytest.mark.parametrize("numbers", [(-1, 10, 0), (30, -1, 0), (30, 10, -1)])
+def test_negative_limits_are_refused(numbers):
+    with pytest.raises(ValueError, match="no negative numbers"):
+        BoxFilter(*numbers)
