@@ -83,7 +83,8 @@ class EventSource:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files of the events, and the rectification."""
-        path = self.path if self._is_raw else store_of(self.path)
+        packed = not self._is_raw and (store_of(self.path) / HEADER).is_file()
+        path = store_of(self.path) if packed else self.path
         return (*files_of(path), *([self.rectify_map] if self.rectify_map else []))
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,10 +37,6 @@ class BoxFilter:
         if time_us <= self.skip_us:
             return boxes.keep(np.zeros(len(boxes.label), np.bool_))
         return filter_boxes(boxes, self.min_diagonal, self.min_side)
-
-    def downsampled(self, factor: float) -> BoxFilter:
-        """The same filter for histograms that are smaller than the sensor by a factor."""
-        return replace(self, min_diagonal=self.min_diagonal / factor, min_side=self.min_side / factor)
 
     def describe(self) -> str:
         """What counts, in words."""

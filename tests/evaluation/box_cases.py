@@ -27,7 +27,7 @@ class Frame(NamedTuple):
 def random_frames(
     seed: int, frames: int, classes: int, *, boxes: int = 6, levels: int = 0, missing: tuple[int, ...] = ()
 ) -> list[Frame]:
-    """Frames of three recordings at 10 Hz, the first one not empty, with predictions near the ground truth and elsewhere.
+    """Frames of three recordings at 10 Hz, the first one not empty, with good, repeated and wrong predictions.
 
     Scores lie on `levels` steps, so that many are equal; 0: all of them differ. Classes `missing` are only predicted.
     """

@@ -155,6 +155,13 @@ def test_only_the_100_best_of_a_class_count():
     assert one_frame(other, boxes((0, 0, 10, 10))).overall().map == pytest.approx(100)
 
 
+def test_boxes_of_any_area_count():
+    sides = (0.5, 5, 50, 500, 5000)
+    frames = [(truth, truth, "a", LATE + number, ()) for number, truth in enumerate(boxes((0, 0, a, a)) for a in sides)]
+    scores = scorer_of([*frames, (boxes(), frames[-1][1], "b", LATE, ())]).overall()
+    assert scores.map == pytest.approx(100 * 84 / 101)  # 5 of 6 boxes: recall points 0 to 0.83
+
+
 def test_boxes_outside_of_the_image_and_without_an_area_are_wrong_and_no_crash():
     truth = boxes((-5, -5, 20, 20))
     outside = boxes((-5, -5, 20, 20), (-900, -900, -800, -800), (5000, 0, 6000, 10), (3, 3, 3, 3), score=[4, 3, 2, 1])

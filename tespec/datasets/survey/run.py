@@ -58,7 +58,7 @@ def survey_recording(dataset: LabelledDataset, task: Task, quick: bool = False) 
     try:
         (files,) = _only(dataset, split, name).files(split)
         paths = [*files.source.files, *files.beside]
-        facts = replace(facts, bytes=sum(map(size_of, paths)))
+        facts = replace(facts, bytes=sum(size_of(path) for path in paths if path.exists()))
         recording = dataset.open(files)
         facts = replace(facts, windows=len(recording))
     except UserError as error:

@@ -1,0 +1,194 @@
+"""Gen1 and 1Mpx: kinds of raw files, RVT's intermediate HDF5 files, and RVT's archives of histograms."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import h5py
+import hdf5plugin
+import numpy as np
+import numpy.typing as npt
+
+from tespec.events import Events, open_events
+
+BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
+WINDOW_US, BINS, LARGEST = 50_000, 10, 10
+FIRST_LABEL_US = 100_000
+
+
+def _recordings(root: Path) -> list[tuple[Path, str]]:
+    """Folder of the split and name of each recording."""
+    return [(path.parent, path.name.removesuffix("_td.dat")) for path in sorted(root.glob("*/*_td.dat"))]
+
+
+def _events(folder: Path, name: str) -> Events:
+    stream = open_events(folder / f"{name}_td.dat")
+    return stream.slice(stream.t_first, stream.t_last + 1)
+
+
+def without_size(root: Path) -> None:
+    """Headers that do not name the sensor's size, as in older files."""
+    for folder, name in _recordings(root):
+        path = folder / f"{name}_td.dat"
+        header, mark, body = path.read_bytes().partition(b"\x0c\x08")
+        lines = [line for line in header.splitlines(keepends=True) if b"Height" not in line and b"Width" not in line]
+        path.write_bytes(b"".join(lines) + mark + body)
+
+
+def of_type_0(root: Path) -> None:
+    """Event type 0 instead of 12, as in older files."""
+    for folder, name in _recordings(root):
+        path = folder / f"{name}_td.dat"
+        path.write_bytes(path.read_bytes().replace(b"\x0c\x08", b"\x00\x08", 1))
+
+
+def old_boxes(root: Path) -> None:
+    """Boxes with the fields ts and confidence, as in older files."""
+    for folder, name in _recordings(root):
+        path = folder / f"{name}_bbox.npy"
+        boxes = np.load(path)
+        names = {"t": "ts", "class_confidence": "confidence"}
+        boxes.dtype.names = tuple(names.get(field, field) for field in boxes.dtype.names or ())
+        np.save(path, boxes)
+
+
+def rvt_files(root: Path, ending: str) -> None:
+    """RVT's intermediate HDF5 files."""
+    for folder, name in _recordings(root):
+        stream = open_events(folder / f"{name}_td.dat")
+        x, y, t, p = _events(folder, name)
+        with h5py.File(folder / f"{name}{ending}", "w") as file:
+            for column, values in (("x", x), ("y", y), ("t", t), ("p", p.astype("i1"))):
+                file.create_dataset(f"events/{column}", data=values, chunks=True, track_times=False, **BLOSC)
+            file["events/height"], file["events/width"] = np.int64(stream.height), np.int64(stream.width)
+        (folder / f"{name}_td.dat").unlink()
+
+
+def archive(
+    root: Path, factor: int, period_us: int, windows_per_period: int, classes: int, min_diagonal: float, min_side: float
+) -> None:
+    """RVT's preprocessed archive: histograms by its rule, window ends as its script lays them, its filters.
+
+    Args:
+        root: folder of the dataset.
+        factor: by which histograms are sub-sampled; boxes stay in full resolution.
+        period_us: between label frames.
+        windows_per_period: 5 for 250 ms is right; RVT's public script makes 2 of them.
+        classes: number of those that are kept.
+        min_diagonal: of a box, in px.
+        min_side: of a box, in px.
+    """
+    for folder, name in _recordings(root):
+        stream = open_events(folder / f"{name}_td.dat")
+        boxes = np.load(folder / f"{name}_bbox.npy")
+        training = folder.name == "train"
+        boxes = _filtered(boxes, classes, stream.height, stream.width, min_diagonal, min_side, training)
+        stamps = np.unique(boxes["t"])
+        stamps = stamps[stamps >= FIRST_LABEL_US]
+        stamps = stamps[(stamps - stamps[:1]) % period_us == 0]
+        boxes = boxes[np.isin(boxes["t"], stamps)]
+        ends, places = _window_ends(stamps, period_us, windows_per_period)
+        events = _events(folder, name)
+        frames = [_histogram(events, end, stream.height, stream.width) for end in ends.tolist()]
+        frames = [frame[:, factor // 2 :: factor, factor // 2 :: factor] for frame in frames]
+        _write(folder / name, np.stack(frames), ends, places, boxes, stamps, factor)
+        (folder / f"{name}_td.dat").unlink()
+        (folder / f"{name}_bbox.npy").unlink()
+
+
+def _filtered(
+    boxes: npt.NDArray[np.void], classes: int, height: int, width: int, diagonal: float, side: float, training: bool
+) -> npt.NDArray[np.void]:
+    boxes = boxes[boxes["class_id"] < classes].copy()
+    left, top = boxes["x"].clip(0, width), boxes["y"].clip(0, height)
+    right, bottom = (boxes["x"] + boxes["w"]).clip(0, width), (boxes["y"] + boxes["h"]).clip(0, height)
+    boxes["x"], boxes["y"], boxes["w"], boxes["h"] = left, top, right - left, bottom - top
+    kept = (boxes["w"] > 0) & (boxes["h"] > 0) & (np.minimum(boxes["w"], boxes["h"]) >= side)
+    kept &= np.sqrt(boxes["w"] ** 2 + boxes["h"] ** 2) >= diagonal
+    if training:
+        kept &= boxes["w"] <= 0.9 * width
+    return boxes[kept]
+
+
+def _window_ends(
+    stamps: npt.NDArray[np.int64], period_us: int, windows_per_period: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Ends of the windows, and which of them each label frame has: back from the first label, then between labels."""
+    lead = np.arange(stamps[0], 0, -WINDOW_US)[::-1][1:]
+    ends = lead if len(lead) else stamps[:1]
+    places = [len(ends) - 1]
+    for first, last in pairwise(stamps.tolist()):
+        count = round((last - first) / period_us) * windows_per_period
+        ends = np.concatenate([ends, np.linspace(first, last, count + 1).round().astype(np.int64)[1:]])
+        places.append(len(ends) - 1)
+    return ends.astype(np.int64), np.array(places, np.int64)
+
+
+def _histogram(events: Events, end: int, height: int, width: int) -> npt.NDArray[np.uint8]:
+    """(20, H, W) counts of the events from end - 50 ms to end, both included, in bins from the first to the last."""
+    inside = (events.t >= end - WINDOW_US) & (events.t <= end)
+    x, y, t, p = (column[inside] for column in events)
+    counts = np.zeros((2, BINS, height, width), np.int64)
+    if len(t):
+        share = (t - t[0]).astype(np.float32) / np.float32(max(t[-1] - t[0], 1)) * np.float32(BINS)
+        bins = np.minimum(np.floor(share).astype(np.int64), BINS - 1)
+        np.add.at(counts, (p.astype(np.int64), bins, y.astype(np.int64), x.astype(np.int64)), 1)
+    return np.minimum(counts, LARGEST).reshape(2 * BINS, height, width).astype(np.uint8)
+
+
+def _write(
+    folder: Path,
+    frames: npt.NDArray[np.uint8],
+    ends: npt.NDArray[np.int64],
+    places: npt.NDArray[np.int64],
+    boxes: npt.NDArray[np.void],
+    stamps: npt.NDArray[np.int64],
+    factor: int,
+) -> None:
+    place = folder / "event_representations_v2" / "stacked_histogram_dt=50_nbins=10"
+    place.mkdir(parents=True)
+    (folder / "labels_v2").mkdir()
+    name = "event_representations.h5" if factor == 1 else f"event_representations_ds{factor}_nearest.h5"
+    with h5py.File(place / name, "w") as file:
+        file.create_dataset("data", data=frames, chunks=(1, *frames.shape[1:]), track_times=False, **BLOSC)
+    np.save(place / "objframe_idx_2_repr_idx.npy", places)
+    np.save(place / "timestamps_us.npy", ends)
+    first = np.searchsorted(boxes["t"], stamps)
+    np.savez(folder / "labels_v2" / "labels.npz", labels=boxes, objframe_idx_2_label_idx=first)
+    np.save(folder / "labels_v2" / "timestamps_us.npy", stamps)
+
+
+def nested(root: Path) -> None:
+    """The folder that an archive unpacks to, around train, val and test."""
+    inner = root / "detection_dataset_duration_60s_ratio_1.0"
+    inner.mkdir()
+    for split in ("train", "val", "test"):
+        if (root / split).is_dir():
+            shutil.move(root / split, inner / split)
+    if (root / "ego_speed").exists():
+        shutil.move(root / "ego_speed", inner / "ego_speed")
+
+
+GEN1_ARCHIVE = partial(archive, factor=1, period_us=250_000, classes=2, min_diagonal=12, min_side=4)
+LAYOUTS: dict[str, Callable[[Path], None]] = {
+    "dat": lambda root: None,
+    "dat-no-size": without_size,
+    "dat-type-0": of_type_0,
+    "old-boxes": old_boxes,
+    "rvt-h5": partial(rvt_files, ending="_td.h5"),
+    "rvt-dat-h5": partial(rvt_files, ending="_td.dat.h5"),
+    "nested": nested,
+}
+GEN1_LAYOUTS: dict[str, Callable[[Path], None]] = {
+    "rvt-archive": partial(GEN1_ARCHIVE, windows_per_period=5),
+    "rvt-archive-125ms": partial(GEN1_ARCHIVE, windows_per_period=2),
+}
+ONE_MPX_LAYOUTS: dict[str, Callable[[Path], None]] = {
+    "rvt-archive": partial(
+        archive, factor=2, period_us=100_000, windows_per_period=2, classes=3, min_diagonal=0, min_side=3
+    ),
+}
