@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tespec.errors import UserError
+from tespec.events.readers.aedat4 import open_aedat4
 from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
 from tespec.events.readers.dsec import open_dsec
 from tespec.events.readers.hdf5 import open_file, recording_kind
@@ -34,7 +35,13 @@ def open_h5(path: Path, height: int | None = None, width: int | None = None) -> 
 
 
 H5_KINDS: dict[str, Open] = {"dsec": open_dsec, "mvsec": open_mvsec, "rvt": open_rvt}
-READERS: dict[str, Open] = {".dat": open_dat, ".raw": open_raw, ".h5": open_h5, ".hdf5": open_h5}
+READERS: dict[str, Open] = {
+    ".dat": open_dat,
+    ".raw": open_raw,
+    ".aedat4": open_aedat4,
+    ".h5": open_h5,
+    ".hdf5": open_h5,
+}
 
 
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> EventStream:

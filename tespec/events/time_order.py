@@ -12,6 +12,7 @@ from tespec.events.scans import Scan
 
 BLOCK = 1 << 14  # events; one int64 of memory for each block
 BLOCKS_AT_ONCE = 64
+LATEST = np.iinfo(np.int64).max
 
 
 class Times(Protocol):
@@ -42,6 +43,8 @@ class TimeOrder:
 
     def search(self, limit: int) -> int:
         """Index of the first event that is not before `limit`; the number of events if there is none."""
+        if limit > LATEST:
+            return len(self._times)  # beyond 64 bits, where NumPy would compare in floating point
         block = int(np.searchsorted(self._latest, limit))
         if block == len(self._latest):
             return len(self._times)

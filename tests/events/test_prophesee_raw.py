@@ -24,6 +24,7 @@ from recording_files import (
 
 from tespec.errors import UserError
 from tespec.events import open_events
+from tespec.events.readers import prophesee_raw
 
 REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"
 POSITIVE = 1 << 11
@@ -182,3 +183,20 @@ def test_rows_stay_as_they_were_between_words(tmp_path):
     events = everything(open_events(evt3(tmp_path / "a.raw", *words)))
     assert events.y.tolist() == [9, 9, 9]
     assert events.p.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("words", [1_000, 77_777])
+def test_blocks_of_any_length_give_the_same_events(monkeypatch, words):
+    whole = open_events(REAL)
+    monkeypatch.setattr(prophesee_raw, "BLOCK", words)
+    stream = open_events(REAL)
+    assert (stream.count, stream.clamped, stream.t_first, stream.t_last) == (
+        whole.count,
+        whole.clamped,
+        whole.t_first,
+        whole.t_last,
+    )
+    rng = np.random.default_rng(0)
+    for t0, t1 in [(whole.t_first, whole.t_last + 1), *np.sort(rng.integers(0, 2_200_000, (40, 2))).tolist()]:
+        t0, t1 = t0 + (t0 < whole.t_first) * whole.t_first, t1 + (t1 < whole.t_first) * whole.t_first
+        assert_same_events(stream.slice(t0, t1), whole.slice(t0, t1))

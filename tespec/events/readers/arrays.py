@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from tokenize import TokenError
 
@@ -21,7 +22,9 @@ def load_array(path: Path) -> NDArray[np.generic]:
         UserError: the file is missing, truncated or damaged.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, warnings.catch_warnings():
+            # Damage may spell a type in a way that NumPy warns of.
+            warnings.simplefilter("ignore")
             array: NDArray[np.generic] = np.lib.format.read_array(file, allow_pickle=False)
     except DAMAGE as error:
         raise UserError(path, "not a readable .npy file", "copy it again") from error

@@ -1,15 +1,18 @@
-"""Prophesee `.raw` in the encodings EVT2 and EVT3 (Prophesee's "Data Encoding Formats"), decoded into memory."""
+"""Prophesee `.raw` in the encodings EVT2 and EVT3 (Prophesee's "Data Encoding Formats"), decoded block by block."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from tespec.errors import UserError
+from tespec.events.readers.blocks import BlockStream
 from tespec.events.readers.header import LARGEST, Header, read_header, resolve_size
-from tespec.events.stream import ArrayStream
+from tespec.events.stream import Events
 
 # EVT3: 16-bit words, their kind in the upper four bits.
 EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
@@ -18,8 +21,12 @@ EVT3_WRAP = 1 << 24  # us covered by the 12 + 12 bits of time
 EVT2_TIME_HIGH = 8
 
 
-def open_raw(path: Path, height: int | None = None, width: int | None = None) -> ArrayStream:
-    """Decode a `.raw` recording; external triggers and other words that are no events are skipped.
+BLOCK = 1 << 20  # words decoded at a time
+STATE = 7  # numbers that decoding carries from word to word
+
+
+def open_raw(path: Path, height: int | None = None, width: int | None = None) -> BlockStream:
+    """Open a `.raw` recording; external triggers and other words that are no events are skipped.
 
     Args:
         path: the file.
@@ -31,24 +38,26 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
     """
     header = read_header(path)
     encoding = _encoding(path, header)
-    rows, columns = resolve_size(path, header, height, width)
-    bytes_per_word = 2 if encoding == 3 else 4
+    size = resolve_size(path, header, height, width)
+    dtype = np.dtype("<u2" if encoding == 3 else "<u4")
     body = path.stat().st_size - header.size
-    if body % bytes_per_word:
-        raise UserError(path, f"truncated: {body % bytes_per_word} bytes after the last whole word", "copy it again")
-    words = np.fromfile(path, "<u2" if encoding == 3 else "<u4", offset=header.size)
-    if encoding == 3:
-        x, y, t, p = _decode_evt3(words, _count_evt3(words))
-    else:
-        x, y, t, p = _decode_evt2(words, int(((words >> 28) <= 1).sum()))
-    if not len(t):
-        raise UserError(path, "holds no events", "give a recording with events")
-    if int(x.max()) >= columns or int(y.max()) >= rows:
-        found = f"{int(x.max()) + 1}x{int(y.max()) + 1}"
-        raise UserError(
-            path, f"has events on {found} px, its sensor is {columns}x{rows} px", "copy it again, or give its true size"
-        )
-    return ArrayStream(x, y, t, p, rows, columns)
+    if body % dtype.itemsize:
+        raise UserError(path, f"truncated: {body % dtype.itemsize} bytes after the last whole word", "copy it again")
+    words = np.memmap(path, dtype, mode="r", offset=header.size) if body else np.empty(0, dtype)
+    blocks = [words[begin : begin + BLOCK] for begin in range(0, len(words), BLOCK)]
+    decode = _decode_evt3 if encoding == 3 else _decode_evt2
+    states: list[NDArray[np.int64]] = []
+
+    def first_look() -> Iterator[Events]:
+        state = np.zeros(STATE, np.int64)
+        for block in blocks:
+            states.append(state.copy())
+            yield Events(*decode(np.ascontiguousarray(block), state))
+
+    def again(number: int) -> Events:
+        return Events(*decode(np.ascontiguousarray(blocks[number]), states[number].copy()))
+
+    return BlockStream(path, size, first_look(), again)
 
 
 def _encoding(path: Path, header: Header) -> int:
@@ -61,13 +70,11 @@ def _encoding(path: Path, header: Header) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _count_evt3(words):  # type: ignore[no-untyped-def]
-    count, timed = 0, False
+def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
+    """Events of a block of words; `state` is that before it, and becomes that after it."""
+    count = 0
     for word in words:
         kind = word >> 12
-        timed = timed or kind == EVT3_TIME_HIGH
-        if not timed:
-            continue
         if kind == EVT3_ADDR_X:
             count += 1
         elif kind in (EVT3_VECT_12, EVT3_VECT_8):
@@ -75,15 +82,10 @@ def _count_evt3(words):  # type: ignore[no-untyped-def]
             while bits:
                 bits &= bits - 1
                 count += 1
-    return count
-
-
-@njit(cache=True, nogil=True)
-def _decode_evt3(words, count):  # type: ignore[no-untyped-def]
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
-    n, row, base, polarity = 0, 0, 0, 0
-    high, low, wraps, timed = 0, 0, 0, False
+    n, row, base, polarity = 0, state[0], state[1], state[2]
+    high, low, wraps, timed = state[3], state[4], state[5], state[6]
     for word in words:
         kind, value = word >> 12, int(word & 0xFFF)
         if kind == EVT3_TIME_HIGH:
@@ -92,7 +94,7 @@ def _decode_evt3(words, count):  # type: ignore[no-untyped-def]
                 wraps += 1
             if value != high or not timed:
                 low = 0
-            high, timed = value, True
+            high, timed = value, 1
         elif kind == EVT3_TIME_LOW:
             low = value
         elif kind == EVT3_ADDR_Y:
@@ -112,22 +114,29 @@ def _decode_evt3(words, count):  # type: ignore[no-untyped-def]
                         t[n] = wraps * EVT3_WRAP + (high << 12) + low
                         n += 1
             base = min(base + length, LARGEST)  # off every sensor, and never back onto it by overflow
-    return x, y, t, p
+    state[0], state[1], state[2] = row, base, polarity
+    state[3], state[4], state[5], state[6] = high, low, wraps, timed
+    return x[:n], y[:n], t[:n], p[:n]
 
 
 @njit(cache=True, nogil=True)
-def _decode_evt2(words, count):  # type: ignore[no-untyped-def]
+def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
+    """See `_decode_evt3`."""
+    count = 0
+    for word in words:
+        count += word >> 28 <= 1
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
-    n, high, wraps, timed = 0, 0, 0, False
+    n, high, wraps, timed = 0, state[3], state[5], state[6]
     for word in words:
         kind, value = word >> 28, int(word & 0x0FFFFFFF)
         if kind == EVT2_TIME_HIGH:
             if timed and high - value > 1 << 27:
                 wraps += 1
-            high, timed = value, True
+            high, timed = value, 1
         elif kind <= 1 and timed:
             x[n], y[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, kind
             t[n] = (((wraps << 28) + high) << 6) + (value >> 22)
             n += 1
+    state[3], state[5], state[6] = high, wraps, timed
     return x[:n], y[:n], t[:n], p[:n]

@@ -1,0 +1,138 @@
+"""Damages recordings at random, and holds readers to what they promise; run as a program for one kind of recording."""
+
+import json
+import struct
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import h5_files
+import numpy as np
+from event_cases import random_events
+from recording_files import ADDR_Y, BASE_X, VECT_8, VECT_12, ddd17, evt2, evt2_event, evt3, evt3_events, evt3_time
+from test_aedat4 import packet, parts_of, recording
+
+from tespec.errors import UserError
+from tespec.events import ArrayStream, event_histogram, open_events
+from tespec.events.readers.arrays import load_array
+from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.store import pack
+
+EVENTS = random_events(60, height=260, width=346, end=150_000)
+LENGTHS = (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
+
+
+def write_evt3(folder):
+    vectors = [*evt3_time(160_000), (ADDR_Y, 9), (BASE_X, 40), *[(VECT_12, 0xF0F), (VECT_8, 0x81)] * 5]
+    return evt3(folder / "a.raw", *evt3_events(EVENTS), *vectors)
+
+
+def write_evt2(folder):
+    rows = zip(*(column.tolist() for column in EVENTS), strict=True)
+    return evt2(folder / "a.raw", *(word for row in rows for word in evt2_event(*row)))
+
+
+def write_dat_file(folder):
+    write_dat(folder / "a.dat", *EVENTS, 260, 346)
+    return folder / "a.dat"
+
+
+def write_aedat4(folder):
+    return recording(folder / "a.aedat4", *(packet(part) for part in parts_of(EVENTS_SMALL, 4)))
+
+
+EVENTS_SMALL = random_events(60, height=48, width=64, end=150_000)
+WRITERS = {
+    "dat": write_dat_file,
+    "evt2": write_evt2,
+    "evt3": write_evt3,
+    "aedat4": write_aedat4,
+    "store": lambda folder: pack(ArrayStream(*EVENTS, 260, 346), folder / "a"),
+    "ddd17": lambda folder: ddd17(folder / "dir0", EVENTS),
+    "dsec": lambda folder: h5_files.dsec(folder / "a.h5", *EVENTS),
+    "rvt": lambda folder: h5_files.rvt(folder / "a.h5", *EVENTS, height=260, width=346),
+    "mvsec": lambda folder: h5_files.mvsec(folder / "a.hdf5", *EVENTS),
+}
+
+
+def write_array(folder):
+    boxes = np.zeros(30, [("t", "<i8"), ("x", "<f4"), ("class_id", "<u4")])
+    np.save(folder / "a.npy", boxes)
+    return folder / "a.npy"
+
+
+WRITERS["npy"] = write_array
+
+
+def damage(path, rng):
+    """Cut the file off, change or insert bytes, or put a large number where a length may stand."""
+    data = bytearray(path.read_bytes())
+    kind = rng.integers(0, 8)
+    if kind == 0:
+        data = data[: rng.integers(0, len(data))]
+    elif kind == 1:
+        place = int(rng.integers(0, len(data)))
+        data[place:place] = rng.bytes(int(rng.integers(1, 40)))
+    elif kind == 2 and len(data) > 8:
+        place = int(rng.integers(0, len(data) - 8))
+        data[place : place + 8] = struct.pack("<Q", LENGTHS[rng.integers(len(LENGTHS))])
+    else:
+        for place in rng.integers(0, len(data), rng.integers(1, 6)):
+            data[place] = rng.integers(0, 256)
+    path.write_bytes(bytes(data))
+
+
+def check_whole(stream):
+    """What the interface promises of every stream."""
+    spans = [(stream.t_first, stream.t_last + 1), (stream.t_first, stream.t_first + 40_000), (60_000, 61_500)]
+    for t0, t1 in spans:
+        events = stream.slice(t0, t1)
+        assert (events.t[1:] >= events.t[:-1]).all()
+        if t0 < t1 and len(events.t):
+            assert t0 <= events.t[0] <= events.t[-1] < t1
+            assert events.x.max() < stream.width
+            assert events.y.max() < stream.height
+            assert events.p.max() <= 1
+        if max(stream.height, stream.width) < 2_000 and t0 < t1:
+            event_histogram(*events, t_start=t0, t_end=t1, bins=2, height=stream.height, width=stream.width)
+    assert len(stream.slice(stream.t_first, stream.t_last + 1).t) == stream.count
+
+
+def fuzz(kind, folder, mutations, seed=0):
+    """Number of damaged recordings that were refused; anything but a refusal or sound events is raised."""
+    rng = np.random.default_rng([seed, *kind.encode()])
+    path = WRITERS[kind](folder)
+    read = load_array if kind == "npy" else lambda each: check_whole(open_events(each))
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    sound = {file: file.read_bytes() for file in files}
+    refused = 0
+    for number in range(mutations):
+        # A name of its own for each: open files and scans are remembered by name.
+        target = folder / f"{number}-{path.name}"
+        file = files[rng.integers(len(files))]
+        for name, content in sound.items():
+            copy = target if path.is_file() else target / name.relative_to(path)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(content)
+        damage(target if path.is_file() else target / file.relative_to(path), rng)
+        began = time.monotonic()
+        try:
+            read(target)
+        except UserError as error:
+            refused += 1
+            line = str(error)
+        else:
+            line = str(folder)
+        assert line.startswith(str(folder)), line
+        assert "\n" not in line, line
+        assert time.monotonic() - began < 20, f"mutation {number} of {kind} takes too long"
+        for copy in [target] if path.is_file() else sorted(target.rglob("*"), reverse=True):
+            copy.rmdir() if copy.is_dir() else copy.unlink()
+    return refused
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error")
+    chosen, where, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    sys.stdout.write(json.dumps({"refused": fuzz(chosen, where, count)}))
