@@ -9,22 +9,19 @@ from pathlib import Path
 
 from tespec.datasets.description import read_description
 from tespec.datasets.downsampling import reduced
+from tespec.datasets.finding import find_recordings, is_named
+from tespec.datasets.prophesee.archive import WINDOW_US, ArchiveSource, is_archive
 from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
-from tespec.events.opening import READERS
-from tespec.events.readers.ddd17 import TIMES
-from tespec.events.store import HEADER
 from tespec.settings import Downsample
 
 TRAIN, HELD_OUT = "train", "val"
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
 HELD_OUT_TIME = 0.25
-IN_FOLDER = (HEADER, TIMES)  # files that make a folder a recording
 LONGEST_US = 7 * 24 * 3600 * 1_000_000  # no recording is longer; a damaged time would ask for windows without end
-PROPHESEE = "_td"  # what names of Prophesee's event files end with
 
 
 @dataclass(frozen=True)
@@ -68,9 +65,8 @@ def divide(root: Path, window_ms: float, downsample: Downsample) -> Division:
     recordings, clamped = {}, {}
     for path in (*train, *held_out):
         recordings[path] = _cut(root, path, window_ms, downsample)
-        stream = recordings[path].stream
-        if stream.clamped:
-            clamped[path] = stream.clamped
+        if isinstance(recordings[path].source, EventSource) and recordings[path].stream.clamped:
+            clamped[path] = recordings[path].stream.clamped
     _check(root, list(recordings.values()), window_ms)
     if held_out:
         return Division([recordings[path] for path in train], [recordings[path] for path in held_out], clamped)
@@ -82,33 +78,13 @@ def divide(root: Path, window_ms: float, downsample: Downsample) -> Division:
     return Division([before for before, _ in parts], [after for _, after in parts], clamped)
 
 
-def find_recordings(root: Path) -> list[Path]:
-    """Every recording that `open_events` reads at or under `root`, sorted by path.
-
-    Raises:
-        UserError: there is none.
-    """
-    if not root.exists():
-        raise UserError(root, "no such file or folder", "check the path given to --data")
-    if root.is_file() or any((root / name).is_file() for name in IN_FOLDER):
-        return [root]
-    files = {path for path in root.rglob("*") if path.suffix.lower() in READERS and path.is_file()}
-    folders = {path.parent for name in IN_FOLDER for path in root.rglob(name)}
-    if not files and not folders:
-        kinds = ", ".join((*READERS, "packed store", "DDD17 recording"))
-        raise UserError(root, f"holds no recording ({kinds})", "give another file or folder")
-    return sorted(files | folders)
-
-
 def _splits(root: Path, paths: list[Path]) -> tuple[list[Path], list[Path]]:
     """Recordings to train on and to hold out by what the folder says; nothing to hold out if it does not say."""
     named = read_description(root).splits if root.is_dir() else {}
     if TRAIN in named:
-        by_name = {_name(path): path for path in paths}
-        missing = [name for split in (TRAIN, HELD_OUT) for name in named.get(split, ()) if name not in by_name]
-        if missing:
-            raise UserError(root, f"recording {missing[0]} of its dataset.json is missing", "copy it again")
-        train, held_out = ([by_name[name] for name in named.get(split, ())] for split in (TRAIN, HELD_OUT))
+        train, held_out = (
+            [_of_name(root, paths, name) for name in named.get(split, ())] for split in (TRAIN, HELD_OUT)
+        )
     else:
         inside = {split: [path for path in paths if (root / split) in path.parents] for split in (TRAIN, HELD_OUT)}
         train, held_out = inside[TRAIN] or paths, inside[HELD_OUT] if inside[TRAIN] else []
@@ -117,19 +93,31 @@ def _splits(root: Path, paths: list[Path]) -> tuple[list[Path], list[Path]]:
     return train, held_out
 
 
-def _name(path: Path) -> str:
-    return path.name if path.is_dir() else path.stem.removesuffix(PROPHESEE)
+def _of_name(root: Path, paths: list[Path], name: str) -> Path:
+    found = [path for path in paths if is_named(path.relative_to(root), name)]
+    if not found:
+        raise UserError(root, f"recording {name} of its dataset.json is missing", "copy it again")
+    return found[0]
 
 
 def _cut(root: Path, path: Path, window_ms: float, downsample: Downsample) -> Recording:
+    name = path.name if path == root else path.relative_to(root).as_posix()
+    if is_archive(path):
+        return _of_archive(name, ArchiveSource(path), window_ms)
     source = EventSource(path)
     stream = source.stream
     if stream.t_last - stream.t_first > LONGEST_US:
         hours = (stream.t_last - stream.t_first) / 3.6e9
         raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")
     windows = windows_side_by_side(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
-    name = path.name if path == root else path.relative_to(root).as_posix()
     return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
+
+
+def _of_archive(name: str, source: ArchiveSource, window_ms: float) -> Recording:
+    if window_ms * 1000 != WINDOW_US:
+        what = f"holds windows of {WINDOW_US / 1000:g} ms, not {window_ms:g}"
+        raise UserError(source.path, what, f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings")
+    return Recording(name, source, source.region, source.windows())
 
 
 def _check(root: Path, recordings: Sequence[Recording], window_ms: float) -> None:

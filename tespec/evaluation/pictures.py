@@ -33,7 +33,7 @@ class Moment:
     Attributes:
         title: what the row shows.
         histogram: (2*bins, H, W) uint8, negative polarity first.
-        high_pass: (H, W) intensity of Eq. 6 at the end of the segment.
+        high_pass: (H, W) intensity of Eq. 6 at the end of the segment; None where there are no single events.
         intensity: (H, W) intensity of Eq. 7 there.
         mask: (H, W) bool, the hidden pixels.
         reconstruction: (H, W) intensity the model predicts.
@@ -41,7 +41,7 @@ class Moment:
 
     title: str
     histogram: NDArray[np.uint8]
-    high_pass: Image
+    high_pass: Image | None
     intensity: Image
     mask: NDArray[np.bool_]
     reconstruction: Image
@@ -93,8 +93,12 @@ def _pictures(moment: Moment) -> tuple[Image, Image, Image, Image, Image]:
     rebuilt = np.where(moment.mask, moment.reconstruction, moment.intensity).astype(np.float32)
     return (
         events,
-        grey_image(moment.high_pass, _spread(moment.high_pass)),
+        _blank(events) if moment.high_pass is None else grey_image(moment.high_pass, _spread(moment.high_pass)),
         grey_image(moment.intensity, spread),
         masked,
         grey_image(rebuilt, spread),
     )
+
+
+def _blank(like: Image) -> Image:
+    return np.ones_like(like)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tespec.datasets.recording import Recording
+from tespec.datasets.sources import EventSource
 from tespec.evaluation.pictures import Moment, draw_moments
 from tespec.events.intensity import high_pass_intensity
 from tespec.settings import Pretraining
@@ -76,7 +77,9 @@ def _choose(model: Any, held_out: HeldOut) -> tuple[_Place, _Place]:
     return by_events[int(MOVING * (len(by_events) - 1))], max(quiet, key=lambda place: place.contrast)
 
 
-def _high_pass(recording: Recording, window: int, settings: Pretraining) -> NDArray[np.float32]:
+def _high_pass(recording: Recording, window: int, settings: Pretraining) -> NDArray[np.float32] | None:
+    if not isinstance(recording.source, EventSource):
+        return None
     end, region = int(recording.windows[window, 1]), recording.region
     events = region.apply(recording.stream.slice(int(recording.windows[0, 0]), end))
     video = high_pass_intensity(

@@ -5,7 +5,10 @@ import numpy as np
 import pytest
 from ddd17_copies import copy_archive
 
-from tespec.datasets.unlabelled import divide, find_recordings
+from tespec.datasets.finding import find_recordings
+from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.sample.layouts import relayout
+from tespec.datasets.unlabelled import divide
 from tespec.errors import UserError
 from tespec.events import open_events
 from tespec.events.readers.prophesee_dat import write_dat
@@ -170,3 +173,50 @@ def test_times_that_step_back_are_counted(tmp_path):
     path.write_bytes(bytes(content))
     assert divide(path, 50, WHOLE).clamped == {path: 1}
     assert divide(write_recording(tmp_path / "sound_td.dat"), 50, WHOLE).clamped == {}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "layout", "names"),
+    [
+        ("dsec", "readme", [f"train/zurich_city_0{number}_a/events/left/events.h5" for number in range(2)]),
+        ("mvsec", "folders", ["outdoor_day/outdoor_day2_data.hdf5"]),
+        ("ddd17", "folder", ["dir0", "dir1"]),
+        ("gen1", "rvt-h5", [f"train/17-04-13_15-05-1{number}_500000_8500000_td.h5" for number in range(2)]),
+    ],
+)
+def test_recordings_of_every_dataset_are_found_and_split(tiny_world, tmp_path, dataset, layout, names):
+    root = tmp_path / dataset
+    shutil.copytree(tiny_world / dataset, root)
+    relayout(root, dataset, layout)
+    division = divide(root, 50, WHOLE)
+    found = {recording.name.split(" (")[0] for recording in division.train}
+    assert found == set(names)
+    assert division.train[0].histograms(0, 2, 10, "edges").shape[1] == 20
+
+
+def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path):
+    root = tmp_path / "gen1"
+    shutil.copytree(tiny_world / "gen1", root)
+    relayout(root, "gen1", "rvt-archive")
+    division = divide(root, 50, WHOLE)
+    assert len(division.train) == 2
+    assert len(division.held_out) == 1
+    assert division.size == (64, 80)
+    assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
+    with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
+        divide(root, 40, WHOLE)
+
+
+def test_a_packed_store_stands_for_what_it_was_made_from(tiny_world, tmp_path):
+    root = tmp_path / "1mpx"
+    shutil.copytree(tiny_world / "1mpx", root)
+    before = divide(root, 50, WHOLE)
+    for path in root.glob("train/*_td.dat"):
+        pack(open_events(path), path.with_name(path.name + ".store"), path)
+        path.unlink()
+    after = divide(root, 50, WHOLE)
+    assert names(after.train) == names(before.train)
+    assert fingerprint(after.train, after.held_out) == fingerprint(before.train, before.held_out)
+    np.testing.assert_array_equal(
+        after.train[0].histograms(3, 4, 10, "edges"), before.train[0].histograms(3, 4, 10, "edges")
+    )
