@@ -85,14 +85,14 @@ def main() -> int:
 
 
 def open_dataset(options: argparse.Namespace) -> tuple[Finetuning, LabelledDataset]:
-    """The dataset, read by the paper's protocol for recurrent models."""
+    """The dataset, read by the protocol for recurrent models of the profile that fits it."""
     from tespec.training.data import find_data, settings_of
     from tespec.training.labelled import open_dataset
     from tespec.training.tasks import import_tasks
 
     import_tasks()
     data = find_data(options.dataset, options.path)
-    settings = settings_of(data, options.dataset, "recurrent", "paper", options.set)
+    settings = settings_of(data, options.dataset, "recurrent", None, options.set)
     return settings, open_dataset(settings, data.root)
 
 

@@ -117,7 +117,7 @@ def draw(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(moments), len(COLUMNS), squeeze=False)
     for number, (cells, each) in enumerate(zip(axes, moments, strict=True)):
-        _draw_row(cells, each, classes)
+        _draw_row(cells, each)
         cells[0].set_ylabel(each.title, fontsize=9)
         if number == 0:
             for axis, column in zip(cells, COLUMNS, strict=True):
@@ -131,7 +131,7 @@ def draw(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
     unfinished.replace(path)
 
 
-def _draw_row(cells: NDArray[np.object_], shown: Moment, classes: Sequence[str]) -> None:
+def _draw_row(cells: NDArray[np.object_], shown: Moment) -> None:
     counts = shown.histogram.sum(axis=0, dtype=np.int64)
     spread = GREY_RANGE * float(shown.intensity.std()) or 1.0
     pictures = (
@@ -144,7 +144,7 @@ def _draw_row(cells: NDArray[np.object_], shown: Moment, classes: Sequence[str])
         axis.imshow(picture, interpolation="nearest")
         axis.set_xticks([])
         axis.set_yticks([])
-    _draw_label(cells[-1], shown.label, classes)
+    _draw_label(cells[-1], shown.label)
 
 
 def _faded(histogram: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -154,14 +154,13 @@ def _faded(histogram: NDArray[np.uint8]) -> NDArray[np.float32]:
     return picture
 
 
-def _draw_label(axis: Axes, label: Any, classes: Sequence[str]) -> None:
+def _draw_label(axis: Axes, label: Any) -> None:
     if isinstance(label, Boxes):
         for (left, top, right, bottom), number in zip(label.corners.tolist(), label.label.tolist(), strict=True):
             colour = _colour(number)
             axis.add_patch(
                 Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, color=colour, lw=2)
             )
-            axis.text(left, top - 1, classes[number], color=colour, fontsize=8)
         return
     if label.dtype == np.uint8:
         colours = np.array([_colour(number) for number in range(IGNORE + 1)], np.float32)[label]
