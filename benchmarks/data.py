@@ -2,6 +2,7 @@
 
 python benchmarks/data.py check dsec /data/dsec             # every file and label; exit code 1 if something is wrong
 python benchmarks/data.py prepare 1mpx /data/1mpx           # pack events beside their files, for fast reading
+python benchmarks/data.py prepare recordings /data/own      # recordings of any kind, for pre-training
 python benchmarks/data.py preview dsec /data/dsec           # a picture: events, histogram, intensity, labels
 python benchmarks/data.py stats gen1 /data/gen1 --out gen1.csv
 python benchmarks/data.py download-guide mvsec              # where to get it, licence, size, layout
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tespec.datasets.survey.facts import RecordingFacts
     from tespec.settings import Finetuning
 
+RECORDINGS = "recordings"  # in place of a dataset: recordings of any kind, without labels
 WRONG = 1  # exit code of a check that found something
 NORM_EVENTS = 5000.0  # N of Eq. 7, as the paper sets it
 
@@ -40,7 +42,8 @@ def parse() -> argparse.Namespace:
         ("download-guide", "where to get a dataset, its licence, size and layout"),
     ):
         command = commands.add_parser(name, help=what, description=what)
-        command.add_argument("dataset", metavar="DATASET", help="gen1, 1mpx, dsec, ddd17 or mvsec")
+        command.add_argument("dataset", metavar="DATASET", help="gen1, 1mpx, dsec, ddd17 or mvsec; to check "
+                             "and prepare also: recordings, for those of any kind")  # fmt: skip
         if name == "download-guide":
             continue
         command.add_argument("path", type=Path, metavar="PATH", help="folder of the dataset")
@@ -84,6 +87,13 @@ def main() -> int:
     return commands[options.command](options)
 
 
+def find_dataset(options: argparse.Namespace) -> LabelledDataset:
+    """The dataset, or the recordings of any kind, in the path given."""
+    from tespec.datasets.care.recordings import Recordings
+
+    return Recordings(options.path) if options.dataset == RECORDINGS else open_dataset(options)[1]
+
+
 def open_dataset(options: argparse.Namespace) -> tuple[Finetuning, LabelledDataset]:
     """The dataset, read by the protocol for recurrent models of the profile that fits it."""
     from tespec.training.data import find_data, settings_of
@@ -101,7 +111,7 @@ def look(options: argparse.Namespace) -> tuple[LabelledDataset, list[RecordingFa
     from tespec.datasets.survey.run import survey, tasks_of
     from tespec.training.progress import progress
 
-    _, dataset = open_dataset(options)
+    dataset = find_dataset(options)
     found, tasks = [], tasks_of(dataset)
     with progress("looking", "recordings") as advance:
         for facts in survey(dataset, quick=options.quick, processes=options.processes):
@@ -180,7 +190,7 @@ def prepare(options: argparse.Namespace) -> int:
     from tespec.datasets.care.prepare import prepare as pack_all
     from tespec.training.progress import progress
 
-    _, dataset = open_dataset(options)
+    dataset = find_dataset(options)
     totals = {job.name: 0 for job in jobs(dataset, options.out)}
     done = dict.fromkeys(totals, 0)
     with progress("packing", "events") as advance:
