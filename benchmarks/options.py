@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add what decides how and where a run is carried out."""
     group = parser.add_argument_group("how and where")
-    group.add_argument("--seed", type=from_zero, default=0, help="decides everything random (default 0)")
+    group.add_argument("--seed", type=whole_number, default=0, help="decides everything random (default 0)")
     group.add_argument("--profile", help="paper or sample (default: sample for the sample world, else paper)")
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting; repeatable")
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
-    group.add_argument("--workers", type=from_zero, default=0, help="processes that prepare batches (default 0)")
+    group.add_argument("--workers", type=whole_number, default=0, help="processes that prepare batches (default 0)")
     group.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
     group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
     group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
@@ -31,7 +31,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
                        help="Python file that registers a method; it is run")  # fmt: skip
 
 
-def from_zero(text: str) -> int:
+def whole_number(text: str) -> int:
     """A whole number from 0 on, from the command line."""
     number = int(text)
     if number < 0:

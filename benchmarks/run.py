@@ -123,6 +123,7 @@ def dry_run(options: argparse.Namespace) -> None:
     """Print the resolved settings and what the run would cost."""
     from benchmarks.cost import print_cost, scratch_world
     from tespec.config import as_facts
+    from tespec.datasets.survey.run import require_sound
     from tespec.plugins import find_method
     from tespec.training.device import choose_device
     from tespec.training.forecast import forecast
@@ -133,6 +134,7 @@ def dry_run(options: argparse.Namespace) -> None:
     with scratch_world(options.task) as worlds:
         settings, _, data = resolve(options, worlds)
         task = build_task(settings, data.root)
+        require_sound(task.dataset)
         frames = settings.batch_size * settings.segments
         cost = forecast(task.model(), task.small_batch(), settings.optimisation, device, frames)
         print_cost(as_facts(settings), task.protocol(), data, cost, frames, device)

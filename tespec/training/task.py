@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tespec.datasets.base import LabelledDataset
 from tespec.datasets.recording import Recording
 from tespec.datasets.steps import Steps
 
@@ -34,6 +35,11 @@ class Evaluation:
 
 class Task(Protocol):
     """Data, model and scores of one kind of task; registered in `TASKS` and built with (settings, root)."""
+
+    @property
+    def dataset(self) -> LabelledDataset:
+        """The data set."""
+        ...
 
     @property
     def splits(self) -> Sequence[Sequence[Recording]]:

@@ -123,13 +123,13 @@ def test_pretrains_on_a_single_recording(call, tmp_path):
     [
         ([], "--method and --task are needed"),
         (["--method", "tespek", "--task", "ddd17"], "unknown method; did you mean 'tespec'"),
-        (["--method", "scratch", "--task", "ddd71"], "choose from ddd17"),
+        (["--method", "scratch", "--task", "ddd71"], "choose from 1mpx, ddd17"),
         (["--method", "scratch", "--task", "ddd17", "--arch", "recurent"], "did you mean 'recurrent'"),
         (["--method", "scratch", "--task", "ddd17", "--data", "/nowhere/at/all"], "/nowhere/at/all: no such"),
         (["--method", "scratch", "--task", "ddd17", "--profile", "papre"], "papre: no such file in configs/profiles"),
         (["--method", "scratch", "--task", "ddd17", "--set", "optimisation.step=3"], "did you mean 'steps'"),
         (["--method", "scratch", "--task", "ddd17", "--sed", "3"], "--seed"),
-        (["--method", "scratch", "--task", "ddd17", "--seed", "-3"], "invalid seed value: '-3'"),
+        (["--method", "scratch", "--task", "ddd17", "--seed", "-3"], "invalid whole_number value: '-3'"),
         (["--method", "scratch", "--task", "ddd17", "--import", "gone.py"], "gone.py: no such file"),
     ],
 )
@@ -174,8 +174,8 @@ def test_a_broken_recording_is_named(call, tmp_path, content, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17"),
-        ("kind=Foo", "kind: unknown task 'Foo'; choose from segmentation"),
+        ("dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec, OneMpx"),
+        ("kind=Foo", "kind: unknown task 'Foo'; choose from depth, detection, segmentation"),
         ("segments=5000", "set fewer segments"),
     ],
 )

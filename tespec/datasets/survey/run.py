@@ -50,6 +50,23 @@ def survey(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1)
             yield future.result()
 
 
+def require_sound(dataset: LabelledDataset) -> None:
+    """Look quickly at every recording: the ends of its events, and some labels.
+
+    Raises:
+        UserError: the first thing that is wrong.
+    """
+    for facts in survey(dataset, quick=True):
+        if facts.problems:
+            raise UserError(*_parts(facts.problems[0]))
+
+
+def _parts(problem: str) -> tuple[str, str, str]:
+    where, _, rest = problem.partition(": ")
+    what, _, remedy = rest.rpartition("; ")
+    return where, what, remedy
+
+
 def survey_recording(dataset: LabelledDataset, task: Task, quick: bool = False) -> RecordingFacts:
     """Look at one recording."""
     began = time.monotonic()
