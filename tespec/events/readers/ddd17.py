@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tespec.errors import UserError
 from tespec.events.readers.arrays import load_array
+from tespec.events.readers.records import Records
 from tespec.events.readers.sensor import described_size
 from tespec.events.scans import scan_once
 from tespec.events.stream import Events
@@ -22,13 +23,13 @@ TICKS_PER_US = (1000, 1)  # times are in ns or in us
 
 
 class Ddd17Stream:
-    """Events of a recording folder, memory-mapped; see `EventStream`."""
+    """Events of a recording folder, read as they are asked for; see `EventStream`."""
 
     def __init__(
         self,
         folder: Path,
-        times: NDArray[np.int64],
-        xyp: NDArray[np.integer],
+        times: Records,
+        xyp: Records,
         ticks_per_us: int,
         size: tuple[int, int],
     ) -> None:
@@ -45,7 +46,7 @@ class Ddd17Stream:
             UserError: one of them lies outside of the sensor.
         """
         begin, end = (self._order.search(limit * self._ticks_per_us) for limit in (t0, t1))
-        xyp = self._xyp[begin:end]
+        xyp = self._xyp[3 * begin : 3 * end].reshape(-1, 3)
         limits = np.array([self.width, self.height, 2])
         if len(xyp) and ((xyp.min(axis=0) < 0) | (xyp.max(axis=0) >= limits)).any():
             size = f"{self.width}x{self.height} px"
@@ -84,8 +85,8 @@ def open_ddd17(folder: Path, height: int | None = None, width: int | None = None
         wanted = f"{6 * count} (or {3 * count})"
         what = f"has {sizes[EVENTS]} bytes, not the {wanted} of {count} events in {TIMES}"
         raise UserError(folder / EVENTS, what, "copy both files again")
-    times = np.asarray(np.memmap(folder / TIMES, "<i8", mode="r", shape=(count,)))
-    xyp = np.asarray(np.memmap(folder / EVENTS, "<i2" if value_bytes == 2 else "u1", mode="r", shape=(count, 3)))
+    times = Records(folder / TIMES, np.dtype("<i8"), 0, count)
+    xyp = Records(folder / EVENTS, np.dtype("<i2" if value_bytes == 2 else "u1"), 0, 3 * count)
     sensor = (height, width) if height is not None and width is not None else described_size(folder, SENSOR)
     return Ddd17Stream(folder, times, xyp, _ticks_per_us(folder, _index(folder)[:, 0]), sensor)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tespec.errors import UserError
 from tespec.events.readers.header import read_header, resolve_size
+from tespec.events.readers.records import Records
 from tespec.events.scans import Scan, scan_once
 from tespec.events.stream import ArrayStream, Events
 from tespec.events.time_order import TimeOrder, scan_times
@@ -19,14 +20,15 @@ from tespec.events.time_order import TimeOrder, scan_times
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
 X_BITS, Y_BITS = 14, 14
+AT_ONCE = 1 << 20  # events looked at at a time
 
 
 class DatStream:
-    """Events of a `.dat` file, memory-mapped; see `EventStream`."""
+    """Events of a `.dat` file, read as they are asked for; see `EventStream`."""
 
-    def __init__(self, records: NDArray[np.void], height: int, width: int, scan: Scan) -> None:
+    def __init__(self, records: Records, height: int, width: int, scan: Scan) -> None:
         self.height, self.width, self.count = height, width, len(records)
-        self._words, self._order = records["word"], TimeOrder(records["t"], scan)
+        self._words, self._order = records.field("word"), TimeOrder(records.field("t"), scan)
         self.t_first, self.t_last, self.clamped = self._order.first, self._order.last, self._order.clamped
 
     def slice(self, t0: int, t1: int) -> Events:
@@ -63,7 +65,7 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
         raise UserError(path, f"truncated: {body % RECORD.itemsize} bytes after the last whole event", "copy it again")
     if not body:
         raise UserError(path, "holds no events", "give a recording with events")
-    records = np.asarray(np.memmap(path, RECORD, mode="r", offset=header.size + len(kind)))
+    records = Records(path, RECORD, header.size + len(kind), body // RECORD.itemsize)
     scan = scan_once(path, lambda: _scan(records))
     if scan.columns > columns or scan.rows > rows:
         found = f"{scan.columns}x{scan.rows}"
@@ -73,9 +75,12 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
     return DatStream(records, rows, columns, scan)
 
 
-def _scan(records: NDArray[np.void]) -> Scan:
-    columns, rows = _extent(records["word"])
-    return scan_times(records["t"])._replace(columns=columns, rows=rows)
+def _scan(records: Records) -> Scan:
+    columns = rows = 0
+    for begin in range(0, len(records), AT_ONCE):
+        found = _extent(np.ascontiguousarray(records.field("word")[begin : begin + AT_ONCE]))
+        columns, rows = max(columns, found[0]), max(rows, found[1])
+    return scan_times(records.field("t"))._replace(columns=columns, rows=rows)
 
 
 @njit(cache=True, nogil=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tespec.errors import UserError
 from tespec.events.readers.blocks import BlockStream
 from tespec.events.readers.header import LARGEST, Header, read_header, resolve_size
+from tespec.events.readers.records import Records
 from tespec.events.stream import Events
 
 # EVT3: 16-bit words, their kind in the upper four bits.
@@ -43,19 +44,21 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
     body = path.stat().st_size - header.size
     if body % dtype.itemsize:
         raise UserError(path, f"truncated: {body % dtype.itemsize} bytes after the last whole word", "copy it again")
-    words = np.memmap(path, dtype, mode="r", offset=header.size) if body else np.empty(0, dtype)
-    blocks = [words[begin : begin + BLOCK] for begin in range(0, len(words), BLOCK)]
+    words = Records(path, dtype, header.size, body // dtype.itemsize)
+    length = BLOCK
+    starts = range(0, len(words), length)
     decode = _decode_evt3 if encoding == 3 else _decode_evt2
     states: list[NDArray[np.int64]] = []
 
     def first_look() -> Iterator[Events]:
         state = np.zeros(STATE, np.int64)
-        for block in blocks:
+        for start in starts:
             states.append(state.copy())
-            yield Events(*decode(np.ascontiguousarray(block), state))
+            yield Events(*decode(words[start : start + length], state))
 
     def again(number: int) -> Events:
-        return Events(*decode(np.ascontiguousarray(blocks[number]), states[number].copy()))
+        start = starts[number]
+        return Events(*decode(words[start : start + length], states[number].copy()))
 
     return BlockStream(path, size, first_look(), again)
 
