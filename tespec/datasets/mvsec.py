@@ -16,7 +16,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
 from tespec.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, dataset, reading
-from tespec.events.readers.mvsec import seconds_to_us
+from tespec.events.readers.mvsec import LATEST, seconds_to_us
 from tespec.events.spatial import Region
 from tespec.registry import DATASETS
 
@@ -116,7 +116,7 @@ def read_times(path: Path, name: str) -> NDArray[np.int64]:
     """
     with reading(path, name):
         seconds = np.asarray(dataset(path, name, "f")[()])
-    if not len(seconds) or not np.isfinite(seconds).all():
+    if not len(seconds) or not (np.abs(seconds) < LATEST).all():
         raise UserError(path, f"{name} holds no times", AGAIN)
     times = seconds_to_us(seconds)
     if (np.diff(times) <= 0).any():

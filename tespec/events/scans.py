@@ -46,7 +46,7 @@ def scan_once(path: Path, scan: Callable[[], Scan]) -> Scan:
     """The scan of a file: the one in the cache, else that of `scan`, which is put there."""
     kept = _place(path)
     try:
-        with np.load(kept, allow_pickle=False) as content:
+        with kept.open("rb") as file, np.load(file, allow_pickle=False) as content:
             numbers = content["numbers"]
             if numbers.shape == (4,) and content["latest"].dtype == np.int64 and content["latest"].ndim == 1:
                 clamped, first, columns, rows = numbers.tolist()

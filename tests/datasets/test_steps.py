@@ -8,12 +8,16 @@ from ddd17_copies import open_ddd17
 from torch.utils.data import DataLoader
 
 from tespec.config import finetuning_settings, pretraining_settings
-from tespec.datasets.collate import stack_masks
+from tespec.datasets.collate import join_boxes, stack_masks
 from tespec.datasets.lanes import Lanes
+from tespec.datasets.recording import cut_at_gaps
 from tespec.datasets.steps import LabelledSteps, PretrainSteps
 from tespec.datasets.unlabelled import divide
 from tespec.errors import UserError
 from tespec.settings import Augmentation
+from tespec.training.data import Data, settings_of
+from tespec.training.labelled import open_dataset
+from tespec.training.tasks import import_tasks
 
 FLIP = Augmentation(1.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
 NONE = Augmentation(0.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
@@ -169,3 +173,37 @@ def test_many_lanes_play_one_short_recording(tiny_world):
     batch = LabelledSteps([short], settings, 0, stack_masks)[1]
     assert batch["histograms"].shape[:2] == (9, 5)
     assert batch["fresh"].all()
+
+
+@cache
+def with_boxes(world, seed=0, part=(0, 1), **changes):
+    data = Data(world / "gen1", "sample")
+    settings = settings_of(data, "gen1", "recurrent")
+    settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 5} | changes))
+    recordings = cut_at_gaps(open_dataset(settings, data.root).recordings("train"), settings.segments)
+    return LabelledSteps(recordings, settings, seed, join_boxes, part)
+
+
+@CALM_FORK
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # more workers than processors
+@pytest.mark.parametrize("workers", [1, 4])
+def test_boxes_are_the_same_for_any_number_of_workers(tiny_world, workers):
+    import_tasks()
+    steps = with_boxes(tiny_world, augmentation=ALWAYS)
+    loader = DataLoader(steps, batch_size=None, sampler=range(2, 9), num_workers=workers)
+    for step, batch in enumerate(loader, start=2):
+        assert same(batch, steps[step])
+    assert sum(len(steps[step]["boxes"]) for step in range(9)) > 10
+
+
+def test_boxes_of_two_processes_are_those_of_one(tiny_world):
+    import_tasks()
+    whole, parts = with_boxes(tiny_world, augmentation=ALWAYS), [
+        with_boxes(tiny_world, part=(number, 2), augmentation=ALWAYS) for number in range(2)
+    ]  # fmt: skip
+    for step in (0, 3, 8):
+        batches = [part[step] for part in parts]
+        second = batches[1]
+        second["label_place"][:, 0] += len(batches[0]["fresh"])
+        second["boxes"][:, 0] += len(batches[0]["label_place"])
+        assert same({name: torch.cat([batch[name] for batch in batches]) for name in second}, whole[step])

@@ -1,6 +1,7 @@
 """Damages recordings at random, and holds readers to what they promise; run as a program for one kind of recording."""
 
 import json
+import shutil
 import struct
 import sys
 import time
@@ -10,15 +11,25 @@ from pathlib import Path
 import h5_files
 import numpy as np
 from event_cases import random_events
+from PIL import Image
 from recording_files import ADDR_Y, BASE_X, VECT_8, VECT_12, ddd17, evt2, evt2_event, evt3, evt3_events, evt3_time
 from test_aedat4 import packet, parts_of, recording
 
+from tespec.datasets.depths import DepthMaps, open_depths
+from tespec.datasets.dsec import NUMBER as DSEC_NUMBER
+from tespec.datasets.masks import MaskFiles, mask_names
+from tespec.datasets.mvsec import read_times
+from tespec.datasets.prophesee.archive import LABELS, REPRESENTATIONS, ArchiveSource, read_places
+from tespec.datasets.prophesee.boxes import BoxRules, box_labels, choose_boxes, choose_frames, raw_boxes, read_boxes
+from tespec.datasets.rectification import read_rectification
+from tespec.datasets.sample.writers.boxes import BOX
 from tespec.errors import UserError
 from tespec.events import ArrayStream, event_histogram, open_events
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import pack
 
+RULES = BoxRules("rvt", "rvt", 250_000, 30, 10, 0.9)
 EVENTS = random_events(60, height=260, width=346, end=150_000)
 LENGTHS = (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 
@@ -63,6 +74,90 @@ def write_array(folder):
 
 
 WRITERS["npy"] = write_array
+READERS = {"npy": load_array}
+
+
+def write_boxes(folder):
+    boxes = np.zeros(30, BOX)
+    boxes["t"], boxes["w"], boxes["h"] = np.arange(30) * 250_000, 20, 30
+    np.save(folder / "a_bbox.npy", boxes)
+    return folder / "a_bbox.npy"
+
+
+def read_all_boxes(path):
+    boxes = read_boxes(path, 2)
+    kept = choose_boxes(boxes, RULES, 2, 240, 304, training=True)
+    labels = box_labels(kept, choose_frames(kept.t, RULES), 1)
+    assert all(np.isfinite(labels[index].corners).all() for index in range(len(labels)))
+
+
+def write_archive(folder):
+    place = folder / "a" / REPRESENTATIONS
+    place.mkdir(parents=True)
+    (folder / "a" / "labels_v2").mkdir()
+    frames = np.random.default_rng(0).integers(0, 3, (9, 20, 6, 8), np.uint8)
+    h5_files.write(place / "event_representations.h5", {"data": frames})
+    np.save(place / "timestamps_us.npy", 50_000 * np.arange(1, 10))
+    np.save(place / "objframe_idx_2_repr_idx.npy", np.array([3, 8]))
+    np.savez(folder / "a" / LABELS, labels=np.zeros(5, BOX), objframe_idx_2_label_idx=np.array([0, 3]))
+    return folder / "a"
+
+
+def read_archive(path):
+    source = ArchiveSource(path)
+    windows = source.windows()
+    stored, _, _ = read_places(path, len(windows))
+    raw_boxes(stored, path, 2)
+    assert source.histograms(windows, 10, "rvt", source.region).max() <= 10
+
+
+def write_depth(folder):
+    maps = np.random.default_rng(0).uniform(1, 80, (6, 9, 12)).astype(np.float32)
+    content = {"davis/left/depth_image_raw": maps, "davis/left/depth_image_raw_ts": 1.5e9 + np.arange(6) / 20}
+    return h5_files.write(folder / "a_gt.hdf5", content, codec={})
+
+
+def read_depth(path):
+    count = open_depths(path, "davis/left/depth_image_raw", 9, 12)
+    read_times(path, "davis/left/depth_image_raw_ts")
+    maps = DepthMaps(path, "davis/left/depth_image_raw", tuple(range(count)), 9, 12)
+    assert all(not (maps[index] < 0).any() for index in range(len(maps)))
+
+
+def write_rectification(folder):
+    return h5_files.write(folder / "rectify_map.h5", {"rectify_map": np.ones((9, 12, 2), np.float32)})
+
+
+def write_masks(folder):
+    (folder / "masks").mkdir()
+    for number in range(3):
+        mask = np.random.default_rng(number).integers(0, 6, (9, 12), np.uint8)
+        Image.fromarray(mask).save(folder / "masks" / f"{number:06d}.png")
+    shutil.make_archive(str(folder / "a"), "zip", folder / "masks")
+    shutil.rmtree(folder / "masks")
+    return folder / "a.zip"
+
+
+def read_masks(path):
+    masks = MaskFiles(path, tuple(mask_names(path, DSEC_NUMBER).values()), 9, 12, 6)
+    masks.checksums()
+    assert all(masks[index].shape == (9, 12) for index in range(len(masks)))
+
+
+WRITERS |= {
+    "boxes": write_boxes,
+    "archive": write_archive,
+    "depth": write_depth,
+    "rectification": write_rectification,
+    "masks": write_masks,
+}
+READERS |= {
+    "boxes": read_all_boxes,
+    "archive": read_archive,
+    "depth": read_depth,
+    "rectification": lambda path: read_rectification(path, 9, 12),
+    "masks": read_masks,
+}
 
 
 def damage(path, rng):
@@ -103,7 +198,7 @@ def fuzz(kind, folder, mutations, seed=0):
     """Number of damaged recordings that were refused; anything but a refusal or sound events is raised."""
     rng = np.random.default_rng([seed, *kind.encode()])
     path = WRITERS[kind](folder)
-    read = load_array if kind == "npy" else lambda each: check_whole(open_events(each))
+    read = READERS.get(kind, lambda each: check_whole(open_events(each)))
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     sound = {file: file.read_bytes() for file in files}
     refused = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.datasets.masks import DAMAGED_ZIP
 from tespec.datasets.windows import Windows
 from tespec.errors import UserError
 from tespec.events import EventStream
 from tespec.events.provenance import sample
-from tespec.events.readers.arrays import load_array
+from tespec.events.readers.arrays import DAMAGE, load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, open_file, reading
 from tespec.events.spatial import Region
 
@@ -156,11 +158,12 @@ def read_places(folder: Path, windows: int) -> tuple[NDArray[np.generic], NDArra
     """
     path = folder / LABELS
     try:
-        with np.load(path, allow_pickle=False) as content:
+        with warnings.catch_warnings(), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+            warnings.simplefilter("ignore")  # damage may spell a type in a way that NumPy warns of
             boxes, first = content["labels"], content["objframe_idx_2_label_idx"].astype(np.int64)
     except FileNotFoundError as error:
         raise UserError(path, "no such file", "unpack the archive again") from error
-    except (OSError, ValueError, KeyError, EOFError, TypeError) as error:
+    except (*DAMAGE, *DAMAGED_ZIP, TypeError) as error:
         raise UserError(path, "not a readable file of labels", "unpack the archive again") from error
     place_path = folder / REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"
     places = load_array(place_path).astype(np.int64)
