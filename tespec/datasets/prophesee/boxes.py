@@ -52,6 +52,9 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     missing = [name for name in (time, "x", "y", "w", "h", "class_id") if name not in names]
     if missing or stored.ndim != 1:
         raise UserError(path, f"has no field {missing[0] if missing else 'of boxes'}", "give a file of boxes")
+    for name, kinds in ((time, "iu"), ("class_id", "iu"), *((name, "fiu") for name in "xywh")):
+        if stored[name].dtype.kind not in kinds or stored[name].ndim != 1:
+            raise UserError(path, f"its field {name} is {stored.dtype[name]}", AGAIN)
     t, label = stored[time].astype(np.int64), stored["class_id"].astype(np.int64)
     left, top, width, height = (stored[name].astype(np.float32) for name in ("x", "y", "w", "h"))
     numbers = np.stack([left, top, width, height], axis=1).reshape(-1, 4)
