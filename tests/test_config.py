@@ -99,7 +99,10 @@ def test_a_mapping_of_another_type_is_replaced_whole():
 
 
 def test_limits_name_settings_that_exist():
-    settings = [finetuning_settings("ddd17", "feedforward", "paper"), pretraining_settings("tespec", "paper")]
+    settings = [
+        *(finetuning_settings(task, "feedforward", "paper") for task in names("tasks")),
+        pretraining_settings("tespec", "paper"),
+    ]
     known = {name for each in settings for name in flat(as_facts(each))}
     assert set(RANGES) | set(CHOICES) <= known
 

@@ -101,7 +101,7 @@ def finetune(
         data_fingerprint=data_fingerprint,
         seed=seed,
         config=facts,
-        protocol=task.protocol(),
+        protocol=task.protocol() | {"scores": evaluation.definition},
         metrics=evaluation.metrics,
         groups=evaluation.groups,
         recordings=evaluation.recordings,

@@ -113,9 +113,9 @@ class LabelledTask(ABC):
         """Tell the scorer of one prediction."""
         scorer.update(predicted, recording.labels[label], recording.name, groups_of(recording, label))
 
-    @abstractmethod
-    def result(self, scorer: Any, seconds: float) -> Evaluation:
-        """The scores."""
+    def of_classes(self, overall: Any) -> dict[str, float]:
+        """The score of each class, from the scorer's overall scores; none where a task has no classes."""
+        return {}
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device) -> Evaluation:
@@ -140,7 +140,15 @@ class LabelledTask(ABC):
                     self.score(scorer, predicted, self.test[frame.recording], frame.label)
                 done += len(batch.frames)
                 advance(done, total, "")
-        return self.result(scorer, time.monotonic() - began)
+        overall = scorer.overall()
+        return Evaluation(
+            metrics=overall.metrics(),
+            groups={name: each.metrics() for name, each in scorer.by("group").items()},
+            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
+            classes=self.of_classes(overall),
+            definition=scorer.definition(),
+            seconds=time.monotonic() - began,
+        )
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:

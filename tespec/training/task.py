@@ -23,6 +23,7 @@ class Evaluation:
         groups: of named groups of frames.
         recordings: of each recording.
         classes: the score of each class.
+        definition: what the scores mean, and how many labels they stand on.
         seconds: time it took.
     """
 
@@ -30,6 +31,7 @@ class Evaluation:
     groups: dict[str, dict[str, float]]
     recordings: dict[str, dict[str, float]]
     classes: dict[str, float]
+    definition: str
     seconds: float
 
 

@@ -103,6 +103,8 @@ MISTAKES = [
     ("dsec", "protocol.labels=some", r"protocol.labels: unknown value 'some'; choose from all, ess"),
     ("dsec", "classes=[a, b]", r"classes: 2 are named, DSEC has masks of 11 and 19"),
     ("gen1", "protocol.frames=some", r"protocol.frames: unknown value 'some'; choose from rvt, all"),
+    ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
+    ("gen1", "head.min_diagonal=-1.0", r"head.min_diagonal: -1 is out of range; give a number from 0"),
     ("ddd17", "protocol.rows=many", r"protocol of DDD17, rows: 'many' has the wrong type"),
 ]
 

@@ -20,7 +20,8 @@ from tespec.events.readers.hdf5 import AGAIN, dataset, open_file, reading
 from tespec.events.spatial import Region
 
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
-FILES = ("event_representations.h5", "event_representations_ds2_nearest.h5")  # of Gen1 and 1Mpx
+FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
+FILES = tuple(FACTORS)
 LABELS = Path("labels_v2") / "labels.npz"
 BINS, RULE, WINDOW_US, LARGEST = 10, "rvt", 50_000, 10
 SPACING_US = (45_000, 55_000)  # between windows; they are laid between labels, so that it varies a little
@@ -53,6 +54,11 @@ class ArchiveSource:
         if found is None:
             raise UserError(folder, f"holds neither {' nor '.join(FILES)}", "unpack the archive again")
         return found
+
+    @property
+    def factor(self) -> int:
+        """By which the sensor's size is divided in the histograms."""
+        return FACTORS[self.file.name]
 
     @property
     def files(self) -> tuple[Path, ...]:

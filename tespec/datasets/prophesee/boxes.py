@@ -16,6 +16,7 @@ from tespec.events.readers.arrays import load_array
 
 FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
 TOLERANCE_US = 2_000  # by which a label frame may miss its place in the period
+LARGEST_PX = 1e6  # no place or size is larger; a damaged one may be close to what float32 can hold
 RULES = ("rvt", "all")
 AGAIN = "copy it again"
 
@@ -60,6 +61,7 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     numbers = np.stack([left, top, width, height], axis=1).reshape(-1, 4)
     for bad, what in (
         (~np.isfinite(numbers).all(axis=1), "a place or size that is no number"),
+        ((np.abs(numbers) > LARGEST_PX).any(axis=1), f"a place or size beyond {LARGEST_PX:,.0f} px"),
         ((numbers[:, 2:] < 0).any(axis=1), "a negative size"),
         ((label < 0) | (label >= known_classes), f"a class other than 0 to {known_classes - 1}"),
         (t < 0, "a negative time"),
@@ -81,6 +83,8 @@ class BoxRules:
         min_diagonal: of a box in px of the sensor.
         min_side: of a box in px of the sensor.
         max_width_share: of the sensor's width, in training.
+        period_from_labels: whether `period_us` is that whole number of the labels' median spacing which is closest
+            to it; where none is within 2 ms of it, it stays as it is.
     """
 
     boxes: str
@@ -89,36 +93,55 @@ class BoxRules:
     min_diagonal: float
     min_side: float
     max_width_share: float
+    period_from_labels: bool = False
 
 
 def choose_boxes(boxes: RawBoxes, rules: BoxRules, classes: int, height: int, width: int, training: bool) -> RawBoxes:
-    """Boxes that count, in the order of uzh-rpg/RVT: class, crop to the sensor, size, and width in training."""
+    """Boxes that count: of the first `classes` classes, cropped to the sensor, of the right size.
+
+    The order, and the limits of the crop, which are the last pixel and not its far edge, are those of uzh-rpg/RVT
+    (scripts/genx/preprocess_dataset.py, `apply_filters`); with rule "all" boxes are cropped at the far edge.
+    """
     kept = boxes.keep(boxes.label < classes)
-    corners = np.clip(kept.corners, 0, (width, height, width, height)).astype(np.float32)
+    rvt = rules.boxes == "rvt"
+    edge = np.array([width, height, width, height], np.float32) - np.float32(rvt)
+    corners = np.clip(kept.corners, 0, edge)
     kept = kept._replace(corners=corners)
     sides = corners[:, 2:] - corners[:, :2]
     fits = np.all(sides > 0, axis=1)
-    if rules.boxes == "rvt":
-        fits &= np.all(sides >= rules.min_side, axis=1) & (np.hypot(*sides.T) >= rules.min_diagonal)
+    if rvt:
+        fits &= np.all(sides >= rules.min_side, axis=1) & (np.square(sides).sum(axis=1) >= rules.min_diagonal**2)
         if training:
-            fits &= sides[:, 0] <= rules.max_width_share * width
+            fits &= sides[:, 0] <= int(rules.max_width_share * width)
     return kept.keep(fits)
 
 
 def choose_frames(times: NDArray[np.int64], rules: BoxRules) -> NDArray[np.int64]:
-    """Times of the label frames, of the sorted times (N,) in us at which there are boxes."""
+    """Times of the label frames, of the sorted times (N,) in us at which there are boxes.
+
+    By rule "rvt" the first one at 100 ms or later counts, and each whose distance to the last one that counts is a
+    whole number of periods, give or take 2 ms, as in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py).
+    """
     times = np.unique(times)
-    if rules.frames == "all" or not len(times):
+    if rules.frames == "all":
         return times
-    times = times[times >= FIRST_LABEL_US]
-    if not len(times):
-        return times
-    since = times - times[0]
-    number = np.round(since / rules.period_us).astype(np.int64)
-    near = np.abs(since - number * rules.period_us) <= TOLERANCE_US
-    _, first = np.unique(number[near], return_index=True)
-    chosen: NDArray[np.int64] = times[near][first]
-    return chosen
+    period = label_period(times, rules)
+    chosen: list[int] = []
+    for time in times[times >= FIRST_LABEL_US].tolist():
+        since = time - chosen[-1] if chosen else 0
+        number = round(since / period)
+        if not chosen or (number and abs(since - number * period) <= TOLERANCE_US):
+            chosen.append(time)
+    return np.array(chosen, np.int64)
+
+
+def label_period(times: NDArray[np.int64], rules: BoxRules) -> int:
+    """Time in us between label frames, of the rising times (N,) in us at which there are boxes."""
+    if not rules.period_from_labels or len(times) < 2:
+        return rules.period_us
+    median = float(np.median(np.diff(times)))
+    period = int(round(rules.period_us / median) * median)
+    return period if abs(period - rules.period_us) <= TOLERANCE_US else rules.period_us
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,6 @@ from tespec.models import DepthModel
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
 from tespec.training.labelled import LabelledTask
-from tespec.training.task import Evaluation
 from tespec.typed import build
 
 
@@ -56,6 +54,9 @@ class DepthTask(LabelledTask):
 
     def __init__(self, settings: Finetuning, root: Path) -> None:
         self._head = build(DepthHead, settings.head, "head")
+        if not self._head.min_depth < self._head.max_depth:
+            what = f"{self._head.min_depth:g} m is not below head.max_depth, {self._head.max_depth:g} m"
+            raise UserError("head.min_depth", what, "give a range of depths")
         if settings.augmentation.zoom:
             raise UserError("augmentation.zoom", "zooming does not go with depth", "set it to 0")
         super().__init__(settings, root)
@@ -84,15 +85,12 @@ class DepthTask(LabelledTask):
         return DepthScorer(self._head.min_depth, self._head.max_depth)
 
     def read(self, predictions: Tensor) -> Sequence[NDArray[np.float32]]:
-        """Depths (L, H, W) in m, one by one."""
-        return list(predictions.float().cpu().numpy())
+        """Depths (L, H, W) in m, one by one.
 
-    def result(self, scorer: Any, seconds: float) -> Evaluation:
-        """The scores."""
-        return Evaluation(
-            metrics=scorer.overall().metrics(),
-            groups={name: each.metrics() for name, each in scorer.by("group").items()},
-            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
-            classes={},
-            seconds=seconds,
-        )
+        Raises:
+            UserError: a depth is no number.
+        """
+        depths: NDArray[np.float32] = predictions.float().cpu().numpy()
+        if not np.isfinite(depths).all():
+            raise UserError("the trained model", "predicts depths that are no numbers", "lower optimisation.peak_lr")
+        return list(depths)

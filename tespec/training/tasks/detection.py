@@ -22,7 +22,6 @@ from tespec.models.detection import SCORES
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
 from tespec.training.labelled import LabelledTask, groups_of
-from tespec.training.task import Evaluation
 from tespec.typed import build
 
 
@@ -101,13 +100,6 @@ class DetectionTask(LabelledTask):
         time_us = int(recording.label_times[label])
         scorer.update(predicted, recording.labels[label], recording.name, time_us, groups_of(recording, label))
 
-    def result(self, scorer: Any, seconds: float) -> Evaluation:
-        """The scores."""
-        overall = scorer.overall()
-        return Evaluation(
-            metrics=overall.metrics(),
-            groups={name: each.metrics() for name, each in scorer.by("group").items()},
-            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
-            classes=dict(overall.classes),
-            seconds=seconds,
-        )
+    def of_classes(self, overall: Any) -> dict[str, float]:
+        """AP of each class that has ground truth."""
+        return dict(overall.classes)

@@ -19,7 +19,6 @@ from tespec.models import SegmentationModel
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
 from tespec.training.labelled import LabelledTask
-from tespec.training.task import Evaluation
 from tespec.typed import build
 
 
@@ -61,13 +60,6 @@ class SegmentationTask(LabelledTask):
         classes: NDArray[np.uint8] = predictions.argmax(dim=1).to(torch.uint8).cpu().numpy()
         return list(classes)
 
-    def result(self, scorer: Any, seconds: float) -> Evaluation:
-        """The scores."""
-        overall = scorer.overall()
-        return Evaluation(
-            metrics=overall.metrics(),
-            groups={name: each.metrics() for name, each in scorer.by("group").items()},
-            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
-            classes=dict(zip(self.settings.classes, overall.iou, strict=True)),
-            seconds=seconds,
-        )
+    def of_classes(self, overall: Any) -> dict[str, float]:
+        """Intersection over union of each class."""
+        return dict(zip(self.settings.classes, overall.iou, strict=True))
