@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 ARCHITECTURES = ("recurrent", "feedforward")
@@ -46,7 +46,10 @@ class Downsample:
 
 @dataclass(frozen=True)
 class Finetuning:
-    """One cell of the tables: a task's settings for one architecture under one profile; windows in ms."""
+    """One cell of the tables: a task's settings for one architecture under one profile; windows in ms.
+
+    `peak_lr_after` holds the peak learning rates of backbones that were pre-trained on the data it names.
+    """
 
     task: str
     version: int
@@ -68,10 +71,16 @@ class Finetuning:
     random_share: float
     labels_per_chunk: int | None
     evaluation_lanes: int
+    peak_lr_after: dict[str, float]
     arch: str
     profile: str
     width: str
     deviations: tuple[str, ...]
+
+    def after_pretraining_on(self, data: str) -> Finetuning:
+        """The settings of a backbone that was pre-trained on `data`."""
+        peak = self.peak_lr_after.get(data, self.optimisation.peak_lr)
+        return replace(self, optimisation=replace(self.optimisation, peak_lr=peak))
 
     @property
     def recurrent(self) -> bool:

@@ -125,3 +125,41 @@ def test_what_the_data_says_wins_over_the_config_and_the_user_over_both():
     assert settings.protocol["rows"] == 64
     own = finetuning_settings("ddd17", "recurrent", "sample", ["protocol.rows=32"], of_data)
     assert own.protocol["rows"] == 32
+
+
+def test_a_backbone_that_has_seen_the_data_learns_more_slowly():
+    settings = finetuning_settings("1mpx", "recurrent", "paper")
+    assert settings.optimisation.peak_lr == 3.46e-4
+    assert settings.after_pretraining_on("1Mpx").optimisation.peak_lr == 1e-4
+    assert settings.after_pretraining_on("-") == settings
+    assert finetuning_settings("gen1", "recurrent", "paper").after_pretraining_on("1Mpx").optimisation.peak_lr == 2e-4
+
+
+PAPER = {
+    ("gen1", "recurrent"): (8, 2e-4, "linear", 400_000, 2000, 21, 50),
+    ("1mpx", "recurrent"): (24, 3.46e-4, "linear", 400_000, 2000, 5, 50),
+    ("gen1", "feedforward"): (64, 2e-4, "linear", 400_000, 2000, 1, 50),
+    ("1mpx", "feedforward"): (32, 3.46e-4, "linear", 400_000, 2000, 1, 50),
+    ("dsec", "recurrent"): (8, 1e-4, "cosine", 50_000, 250, 10, None),
+    ("ddd17", "recurrent"): (16, 1e-4, "cosine", 50_000, 250, 15, None),
+    ("dsec", "feedforward"): (16, 1e-4, "cosine", 50_000, 250, 1, 100),
+    ("ddd17", "feedforward"): (16, 1e-4, "cosine", 50_000, 250, 1, 100),
+    ("mvsec", "recurrent"): (8, 1e-4, "cosine", 20_000, 100, 10, None),
+    ("mvsec", "feedforward"): (16, 1e-4, "cosine", 20_000, 100, 1, 100),
+}
+
+
+@pytest.mark.parametrize(("task", "arch"), PAPER)
+def test_settings_are_the_rows_of_the_papers_table(task, arch):
+    settings = finetuning_settings(task, arch, "paper")
+    found = settings.optimisation
+    assert (
+        settings.batch_size,
+        found.peak_lr,
+        found.schedule,
+        found.steps,
+        found.warmup_steps,
+        settings.segments,
+        settings.window_ms,
+    ) == PAPER[task, arch]
+    assert (found.start_divisor, found.end_divisor, found.optimizer) == (25, 1000, "Adam")

@@ -55,6 +55,7 @@ def finetune(
     check_places(setup)
     device = choose_device(setup.device)
     # What is computed in determines the result, so it is part of the record's identity.
+    settings = settings.after_pretraining_on(method.pretraining_data)
     settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
     began = time.monotonic()
     task = build_task(settings, data.root)
