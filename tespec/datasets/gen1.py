@@ -13,4 +13,3 @@ class Gen1(PropheseeDataset):
     title = "Gen1"
     sensor = (240, 304)
     known_classes = 2
-    archive_factor = 1

@@ -13,4 +13,3 @@ class OneMpx(PropheseeDataset):
     title = "1Mpx"
     sensor = (720, 1280)
     known_classes = 7
-    archive_factor = 2

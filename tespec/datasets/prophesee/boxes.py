@@ -49,7 +49,7 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
         UserError: a field is missing, a time steps back, a number is none, a side is negative, a class is unknown.
     """
     names = stored.dtype.names or ()
-    time = "t" if "t" in names else "ts"
+    time = "ts" if "ts" in names and "t" not in names else "t"
     missing = [name for name in (time, "x", "y", "w", "h", "class_id") if name not in names]
     if missing or stored.ndim != 1:
         raise UserError(path, f"has no field {missing[0] if missing else 'of boxes'}", "give a file of boxes")

@@ -11,19 +11,18 @@ import numpy as np
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.downsampling import reduced
 from tespec.datasets.ego_speed import speed_at, speed_file
-from tespec.datasets.prophesee.archive import ArchiveSource, read_places
+from tespec.datasets.prophesee.archive import LABELS, WINDOW_US, ArchiveSource, read_places
 from tespec.datasets.prophesee.boxes import (
     RULES,
     BoxLabels,
     BoxRules,
-    RawBoxes,
     box_labels,
     choose_boxes,
     choose_frames,
     raw_boxes,
     read_boxes,
 )
-from tespec.datasets.prophesee.layout import ARCHIVE, find_recordings, find_root
+from tespec.datasets.prophesee.layout import ARCHIVE, BOXES, find_recordings, find_root, labels_without_events
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.errors import UserError
@@ -41,6 +40,7 @@ class PropheseeProtocol:
         boxes: "rvt" for the filters of uzh-rpg/RVT, "all" for none.
         frames: "rvt" for one label frame each period, "all" for every one.
         period_ms: between label frames.
+        period_from_labels: see `BoxRules`.
         min_diagonal: of a box.
         min_side: of a box.
         max_width_share: of the sensor's width, in training.
@@ -50,10 +50,29 @@ class PropheseeProtocol:
     boxes: str
     frames: str
     period_ms: float
+    period_from_labels: bool
     min_diagonal: float
     min_side: float
     max_width_share: float
     skip: tuple[str, ...]
+
+    def check(self) -> None:
+        """Refuse values that mean nothing.
+
+        Raises:
+            UserError: names the first of them.
+        """
+        for name in ("boxes", "frames"):
+            value = getattr(self, name)
+            if value not in RULES:
+                raise UserError(f"protocol.{name}", f"unknown value {value!r}", f"choose from {', '.join(RULES)}")
+        if self.period_us < 1:
+            raise UserError("protocol.period_ms", f"{self.period_ms:g} ms is less than 1 us", "give a longer period")
+
+    @property
+    def period_us(self) -> int:
+        """Time between label frames in us."""
+        return round(self.period_ms * 1000)
 
 
 class PropheseeDataset(LabelledDataset):
@@ -63,14 +82,10 @@ class PropheseeDataset(LabelledDataset):
     protocol: PropheseeProtocol
     sensor: ClassVar[tuple[int, int]]
     known_classes: ClassVar[int]
-    archive_factor: ClassVar[int]
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
-        for name in ("boxes", "frames"):
-            value = getattr(self.protocol, name)
-            if value not in RULES:
-                raise UserError(f"protocol.{name}", f"unknown value {value!r}", f"choose from {', '.join(RULES)}")
+        self.protocol.check()
         self.root = find_root(self.root)
         self._found = {split: find_recordings(self.root / split) for split in self.splits}
         layouts: dict[str, Path] = {}
@@ -84,11 +99,15 @@ class PropheseeDataset(LabelledDataset):
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split; those with faulty labels are left out."""
-        named = super().names(split)
-        every = tuple(self._found.get(split, ())) if tuple(named) == EVERY else named
-        if not every:
+        names = super().names(split)
+        if names == EVERY:
+            names = tuple(self._found.get(split, ()))
+            alone = labels_without_events(self.root / split, {*names, *self.protocol.skip})
+            if alone:
+                raise UserError(alone[0], "has no events beside it", "copy the recording's events beside its boxes")
+        if not names:
             raise UserError(self.root / split, "holds no recordings", "copy the split's files into it")
-        return tuple(name for name in every if name not in self.protocol.skip)
+        return tuple(name for name in names if name not in self.protocol.skip)
 
     def files(self, split: str) -> list[RecordingFiles]:
         """What each recording of a split consists of."""
@@ -102,7 +121,7 @@ class PropheseeDataset(LabelledDataset):
         speed = [file for file in (speed_file(self.root, name),) if file.is_file()]
         if layout == ARCHIVE:
             return RecordingFiles(name, split, ArchiveSource(path), tuple(speed))
-        boxes = path.with_name(f"{name}_bbox.npy")
+        boxes = path.with_name(name + BOXES)
         if not boxes.is_file():
             raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
         height, width = described_size(path, self.sensor)
@@ -125,7 +144,7 @@ class PropheseeDataset(LabelledDataset):
         boxes = read_boxes(files.beside[0], self.known_classes)
         if not len(boxes.t):
             raise UserError(files.beside[0], "holds no boxes", "copy it again, or leave the recording out")
-        if boxes.t[-1] > stream.t_last + self._period or boxes.t[0] > stream.t_last:
+        if boxes.t[-1] > stream.t_last + self.protocol.period_us or boxes.t[0] > stream.t_last:
             what = f"has boxes up to {boxes.t[-1] / 1e6:.3f} s, the events end at {stream.t_last / 1e6:.3f} s"
             raise UserError(files.beside[0], what, "copy boxes and events again")
         region = reduced(stream.height, stream.width, self.downsample)
@@ -149,11 +168,22 @@ class PropheseeDataset(LabelledDataset):
         )
 
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource) -> LabelledRecording:
+        path, length = source.path / LABELS, self.rule.length_ms
+        if length is None or length * 1000 != WINDOW_US:
+            asked = "all events since the previous label" if length is None else f"{length:g} ms"
+            what = f"holds windows of {WINDOW_US / 1000:g} ms, not of {asked}"
+            raise UserError(source.path, what, f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings")
         windows, region = source.windows(), source.region
         stored, first, places = read_places(source.path, len(windows))
-        boxes = raw_boxes(stored, source.path, self.known_classes)
-        labels = _of_archive(boxes, first, self.archive_factor, region.height, region.width)
+        boxes = raw_boxes(stored, path, len(self.classes) or self.known_classes)
+        if not len(boxes.t):
+            raise UserError(path, "holds no boxes", "unpack the archive again, or leave the recording out")
+        size = (region.width, region.height)
+        corners = np.clip(boxes.corners / source.factor, 0, (*size, *size)).astype(np.float32)
+        labels = BoxLabels(corners, boxes.label, np.append(first, len(boxes.t)).astype(np.int64))
         times = windows[places, 1]
+        if (boxes.t != np.repeat(times, np.diff(labels.borders))).any():
+            raise UserError(path, "has boxes at other times than the histograms they belong to", "unpack it again")
         if not self.rule.recurrent:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
         return LabelledRecording(
@@ -166,19 +196,16 @@ class PropheseeDataset(LabelledDataset):
             ego_speed=speed_at(self.root, files.name, times),
         )
 
-    @property
-    def _period(self) -> int:
-        return round(self.protocol.period_ms * 1000)
-
     def _rules(self) -> BoxRules:
         chosen = self.protocol
         return BoxRules(
             chosen.boxes,
             chosen.frames,
-            self._period,
+            chosen.period_us,
             chosen.min_diagonal,
             chosen.min_side,
             chosen.max_width_share,
+            chosen.period_from_labels,
         )
 
     def describe(self) -> dict[str, str]:
@@ -187,9 +214,12 @@ class PropheseeDataset(LabelledDataset):
         if self.layout == ARCHIVE:
             return super().describe() | {
                 "labels": "as RVT's archive holds them",
-                "windows": "as RVT's archive holds them",
+                "windows": "as RVT's archive holds them, at its resolution; events at a border count on both sides",
             }
-        frames = f"one frame each {chosen.period_ms:g} ms" if chosen.frames == "rvt" else "every frame with boxes"
+        about = "about " if chosen.period_from_labels else ""
+        frames = (
+            f"one frame each {about}{chosen.period_ms:g} ms" if chosen.frames == "rvt" else "every frame with boxes"
+        )
         boxes = (
             f"diagonal from {chosen.min_diagonal:g} px, sides from {chosen.min_side:g} px, in training not wider than "
             f"{chosen.max_width_share:.0%} of the sensor"
@@ -201,9 +231,3 @@ class PropheseeDataset(LabelledDataset):
             "labels": f"{frames}; boxes cropped to the sensor, {boxes}{reduced_by}",
             "left out": f"{len(chosen.skip)} recordings with faulty labels",
         }
-
-
-def _of_archive(boxes: RawBoxes, first: np.ndarray, factor: int, height: int, width: int) -> BoxLabels:
-    corners = np.clip(boxes.corners / factor, 0, (width, height, width, height)).astype(np.float32)
-    borders = np.append(first, len(boxes.t)).astype(np.int64)
-    return BoxLabels(corners, boxes.label, borders)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
-from tespec.datasets.prophesee.archive import is_archive
+from tespec.datasets.prophesee.archive import LABELS, REPRESENTATIONS
 from tespec.datasets.sources import STORE
 from tespec.errors import UserError
 
 SPLITS = ("train", "val", "test")
 DAT, H5, ARCHIVE = "Prophesee .dat", "RVT's intermediate .h5", "RVT's preprocessed archive"
+BOXES = "_bbox.npy"
 # What event files end with, by layout; each may have been replaced by its packed store.
 ENDINGS = {"_td.dat": DAT, "_td.dat.h5": H5, "_td.h5": H5}
 
@@ -33,6 +35,9 @@ def find_root(root: Path) -> Path:
 def find_recordings(folder: Path) -> dict[str, tuple[Path, str]]:
     """Event file, or folder of an archive, and layout of each recording of a split, by name, in order.
 
+    A folder that has the histograms of an archive, or the labels, counts as a recording: that the other is missing is
+    said when it is opened, instead of it being passed over.
+
     Raises:
         UserError: a recording is there twice.
     """
@@ -45,8 +50,13 @@ def find_recordings(folder: Path) -> dict[str, tuple[Path, str]]:
     return dict(sorted(found.items()))
 
 
+def labels_without_events(folder: Path, names: Collection[str]) -> list[Path]:
+    """Files of boxes in the folder of a split that belong to none of the recordings `names`, in order."""
+    return [path for path in sorted(folder.glob(f"*{BOXES}")) if path.name.removesuffix(BOXES) not in names]
+
+
 def _recording(path: Path) -> list[tuple[str, Path, str]]:
-    if path.is_dir() and is_archive(path):
+    if (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
         return [(path.name, path, ARCHIVE)]
     packed = path.is_dir() and path.name.endswith(STORE)
     file = path.with_name(path.name.removesuffix(STORE)) if packed else path

@@ -104,13 +104,14 @@ def _filtered(
     boxes: npt.NDArray[np.void], classes: int, height: int, width: int, diagonal: float, side: float, training: bool
 ) -> npt.NDArray[np.void]:
     boxes = boxes[boxes["class_id"] < classes].copy()
-    left, top = boxes["x"].clip(0, width), boxes["y"].clip(0, height)
-    right, bottom = (boxes["x"] + boxes["w"]).clip(0, width), (boxes["y"] + boxes["h"]).clip(0, height)
+    last_x, last_y = width - 1, height - 1  # RVT crops at the last pixel, not at its far edge
+    left, top = boxes["x"].clip(0, last_x), boxes["y"].clip(0, last_y)
+    right, bottom = (boxes["x"] + boxes["w"]).clip(0, last_x), (boxes["y"] + boxes["h"]).clip(0, last_y)
     boxes["x"], boxes["y"], boxes["w"], boxes["h"] = left, top, right - left, bottom - top
     kept = (boxes["w"] > 0) & (boxes["h"] > 0) & (np.minimum(boxes["w"], boxes["h"]) >= side)
     kept &= np.sqrt(boxes["w"] ** 2 + boxes["h"] ** 2) >= diagonal
     if training:
-        kept &= boxes["w"] <= 0.9 * width
+        kept &= boxes["w"] <= int(0.9 * width)
     return boxes[kept]
 
 

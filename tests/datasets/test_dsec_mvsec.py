@@ -1,0 +1,136 @@
+"""What is particular to DSEC and MVSEC; that every layout reads alike is held by the tests of the twins."""
+
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from tespec.datasets.dsec import Dsec, read_stamps
+from tespec.datasets.ego_speed import speed_at
+from tespec.datasets.mvsec import Mvsec
+from tespec.datasets.rectification import RectifiedStream, read_rectification
+from tespec.datasets.windows import WindowRule
+from tespec.errors import UserError
+from tespec.events import ArrayStream
+
+SPLITS = {"train": ("zurich_city_00_a",), "test": ("zurich_city_13_a",)}
+CLASSES = tuple("abcdefghijk")
+
+
+def dsec(root, classes=CLASSES, rule=None, **protocol):
+    chosen = {"rows": 56, "labels": "all", "rectify": True} | protocol
+    return Dsec(root, SPLITS, classes, rule, protocol=chosen)
+
+
+def mvsec(root, rule=None, **protocol):
+    splits = {"train": ("outdoor_day2",), "test": ("outdoor_day1",)}
+    return Mvsec(root, splits, (), rule, protocol={"depth": "raw"} | protocol)
+
+
+def edges_under(recordings):
+    """How many events at the image's border, where the lens bends, lie on an edge, over what chance would give."""
+    hits, chance = 0, 0.0
+    for recording in recordings:
+        for label in range(5, len(recording.labelled)):
+            mask = recording.labels[label].astype(int)
+            edge = np.zeros(mask.shape, bool)
+            edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
+            edge[1:] |= mask[1:] != mask[:-1]
+            events = recording.histograms(label, 1, 1, "edges")[0].sum(axis=0)
+            for side in (slice(2, 16), slice(-16, None)):
+                hits += int(events[:, side][edge[:, side]].sum())
+                chance += float(edge[:, side].mean() * events[:, side].sum())
+    return hits / chance
+
+
+def test_only_rectified_events_lie_on_the_labels(tiny_world):
+    splits = {"train": ("zurich_city_00_a", "zurich_city_01_a", "zurich_city_13_a")}
+    right, raw = (
+        Dsec(tiny_world / "dsec", splits, CLASSES, protocol={"rows": 56, "labels": "all", "rectify": rectify})
+        for rectify in (True, False)
+    )
+    assert edges_under(right.recordings("train")) > 1.15 * edges_under(raw.recordings("train"))
+    assert raw.describe()["coordinates"].startswith("raw pixels, which the labels do not fit")
+
+
+def test_rectified_events_are_those_of_the_map(tmp_path):
+    places = np.stack(np.meshgrid(np.arange(4.0), np.arange(3.0)), axis=-1).astype(np.float32)
+    places[0, 0], places[1, 2], places[2, 3] = (2.4, 0.6), (-0.4, 2.49), (-0.6, 0)
+    with h5py.File(tmp_path / "rectify_map.h5", "w") as file:
+        file["rectify_map"] = places
+    nearest = read_rectification(tmp_path / "rectify_map.h5", 3, 4)
+    x, y = np.array([0, 2, 3, 1]), np.array([0, 1, 2, 1])
+    stream = RectifiedStream(ArrayStream(x, y, np.arange(4), np.ones(4, int), 3, 4), nearest)
+    found = stream.slice(0, 10)
+    assert list(zip(found.x.tolist(), found.y.tolist(), found.t.tolist(), strict=True)) == [
+        (2, 1, 0),
+        (0, 2, 1),
+        (1, 1, 3),
+    ]
+
+
+def test_the_number_of_classes_decides_which_masks_are_read(tiny_world):
+    many = dsec(tiny_world / "dsec", classes=tuple("abcdefghijklmnopqrs")).recordings("test")[0]
+    few = dsec(tiny_world / "dsec").recordings("test")[0]
+    assert set(np.unique(few.labels[3])) <= {*range(11), 255}
+    assert (many.labels[3] != few.labels[3]).mean() > 0.5
+
+
+def test_events_of_a_label_are_those_since_the_one_before(tiny_world):
+    (recording,) = dsec(tiny_world / "dsec").recordings("test")
+    assert (np.diff(recording.windows, axis=1) == 50_000).all()
+    np.testing.assert_array_equal(recording.windows[1:, 0], recording.windows[:-1, 1])
+    (alone,) = dsec(tiny_world / "dsec", rule=WindowRule(False, 100)).recordings("test")
+    assert (np.diff(alone.windows, axis=1) == 100_000).all()
+    np.testing.assert_array_equal(alone.label_times, recording.label_times)
+
+
+def test_depth_has_its_own_clock(tiny_world):
+    (recording,) = mvsec(tiny_world / "mvsec").recordings("test")
+    with h5py.File(tiny_world / "mvsec" / "outdoor_day1_gt.hdf5") as file:
+        seconds, maps = file["davis/left/depth_image_raw_ts"][:], file["davis/left/depth_image_raw"][:]
+    stamps = np.rint(seconds * 1e6).astype(np.int64)
+    first = np.flatnonzero(stamps == recording.label_times[0])[0]
+    assert recording.left_out == first == 3
+    assert recording.label_times.tolist() == stamps[first:].tolist()
+    for index in (0, 4, len(recording.labelled) - 1):
+        np.testing.assert_array_equal(recording.labels[index], maps[first + index])
+    assert np.isnan(recording.labels[6]).all() or any(np.isnan(recording.labels[index]).all() for index in range(10))
+
+
+def test_speed_is_interpolated_and_optional(tmp_path):
+    assert speed_at(tmp_path, "a", np.array([1])) is None
+    (tmp_path / "ego_speed").mkdir()
+    np.save(tmp_path / "ego_speed" / "a.npy", np.array([[0, 1.0], [10, 3.0]]))
+    assert speed_at(tmp_path, "a", np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
+    for rows, message in (
+        (np.zeros(3), "instead of float"),
+        (np.array([[9, 1.0], [2, 1.0]]), "step back"),
+        (np.array([[0, np.nan]]), "step back, or other things than numbers"),
+    ):
+        np.save(tmp_path / "ego_speed" / "a.npy", rows)
+        with pytest.raises(UserError, match=message):
+            speed_at(tmp_path, "a", np.array([1]))
+
+
+NO_STAMPS = [
+    ("", "the file is empty"),
+    ("1\n1\n", "step back or repeat"),
+    ("1\n2.5\n", "one whole number"),
+    ("\x00", "one whole number"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), NO_STAMPS)
+def test_stamps_that_are_none_are_refused(tmp_path, text, message):
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_stamps(tmp_path / "a.txt")
+
+
+def test_a_sequence_may_lie_in_any_folder(tiny_world, tmp_path):
+    root = tmp_path / "dsec"
+    shutil.copytree(tiny_world / "dsec", root)
+    shutil.move(root / "test" / "zurich_city_13_a", root / "zurich_city_13_a")
+    assert dsec(root).recordings("test")[0].path.parts[-4] == "zurich_city_13_a"
