@@ -1,6 +1,7 @@
 """Print and write the comparison tables: the paper's numbers with the measured ones beside them.
 
-python benchmarks/tables.py [--only segmentation] [--columns both|paper|measured] [--data NAME] [--profile NAME]
+python benchmarks/tables.py
+python benchmarks/tables.py --only depth --columns measured --data sample
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.cli import Parser, run
+from tespec.comparison.published import TABLES, published_table
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render_csv import render_csv, render_long_csv
 from tespec.comparison.render_latex import render_latex
 from tespec.comparison.render_markdown import render_markdown
 from tespec.comparison.render_text import render_text
-from tespec.comparison.segmentation import segmentation_table
 from tespec.comparison.side_by_side import COLUMNS
 from tespec.comparison.table import Table
 from tespec.errors import UserError
 from tespec.paths import RESULTS
 
-TABLES: dict[str, Callable[[Sequence[Record], str], Table]] = {"segmentation": segmentation_table}
 FILES: dict[str, Callable[[Table], str]] = {
     "{name}.csv": render_csv,
     "{name}_long.csv": render_long_csv,
@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     if not chosen and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
-    for name in [options.only] if options.only else sorted(TABLES):
-        table = TABLES[name](chosen, options.columns)
+    for name in [options.only] if options.only else TABLES:
+        table = published_table(name, chosen, options.columns)
         if problems:
             table = replace(table, notes=(*table.notes, left_out(problems)))
         written = [write(out / file.format(name=name), render(table)) for file, render in FILES.items()]

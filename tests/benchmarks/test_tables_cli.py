@@ -15,7 +15,8 @@ from tespec.comparison.records import new_record, write_record
 from tespec.errors import UserError
 from tespec.paths import REPOSITORY
 
-FILES = {"segmentation.csv", "segmentation_long.csv", "segmentation.tex", "segmentation.md"}
+NAMES = ("detection", "segmentation", "depth")
+FILES = {f"{name}{end}" for name in NAMES for end in (".csv", "_long.csv", ".tex", ".md")}
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tespec.comparison.published import published_table
 from tespec.comparison.records import Record
 from tespec.comparison.references import read_reference
 from tespec.comparison.render_csv import render_csv, render_long_csv
 from tespec.comparison.render_latex import PREAMBLE, escape, render_latex
 from tespec.comparison.render_markdown import render_markdown
 from tespec.comparison.render_text import render_text
-from tespec.comparison.segmentation import segmentation_table
 from tespec.comparison.side_by_side import side_by_side
 from tespec.comparison.table import Table
 
@@ -45,7 +45,7 @@ def real_record(record: Callable[..., Record]) -> Record:
 @pytest.mark.parametrize("name", ["published", "measured"])
 def test_golden(name: str, ending: str, sample_records: list[Record], real_record: Record) -> None:
     records = [*sample_records, real_record] if name == "measured" else []
-    text = RENDERERS[ending](segmentation_table(records))
+    text = RENDERERS[ending](published_table("segmentation", records))
     golden = GOLDEN / f"{name}.{ending}"
     if "TESPEC_WRITE_GOLDEN" in os.environ:
         golden.write_text(text, encoding="utf-8")
@@ -61,7 +61,7 @@ def test_golden_of_a_table_with_a_grey_row() -> None:
 
 
 def test_text_columns_are_aligned(sample_records: list[Record]) -> None:
-    table = segmentation_table(sample_records)
+    table = published_table("segmentation", sample_records)
     lines = render_text(table).splitlines()
     ruled = [index for index, line in enumerate(lines) if line.startswith("====")]
     header = next(line for line in lines if line.startswith("Method"))
@@ -71,7 +71,7 @@ def test_text_columns_are_aligned(sample_records: list[Record]) -> None:
 
 
 def test_csv_gives_back_every_number(sample_records: list[Record]) -> None:
-    table = segmentation_table(sample_records)
+    table = published_table("segmentation", sample_records)
     lines = list(csv.DictReader(io.StringIO(render_csv(table))))
     for line, row in zip(lines, table.rows, strict=True):
         for column, cell in zip(table.columns, row.cells, strict=True):
@@ -80,7 +80,7 @@ def test_csv_gives_back_every_number(sample_records: list[Record]) -> None:
 
 
 def test_tidy_csv_has_a_line_for_each_number(sample_records: list[Record]) -> None:
-    table = segmentation_table(sample_records)
+    table = published_table("segmentation", sample_records)
     lines = list(csv.DictReader(io.StringIO(render_long_csv(table))))
     measured = [
         line for line in lines if line["source"] == "measured" and line["metric"] == "miou" and not line["frames"]
@@ -124,7 +124,7 @@ def test_escape(text: str, escaped: str) -> None:
 
 def test_special_characters_of_a_title_stay_inside_their_cell(record: Callable[..., Record]) -> None:
     facts: dict[str, Any] = {"title": "A&B|50%_#1\nnew", "backbone": "Swin-T/7"}
-    table = segmentation_table([record("mine", method=facts)])
+    table = published_table("segmentation", [record("mine", method=facts)])
     assert r"A\&B\textbar{}50\%\_\#1 new & Swin-T/7 & Yes" in render_latex(table)
     assert r"| A&B\|50%\_#1 new | Swin-T/7 | Yes" in render_markdown(table)
     rows = list(csv.reader(io.StringIO(render_csv(table))))
@@ -136,7 +136,7 @@ def test_special_characters_of_a_title_stay_inside_their_cell(record: Callable[.
 def test_latex_compiles(name: str, sample_records: list[Record], real_record: Record, tmp_path: Path) -> None:
     if shutil.which("pdflatex") is None:
         pytest.skip("pdflatex is not installed")
-    measured = segmentation_table([*sample_records, real_record])
+    measured = published_table("segmentation", [*sample_records, real_record])
     table = measured if name == "segmentation" else side_by_side(read_reference("depth"), ())
     document = "\n".join(
         [

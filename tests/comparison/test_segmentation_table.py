@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tespec.comparison.published import published_table
 from tespec.comparison.records import Record
-from tespec.comparison.segmentation import segmentation_table
 from tespec.comparison.table import Cell, Row, Table
 
 Make = Callable[..., Record]
@@ -29,7 +29,7 @@ def measured(table: Table, row: Row, metric: str = "miou", frames: str = "") -> 
 
 
 def test_measured_numbers_stand_in_the_published_row(sample_records: list[Record]) -> None:
-    table = segmentation_table(sample_records)
+    table = published_table("segmentation", sample_records)
     cell = measured(table, row_of(table, "scratch"))
     assert (cell.text, cell.value, cell.deviation, cell.runs) == ("41.000 ± 1.000", 41.0, 1.0, 3)
     assert measured(table, row_of(table, "scratch"), frames="standing").value == 36.0
@@ -37,7 +37,7 @@ def test_measured_numbers_stand_in_the_published_row(sample_records: list[Record
 
 
 def test_best_measured_number_is_bold_beside_the_papers_own_bold(sample_records: list[Record]) -> None:
-    table = segmentation_table(sample_records)
+    table = published_table("segmentation", sample_records)
     bold = {row.facts["method"] for row in table.rows if measured(table, row).bold}
     assert bold == {"tespec"}
     (paper,) = cells(
@@ -47,13 +47,13 @@ def test_best_measured_number_is_bold_beside_the_papers_own_bold(sample_records:
 
 
 def test_a_single_measured_row_is_no_best(record: Make) -> None:
-    table = segmentation_table([record()])
+    table = published_table("segmentation", [record()])
     assert not measured(table, row_of(table, "scratch")).bold
 
 
 def test_methods_without_published_rows_get_their_own(sample_records: list[Record], record: Make) -> None:
     grouped = record("mine", method={"title": "My method", "group": "Plug-ins", "backbone": "ResNet50"})
-    table = segmentation_table([*sample_records, grouped])
+    table = published_table("segmentation", [*sample_records, grouped])
     own = {group.heading: [row.cells[0].text for row in group.rows] for group in table.groups[5:]}
     assert own == {"Plug-ins": ["My method"], "Methods added here": ["My method", "TESPEC"]}
 
@@ -61,19 +61,19 @@ def test_methods_without_published_rows_get_their_own(sample_records: list[Recor
 def test_a_record_matches_by_memory_backbone_and_test_time_augmentation(record: Make) -> None:
     facts = {"title": "ECDDP", "backbone": "Swin-T/7"}
     plain = record("ecddp", "feedforward", method=facts)
-    table = segmentation_table([plain])
+    table = published_table("segmentation", [plain])
     assert measured(table, row_of(table, "ecddp", "feedforward", "‡")).value == 40.0
     augmented = record("ecddp", "feedforward", method=facts | {"test_time_augmentation": True})
-    table = segmentation_table([augmented])
+    table = published_table("segmentation", [augmented])
     assert measured(table, row_of(table, "ecddp", "feedforward", "†")).value == 40.0
     other = record("ecddp", "recurrent", method=facts | {"backbone": "ResNet50"})
-    table = segmentation_table([other])
+    table = published_table("segmentation", [other])
     assert measured(table, row_of(table, "ecddp", backbone="ResNet50")).value == 40.0
     assert measured(table, row_of(table, "ecddp")).value is None
 
 
 def test_sample_numbers_have_no_difference_and_say_what_they_are(sample_records: list[Record]) -> None:
-    table = segmentation_table(sample_records)
+    table = published_table("segmentation", sample_records)
     assert not any(column.facts.get("source") == "difference" for column in table.columns)
     assert any("measured: sample world, profile sample" in column.headers for column in table.columns)
     assert any("no measurement of DDD17" in note for note in table.notes)
@@ -81,7 +81,7 @@ def test_sample_numbers_have_no_difference_and_say_what_they_are(sample_records:
 
 
 def test_real_numbers_have_their_difference_from_the_papers(record: Make) -> None:
-    table = segmentation_table([record(data="ddd17", profile="paper", miou=56.0, config={})])
+    table = published_table("segmentation", [record(data="ddd17", profile="paper", miou=56.0, config={})])
     (cell,) = cells(table, row_of(table, "scratch"), source="difference", metric="miou")
     assert cell.text == "+0.189"
     assert not any("sample" in note for note in table.notes)
@@ -90,7 +90,7 @@ def test_real_numbers_have_their_difference_from_the_papers(record: Make) -> Non
 def test_each_basis_has_columns_of_its_own(record: Make) -> None:
     longer = dict(record()["config"]) | {"optimisation": {"steps": 300}}
     real = {"data": "ddd17", "profile": "paper"}
-    table = segmentation_table([record(), record(seed=1, config=longer), record(miou=55.0, **real)])
+    table = published_table("segmentation", [record(), record(seed=1, config=longer), record(miou=55.0, **real)])
     headings = list(dict.fromkeys(column.headers[1] for column in table.columns if len(column.headers) == 3))
     assert headings == [
         "paper",
@@ -108,14 +108,14 @@ def test_a_method_with_two_backbones_has_two_rows(record: Make) -> None:
         record("mine", miou=miou, method={"title": "My method", "backbone": backbone})
         for backbone, miou in (("ResNet50", 40.0), ("Swin-T/7", 50.0))
     ]
-    table = segmentation_table(made)
+    table = published_table("segmentation", made)
     found = {row.facts["backbone"]: measured(table, row).text for row in table.groups[-1].rows}
     assert found == {"ResNet50": "40.000", "Swin-T/7": "50.000"}
 
 
 def test_a_method_that_names_no_backbone_has_its_row(record: Make) -> None:
     facts = {"title": "My method", "group": None, "backbone": None, "pretraining_data": None}
-    table = segmentation_table([record("mine", method=facts)])
+    table = published_table("segmentation", [record("mine", method=facts)])
     (row,) = table.groups[-1].rows
     assert [cell.text for cell in row.cells[:4]] == ["My method", "-", "Yes", "-"]
     assert measured(table, row).text == "40.000"
@@ -124,7 +124,7 @@ def test_a_method_that_names_no_backbone_has_its_row(record: Make) -> None:
 def test_seeds_from_different_weights_say_so(record: Make) -> None:
     def notes(*hashes: str) -> str:
         records = [record("tespec", seed=seed, weights={"sha256": sha256}) for seed, sha256 in enumerate(hashes)]
-        return " ".join(segmentation_table(records).notes)
+        return " ".join(published_table("segmentation", records).notes)
 
     assert "the seeds of TESPEC, recurrent start from different weights" in notes("aa", "bb")
     assert "different weights" not in notes("aa", "aa")
@@ -133,16 +133,16 @@ def test_seeds_from_different_weights_say_so(record: Make) -> None:
 def test_a_record_left_out_for_a_newer_one_is_named(record: Make) -> None:
     old, new = (record(weights={"sha256": sha256}) for sha256 in ("aa", "bb"))
     old["written"] = "2000-01-01T00:00:00+00:00"
-    assert any(old["name"] in note for note in segmentation_table([old, new]).notes)
+    assert any(old["name"] in note for note in published_table("segmentation", [old, new]).notes)
 
 
 @pytest.mark.parametrize("change", [{"kind": "pretraining"}, {"task": "gen1"}])
 def test_records_of_other_kinds_stay_out(record: Make, change: dict[str, Any]) -> None:
-    assert segmentation_table([record(**change)]) == segmentation_table([])
+    assert published_table("segmentation", [record(**change)]) == published_table("segmentation", [])
 
 
 def test_choice_of_columns(sample_records: list[Record]) -> None:
-    assert segmentation_table(sample_records, "paper") == segmentation_table([])
-    table = segmentation_table(sample_records, "measured")
+    assert published_table("segmentation", sample_records, "paper") == published_table("segmentation", [])
+    table = published_table("segmentation", sample_records, "measured")
     assert [row.facts["method"] for row in table.rows] == ["scratch", "tespec", "mine", "tespec"]
     assert {column.facts.get("source", "measured") for column in table.columns} == {"measured"}

@@ -1,4 +1,4 @@
-"""The comparison table of semantic segmentation."""
+"""The paper's three comparison tables, with what was measured beside them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from tespec.comparison.references import read_reference
 from tespec.comparison.side_by_side import side_by_side
 from tespec.comparison.table import Table
 
-FRAMES = (("moving", "miou"), ("standing", "miou"))
+# Metric that is shown apart for frames of a moving and of a standing camera, by table.
+APART = {"detection": "map", "segmentation": "miou", "depth": "abs"}
+TABLES = tuple(APART)
 
 
-def segmentation_table(records: Sequence[Record], columns: str = "both") -> Table:
-    """The paper's segmentation table with what was measured beside it.
+def published_table(name: str, records: Sequence[Record], columns: str = "both") -> Table:
+    """One of the paper's tables with what was measured beside it.
 
     Args:
+        name: one of `TABLES`.
         records: any records; those that are no evaluation of a task of the table are left out.
         columns: "both", "paper" or "measured".
     """
-    reference = read_reference("segmentation")
+    reference = read_reference(name)
     tasks = {task.name for task in reference.tasks}
     measured = [record for record in records if record["kind"] == "evaluation" and record["task"] in tasks]
-    return side_by_side(reference, bases(measured), FRAMES, columns)
+    frames = tuple((group, APART[name]) for group in ("moving", "standing"))
+    return side_by_side(reference, bases(measured), frames, columns)
