@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,8 +83,14 @@ def positive(text: str) -> int:
 def main() -> int:
     """Run what the command line says; returns the exit code."""
     options = parse()
-    commands = {"check": check, "prepare": prepare, "preview": preview, "stats": stats, "extract": unpack}
-    commands["download-guide"] = guide
+    commands: dict[str, Callable[[argparse.Namespace], int]] = {
+        "check": check,
+        "prepare": prepare,
+        "preview": preview,
+        "stats": stats,
+        "download-guide": guide,
+        "extract": unpack,
+    }
     return commands[options.command](options)
 
 

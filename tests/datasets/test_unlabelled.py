@@ -210,7 +210,7 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
 def test_a_packed_store_stands_for_what_it_was_made_from(tiny_world, tmp_path):
     root = tmp_path / "1mpx"
     shutil.copytree(tiny_world / "1mpx", root)
-    before = divide(root, 50, WHOLE)
+    before = divide(tiny_world / "1mpx", 50, WHOLE)
     for path in root.glob("train/*_td.dat"):
         pack(open_events(path), path.with_name(path.name + ".store"), path)
         path.unlink()

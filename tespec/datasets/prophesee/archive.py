@@ -122,7 +122,7 @@ class ArchiveSource:
             raise UserError(self.path, "its histograms cannot be downsampled", "set downsample.factor=1")
         ends = self.windows()[:, 1]
         places = np.searchsorted(ends, windows[:, 1])
-        if len(places) and (places[-1] >= len(ends) or (ends[places] != windows[:, 1]).any()):
+        if (places >= len(ends)).any() or (ends[places] != windows[:, 1]).any():
             raise UserError(self.path, "has no histogram of one of the windows", "give the raw recordings")
         with reading(self.file, "a histogram"):
             stored = open_file(self.file)["data"]
