@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -110,13 +110,23 @@ class LabelledDataset(ABC):
             UserError: its files cannot be read or do not fit each other.
         """
 
-    def recordings(self, split: str) -> list[LabelledRecording]:
+    def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
         """All recordings of a split.
+
+        Args:
+            split: "train", "val" or "test".
+            opened: called with the recordings that are open and all there are; the first opening reads their times.
 
         Raises:
             UserError: see `files` and `open`.
         """
-        return [self.open(files) for files in self.files(split)]
+        found = []
+        every = self.files(split)
+        for files in every:
+            found.append(self.open(files))
+            if opened is not None:
+                opened(len(found), len(every))
+        return found
 
     def describe(self) -> dict[str, str]:
         """The protocol in words: what is read, and which of the published ways is followed."""

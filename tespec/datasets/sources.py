@@ -16,6 +16,8 @@ from tespec.errors import UserError
 from tespec.events import EventStream, open_events
 from tespec.events.provenance import files_of, sample, size_of
 from tespec.events.readers.ddd17 import EVENTS
+from tespec.events.readers.hdf5 import SUFFIXES, open_file, reading
+from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, header_of
 from tespec.events.windows import window_histograms
@@ -114,6 +116,16 @@ def store_of(path: Path) -> Path:
 def is_there(path: Path) -> bool:
     """Whether a recording, or its packed store, exists."""
     return path.exists() or (store_of(path) / HEADER).is_file()
+
+
+def names_size(path: Path) -> bool:
+    """Whether a Prophesee recording, or the packed store in its place, says how large its sensor is."""
+    if (store_of(path) / HEADER).is_file():
+        return True
+    if path.suffix in SUFFIXES:
+        with reading(path, "the sensor's size"):
+            return "events/height" in open_file(path)
+    return sensor_size(read_header(path)) is not None
 
 
 @lru_cache(maxsize=OPEN_RECORDINGS)

@@ -49,7 +49,11 @@ class LabelledTask(ABC):
     def __init__(self, settings: Finetuning, root: Path) -> None:
         self.settings = settings
         self.dataset = open_dataset(settings, root)
-        self.train, self.test = self.dataset.recordings("train"), self.dataset.recordings("test")
+        self.train, self.test = self._opened("train"), self._opened("test")
+
+    def _opened(self, split: str) -> list[LabelledRecording]:
+        with progress(f"opening the {split} recordings", "recordings") as advance:
+            return self.dataset.recordings(split, lambda done, total: advance(done, total, ""))
 
     @property
     def splits(self) -> tuple[list[LabelledRecording], list[LabelledRecording]]:

@@ -1,6 +1,7 @@
 import json
 import shutil
 
+import h5py
 import numpy as np
 import pytest
 from prophesee_files import boxes, frames_at, opened, write_recording
@@ -191,3 +192,12 @@ def test_recordings_named_in_the_settings_alone_are_used(root):
     with pytest.raises(UserError, match=r"a_td\.dat: recording of the test split is missing"):
         opened(root, "gen1", *changes).recordings("test")
     assert [recording.name for recording in opened(root, "gen1", *changes).recordings("train")] == ["b"]
+
+
+def test_intermediate_files_without_a_size_have_the_official_one(root):
+    rvt_files(root, "_td.dat.h5")
+    for path in root.glob("*/*.h5"):
+        with h5py.File(path, "a") as file:
+            del file["events/height"], file["events/width"]
+    (recording,) = opened(root).recordings("test")
+    assert (recording.region.height, recording.region.width) == (240, 304)

@@ -24,7 +24,7 @@ from tespec.datasets.prophesee.boxes import (
 )
 from tespec.datasets.prophesee.layout import ARCHIVE, BOXES, find_recordings, find_root, labels_without_events
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource
+from tespec.datasets.sources import EventSource, names_size
 from tespec.errors import UserError
 from tespec.events.readers.sensor import described_size
 
@@ -126,15 +126,8 @@ class PropheseeDataset(LabelledDataset):
             raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
         height, width = described_size(path, self.sensor)
         # A header's size wins over the dataset's, which older files without one need.
-        source = EventSource(path) if self._names_size(path) else EventSource(path, height, width)
+        source = EventSource(path) if names_size(path) else EventSource(path, height, width)
         return RecordingFiles(name, split, source, (boxes, *speed))
-
-    @staticmethod
-    def _names_size(path: Path) -> bool:
-        try:
-            return EventSource(path).stream.height > 0
-        except UserError:
-            return False
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording with its boxes."""

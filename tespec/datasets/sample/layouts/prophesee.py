@@ -56,15 +56,16 @@ def old_boxes(root: Path) -> None:
         np.save(path, boxes)
 
 
-def rvt_files(root: Path, ending: str) -> None:
-    """RVT's intermediate HDF5 files."""
+def rvt_files(root: Path, ending: str, sized: bool = True) -> None:
+    """RVT's intermediate HDF5 files, which need not name the sensor's size."""
     for folder, name in _recordings(root):
         stream = open_events(folder / f"{name}_td.dat")
         x, y, t, p = _events(folder, name)
         with h5py.File(folder / f"{name}{ending}", "w") as file:
             for column, values in (("x", x), ("y", y), ("t", t), ("p", p.astype("i1"))):
                 file.create_dataset(f"events/{column}", data=values, chunks=True, track_times=False, **BLOSC)
-            file["events/height"], file["events/width"] = np.int64(stream.height), np.int64(stream.width)
+            if sized:
+                file["events/height"], file["events/width"] = np.int64(stream.height), np.int64(stream.width)
         (folder / f"{name}_td.dat").unlink()
 
 
@@ -182,6 +183,7 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "old-boxes": old_boxes,
     "rvt-h5": partial(rvt_files, ending="_td.h5"),
     "rvt-dat-h5": partial(rvt_files, ending="_td.dat.h5"),
+    "rvt-h5-no-size": partial(rvt_files, ending="_td.h5", sized=False),
     "nested": nested,
 }
 GEN1_LAYOUTS: dict[str, Callable[[Path], None]] = {
