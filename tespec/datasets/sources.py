@@ -124,7 +124,7 @@ def names_size(path: Path) -> bool:
         return True
     if path.suffix in SUFFIXES:
         with reading(path, "the sensor's size"):
-            return "events/height" in open_file(path)
+            return all(f"events/{side}" in open_file(path) for side in ("height", "width"))
     return sensor_size(read_header(path)) is not None
 
 

@@ -11,6 +11,7 @@ import h5py
 import hdf5plugin  # noqa: F401  # registers the filters that twins are compressed with
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,15 @@ def first_with(value: Any) -> Callable[[npt.NDArray[Any]], npt.NDArray[Any]]:
         return changed
 
     return change
+
+
+def negative_for_0(polarities: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
+    """Polarities 0 and 1 coded as -1 and 1."""
+    return 2 * polarities.astype(np.int8) - 1
+
+
+def with_colours(mask: Image.Image) -> Image.Image:
+    """The mask with a palette, as label tools save it: pixels keep their classes, viewers show colours."""
+    coloured = mask.copy()
+    coloured.putpalette(np.random.default_rng(0).integers(0, 256, 3 * 256).tolist())
+    return coloured

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tespec.errors import UserError
+
 NANOSECONDS = 1000  # per microsecond
+LARGEST_BYTE = 255
 
 
 def _recordings(root: Path) -> list[Path]:
@@ -36,9 +39,17 @@ def microseconds(root: Path) -> None:
 
 
 def bytes_of_coordinates(root: Path) -> None:
-    """Coordinates of one byte, where the sensor is small enough."""
+    """Coordinates of one byte.
+
+    Raises:
+        UserError: the sensor is wider than that.
+    """
     for folder in _recordings(root):
-        np.fromfile(folder / "events.dat.xyp", "<i2").astype("u1").tofile(folder / "events.dat.xyp")
+        path = folder / "events.dat.xyp"
+        values = np.fromfile(path, "<i2")
+        if values.max() > LARGEST_BYTE:
+            raise UserError(path, f"holds {values.max()}, more than a byte does", "choose another layout")
+        values.astype("u1").tofile(path)
 
 
 def outer(root: Path) -> None:

@@ -10,7 +10,7 @@ CLASSES = ("11classes", "19classes")
 
 
 def _sequences(root: Path) -> list[Path]:
-    return sorted(path.parent for path in root.glob("*/*/semantic"))
+    return sorted(path.parents[2] for path in root.glob("**/events/left/events.h5"))
 
 
 def ess_readme(root: Path) -> None:
@@ -44,6 +44,12 @@ def flat(root: Path) -> None:
         shutil.move(folder, root / folder.name)
 
 
+def flat_archive(root: Path) -> None:
+    """Sequences directly in the folder, each with its labels as their archive unpacks."""
+    archive(root)
+    flat(root)
+
+
 def _into_data(folder: Path) -> None:
     masks = sorted(folder.glob("*.png"))
     (folder / "data").mkdir()
@@ -57,4 +63,5 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "ess": ess,
     "archive": archive,
     "flat": flat,
+    "flat-archive": flat_archive,
 }
