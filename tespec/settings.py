@@ -71,6 +71,7 @@ class Finetuning:
     random_share: float
     labels_per_chunk: int | None
     evaluation_lanes: int
+    test_time_augmentation: str
     peak_lr_after: dict[str, float]
     arch: str
     profile: str

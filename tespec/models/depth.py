@@ -105,6 +105,10 @@ class DepthModel(nn.Module):
         depth = self._metres(self._normalised([feature.flatten(0, 1) for feature in features], size))
         return depth.unflatten(0, histograms.shape[:2]), state
 
+    def advance(self, histograms: Tensor, state: BackboneState | None = None) -> BackboneState | None:
+        """The state after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
+        return self.backbone(histograms, state)[1]
+
     def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[Tensor, BackboneState | None]:
         """Depth (B, H, W) in m of one segment (B, 2 * bins, H, W), and the state."""
         depth, state = self.predict(histogram.unsqueeze(1), state)

@@ -157,6 +157,10 @@ class DetectionModel(nn.Module):
             chosen = pick(features, label_place)
         return self._boxes(chosen, histograms.shape[-2], histograms.shape[-1]), state
 
+    def advance(self, histograms: Tensor, state: BackboneState | None = None) -> BackboneState | None:
+        """The state after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
+        return self.backbone(histograms, state)[1]
+
     def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[list[Boxes], BackboneState | None]:
         """Boxes of one segment (B, 2 * bins, H, W) of each lane, and the state."""
         return self.predict(histogram.unsqueeze(1), state)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tespec.compat  # noqa: F401  # before mmseg
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
@@ -62,7 +63,7 @@ class SegmentationModel(nn.Module):
         """
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         labels = batch["labels"]
-        logits = self._logits(pick(features, batch["label_place"]), labels.shape[-2:])
+        logits = self.logits(pick(features, batch["label_place"]), self.backbone.img_size, labels.shape[-2:])
         ce = cross_entropy(logits, labels.long(), ignore_index=IGNORE, reduction="sum")
         ce = ce / (labels != IGNORE).sum().clamp(min=1)  # a step without a labelled pixel costs nothing
         dice = dice_loss(logits, labels)
@@ -83,16 +84,28 @@ class SegmentationModel(nn.Module):
         """
         features, state = self.backbone(histograms, state)
         if label_place is not None:
-            return self._logits(pick(features, label_place), histograms.shape[-2:]), state
-        logits = self._logits([feature.flatten(0, 1) for feature in features], histograms.shape[-2:])
+            return self.logits(pick(features, label_place), self.backbone.img_size, histograms.shape[-2:]), state
+        every = [feature.flatten(0, 1) for feature in features]
+        logits = self.logits(every, self.backbone.img_size, histograms.shape[-2:])
         return logits.unflatten(0, histograms.shape[:2]), state
+
+    def advance(self, histograms: Tensor, state: BackboneState | None = None) -> BackboneState | None:
+        """The state after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
+        return self.backbone(histograms, state)[1]
 
     def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[Tensor, BackboneState | None]:
         """Logits (B, classes, H, W) of one segment (B, 2 * bins, H, W), and the state."""
         logits, state = self.predict(histogram.unsqueeze(1), state)
         return logits.squeeze(1), state
 
-    def _logits(self, features: list[Tensor], size: torch.Size) -> Tensor:
+    def logits(self, features: list[Tensor], img_size: tuple[int, int], size: Sequence[int]) -> Tensor:
+        """Logits (L, classes, H, W) of features (L, C, h, w).
+
+        Args:
+            features: of the four stages.
+            img_size: (H, W) in px of the padded input they were made from.
+            size: (H, W) in px of the input without its padding.
+        """
         logits = self.head(features)
-        logits = interpolate(logits, size=self.backbone.img_size, mode="bilinear", align_corners=False)
+        logits = interpolate(logits, size=img_size, mode="bilinear", align_corners=False)
         return crop(logits, (size[0], size[1]))

@@ -18,6 +18,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.datasets.windows import WindowRule
 from tespec.discovery import find_registered
+from tespec.errors import UserError
 from tespec.models import EventSwin
 from tespec.models.padding import padded_size
 from tespec.models.state import reset
@@ -45,11 +46,19 @@ class LabelledTask(ABC):
     """
 
     collate: ClassVar[Collate]
+    test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
 
     def __init__(self, settings: Finetuning, root: Path) -> None:
         self.settings = settings
+        self._check_augmentation()
         self.dataset = open_dataset(settings, root)
         self.train, self.test = self._opened("train"), self._opened("test")
+
+    def _check_augmentation(self) -> None:
+        name, known = self.settings.test_time_augmentation, type(self).test_time_augmentations
+        if name not in known:
+            what = f"{name!r} does not go with {self.settings.kind}"
+            raise UserError("test_time_augmentation", what, f"choose from {', '.join(known)}")
 
     def _opened(self, split: str) -> list[LabelledRecording]:
         with progress(f"opening the {split} recordings", "recordings") as advance:
@@ -65,16 +74,18 @@ class LabelledTask(ABC):
         """(H, W) of the histograms in px."""
         return self.train[0].region.height, self.train[0].region.width
 
-    def backbone(self) -> EventSwin:
-        """A fresh backbone."""
-        settings = self.settings
-        return EventSwin(
-            arch=settings.width, recurrent=settings.recurrent, bins=settings.bins, img_size=padded_size(*self.size)
-        )
-
-    @abstractmethod
     def model(self) -> Any:
-        """A fresh backbone with a fresh head."""
+        """A fresh backbone with a fresh head, for histograms of `size`."""
+        return type(self).network(self.settings, fresh_backbone(self.settings, self.size))
+
+    @classmethod
+    @abstractmethod
+    def network(cls, settings: Finetuning, backbone: EventSwin) -> Any:
+        """`backbone` with a fresh head; needs no data.
+
+        Raises:
+            UserError: settings of the head that do not go together.
+        """
 
     def steps(self, seed: int) -> Steps:
         """Batches of the training by step."""
@@ -100,7 +111,7 @@ class LabelledTask(ABC):
             "train": named(self.train),
             "test": named(self.test),
             **self.dataset.describe(),
-            "scored": "every test label once; no test-time augmentation",
+            "scored": f"every test label once; test-time augmentation: {self.settings.test_time_augmentation}",
             "histograms": f"{self.settings.bins} bins, rule {self.settings.rule}",
             "scores": self.scorer().definition(),
         }
@@ -112,6 +123,10 @@ class LabelledTask(ABC):
     @abstractmethod
     def read(self, predictions: Any) -> Sequence[Any]:
         """What a model predicts for labelled segments, as the scorer wants it for each."""
+
+    def player(self, model: Any) -> Any:
+        """What is asked for predictions of the test recordings: the model, or its test-time augmentation."""
+        return model
 
     def score(self, scorer: Any, predicted: Any, recording: LabelledRecording, label: int) -> None:
         """Tell the scorer of one prediction."""
@@ -128,7 +143,7 @@ class LabelledTask(ABC):
         scorer, state, done = self.scorer(), None, 0
         total = sum(len(recording.labelled) for recording in self.test)
         lanes = settings.evaluation_lanes if settings.recurrent else settings.batch_size
-        model.eval()
+        player = self.player(model.eval())
         with progress("evaluation", "labels") as advance:
             for batch in evaluation_batches(
                 self.test, lanes, settings.segments, settings.bins, settings.rule, stateful=settings.recurrent
@@ -136,10 +151,10 @@ class LabelledTask(ABC):
                 state = reset(state, batch.fresh.to(device))
                 histograms = batch.histograms.to(device)
                 if not batch.frames:
-                    _, state = model.backbone(histograms, state)
+                    state = player.advance(histograms, state)
                     continue
                 place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames], device=device)
-                predictions, state = model.predict(histograms, state, place)
+                predictions, state = player.predict(histograms, state, place)
                 for frame, predicted in zip(batch.frames, self.read(predictions), strict=True):
                     self.score(scorer, predicted, self.test[frame.recording], frame.label)
                 done += len(batch.frames)
@@ -153,6 +168,11 @@ class LabelledTask(ABC):
             definition=scorer.definition(),
             seconds=time.monotonic() - began,
         )
+
+
+def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> EventSwin:
+    """The backbone that the settings name, for histograms of `size` (H, W) in px."""
+    return EventSwin(arch=settings.width, recurrent=settings.recurrent, bins=settings.bins, img_size=padded_size(*size))
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:

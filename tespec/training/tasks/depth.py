@@ -14,7 +14,7 @@ from torch import Tensor
 from tespec.datasets.collate import stack_depths
 from tespec.errors import UserError
 from tespec.evaluation.depth import DepthScorer
-from tespec.models import DepthModel
+from tespec.models import DepthModel, EventSwin
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
 from tespec.training.labelled import LabelledTask
@@ -53,19 +53,17 @@ class DepthTask(LabelledTask):
     collate = stack_depths
 
     def __init__(self, settings: Finetuning, root: Path) -> None:
-        self._head = build(DepthHead, settings.head, "head")
-        if not self._head.min_depth < self._head.max_depth:
-            what = f"{self._head.min_depth:g} m is not below head.max_depth, {self._head.max_depth:g} m"
-            raise UserError("head.min_depth", what, "give a range of depths")
+        self._head = head_of(settings)
         if settings.augmentation.zoom:
             raise UserError("augmentation.zoom", "zooming does not go with depth", "set it to 0")
         super().__init__(settings, root)
 
-    def model(self) -> DepthModel:
-        """A fresh backbone with a fresh MiDaS head."""
-        head = self._head
+    @classmethod
+    def network(cls, settings: Finetuning, backbone: EventSwin) -> DepthModel:
+        """`backbone` with a fresh MiDaS head."""
+        head = head_of(settings)
         return DepthModel(
-            self.backbone(),
+            backbone,
             features=head.channels,
             min_depth=head.min_depth,
             max_depth=head.max_depth,
@@ -94,3 +92,16 @@ class DepthTask(LabelledTask):
         if not np.isfinite(depths).all():
             raise UserError("the trained model", "predicts depths that are no numbers", "lower optimisation.peak_lr")
         return list(depths)
+
+
+def head_of(settings: Finetuning) -> DepthHead:
+    """Settings of the head.
+
+    Raises:
+        UserError: they do not go together.
+    """
+    head = build(DepthHead, settings.head, "head")
+    if not head.min_depth < head.max_depth:
+        what = f"{head.min_depth:g} m is not below head.max_depth, {head.max_depth:g} m"
+        raise UserError("head.min_depth", what, "give a range of depths")
+    return head

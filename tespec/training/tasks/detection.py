@@ -17,7 +17,7 @@ from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.errors import UserError
 from tespec.evaluation.detection import DetectionScorer
 from tespec.evaluation.filters import BoxFilter
-from tespec.models import DetectionModel
+from tespec.models import DetectionModel, EventSwin
 from tespec.models.detection import SCORES
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
@@ -55,17 +55,16 @@ class DetectionTask(LabelledTask):
     collate = join_boxes
 
     def __init__(self, settings: Finetuning, root: Path) -> None:
-        self._head = build(DetectionHead, settings.head, "head")
-        if self._head.score not in SCORES:
-            raise UserError("head.score", f"unknown value {self._head.score!r}", f"choose from {', '.join(SCORES)}")
+        self._head = head_of(settings)
         super().__init__(settings, root)
 
-    def model(self) -> DetectionModel:
-        """A fresh backbone with fresh neck and head."""
-        head = self._head
+    @classmethod
+    def network(cls, settings: Finetuning, backbone: EventSwin) -> DetectionModel:
+        """`backbone` with fresh neck and head."""
+        head = head_of(settings)
         return DetectionModel(
-            self.backbone(),
-            len(self.settings.classes),
+            backbone,
+            len(settings.classes),
             head.channels,
             head.neck_blocks,
             head.score,
@@ -103,3 +102,15 @@ class DetectionTask(LabelledTask):
     def of_classes(self, overall: Any) -> dict[str, float]:
         """AP of each class that has ground truth."""
         return dict(overall.classes)
+
+
+def head_of(settings: Finetuning) -> DetectionHead:
+    """Settings of neck, head and score.
+
+    Raises:
+        UserError: an unknown score.
+    """
+    head = build(DetectionHead, settings.head, "head")
+    if head.score not in SCORES:
+        raise UserError("head.score", f"unknown value {head.score!r}", f"choose from {', '.join(SCORES)}")
+    return head

@@ -15,7 +15,8 @@ from torch import Tensor
 from tespec.datasets.collate import stack_masks
 from tespec.errors import UserError
 from tespec.evaluation.segmentation import SegmentationScorer
-from tespec.models import SegmentationModel
+from tespec.models import EventSwin, SegmentationModel
+from tespec.models.variants import VIEWS, Variants
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
 from tespec.training.labelled import LabelledTask
@@ -35,17 +36,24 @@ class SegmentationTask(LabelledTask):
     """A data set with masks; see `LabelledTask`."""
 
     collate = stack_masks
+    test_time_augmentations = tuple(VIEWS)
 
     def __init__(self, settings: Finetuning, root: Path) -> None:
-        self._head = build(SegmentationHead, settings.head, "head")
         labels = settings.batch_size * min(settings.labels_per_chunk or settings.segments, settings.segments)
         if labels < 2:
             raise UserError("batch_size", "a step has a single label, and batch normalisation needs two", "give more")
         super().__init__(settings, root)
 
-    def model(self) -> SegmentationModel:
-        """A fresh backbone with a fresh UperNet."""
-        return SegmentationModel(self.backbone(), len(self.settings.classes), self._head.channels, self._head.dropout)
+    @classmethod
+    def network(cls, settings: Finetuning, backbone: EventSwin) -> SegmentationModel:
+        """`backbone` with a fresh UperNet."""
+        head = build(SegmentationHead, settings.head, "head")
+        return SegmentationModel(backbone, len(settings.classes), head.channels, head.dropout)
+
+    def player(self, model: SegmentationModel) -> SegmentationModel | Variants:
+        """The model, or its test-time augmentation."""
+        views = VIEWS[self.settings.test_time_augmentation]
+        return model if views is None else Variants(model, views, self.size)
 
     def small_labels(self, count: int) -> dict[str, Tensor]:
         """Masks of the first class."""

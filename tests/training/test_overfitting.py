@@ -1,0 +1,55 @@
+"""Every task learns one short recording by heart: data, model, loss and score belong together."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tespec.datasets.sample import make_world
+from tespec.training.data import Data, settings_of
+from tespec.training.hooks import CurveHook
+from tespec.training.loop import Loop
+from tespec.training.tasks import build_task
+
+COMMON = [
+    "augmentation.flip=0.0",
+    "random_share=0.0",
+    "labels_per_chunk=null",
+    "batch_size=1",
+    "optimisation.peak_lr=2.0e-3",
+    "optimisation.warmup_steps=30",
+]
+# Windows of the recording, settings of its task, and the score that has to be reached.
+MASKS = ["head.channels=96", "head.dropout=0.0", "optimisation.steps=600"]
+CASES = {
+    "ddd17": (3, MASKS, "miou", 90.0),
+    "dsec": (3, MASKS, "miou", 90.0),
+    "gen1": (20, ["optimisation.steps=250"], "ap50", 90.0),
+    "1mpx": (20, ["optimisation.steps=250"], "ap50", 90.0),
+    "mvsec": (4, ["optimisation.steps=300"], "delta_1", 0.9),
+}
+
+
+@pytest.fixture(scope="module")
+def detailed_world(tmp_path_factory):
+    """Masks of the tiny world are too coarse for networks whose finest features are at 1/4 of the image."""
+    return make_world("small", root=tmp_path_factory.mktemp("worlds"), processes=2, datasets=("ddd17", "dsec"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", CASES)
+def test_one_short_recording_is_learned_by_heart(request, task):
+    windows, changes, metric, wanted = CASES[task]
+    world = request.getfixturevalue("detailed_world" if changes is MASKS else "tiny_world")
+    data = Data(world / task, "sample")
+    settings = settings_of(data, task, "recurrent", None, [*COMMON, f"segments={windows}", *changes])
+    built = build_task(settings, data.root)
+    recording = built.train[0].part(0, windows)
+    built.train = built.test = [replace(recording, name="one")]
+    torch.manual_seed(0)
+    model, curve = built.model(), CurveHook(interval=1)
+    loop = Loop(model, built.steps(0), settings.optimisation, seed=0, device=torch.device("cpu"), hooks=[curve])
+    loop.run()
+    losses = [point["loss"] for point in curve.curve]
+    assert losses[0] >= 10 * sum(losses[-10:]) / 10
+    assert built.evaluate(model, torch.device("cpu")).metrics[metric] > wanted
