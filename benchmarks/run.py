@@ -2,6 +2,8 @@
 
 python benchmarks/run.py --method tespec --task ddd17
 python benchmarks/run.py --method scratch --task ddd17 --arch feedforward --data /data/ddd17
+python benchmarks/run.py --method scratch --task ddd17 --predict dir1 --out pictures
+python benchmarks/run.py --model runs/evaluation-.../model.safetensors --predict drive.raw --out pictures
 python benchmarks/run.py --list
 python benchmarks/run.py --describe tespec
 """
@@ -38,9 +40,20 @@ def parse() -> argparse.Namespace:
     what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from")
     what.add_argument("--list", action="store_true", help="list methods and tasks")
     what.add_argument("--describe", metavar="NAME", help="describe a method or a task")
+    drawn = parser.add_argument_group("pictures of predictions")
+    drawn.add_argument("--predict", metavar="RECORDING", help="name in the task's data, or a path; drawn after the run")
+    drawn.add_argument("--model", type=Path, metavar="FILE", help="model.safetensors of a run, in place of a new run")
+    drawn.add_argument("--out", type=Path, metavar="DIR", help="folder for a figure (PNG) and a video (GIF)")
+    drawn.add_argument("--clip", type=float, nargs=2, default=(0.0, 10.0), metavar=("FROM", "TO"),
+                       help="seconds that are drawn (default: 0 10)")  # fmt: skip
+    drawn.add_argument("--min-score", type=float, default=0.3, help="of boxes that are drawn (default: 0.3)")
     add_run_options(parser)
     options = parser.parse_args()
-    if not (options.list or options.describe) and not (options.method and options.task):
+    if bool(options.predict) != bool(options.out):
+        parser.error("--predict RECORDING and --out DIR go together")
+    if options.model and not options.predict:
+        parser.error("--model goes with --predict RECORDING")
+    if not (options.list or options.describe or options.model) and not (options.method and options.task):
         parser.error("--method and --task are needed (--list names them)")
     return options
 
@@ -55,6 +68,8 @@ def main() -> None:
         print_list()
     elif options.describe:
         describe(options.describe)
+    elif options.model:
+        draw_predictions(options, options.model)
     elif options.dry_run:
         dry_run(options)
     else:
@@ -65,14 +80,33 @@ def run_cell(options: argparse.Namespace) -> None:
     """Fine-tune, evaluate, record."""
     from benchmarks.options import setup_of
     from tespec.plugins import find_method
-    from tespec.training.finetune import finetune
+    from tespec.training.finetune import WEIGHTS, finetune
 
     method = find_method(options.method)
     settings, recipe, data = resolve(options)
     if recipe and (method.recipe is None or options.checkpoint):
         raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
     setup = setup_of(options, "run.py")
-    print_result(finetune(options.method, method, settings, data, options.checkpoint, options.seed, setup, recipe))
+    record = finetune(options.method, method, settings, data, options.checkpoint, options.seed, setup, recipe)
+    print_result(record)
+    if options.predict:
+        draw_predictions(options, setup.runs / record["name"] / WEIGHTS, data.root)
+
+
+def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | None = None) -> None:
+    """Draw what a trained model says of a recording."""
+    from tespec.inference.load import load_trained
+    from tespec.inference.predict import Request, predict
+    from tespec.training.data import find_data
+    from tespec.training.device import choose_device
+
+    if not weights.is_file():
+        raise UserError(weights, "the weights of this run are gone", "give --overwrite to train again")
+    if root is None and not Path(options.predict).exists():
+        root = find_data(load_trained(weights).settings.task, options.data).root
+    request = Request(options.predict, options.out, tuple(options.clip), options.min_score)
+    drawn = predict(weights, request, root, choose_device(options.device))
+    print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
 
 
 def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Finetuning, tuple[str, ...], Data]:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tespec.models import EventSwin
+    from torch import nn
 
 __version__ = "0.1.0"
 
 
-def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> EventSwin:
-    """Pre-trained backbone ready for `.step(histogram, state)`; see `tespec.weights.load.load`."""
-    from tespec.weights.load import load as load_weights
+def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> nn.Module:
+    """Pre-trained backbone, or a task's network, ready for `.step(histogram, state)`; see `tespec.inference.load`."""
+    from tespec.inference.load import load as load_network
 
-    return load_weights(path, height=height, width=width)
+    return load_network(path, height=height, width=width)

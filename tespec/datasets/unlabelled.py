@@ -64,7 +64,7 @@ def divide(root: Path, window_ms: float, downsample: Downsample) -> Division:
     train, held_out = _splits(root, paths)
     recordings, clamped = {}, {}
     for path in (*train, *held_out):
-        recordings[path] = _cut(root, path, window_ms, downsample)
+        recordings[path] = cut(root, path, window_ms, downsample)
         if isinstance(recordings[path].source, EventSource) and recordings[path].stream.clamped:
             clamped[path] = recordings[path].stream.clamped
     _check(root, list(recordings.values()), window_ms)
@@ -100,7 +100,12 @@ def _of_name(root: Path, paths: list[Path], name: str) -> Path:
     return found[0]
 
 
-def _cut(root: Path, path: Path, window_ms: float, downsample: Downsample) -> Recording:
+def cut(root: Path, path: Path, window_ms: float, downsample: Downsample) -> Recording:
+    """The recording `path` at or under `root`, in windows side by side of `window_ms`.
+
+    Raises:
+        UserError: it cannot be read, or one of its times is damaged.
+    """
     name = path.name if path == root else path.relative_to(root).as_posix()
     if is_archive(path):
         return _of_archive(name, ArchiveSource(path), window_ms)

@@ -192,7 +192,7 @@ class DetectionModel(nn.Module):
         score = (best if self.score == "class" else product)[places]
         order = score.argsort(descending=True, stable=True)
         columns = (corners[places], label[places], score)
-        return make_boxes(*(column[order].cpu().numpy() for column in columns))
+        return make_boxes(*(column[order].detach().cpu().numpy() for column in columns))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import tespec.compat  # noqa: F401  # before mmseg
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
@@ -94,9 +95,9 @@ class SegmentationModel(nn.Module):
         return self.backbone(histograms, state)[1]
 
     def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[Tensor, BackboneState | None]:
-        """Logits (B, classes, H, W) of one segment (B, 2 * bins, H, W), and the state."""
+        """Class (B, H, W) uint8 of each pixel of one segment (B, 2 * bins, H, W), and the state."""
         logits, state = self.predict(histogram.unsqueeze(1), state)
-        return logits.squeeze(1), state
+        return logits.squeeze(1).argmax(dim=1).to(torch.uint8), state
 
     def logits(self, features: list[Tensor], img_size: tuple[int, int], size: Sequence[int]) -> Tensor:
         """Logits (L, classes, H, W) of features (L, C, h, w).

@@ -90,7 +90,7 @@ def finetune(
     steps = task.steps(seed)
     trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run)
     evaluation = task.evaluate(model, device)
-    write_weights(setup.runs / run / WEIGHTS, model.state_dict(), facts)
+    write_weights(setup.runs / run / WEIGHTS, model.state_dict(), facts | {"sensor": list(task.size)})
     record = new_record(
         kind="evaluation",
         method_name=name,

@@ -120,8 +120,9 @@ class LabelledTask(ABC):
     def scorer(self) -> Any:
         """A scorer that has seen nothing."""
 
+    @staticmethod
     @abstractmethod
-    def read(self, predictions: Any) -> Sequence[Any]:
+    def read(predictions: Any) -> Sequence[Any]:
         """What a model predicts for labelled segments, as the scorer wants it for each."""
 
     def player(self, model: Any) -> Any:

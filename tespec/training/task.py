@@ -48,6 +48,11 @@ class Task(Protocol):
         """Recordings of each split, those trained on first."""
         ...
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W) of the histograms in px."""
+        ...
+
     def model(self) -> Any:
         """A fresh network: an `nn.Module` with `.backbone`, `.loss` and `.predict`."""
         ...

@@ -70,8 +70,11 @@ def test_prediction_equals_its_steps_and_has_the_unpadded_size(recurrent):
     assert logits.shape == (2, 4, CLASSES, HEIGHT, WIDTH)
     state = None
     for t in range(4):
-        of_step, state = model.step(histograms[:, t], state)
-        torch.testing.assert_close(of_step, logits[:, t], rtol=1e-5, atol=1e-5)
+        of_segment, _ = model.predict(histograms[:, t : t + 1], state)
+        torch.testing.assert_close(of_segment[:, 0], logits[:, t], rtol=1e-5, atol=1e-5)
+        mask, state = model.step(histograms[:, t], state)
+        assert mask.dtype == torch.uint8
+        assert torch.equal(mask, of_segment[:, 0].argmax(dim=1))
 
 
 @torch.no_grad()

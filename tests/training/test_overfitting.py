@@ -25,7 +25,7 @@ CASES = {
     "ddd17": (3, MASKS, "miou", 90.0),
     "dsec": (3, MASKS, "miou", 90.0),
     "gen1": (20, ["optimisation.steps=250"], "ap50", 90.0),
-    "1mpx": (20, ["optimisation.steps=250"], "ap50", 90.0),
+    "1mpx": (20, ["optimisation.steps=500"], "ap50", 90.0),
     "mvsec": (4, ["optimisation.steps=300"], "delta_1", 0.9),
 }
 

@@ -10,16 +10,13 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from tespec.boxes import Boxes
-from tespec.datasets.masks import IGNORE
 from tespec.datasets.recording import LabelledRecording
 from tespec.errors import UserError
+from tespec.evaluation.label_pictures import add_legend, draw_label, faded_events
 from tespec.evaluation.pictures import event_image, grey_image
 from tespec.events.intensity import estimate_intensity
 
@@ -27,9 +24,7 @@ BINS = 10
 CANDIDATES = 9  # labels around a place among which the busiest is shown
 SETTLING_US = 3_000_000  # before the moment that is shown, for the intensity image to settle
 GREY_RANGE = 2.5  # standard deviations shown between black and white
-OPACITY = 0.55  # of labels over events
 LONGEST_NAME = 26  # letters
-NEAR, FAR = 2.0, 80.0  # m, the ends of the colours of depth
 COLUMNS = ("events of the window", "histogram, all bins", "intensity, Eq. 7", "labels over the events")
 
 
@@ -123,8 +118,7 @@ def draw(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
             for axis, column in zip(cells, COLUMNS, strict=True):
                 axis.set_title(column, fontsize=11)
     if classes:
-        patches = [Patch(color=_colour(number), label=name) for number, name in enumerate(classes)]
-        figure.legend(handles=patches, loc="outside lower center", ncols=min(len(classes), 10), fontsize=9)
+        add_legend(figure, classes)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     figure.savefig(unfinished, dpi=80, format="png", metadata={"Software": None})
@@ -138,42 +132,10 @@ def _draw_row(cells: NDArray[np.object_], shown: Moment) -> None:
         event_image(shown.histogram),
         matplotlib.colormaps["inferno"](np.log1p(counts) / max(float(np.log1p(counts.max())), 1.0)),
         grey_image(shown.intensity, spread),
-        _faded(shown.histogram),
+        faded_events(shown.histogram),
     )
     for axis, picture in zip(cells, pictures, strict=True):
         axis.imshow(picture, interpolation="nearest")
         axis.set_xticks([])
         axis.set_yticks([])
-    _draw_label(cells[-1], shown.label)
-
-
-def _faded(histogram: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """(H, W, 3) white with dark grey pixels where there was an event."""
-    picture = np.ones((*histogram.shape[1:], 3), np.float32)
-    picture[histogram.any(axis=0)] = 0.25
-    return picture
-
-
-def _draw_label(axis: Axes, label: Any) -> None:
-    if isinstance(label, Boxes):
-        for (left, top, right, bottom), number in zip(label.corners.tolist(), label.label.tolist(), strict=True):
-            colour = _colour(number)
-            axis.add_patch(
-                Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, color=colour, lw=2)
-            )
-        return
-    if label.dtype == np.uint8:
-        colours = np.array([_colour(number) for number in range(IGNORE + 1)], np.float32)[label]
-        alpha = np.where(label == IGNORE, 0, OPACITY)
-    else:
-        known = np.isfinite(label)
-        depth = np.clip(np.where(known, label, FAR), NEAR, FAR)
-        place = np.log(depth / NEAR) / np.log(FAR / NEAR)
-        colours = matplotlib.colormaps["magma_r"](place)[..., :3].astype(np.float32)
-        alpha = np.where(known, OPACITY, 0)
-    axis.imshow(np.concatenate([colours, alpha[..., None].astype(np.float32)], axis=-1), interpolation="nearest")
-
-
-def _colour(number: int) -> tuple[float, float, float]:
-    red, green, blue, _ = matplotlib.colormaps["tab20"](number % 20)
-    return float(red), float(green), float(blue)
+    draw_label(cells[-1], shown.label)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tespec.discovery import find_registered, import_modules
 from tespec.registry import TASKS
@@ -22,6 +23,15 @@ def build_task(settings: Finetuning, root: Path) -> Task:
     Raises:
         UserError: the data cannot be read.
     """
-    import_tasks()
-    task: Task = find_registered(TASKS, settings.kind, "kind")(settings, root)
+    task: Task = find_task(settings)(settings, root)
     return task
+
+
+def find_task(settings: Finetuning) -> Any:
+    """Class of the task that the settings name.
+
+    Raises:
+        UserError: there is no such kind of task.
+    """
+    import_tasks()
+    return find_registered(TASKS, settings.kind, "kind")

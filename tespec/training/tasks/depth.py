@@ -82,7 +82,8 @@ class DepthTask(LabelledTask):
         """A scorer that has seen nothing."""
         return DepthScorer(self._head.min_depth, self._head.max_depth)
 
-    def read(self, predictions: Tensor) -> Sequence[NDArray[np.float32]]:
+    @staticmethod
+    def read(predictions: Tensor) -> Sequence[NDArray[np.float32]]:
         """Depths (L, H, W) in m, one by one.
 
         Raises:

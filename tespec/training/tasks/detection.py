@@ -90,7 +90,8 @@ class DetectionTask(LabelledTask):
         filters = BoxFilter(head.min_diagonal, head.min_side, round(head.skip_ms * 1000))
         return DetectionScorer(self.settings.classes, filters, described)
 
-    def read(self, predictions: Sequence[Boxes]) -> Sequence[Boxes]:
+    @staticmethod
+    def read(predictions: Sequence[Boxes]) -> Sequence[Boxes]:
         """Boxes of each labelled segment."""
         return predictions
 

@@ -63,7 +63,8 @@ class SegmentationTask(LabelledTask):
         """A scorer that has seen nothing."""
         return SegmentationScorer(self.settings.classes)
 
-    def read(self, predictions: Tensor) -> Sequence[NDArray[np.uint8]]:
+    @staticmethod
+    def read(predictions: Tensor) -> Sequence[NDArray[np.uint8]]:
         """Class of each pixel, from logits (L, classes, H, W)."""
         classes: NDArray[np.uint8] = predictions.argmax(dim=1).to(torch.uint8).cpu().numpy()
         return list(classes)

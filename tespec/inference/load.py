@@ -1,0 +1,94 @@
+"""Loads a trained network, a backbone or one with a task's head, from the weights file that a run wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from tespec.errors import UserError
+from tespec.models import EventSwin
+from tespec.models.padding import padded_size
+from tespec.models.resizing import fit_to
+from tespec.settings import Finetuning
+from tespec.training.labelled import LabelledTask, fresh_backbone
+from tespec.training.tasks import find_task
+from tespec.typed import build
+from tespec.weights.files import read_weights
+from tespec.weights.load import load as load_backbone
+
+SENSOR = "sensor"  # (H, W) in px of the histograms that a network was trained on
+PREFIX = "backbone."
+
+
+def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> EventSwin | nn.Module:
+    """A trained network in evaluation mode, ready for `.step(histogram, state)`.
+
+    Args:
+        path: `backbone.safetensors` of a pre-training, or `model.safetensors` of a fine-tuning.
+        height: rows of the histograms in px that the network will see; default: those of its training.
+        width: columns, likewise.
+
+    Returns:
+        The backbone, whose steps give four features; or a task's network, whose steps give a mask (B, H, W), depths
+        (B, H, W) in m, or `Boxes` of each lane.
+
+    Raises:
+        UserError: unreadable file, or one without a recipe.
+    """
+    path = Path(path)
+    _, recipe = read_weights(path)
+    if "kind" not in recipe:
+        return load_backbone(path, height=height, width=width)
+    rows, columns = sensor_of(path, recipe)
+    model: nn.Module = load_trained(path, (height or rows, width or columns)).model
+    return model
+
+
+class Trained(NamedTuple):
+    """A network in evaluation mode, its task and its settings."""
+
+    model: Any
+    task: type[LabelledTask]
+    settings: Finetuning
+
+
+def load_trained(path: Path, size: tuple[int, int] | None = None) -> Trained:
+    """A task's network for histograms of `size` (H, W) in px, default those of its training.
+
+    Raises:
+        UserError: unreadable file, or one that no fine-tuning of this version wrote.
+    """
+    tensors, recipe = read_weights(path)
+    if "kind" not in recipe:
+        raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
+    trained_on = sensor_of(path, recipe)
+    settings = build(Finetuning, {key: value for key, value in recipe.items() if key != SENSOR}, str(path))
+    task = find_task(settings)
+    model = task.network(settings, fresh_backbone(settings, size or trained_on))
+    of_backbone = {name.removeprefix(PREFIX): each for name, each in tensors.items() if name.startswith(PREFIX)}
+    fitted = fit_to(of_backbone, padded_size(*trained_on), model.backbone.img_size)
+    _load_whole(model, tensors | {PREFIX + name: each for name, each in fitted.items()}, path)
+    return Trained(model.eval(), task, settings)
+
+
+def sensor_of(path: Path, recipe: dict[str, Any]) -> tuple[int, int]:
+    """Size (H, W) in px of the histograms that a network was trained on.
+
+    Raises:
+        UserError: the file does not say.
+    """
+    if SENSOR not in recipe:
+        raise UserError(path, "does not say what size it was trained for", "train it again with this version")
+    rows, columns = recipe[SENSOR]
+    return int(rows), int(columns)
+
+
+def _load_whole(model: nn.Module, tensors: dict[str, Any], path: Path) -> None:
+    wanted = model.state_dict()
+    for name, target in wanted.items():
+        if name not in tensors or tensors[name].shape != target.shape:
+            found = f"is {tuple(tensors[name].shape)}, not {tuple(target.shape)}" if name in tensors else "is missing"
+            raise UserError(path, f"{name} {found}", "give the file as run.py wrote it")
+    model.load_state_dict({name: tensors[name] for name in wanted})
