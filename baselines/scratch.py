@@ -11,7 +11,7 @@ from tespec.registry import METHODS
 from tespec.weights.report import WeightsReport
 
 if TYPE_CHECKING:
-    from tespec.models import EventSwin
+    from tespec.models import Backbone
 
 
 @METHODS.register_module(name="scratch")
@@ -22,7 +22,7 @@ class Scratch(Method):
     group = "No pre-training"
     summary = "Random initialisation; the whole network learns from the task's labels alone."
 
-    def initialise(self, backbone: EventSwin, checkpoint: Path | None, seed: int) -> WeightsReport:
+    def initialise(self, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
         """Leave the backbone as it was built.
 
         Raises:

@@ -48,49 +48,45 @@ def main() -> None:
     if method.recipe is None:
         raise UserError(f"--method {options.method}", "has no pre-training", "choose a method with a recipe")
     if options.dry_run:
-        named = pretraining_settings(method.recipe, options.profile or "paper", options.set)
+        named = pretraining_settings(method.recipe, options.profile or "paper", options.set, method.network)
         with scratch_world(named.dataset) as worlds:
-            dry_run(*resolve(options, method.recipe, worlds), options.device)
+            dry_run(*resolve(options, method.recipe, method.network, worlds), options.device)
         return
-    settings, data = resolve(options, method.recipe)
+    settings, data = resolve(options, method.recipe, method.network)
     result = pretrain(options.method, method, settings, data, options.seed, setup_of(options, "pretrain.py"))
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
-    print(f"weights: {result.weights}\npicture: {result.picture}")
+    print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
 
 
-def resolve(options: argparse.Namespace, recipe: str, worlds: Path | None = None) -> tuple[Pretraining, Data]:
+def resolve(
+    options: argparse.Namespace, recipe: str, network: str, worlds: Path | None = None
+) -> tuple[Pretraining, Data]:
     """Settings of the pre-training, and its data; where the sample world is made in `worlds`."""
     from tespec.config import pretraining_settings
     from tespec.training.data import find_recordings
     from tespec.training.runs import say
 
     # Mistakes in the settings come to light before any data is made.
-    dataset = pretraining_settings(recipe, options.profile or "paper", options.set).dataset
+    dataset = pretraining_settings(recipe, options.profile or "paper", options.set, network).dataset
     data = find_recordings(dataset, options.data, worlds)
     if data.notice:
         say(data.notice)
-    return pretraining_settings(recipe, options.profile or data.profile, options.set), data
+    return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data
 
 
 def dry_run(settings: Pretraining, data: Data, device_name: str | None) -> None:
     """Print the resolved settings and what the run would cost."""
-    import dataclasses
-
     from benchmarks.cost import print_cost
     from tespec.config import as_facts
-    from tespec.datasets.steps import PretrainSteps
-    from tespec.datasets.unlabelled import divide
     from tespec.training.device import choose_device
     from tespec.training.forecast import forecast
-    from tespec.training.pretrain import build_objective
+    from tespec.training.objectives import build_objective
 
     device = choose_device(device_name)
-    division = divide(data.root, settings.window_ms, settings.downsample)
-    small = PretrainSteps(division.train, dataclasses.replace(settings, batch_size=1, segments=1), seed=0)[0]
+    task = build_objective(settings, data.root)
     frames = settings.batch_size * settings.segments
-    cost = forecast(build_objective(settings, division.size), small, settings.optimisation, device, frames)
-    counts = {"recordings": f"{len(division.train)} to train on, {len(division.held_out)} held out"}
-    print_cost(as_facts(settings), counts, data, cost, frames, device)
+    cost = forecast(task.network(), task.small_batch(), settings.optimisation, device, frames)
+    print_cost(as_facts(settings), task.protocol(), data, cost, frames, device)
 
 
 if __name__ == "__main__":

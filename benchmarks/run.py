@@ -112,6 +112,7 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
 def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Finetuning, tuple[str, ...], Data]:
     """Settings of the cell, changes to its pre-training, and its data; where the sample world is made in `worlds`."""
     from tespec.config import finetuning_settings
+    from tespec.plugins import find_method
     from tespec.training.data import find_data, settings_of
     from tespec.training.runs import say
 
@@ -119,11 +120,14 @@ def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Fi
     own = [change for change in options.set if not change.startswith(prefix)]
     recipe = tuple(change.removeprefix(prefix) for change in options.set if change.startswith(prefix))
     # Mistakes in the settings come to light before any data is made.
-    finetuning_settings(options.task, options.arch, options.profile or "paper", own)
+    method = find_method(options.method)
+    method.require(options.method, options.arch)
+    finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
     data = find_data(options.task, options.data, worlds)
     if data.notice:
         say(data.notice)
-    return settings_of(data, options.task, options.arch, options.profile, own), recipe, data
+    settings = settings_of(data, options.task, options.arch, options.profile, own, method.network)
+    return settings, recipe, data
 
 
 def print_list() -> None:

@@ -24,7 +24,12 @@ def names(kind: str) -> list[str]:
 
 
 def finetuning_settings(
-    task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Mapping[str, Any] | None = None
+    task: str,
+    arch: str,
+    profile: str,
+    changes: Sequence[str] = (),
+    of_data: Mapping[str, Any] | None = None,
+    network: str = "swin",
 ) -> Finetuning:
     """Settings of one cell: task config, then the profile's differences, what follows from the data, and changes.
 
@@ -34,6 +39,7 @@ def finetuning_settings(
         profile: name of the profile.
         changes: `KEY=VALUE` of the user.
         of_data: what the data says about itself, see `Description.overrides`.
+        network: kind of network, whose size the profile names.
 
     Raises:
         UserError: there is no such task or setting, or a value that it cannot have.
@@ -47,22 +53,38 @@ def finetuning_settings(
     facts |= facts.pop("architectures")[arch]
     facts = _change(facts, changes)
     facts["task"] = facts.pop("name")
-    settings = build(Finetuning, facts | _scale(scale) | {"arch": arch}, f"task {task}")
+    settings = build(Finetuning, facts | _scale(scale, network) | {"arch": arch}, f"task {task}")
     check_limits(as_facts(settings))
     return settings
 
 
-def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = ()) -> Pretraining:
-    """Settings of one pre-training: recipe, then the profile's differences, then `KEY=VALUE` changes."""
+def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (), network: str = "swin") -> Pretraining:
+    """Settings of one pre-training: recipe, then the profile's differences, then `KEY=VALUE` changes.
+
+    A recipe names its objective, whose own settings stand in configs/objectives; `objective=NAME` among the changes
+    puts another in its place.
+
+    Raises:
+        UserError: there is no such recipe, objective or setting, or a value that it cannot have.
+    """
     facts, scale = _read("pretraining", recipe), _read("profiles", profile)
     facts = merge(facts, scale["pretraining"], f"profile {profile}")
-    settings = build(Pretraining, _change(facts, changes) | _scale(scale), f"recipe {recipe}")
+    facts = merge(facts, scale["recipes"].get(recipe, {}), f"profile {profile}, recipe {recipe}")
+    swaps = [change for change in changes if change.startswith("objective=")]
+    facts = _change(facts, swaps)
+    name = str(facts["objective"])
+    objective = merge(_read("objectives", name), scale["objectives"].get(name, {}), f"profile {profile}, {name}")
+    facts = _change(facts | {"objective": objective}, [change for change in changes if change not in swaps])
+    settings = build(Pretraining, facts | _scale(scale, network), f"recipe {recipe}")
     check_limits(as_facts(settings))
     return settings
 
 
-def _scale(profile: dict[str, Any]) -> dict[str, Any]:
-    return {"profile": profile["name"], "width": profile["arch"], "deviations": profile["deviations"]}
+def _scale(profile: dict[str, Any], network: str) -> dict[str, Any]:
+    sizes = profile["networks"]
+    if network not in sizes:
+        raise UserError(f"profile {profile['name']}", f"no size for network {network!r}", "name one in its networks")
+    return {"profile": profile["name"], "width": sizes[network], "deviations": profile["deviations"]}
 
 
 def _read(kind: str, name: str) -> dict[str, Any]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tespec.errors import UserError
+from tespec.settings import ARCHITECTURES
 from tespec.weights.report import WeightsReport
 
 if TYPE_CHECKING:
-    from tespec.models import EventSwin
+    from tespec.models import Backbone
 
 
 class Method:
@@ -18,25 +20,31 @@ class Method:
         title: name in the tables.
         group: heading of the rows it stands under.
         backbone: network name in the tables.
+        network: kind of network, one of those that profiles name the sizes of: "swin" or "resnet".
+        architectures: with memory, without, or both.
         pretraining_data: data set of the pre-training, "-" for none.
         recipe: name of the config in configs/pretraining that makes its weights here; None if it has no weights.
         test_time_augmentation: whether the published number used it.
         citation: key or reference of the publication.
         licence: licence of the published weights, "" if there are none.
+        weights: which published file holds them.
         summary: one or two sentences for `--describe`.
     """
 
     title: ClassVar[str] = ""
     group: ClassVar[str] = "Methods added here"
     backbone: ClassVar[str] = "Swin-T/7"
+    network: ClassVar[str] = "swin"
+    architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
     pretraining_data: ClassVar[str] = "-"
     recipe: ClassVar[str | None] = None
     test_time_augmentation: ClassVar[bool] = False
     citation: ClassVar[str] = ""
     licence: ClassVar[str] = ""
+    weights: ClassVar[str] = ""
     summary: ClassVar[str] = ""
 
-    def initialise(self, backbone: EventSwin, checkpoint: Path | None, seed: int) -> WeightsReport:
+    def initialise(self, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
         """Start `backbone` in place: from `checkpoint` where one is given, else as it was built.
 
         Args:
@@ -53,6 +61,16 @@ class Method:
             return WeightsReport("random initialisation", "", 0, len(backbone.state_dict()))
         return load_backbone(backbone, checkpoint)
 
+    def require(self, name: str, arch: str) -> None:
+        """Refuse an architecture that the method has not got.
+
+        Raises:
+            UserError: names those it has.
+        """
+        if arch not in self.architectures:
+            what = f"{self.title} with {self.backbone} is {' or '.join(self.architectures)} alone"
+            raise UserError(f"--method {name} --arch {arch}", what, f"give --arch {self.architectures[0]}")
+
     def facts(self) -> dict[str, Any]:
         """What a record and `--describe` say about the method."""
         return {
@@ -63,5 +81,6 @@ class Method:
             "test_time_augmentation": self.test_time_augmentation,
             "citation": self.citation,
             "licence": self.licence,
+            "weights": self.weights,
             "summary": self.summary,
         }

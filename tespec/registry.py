@@ -1,7 +1,7 @@
 """The registries through which parts of the harness are found by name.
 
-`METHODS` and `TASKS` belong to this project alone. The others are children of mmengine's registries, so that
-`MODELS.build(dict(type="mmseg.UPerHead", ...))` finds the OpenMMLab heads.
+`METHODS`, `TASKS`, `OBJECTIVES` and `BACKBONES` belong to this project alone. The others are children of mmengine's, so
+that `MODELS.build(dict(type="mmseg.UPerHead", ...))` finds the OpenMMLab heads.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from mmengine.registry import Registry
 
 METHODS = Registry("method", scope="tespec")
 TASKS = Registry("task", scope="tespec")
+OBJECTIVES = Registry("objective", scope="tespec")
+BACKBONES = Registry("backbone", scope="tespec")
 MODELS = Registry("model", parent=ROOT_MODELS, scope="tespec")
 DATASETS = Registry("dataset", parent=ROOT_DATASETS, scope="tespec")
 METRICS = Registry("metric", parent=ROOT_METRICS, scope="tespec")

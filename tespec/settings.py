@@ -99,8 +99,9 @@ class Mask:
 
 @dataclass(frozen=True)
 class Target:
-    """Constants of the intensity video (Eq. 7): alpha in 1/s, N in events, C in log intensity."""
+    """What is rebuilt ("eq7", "eq6" or "histograms"); alpha in 1/s, N in events, C in log intensity."""
 
+    kind: str
     alpha: float
     norm_events: float
     contrast: float
@@ -108,27 +109,30 @@ class Target:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """One pre-training recipe under one profile; windows in ms."""
+    """One pre-training recipe under one profile; windows in ms.
+
+    `objective` holds the name of what is learned and its own settings, which each objective knows.
+    """
 
     name: str
     version: int
-    objective: str
+    objective: dict[str, Any]
     dataset: str
+    recurrent: bool
     bins: int
     rule: str
     window_ms: float
     segments: int
     batch_size: int
     downsample: Downsample
-    mask: Mask
-    target: Target
     random_share: float
-    decoder: dict[str, Any]
-    patch_norm: bool
-    patch_eps: float
-    visible_weight: float
     optimisation: Optimisation
     augmentation: Augmentation
     profile: str
     width: str
     deviations: tuple[str, ...]
+
+    @property
+    def arch(self) -> str:
+        """What the backbone is called in records."""
+        return "recurrent" if self.recurrent else "feedforward"

@@ -24,17 +24,19 @@ def test_paper_segmentation_settings_are_those_of_the_appendix():
 def test_paper_pretraining_settings_are_those_of_the_appendix():
     settings = pretraining_settings("tespec", "paper")
     assert (settings.batch_size, settings.segments, settings.window_ms) == (8, 15, 50)
-    assert (settings.mask.unit, settings.mask.ratio, settings.target.norm_events) == (32, 0.5, 5000)
+    objective = settings.objective
+    assert objective["mask"] == {"unit": 32, "ratio": 0.5}
+    assert objective["target"] == {"kind": "eq7", "alpha": 5.0, "norm_events": 5000.0, "contrast": 1.0}
     assert (settings.optimisation.peak_lr, settings.optimisation.schedule) == (2e-4, "linear")
     assert (settings.optimisation.steps, settings.optimisation.warmup_steps) == (400_000, 2000)
-    assert settings.visible_weight == 0
-    assert settings.decoder == {"type": "LastStageDecoder"}
+    assert objective["visible_weight"] == 0
+    assert objective["decoder"] == {"type": "LastStageDecoder"}
 
 
 def test_sample_profile_names_its_deviations():
     for arch in ARCHITECTURES:
         assert finetuning_settings("ddd17", arch, "sample").deviations
-    assert pretraining_settings("tespec", "sample").decoder == {"type": "AllStagesDecoder"}
+    assert pretraining_settings("tespec", "sample").objective["decoder"] == {"type": "AllStagesDecoder"}
 
 
 def test_every_profile_resolves_every_task_and_recipe():

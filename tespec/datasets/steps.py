@@ -16,7 +16,7 @@ from tespec.datasets.lanes import Lanes, Slot, lengths_of, share_of
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.errors import UserError
 from tespec.pretraining.masking import draw_mask
-from tespec.settings import Augmentation, Finetuning, Pretraining
+from tespec.settings import Augmentation, Finetuning, Mask, Pretraining
 
 
 class Steps(Dataset[dict[str, Tensor]]):
@@ -78,22 +78,36 @@ class Steps(Dataset[dict[str, Tensor]]):
 
 
 class PretrainSteps(Steps):
-    """Batches of a pre-training.
+    """Batches of a pre-training on events.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and `mask` (B, ceil(H/unit), ceil(W/unit))
-    bool, True where the events are hidden.
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, where masks are drawn, `mask`
+    (B, ceil(H/unit), ceil(W/unit)) bool, True where the events are hidden.
+
+    Args:
+        recordings: what is played.
+        settings: of the pre-training.
+        seed: of the run.
+        part: which process of how many.
+        mask: how masks are drawn; None: none are.
     """
 
     def __init__(
-        self, recordings: Sequence[Recording], settings: Pretraining, seed: int, part: tuple[int, int] = (0, 1)
+        self,
+        recordings: Sequence[Recording],
+        settings: Pretraining,
+        seed: int,
+        part: tuple[int, int] = (0, 1),
+        mask: Mask | None = None,
     ) -> None:
         lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share)
         super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation, part)
-        self._mask = settings.mask
+        self._mask = mask
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
         batch = self._common(slots, self._maps(slots))
+        if self._mask is None:
+            return batch
         rows, columns = (-(-side // self._mask.unit) for side in batch["histograms"].shape[-2:])
         generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
         masks = [draw_mask(generator, rows, columns, self._mask.ratio) for generator in generators]

@@ -19,7 +19,7 @@ def estimate_intensity(
     state: Tensor | None = None,
     *,
     alpha: float = 5.0,
-    norm_events: float = 5000.0,
+    norm_events: float | None = 5000.0,
     contrast: float = 1.0,
     bin_seconds: float | Tensor = 0.005,
 ) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,8 @@ def estimate_intensity(
         histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
         state: (B, H, W) image before the first segment; None is zero everywhere.
         alpha: decay in 1/s.
-        norm_events: N, in events.
+        norm_events: N, in events; None lets the image decay by exp(-alpha * bin_seconds) in every bin, with or without
+            events: the filter of Eq. 6, with the times of events rounded to the ends of their bins.
         contrast: C, the log-intensity step of one event.
         bin_seconds: length of a bin in s, one for all or (B, T).
 
@@ -49,18 +50,22 @@ def estimate_intensity(
     if state is not None and state.shape != (lanes, height, width):
         raise ValueError(f"state has the shape {tuple(state.shape)} instead of {(lanes, height, width)}")
     seconds = torch.as_tensor(bin_seconds, dtype=torch.float64, device=histograms.device).expand(lanes, segments)
-    rates = (-alpha / norm_events * seconds).unsqueeze(-1)
+    rates = (-alpha / (norm_events or 1.0) * seconds).unsqueeze(-1)
     image = histograms.new_zeros((lanes, height, width), dtype=torch.float32) if state is None else state.float()
     if histograms.device.type == "cpu" and histograms.dtype is torch.uint8:
-        return _on_cpu(histograms, image, rates, contrast)
-    return _on_device(histograms, image, rates, contrast)
+        return _on_cpu(histograms, image, rates, contrast, norm_events is None)
+    return _on_device(histograms, image, rates, contrast, norm_events is None)
 
 
-def _on_cpu(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float) -> tuple[Tensor, Tensor]:
+def _on_cpu(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float, by_time: bool) -> tuple[Tensor, Tensor]:
     lanes, segments, channels, height, width = histograms.shape
     counts = histograms.contiguous().flatten(-2).numpy()
-    events = torch.from_numpy(count_events_per_bin(counts.reshape(-1, channels, height * width)))
-    weights, decay = _weights(rates * events.view(lanes, segments, channels // 2), contrast)
+    if by_time:
+        exponents = rates.expand(lanes, segments, channels // 2)
+    else:
+        events = torch.from_numpy(count_events_per_bin(counts.reshape(-1, channels, height * width)))
+        exponents = rates * events.view(lanes, segments, channels // 2)
+    weights, decay = _weights(exponents, contrast)
     video = torch.empty((lanes, segments, height, width))
     weighted_video(
         counts, weights.numpy(), decay.numpy(), image.contiguous().flatten(1).numpy(), video.flatten(2).numpy()
@@ -68,10 +73,16 @@ def _on_cpu(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float) -
     return video, video[:, -1].clone()  # apart from the video, which need not be kept alive for it
 
 
-def _on_device(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float) -> tuple[Tensor, Tensor]:
+def _on_device(
+    histograms: Tensor, image: Tensor, rates: Tensor, contrast: float, by_time: bool
+) -> tuple[Tensor, Tensor]:
     bins, segments = histograms.shape[2] // 2, histograms.shape[1]
-    events = histograms.flatten(-2).sum(-1, dtype=torch.int64)
-    weights, decay = _weights(rates * (events[..., :bins] + events[..., bins:]), contrast)
+    if by_time:
+        exponents = rates.expand(*histograms.shape[:2], bins)
+    else:
+        events = histograms.flatten(-2).sum(-1, dtype=torch.int64)
+        exponents = rates * (events[..., :bins] + events[..., bins:])
+    weights, decay = _weights(exponents, contrast)
     video = torch.zeros((*histograms.shape[:2], *histograms.shape[-2:]), device=histograms.device)
     # One channel at a time is held as fp32. No matrix product, which would be rounded to TF32 or bf16 where the caller
     # allows that.

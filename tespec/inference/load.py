@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from tespec.errors import UserError
-from tespec.models import EventSwin
+from tespec.models import Backbone
 from tespec.models.padding import padded_size
 from tespec.models.resizing import fit_to
 from tespec.settings import Finetuning
@@ -22,7 +22,7 @@ SENSOR = "sensor"  # (H, W) in px of the histograms that a network was trained o
 PREFIX = "backbone."
 
 
-def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> EventSwin | nn.Module:
+def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | nn.Module:
     """A trained network in evaluation mode, ready for `.step(histogram, state)`.
 
     Args:

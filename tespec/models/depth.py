@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.depth_losses import gradient_loss, scale_invariant_loss
-from tespec.models.event_swin import BackboneState, EventSwin
 from tespec.models.labelled import pick
 from tespec.models.midas import MidasHead
 from tespec.models.padding import crop
@@ -34,7 +34,7 @@ class DepthModel(nn.Module):
 
     def __init__(
         self,
-        backbone: EventSwin,
+        backbone: Backbone,
         features: int = 128,
         *,
         min_depth: float = 1.978,

@@ -15,7 +15,7 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from tespec.boxes import Boxes, make_boxes
-from tespec.models.event_swin import BackboneState, EventSwin
+from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.labelled import pick
 from tespec.models.state import detach, reset
 from tespec.registry import MODELS
@@ -47,7 +47,7 @@ class DetectionModel(nn.Module):
 
     def __init__(
         self,
-        backbone: EventSwin,
+        backbone: Backbone,
         classes: int,
         channels: int | None = None,
         neck_blocks: int = 2,

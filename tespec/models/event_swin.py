@@ -11,15 +11,13 @@ from timm.models.swin_transformer import SwinTransformer
 from torch import Tensor, nn
 
 from tespec.errors import UserError
+from tespec.models.backbone import Backbone, BackboneState, run_stages
 from tespec.models.convlstm import ConvLstm
 from tespec.models.padding import STRIDE, pad_to
-from tespec.registry import MODELS
+from tespec.registry import BACKBONES
 
 PATCH = 4  # px
 WINDOW = 7  # tokens
-
-LstmState = tuple[Tensor, Tensor]
-BackboneState = tuple[LstmState, ...]
 
 
 class Architecture(NamedTuple):
@@ -30,14 +28,14 @@ class Architecture(NamedTuple):
     heads: tuple[int, int, int, int]
 
 
-ARCHITECTURES = {
+ARCHITECTURES: dict[str, Architecture] = {
     "tiny": Architecture(96, (2, 2, 6, 2), (3, 6, 12, 24)),  # Swin-T
     "micro": Architecture(24, (2, 2, 2, 2), (1, 2, 4, 8)),  # for CPUs
 }
 
 
-@MODELS.register_module()
-class EventSwin(nn.Module):
+@BACKBONES.register_module()
+class EventSwin(Backbone):
     """Swin backbone whose stage i hands the hidden state of its ConvLSTM to stage i + 1 and out as feature i.
 
     Counts go in as they are, without normalisation. A sequence runs stage by stage: each stage takes all its segments
@@ -50,13 +48,14 @@ class EventSwin(nn.Module):
         img_size: (H, W) in px of the padded input. Windows and their shifts follow from it, so that a network built
             for another size is another function with the same parameters.
         drop_path: highest rate of stochastic depth.
-
-    Attributes:
-        channels: widths of the four features.
+        in_channels: of the input, where it is no histogram: 1 or 3 of an image.
 
     Raises:
         UserError: unknown arch, or an img_size that is no multiple of 32.
     """
+
+    architectures = tuple(ARCHITECTURES)
+    stem = "swin.patch_embed.proj.weight"
 
     def __init__(
         self,
@@ -65,6 +64,7 @@ class EventSwin(nn.Module):
         bins: int = 10,
         img_size: tuple[int, int] = (256, 320),
         drop_path: float = 0.0,
+        in_channels: int | None = None,
     ) -> None:
         super().__init__()
         if arch not in ARCHITECTURES:
@@ -75,12 +75,13 @@ class EventSwin(nn.Module):
         self.arch = arch
         self.recurrent = recurrent
         self.bins = bins
+        self.in_channels = in_channels or 2 * bins
         self.img_size = (int(img_size[0]), int(img_size[1]))
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.swin = SwinTransformer(
             img_size=self.img_size,
             patch_size=PATCH,
-            in_chans=2 * bins,
+            in_chans=self.in_channels,
             num_classes=0,
             embed_dim=width,
             depths=depths,
@@ -106,11 +107,6 @@ class EventSwin(nn.Module):
         """
         return self.encode(self.embed(histograms), state)
 
-    def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
-        """Features (B, channels[i], h, w) of one segment (B, 2 * bins, H, W); the streaming form of `forward`."""
-        features, state = self(histogram.unsqueeze(1), state)
-        return [feature.squeeze(1) for feature in features], state
-
     def embed(self, histograms: Tensor) -> Tensor:
         """Tokens (B, T, H/4, W/4, channels[0]) of histograms (B, T, 2 * bins, H, W), padded to `img_size`."""
         tokens = self.embed_patches(pad_to(histograms, self.img_size).flatten(0, 1))
@@ -126,25 +122,4 @@ class EventSwin(nn.Module):
 
     def encode(self, tokens: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
         """Features and state, as `forward` gives them, of tokens (B, T, H/4, W/4, channels[0])."""
-        lanes, segments = tokens.shape[:2]
-        maps = tokens.transpose(0, 1).flatten(0, 1)  # time first: what the recurrence reads at one time is contiguous
-        features, states = [], []
-        for index, stage in enumerate(self.swin.layers):
-            maps = stage(maps)
-            if self.recurrent:
-                hidden, cell = _start(maps, lanes) if state is None else _channels_last(state[index])
-                sequence, hidden, cell = self.lstms[index](maps.unflatten(0, (segments, lanes)), hidden, cell)
-                states.append((hidden.permute(0, 3, 1, 2), cell.permute(0, 3, 1, 2)))
-                maps = sequence.flatten(0, 1)
-            features.append(maps.unflatten(0, (segments, lanes)).permute(1, 0, 4, 2, 3))
-        return features, tuple(states) if self.recurrent else None
-
-
-def _start(maps: Tensor, lanes: int) -> LstmState:
-    zeros = torch.zeros(lanes, *maps.shape[1:], device=maps.device)
-    return zeros, zeros
-
-
-def _channels_last(state: LstmState) -> LstmState:
-    hidden, cell = state
-    return hidden.permute(0, 2, 3, 1), cell.permute(0, 2, 3, 1)
+        return run_stages(list(self.swin.layers), self.lstms, tokens, state)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tespec.models.event_swin import PATCH, WINDOW, EventSwin
+from tespec.models.backbone import Backbone
+from tespec.models.building import build_backbone
+from tespec.models.event_swin import PATCH, WINDOW
 
 BIAS_TABLE = "relative_position_bias_table"
 
@@ -16,7 +18,7 @@ def fit_to(tensors: Mapping[str, Tensor], built_for: tuple[int, int], img_size: 
     """Tensors of a backbone, with the tables of position biases interpolated to the windows of another input size.
 
     Args:
-        tensors: named as in the state dict of `EventSwin`.
+        tensors: named as in the backbone's state dict.
         built_for: (H, W) in px of the padded input they were made for.
         img_size: (H, W) in px they are wanted for.
     """
@@ -38,9 +40,9 @@ def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> T
     return resized.flatten(2)[0].T.contiguous()
 
 
-def resized(backbone: EventSwin, img_size: tuple[int, int]) -> EventSwin:
+def resized(backbone: Backbone, img_size: tuple[int, int]) -> Backbone:
     """A copy of `backbone` for another input size (H, W) in px, in the same mode and on the same device."""
-    copy = EventSwin(arch=backbone.arch, recurrent=backbone.recurrent, bins=backbone.bins, img_size=img_size)
+    copy = build_backbone(backbone.arch, backbone.recurrent, backbone.bins, img_size, backbone.in_channels)
     copy.load_state_dict(fit_to(backbone.state_dict(), backbone.img_size, copy.img_size))
     parameter = next(backbone.parameters())
     return copy.to(parameter.device, parameter.dtype).train(backbone.training)

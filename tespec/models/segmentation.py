@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
+from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.dice import IGNORE, dice_loss
-from tespec.models.event_swin import BackboneState, EventSwin
 from tespec.models.labelled import pick
 from tespec.models.padding import crop
 from tespec.models.state import detach, reset
@@ -29,7 +29,7 @@ class SegmentationModel(nn.Module):
         dropout: rate before the classifier.
     """
 
-    def __init__(self, backbone: EventSwin, classes: int, channels: int = 288, dropout: float = 0.1) -> None:
+    def __init__(self, backbone: Backbone, classes: int, channels: int = 288, dropout: float = 0.1) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = MODELS.build(

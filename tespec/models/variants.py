@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tespec.models.event_swin import BackboneState
+from tespec.models.backbone import BackboneState
 from tespec.models.labelled import pick
 from tespec.models.padding import padded_size
 from tespec.models.resizing import resized

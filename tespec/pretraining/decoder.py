@@ -23,24 +23,26 @@ class LastStageDecoder(nn.Module):
     Args:
         channels: widths of the backbone's features.
         img_size: (H, W) in px of the padded input.
+        planes: of the image.
         width: of the block.
         heads: of its attention.
     """
 
-    def __init__(self, channels: tuple[int, ...], img_size: tuple[int, int], width: int = 488, heads: int = 8) -> None:
+    def __init__(
+        self, channels: tuple[int, ...], img_size: tuple[int, int], planes: int = 1, width: int = 488, heads: int = 8
+    ) -> None:
         super().__init__()
         self.project = nn.Linear(channels[-1], width)
         self.block = SwinTransformerBlock(
             width, (img_size[0] // STRIDE, img_size[1] // STRIDE), num_heads=heads, window_size=WINDOW
         )
-        self.draw = nn.Linear(width, STRIDE * STRIDE)  # a 1x1 convolution on maps with channels last
+        self.draw = nn.Linear(width, planes * STRIDE * STRIDE)  # a 1x1 convolution on maps with channels last
 
     def forward(self, features: list[Tensor]) -> Tensor:
-        """Image (B, T, H, W) at img_size of features (B, T, C, h, w)."""
+        """Image (B, T, planes, H, W) at img_size of features (B, T, C, h, w)."""
         last = features[-1]
         pixels = self.draw(self.block(self.project(last.flatten(0, 1).permute(0, 2, 3, 1))))
-        image = pixel_shuffle(pixels.permute(0, 3, 1, 2), STRIDE)
-        return image.squeeze(1).unflatten(0, last.shape[:2])
+        return pixel_shuffle(pixels.permute(0, 3, 1, 2), STRIDE).unflatten(0, last.shape[:2])
 
 
 @MODELS.register_module()
@@ -52,23 +54,23 @@ class AllStagesDecoder(nn.Module):
     Args:
         channels: widths of the backbone's features, at strides 4, 8, 16 and 32.
         img_size: (H, W) in px of the padded input.
+        planes: of the image.
         width: of the sum.
     """
 
     STRIDE = 8
 
-    def __init__(self, channels: tuple[int, ...], img_size: tuple[int, int], width: int = 64) -> None:
+    def __init__(self, channels: tuple[int, ...], img_size: tuple[int, int], planes: int = 1, width: int = 64) -> None:
         super().__init__()
         self.size = (img_size[0] // self.STRIDE, img_size[1] // self.STRIDE)
         self.laterals = nn.ModuleList(nn.Conv2d(each, width, kernel_size=1) for each in channels)
         self.mix = nn.Conv2d(width, width, kernel_size=3, padding=1)
-        self.draw = nn.Conv2d(width, self.STRIDE * self.STRIDE, kernel_size=1)
+        self.draw = nn.Conv2d(width, planes * self.STRIDE * self.STRIDE, kernel_size=1)
 
     def forward(self, features: list[Tensor]) -> Tensor:
-        """Image (B, T, H, W) at img_size of features (B, T, C, h, w)."""
+        """Image (B, T, planes, H, W) at img_size of features (B, T, C, h, w)."""
         first, *deeper = (feature.flatten(0, 1) for feature in features)
         maps = self.laterals[0](avg_pool2d(first, 2))
         for lateral, feature in zip(self.laterals[1:], deeper, strict=True):
             maps = maps + interpolate(lateral(feature), size=self.size, mode="bilinear", align_corners=False)
-        image = pixel_shuffle(self.draw(gelu(self.mix(gelu(maps)))), self.STRIDE)
-        return image.squeeze(1).unflatten(0, features[0].shape[:2])
+        return pixel_shuffle(self.draw(gelu(self.mix(gelu(maps)))), self.STRIDE).unflatten(0, features[0].shape[:2])

@@ -81,7 +81,7 @@ def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> D
 
 
 def settings_of(
-    data: Data, task: str, arch: str, profile: str | None = None, changes: Sequence[str] = ()
+    data: Data, task: str, arch: str, profile: str | None = None, changes: Sequence[str] = (), network: str = "swin"
 ) -> Finetuning:
     """Settings of a cell on this data, which may name splits of its own; the profile that fits it where none is given.
 
@@ -89,7 +89,7 @@ def settings_of(
         UserError: there is no such task or setting, or a value that it cannot have.
     """
     of_data = read_description(data.root).overrides()
-    return finetuning_settings(task, arch, profile or data.profile, changes, of_data)
+    return finetuning_settings(task, arch, profile or data.profile, changes, of_data, network)
 
 
 def sample_world(dataset: str, worlds: Path | None = None, size: str = "small", seed: int = 0) -> Path:

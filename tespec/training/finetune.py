@@ -129,5 +129,5 @@ def _pretrained(
             "needs pre-trained weights",
             f"give --checkpoint FILE, or make one with benchmarks/pretrain.py --method {name} --data FOLDER",
         )
-    recipe = pretraining_settings(method.recipe, settings.profile, changes)
+    recipe = pretraining_settings(method.recipe, settings.profile, changes, method.network)
     return pretrain(name, method, recipe, sibling(data, recipe.dataset), seed, setup).weights

@@ -19,7 +19,7 @@ from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.datasets.windows import WindowRule
 from tespec.discovery import find_registered
 from tespec.errors import UserError
-from tespec.models import EventSwin
+from tespec.models import Backbone, build_backbone
 from tespec.models.padding import padded_size
 from tespec.models.state import reset
 from tespec.registry import DATASETS
@@ -80,7 +80,7 @@ class LabelledTask(ABC):
 
     @classmethod
     @abstractmethod
-    def network(cls, settings: Finetuning, backbone: EventSwin) -> Any:
+    def network(cls, settings: Finetuning, backbone: Backbone) -> Any:
         """`backbone` with a fresh head; needs no data.
 
         Raises:
@@ -171,9 +171,9 @@ class LabelledTask(ABC):
         )
 
 
-def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> EventSwin:
+def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
     """The backbone that the settings name, for histograms of `size` (H, W) in px."""
-    return EventSwin(arch=settings.width, recurrent=settings.recurrent, bins=settings.bins, img_size=padded_size(*size))
+    return build_backbone(settings.width, settings.recurrent, settings.bins, padded_size(*size))
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import tespec.compat  # noqa: F401  # before mmengine
 
@@ -28,6 +28,15 @@ class Trainable(Protocol):
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses by name, "loss" being the one that is minimised, and the detached state after the batch."""
+        ...
+
+
+@runtime_checkable
+class Following(Protocol):
+    """A network with parts that are not trained and follow those that are."""
+
+    def after_step(self, share: float) -> None:
+        """Let them follow, after each optimizer step; `share` of the training is done."""
         ...
 
 
@@ -101,6 +110,8 @@ class Loop:
         if not torch.isfinite(losses["loss"]):
             raise UserError(f"step {self.step}", "the loss is not finite", "lower optimisation.peak_lr and resume")
         self._wrapper.update_params(losses["loss"])
+        if isinstance(self.model, Following):
+            self.model.after_step((self.step + 1) / self.settings.steps)
         return {name: value.detach() for name, value in losses.items()}
 
     def _call(self, point: str, *arguments: Any) -> None:

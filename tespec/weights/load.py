@@ -6,68 +6,74 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from tespec.errors import UserError
-from tespec.models.event_swin import PATCH, WINDOW, EventSwin
+from tespec.models import Backbone, build_backbone
 from tespec.models.padding import padded_size
+from tespec.models.resizing import BIAS_TABLE, fit_to
 from tespec.weights.files import read_weights, sha256_of
 from tespec.weights.report import WeightsReport
 
-BIAS_TABLE = "relative_position_bias_table"
+MEMORY = "lstms."
 
 
-def load_backbone(backbone: EventSwin, path: Path) -> WeightsReport:
+def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
     """Load every tensor of `backbone` from `path`, in place.
 
-    The bias tables of windows that are smaller than 7 px (small maps) are resized to the backbone's windows; tensors
-    the backbone has no place for, such as the ConvLSTMs of a recurrent pre-training for a feed-forward network, are
-    reported as unused.
+    What fits by rule is adapted: the bias tables of windows that are smaller than 7 px (small maps) are resized, and a
+    patch embedding for another number of channels is repeated, and cut, to the backbone's. ConvLSTMs that a
+    feed-forward pre-training could not have keep their random start, and are reported as fresh; tensors the backbone
+    has no place for, such as the ConvLSTMs of a recurrent pre-training for a feed-forward network, as unused.
 
     Raises:
         UserError: unreadable file, a tensor that is missing or has another shape. The backbone is then unchanged.
     """
     tensors, recipe = read_weights(path)
     wanted = backbone.state_dict()
+    fresh = tuple(name for name in wanted if name.startswith(MEMORY) and not recipe.get("recurrent", True))
     adapted = []
     for name, target in wanted.items():
+        if name in fresh:
+            continue
         if name not in tensors:
             raise UserError(path, f"{name} is missing", _remedy(recipe, backbone))
         if tensors[name].shape != target.shape:
-            if not name.endswith(BIAS_TABLE) or tensors[name].shape[1] != target.shape[1]:
-                found, needed = tuple(tensors[name].shape), tuple(target.shape)
-                raise UserError(path, f"{name} is {found}, this model needs {needed}", _remedy(recipe, backbone))
-            tensors[name] = _resize(backbone, name, tensors[name], recipe, path)
+            tensors[name] = _adapted(backbone, name, tensors[name], target, recipe, path)
             adapted.append(name)
-    backbone.load_state_dict({name: tensors[name] for name in wanted})
+    backbone.load_state_dict({name: target if name in fresh else tensors[name] for name, target in wanted.items()})
     unused = tuple(sorted(name for name in tensors if name not in wanted))
-    return WeightsReport(path.name, sha256_of(path), len(wanted), len(wanted), tuple(adapted), unused, recipe)
+    loaded = len(wanted) - len(fresh)
+    return WeightsReport(path.name, sha256_of(path), loaded, loaded, tuple(adapted), unused, recipe, fresh)
 
 
-def _resize(backbone: EventSwin, name: str, table: Tensor, recipe: dict[str, Any], path: Path) -> Tensor:
-    """Bias table ((2h-1)(2w-1), heads) of windows (h, w), interpolated over offsets to the backbone's windows."""
-    if "sensor" not in recipe:
-        raise UserError(path, f"{name} is for windows of another size, and the file does not say which", "export again")
-    stage = int(name.split(".")[2])
-    old, new = (
-        [2 * side - 1 for side in _window(size, stage)] for size in (padded_size(*recipe["sensor"]), backbone.img_size)
-    )
-    offsets = table.T.reshape(1, -1, *old)
-    return interpolate(offsets, size=new, mode="bicubic", align_corners=False).flatten(2)[0].T.contiguous()
+def _adapted(
+    backbone: Backbone, name: str, tensor: Tensor, target: Tensor, recipe: dict[str, Any], path: Path
+) -> Tensor:
+    if name.endswith(BIAS_TABLE) and tensor.shape[1] == target.shape[1]:
+        if "sensor" not in recipe:
+            what = f"{name} is for windows of another size, and the file does not say which"
+            raise UserError(path, what, "export again")
+        return fit_to({name: tensor}, padded_size(*recipe["sensor"]), backbone.img_size)[name]
+    if name == backbone.stem and tensor.shape[0] == target.shape[0] and tensor.shape[2:] == target.shape[2:]:
+        return repeat_channels(tensor, target.shape[1])
+    found, needed = tuple(tensor.shape), tuple(target.shape)
+    raise UserError(path, f"{name} is {found}, this model needs {needed}", _remedy(recipe, backbone))
 
 
-def _window(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
-    """Window of a stage in tokens: timm shrinks it to the map where the map is smaller."""
-    rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
-    return rows, columns
+def repeat_channels(kernel: Tensor, channels: int) -> Tensor:
+    """Kernel (C, k, h, w) for `channels` input channels: repeated as often as needed, and cut (paper, Sec. 4.1).
+
+    Nothing is rescaled; the paper does not speak of it.
+    """
+    return kernel.repeat(1, -(-channels // kernel.shape[1]), 1, 1)[:, :channels].contiguous()
 
 
-def _remedy(recipe: dict[str, object], backbone: EventSwin) -> str:
+def _remedy(recipe: dict[str, object], backbone: Backbone) -> str:
     made_for = f"the file was written for arch {recipe['width']!r}; " if "width" in recipe else ""
     return f"{made_for}give weights of arch {backbone.arch!r}, recurrent={backbone.recurrent}"
 
 
-def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> EventSwin:
+def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone:
     """Pre-trained backbone ready for `.step(histogram, state)`, in evaluation mode.
 
     Args:
@@ -83,11 +89,7 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
     if "width" not in recipe:
         raise UserError(path, "holds no recipe", "load it into a model of your own with tespec.weights.load_backbone")
     rows, columns = recipe["sensor"]
-    backbone = EventSwin(
-        arch=recipe["width"],
-        recurrent=recipe["recurrent"],
-        bins=recipe["bins"],
-        img_size=padded_size(height or rows, width or columns),
-    )
+    size = padded_size(height or rows, width or columns)
+    backbone = build_backbone(recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels"))
     load_backbone(backbone, path)
     return backbone.eval()

@@ -18,6 +18,7 @@ class WeightsReport:
         adapted: names of tensors that were resized to fit.
         unused: names of tensors in the file that this backbone has no place for.
         recipe: settings of the pre-training that wrote the file, where it says so.
+        fresh: names of backbone tensors that such a pre-training has not got, and that keep their random start.
     """
 
     source: str
@@ -27,6 +28,7 @@ class WeightsReport:
     adapted: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     recipe: dict[str, Any] = field(default_factory=dict)
+    fresh: tuple[str, ...] = ()
 
     @property
     def coverage(self) -> float:
@@ -42,5 +44,6 @@ class WeightsReport:
             "loaded": self.loaded,
             "adapted": list(self.adapted),
             "unused": list(self.unused),
+            "fresh": list(self.fresh),
             "recipe": self.recipe,
         }

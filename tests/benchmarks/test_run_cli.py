@@ -213,17 +213,17 @@ def test_a_place_that_is_a_file_is_named_before_training(call, tiny_world, tmp_p
 
 
 def test_an_unknown_decoder_is_named(call, tiny_world, tmp_path):
-    arguments = ["--method", "tespec", "--data", tiny_world / "1mpx", "--set", "decoder.type=Foo"]
+    arguments = ["--method", "tespec", "--data", tiny_world / "1mpx", "--set", "objective.decoder.type=Foo"]
     code, _, err = call(pretrain_cli, *arguments, *places(tmp_path))
     assert code == 2
-    assert "decoder.type: unknown model 'Foo'; choose from AllStagesDecoder" in err
+    assert "objective.decoder.type: unknown model 'Foo'; choose from AllStagesDecoder" in err
 
 
 def test_dry_run_of_a_pretraining(call, tiny_world, tmp_path):
     arguments = ["--method", "tespec", "--data", tiny_world / "1mpx", "--dry-run"]
     code, out, _ = call(pretrain_cli, *arguments, *places(tmp_path))
     assert code == 0
-    for word in ("objective: MaskedReconstruction", "decoder", "parameters", "memory", "16 segments"):
+    for word in ("type: masked_reconstruction", "decoder", "parameters", "memory", "16 segments"):
         assert word in out
     assert list(tmp_path.iterdir()) == []
 

@@ -14,7 +14,7 @@ from tespec.datasets.recording import cut_at_gaps
 from tespec.datasets.steps import LabelledSteps, PretrainSteps
 from tespec.datasets.unlabelled import divide
 from tespec.errors import UserError
-from tespec.settings import Augmentation
+from tespec.settings import Augmentation, Mask
 from tespec.training.data import Data, settings_of
 from tespec.training.labelled import open_dataset
 from tespec.training.tasks import import_tasks
@@ -42,7 +42,7 @@ def unlabelled(world, seed=0, part=(0, 1), **changes):
     settings = pretraining_settings("tespec", "sample")
     settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 4} | changes))
     division = divide(world / "1mpx", settings.window_ms, settings.downsample)
-    return PretrainSteps(division.train, settings, seed, part)
+    return PretrainSteps(division.train, settings, seed, part, Mask(16, 0.5))
 
 
 def same(one, other):

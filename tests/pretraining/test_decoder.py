@@ -18,7 +18,7 @@ def test_image_has_the_padded_size_and_its_gradient_reaches_the_features(kind):
     decoder = MODELS.build({"type": kind.__name__, "channels": backbone.channels, "img_size": backbone.img_size})
     features, _ = backbone(torch.randint(0, 4, (2, 3, 20, 64, 96), dtype=torch.uint8))
     image = decoder(features)
-    assert image.shape == (2, 3, 64, 96)
+    assert image.shape == (2, 3, 1, 64, 96)
     used = features if kind is AllStagesDecoder else features[3:]
     for gradient in torch.autograd.grad(image.square().sum(), used):
         assert gradient.abs().sum() > 0
@@ -32,6 +32,6 @@ def test_last_stage_tokens_draw_their_own_square_where_attention_adds_nothing():
     last = torch.zeros(1, 1, 192, 2, 3)
     blank = decoder([last])
     last[..., 1, 2] = 1.0
-    changed = (decoder([last]) - blank).abs()[0, 0] > 0
+    changed = (decoder([last]) - blank).abs()[0, 0, 0] > 0
     assert changed[32:, 64:].all()
     assert changed.sum() == 32 * 32

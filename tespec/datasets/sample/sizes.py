@@ -51,6 +51,7 @@ RECIPES: dict[str, dict[str, Content]] = {
         "gen1": Content(Sensor(64, 80, 64), (Part("train", 2, 2.0), Part("val", 1, 2.0), Part("test", 1, 2.0)), 100),
         "dsec": Content(Sensor(64, 80, 56), (Part("train", 2, 2.0), Part("test", 1, 2.0)), 200),
         "mvsec": Content(Sensor(64, 80, 64), (Part("train", 1, 2.0), Part("test", 2, 2.0)), 300),
+        "objects": Content(Sensor(64, 96, 64), (Part("train", 2, 2.0), Part("val", 1, 2.0)), 400),
     },
     "small": {
         "ddd17": Content(Sensor(120, 160, 96), (Part("train", 8, 8.0), Part("test", 4, 10.0)), 0),
@@ -58,6 +59,7 @@ RECIPES: dict[str, dict[str, Content]] = {
         "gen1": Content(Sensor(96, 128, 96), (Part("train", 8, 8.0), Part("val", 2, 8.0), Part("test", 4, 8.0)), 100),
         "dsec": Content(Sensor(96, 128, 88), (Part("train", 8, 8.0), Part("test", 3, 8.0)), 200),
         "mvsec": Content(Sensor(96, 128, 96), (Part("train", 1, 24.0), Part("test", 4, 8.0)), 300),
+        "objects": Content(Sensor(180, 240, 180), (Part("train", 12, 8.0), Part("val", 2, 8.0)), 400),
     },
 }
 DATASETS = tuple(RECIPES["small"])
@@ -79,6 +81,7 @@ NAMES: dict[str, Callable[[int, str, int], str]] = {
     "gen1": lambda number, split, index: f"17-04-13_15-05-{10 + number}_500000_8500000",
     "dsec": lambda number, split, index: DSEC_NAMES[split][index],
     "mvsec": lambda number, split, index: MVSEC_NAMES[split][index],
+    "objects": lambda number, split, index: f"street{number:02d}",
 }
 
 

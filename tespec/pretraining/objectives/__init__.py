@@ -1,4 +1,4 @@
-"""Pre-training objectives, found by name in the registry of models."""
+"""Pre-training objectives: networks that turn a batch into losses around the backbone that is kept."""
 
 from tespec.pretraining.objectives.masked_reconstruction import MaskedReconstruction, Reconstruction
 

@@ -1,8 +1,9 @@
-"""TESPEC's objective: rebuild the intensity video where the events of a whole sequence are hidden."""
+"""TESPEC's objective: rebuild a video where the events of a whole sequence are hidden."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
 from tespec.errors import UserError
 from tespec.events.intensity import estimate_intensity
-from tespec.models.event_swin import PATCH, BackboneState, EventSwin
+from tespec.models.backbone import BackboneState
+from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.padding import STRIDE, crop
 from tespec.models.state import detach, reset
 from tespec.pretraining.masking import MaskPatch, replace_hidden
@@ -19,13 +21,14 @@ from tespec.pretraining.patches import normalise_patches, patchify, pixels_insid
 from tespec.registry import MODELS
 
 ObjectiveState = tuple[BackboneState | None, Tensor]
+TARGETS = ("eq7", "eq6", "histograms")
 
 
 class Reconstruction(NamedTuple):
     """What a step had to draw and what it drew, for pictures; all of the size of the unpadded image."""
 
     video: Tensor
-    """(B, T, H, W) intensity, the target before normalisation."""
+    """(B, T, H, W) the target before normalisation; of histograms, positive minus negative counts."""
     target: Tensor
     """(B, T, H, W) target, normalised patch by patch."""
     mask: Tensor
@@ -35,7 +38,7 @@ class Reconstruction(NamedTuple):
 
 
 class _Patches(NamedTuple):
-    """Target (B, T, rows, cols, unit * unit), what undoes its normalisation, and prediction, shaped like the target."""
+    """Target (B, T, rows, cols, planes * unit * unit), what undoes its normalisation, and prediction, shaped alike."""
 
     target: Tensor
     mean: Tensor
@@ -45,14 +48,17 @@ class _Patches(NamedTuple):
 
 @MODELS.register_module()
 class MaskedReconstruction(nn.Module):
-    """Mean squared error between the decoder's image and the patch-normalised intensity video (Eq. 7).
+    """Mean squared error between the decoder's image and the patch-normalised target video.
 
-    The state of a lane is the backbone's state and the intensity image; both go from step to step.
+    The target is the intensity video by Eq. 7 or by Eq. 6 (binned), or the input's own histograms (paper, table
+    "Reconstruction Target"). The state of a lane is the backbone's state and the intensity image, which is empty where
+    there is none; both go from step to step.
 
     Args:
         backbone: what is pre-trained.
         decoder: "type" and settings of a registered decoder, which is built with the backbone's `channels` and
             `img_size`.
+        target: "eq7", "eq6" or "histograms".
         mask_unit: side of a mask unit and of a target patch in px: 4, 8, 16 or 32.
         alpha: decay of the intensity, 1/s.
         norm_events: N, events per frame for which it decays with alpha.
@@ -64,13 +70,14 @@ class MaskedReconstruction(nn.Module):
         shared_over_channels: one mask patch for all channels.
 
     Raises:
-        UserError: a mask unit that is none of those.
+        UserError: a mask unit or a target that is none of those.
     """
 
     def __init__(
         self,
         backbone: EventSwin,
         decoder: Mapping[str, Any],
+        target: str = "eq7",
         mask_unit: int = 32,
         alpha: float = 5.0,
         norm_events: float = 5000.0,
@@ -83,21 +90,28 @@ class MaskedReconstruction(nn.Module):
     ) -> None:
         super().__init__()
         if mask_unit % PATCH or mask_unit <= 0 or STRIDE % mask_unit:
-            raise UserError("mask.unit", f"{mask_unit} px is not made of whole tokens", "choose 4, 8, 16 or 32")
+            raise UserError(
+                "objective.mask.unit", f"{mask_unit} px is not made of whole tokens", "choose 4, 8, 16 or 32"
+            )
+        if target not in TARGETS:
+            raise UserError("objective.target.kind", f"unknown value {target!r}", f"choose from {', '.join(TARGETS)}")
         self.backbone = backbone
-        made_for = {"channels": backbone.channels, "img_size": backbone.img_size}
+        self.target = target
+        planes = 2 * backbone.bins if target == "histograms" else 1
+        made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
         self.decoder = MODELS.build({**decoder, **made_for, "_scope_": MODELS.scope})
         self.mask_patch = MaskPatch(mask_unit, 2 * backbone.bins, shared_over_channels)
         self.mask_unit = mask_unit
         self.patch_norm = patch_norm
         self.eps = eps * contrast**2
         self.visible_weight = visible_weight
-        self._intensity = {
-            "alpha": alpha,
-            "norm_events": norm_events,
-            "contrast": contrast,
-            "bin_seconds": bin_seconds,
-        }
+        self._estimate = partial(
+            estimate_intensity,
+            alpha=alpha,
+            norm_events=norm_events if target == "eq7" else None,
+            contrast=contrast,
+            bin_seconds=bin_seconds,
+        )
 
     def loss(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[dict[str, Tensor], ObjectiveState]:
         """Losses of a step; pixels outside of the image count in none.
@@ -114,7 +128,7 @@ class MaskedReconstruction(nn.Module):
             ValueError: a mask of another size.
         """
         video, patches, state = self._run(batch, state)
-        pixels = pixels_inside(_size(video), self.mask_unit, video.device).sum(-1)
+        pixels = self._inside(video).sum(-1)
         hidden = batch["mask"].unsqueeze(1)
         error = (patches.prediction - patches.target).square().sum(-1)
         masked = _mean(error, pixels * hidden)
@@ -133,36 +147,60 @@ class MaskedReconstruction(nn.Module):
     ) -> tuple[Reconstruction, ObjectiveState]:
         """Target and prediction of a step as images; arguments as for `loss`."""
         video, patches, state = self._run(batch, state)
-        size = _size(video)
         pixel_mask = batch["mask"].unsqueeze(-1).expand(-1, -1, -1, self.mask_unit**2)
         reconstruction = Reconstruction(
-            video=video,
-            target=unpatchify(patches.target, self.mask_unit, size),
-            mask=unpatchify(pixel_mask, self.mask_unit, size),
-            prediction=unpatchify(patches.prediction * patches.deviation + patches.mean, self.mask_unit, size),
+            video=_image(video),
+            target=_image(self._maps(patches.target, video)),
+            mask=unpatchify(pixel_mask, self.mask_unit, _size(video)),
+            prediction=_image(self._maps(patches.prediction * patches.deviation + patches.mean, video)),
         )
         return reconstruction, state
 
     def _run(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[Tensor, _Patches, ObjectiveState]:
-        """Intensity video (B, T, H, W), its patches and the predicted ones, and the state after the step."""
+        """Target video (B, T, planes, H, W), its patches and the predicted ones, and the state after the step."""
         backbone_state, intensity = (None, None) if state is None else reset(state, batch["fresh"])
         histograms, mask = batch["histograms"], batch["mask"]
         units = tuple(-(-side // self.mask_unit) for side in histograms.shape[-2:])
         if mask.shape[1:] != units:
             raise ValueError(f"a mask of {tuple(mask.shape[1:])} units does not cover an image of {units}")
-        with torch.autocast(histograms.device.type, enabled=False):  # counts leave the range of half precision
-            video, intensity = estimate_intensity(histograms, intensity, **self._intensity)
+        video, intensity = self._target(histograms, intensity)
         tokens = replace_hidden(self.backbone.embed(histograms), mask, self.backbone.embed_patches(self.mask_patch()))
         features, backbone_state = self.backbone.encode(tokens, backbone_state)
-        prediction = patchify(crop(self.decoder(features), _size(video)).float(), self.mask_unit)
+        prediction = self._patches(crop(self.decoder(features), _size(video)).float())
         return video, _Patches(*self._normalised(video), prediction), (backbone_state, intensity)
+
+    def _target(self, histograms: Tensor, intensity: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self.target == "histograms":
+            return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
+        with torch.autocast(histograms.device.type, enabled=False):  # counts leave the range of half precision
+            video, intensity = self._estimate(histograms, intensity)
+        return video.unsqueeze(2), intensity
 
     def _normalised(self, video: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Target patches, mean and deviation."""
-        patches = patchify(video, self.mask_unit)
+        patches = self._patches(video)
         if not self.patch_norm:
             return patches, patches.new_zeros(()), patches.new_ones(())
-        return normalise_patches(patches, pixels_inside(_size(video), self.mask_unit, video.device), self.eps)
+        return normalise_patches(patches, self._inside(video), self.eps)
+
+    def _patches(self, video: Tensor) -> Tensor:
+        """(B, T, planes, H, W) as (B, T, rows, cols, planes * unit * unit)."""
+        return patchify(video, self.mask_unit).movedim(2, -2).flatten(-2)
+
+    def _maps(self, patches: Tensor, video: Tensor) -> Tensor:
+        """What `_patches` was given, of the size of `video`."""
+        planes = patches.unflatten(-1, (video.shape[2], -1)).movedim(-2, 2)
+        return unpatchify(planes, self.mask_unit, _size(video))
+
+    def _inside(self, video: Tensor) -> Tensor:
+        """(rows, cols, planes * unit * unit): 1 for a pixel of the image, 0 for one that fills a patch up."""
+        return pixels_inside(_size(video), self.mask_unit, video.device).repeat(1, 1, video.shape[2])
+
+
+def _image(video: Tensor) -> Tensor:
+    """(B, T, H, W) of planes (B, T, planes, H, W): the only one, or positive minus negative counts."""
+    bins = video.shape[2] // 2
+    return video[:, :, bins:].sum(2) - video[:, :, :bins].sum(2)
 
 
 def _size(video: Tensor) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tespec.datasets.collate import stack_depths
 from tespec.errors import UserError
 from tespec.evaluation.depth import DepthScorer
-from tespec.models import DepthModel, EventSwin
+from tespec.models import Backbone, DepthModel
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
 from tespec.training.labelled import LabelledTask
@@ -59,7 +59,7 @@ class DepthTask(LabelledTask):
         super().__init__(settings, root)
 
     @classmethod
-    def network(cls, settings: Finetuning, backbone: EventSwin) -> DepthModel:
+    def network(cls, settings: Finetuning, backbone: Backbone) -> DepthModel:
         """`backbone` with a fresh MiDaS head."""
         head = head_of(settings)
         return DepthModel(

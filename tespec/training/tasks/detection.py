@@ -17,7 +17,7 @@ from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.errors import UserError
 from tespec.evaluation.detection import DetectionScorer
 from tespec.evaluation.filters import BoxFilter
-from tespec.models import DetectionModel, EventSwin
+from tespec.models import Backbone, DetectionModel
 from tespec.models.detection import SCORES
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
@@ -59,7 +59,7 @@ class DetectionTask(LabelledTask):
         super().__init__(settings, root)
 
     @classmethod
-    def network(cls, settings: Finetuning, backbone: EventSwin) -> DetectionModel:
+    def network(cls, settings: Finetuning, backbone: Backbone) -> DetectionModel:
         """`backbone` with fresh neck and head."""
         head = head_of(settings)
         return DetectionModel(

@@ -15,7 +15,7 @@ from torch import Tensor
 from tespec.datasets.collate import stack_masks
 from tespec.errors import UserError
 from tespec.evaluation.segmentation import SegmentationScorer
-from tespec.models import EventSwin, SegmentationModel
+from tespec.models import Backbone, SegmentationModel
 from tespec.models.variants import VIEWS, Variants
 from tespec.registry import TASKS
 from tespec.settings import Finetuning
@@ -45,7 +45,7 @@ class SegmentationTask(LabelledTask):
         super().__init__(settings, root)
 
     @classmethod
-    def network(cls, settings: Finetuning, backbone: EventSwin) -> SegmentationModel:
+    def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
         """`backbone` with a fresh UperNet."""
         head = build(SegmentationHead, settings.head, "head")
         return SegmentationModel(backbone, len(settings.classes), head.channels, head.dropout)

@@ -136,7 +136,7 @@ def test_two_processes_make_the_same_bytes_as_one(tiny_world, tmp_path):
         progress=lambda done, total: made.append((done, total)),
         datasets=DATASETS,
     )
-    assert made == [(k, 16) for k in range(1, 17)]
+    assert made == [(k, 19) for k in range(1, 20)]
     assert contents(again) == contents(tiny_world)
 
 

@@ -10,6 +10,7 @@ from tespec.datasets.sample.street import Frame
 from tespec.datasets.sample.writers.ddd17 import write_ddd17
 from tespec.datasets.sample.writers.dsec import write_dsec
 from tespec.datasets.sample.writers.mvsec import write_mvsec
+from tespec.datasets.sample.writers.objects import write_objects
 from tespec.datasets.sample.writers.prophesee import write_prophesee
 from tespec.events.stream import Events
 
@@ -27,4 +28,5 @@ WRITERS: dict[str, Callable[[Film, Path, Plan], None]] = {
     "1mpx": write_prophesee,
     "dsec": write_dsec,
     "mvsec": write_mvsec,
+    "objects": write_objects,
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tespec.datasets.recording import Recording
 from tespec.pretraining.masking import draw_mask
-from tespec.settings import Pretraining
+from tespec.settings import Mask, Pretraining
 from tespec.training.progress import progress
 
 RECORDINGS = 8
@@ -38,11 +38,13 @@ class HeldOut:
         recordings: the first `RECORDINGS` that hold a chunk are played, at most `CHUNKS` chunks each.
         settings: of the pre-training.
         device: where the batches go.
+        mask: how masks are drawn; None: none are.
     """
 
     recordings: Sequence[Recording]
     settings: Pretraining
     device: torch.device
+    mask: Mask | None = None
 
     def __len__(self) -> int:
         return sum(self._chunks(recording) for recording in self._played)
@@ -57,18 +59,21 @@ class HeldOut:
     def __iter__(self) -> Iterator[Chunk]:
         settings = self.settings
         for number, recording in enumerate(self._played):
-            region, unit = recording.region, settings.mask.unit
-            rows, columns = -(-region.height // unit), -(-region.width // unit)
             for index in range(self._chunks(recording)):
                 first = index * settings.segments
                 histograms = recording.histograms(first, settings.segments, settings.bins, settings.rule)
-                mask = draw_mask(np.random.default_rng([number, index]), rows, columns, settings.mask.ratio)
                 batch = {
                     "histograms": torch.from_numpy(histograms).unsqueeze(0),
                     "fresh": torch.tensor([index == 0]),
-                    "mask": mask.unsqueeze(0),
-                }
+                } | self._mask(recording, number, index)
                 yield Chunk(recording, first, {name: value.to(self.device) for name, value in batch.items()})
+
+    def _mask(self, recording: Recording, *numbers: int) -> dict[str, Tensor]:
+        if self.mask is None:
+            return {}
+        region, unit = recording.region, self.mask.unit
+        rows, columns = -(-region.height // unit), -(-region.width // unit)
+        return {"mask": draw_mask(np.random.default_rng(numbers), rows, columns, self.mask.ratio).unsqueeze(0)}
 
 
 @torch.no_grad()

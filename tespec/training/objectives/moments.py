@@ -13,8 +13,8 @@ from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
 from tespec.evaluation.pictures import Moment, draw_moments
 from tespec.events.intensity import high_pass_intensity
-from tespec.settings import Pretraining
-from tespec.training.held_out import HeldOut
+from tespec.settings import Target
+from tespec.training.objectives.held_out import HeldOut
 
 MOVING, QUIET = 0.8, 0.1  # quantiles of the number of events in a segment
 
@@ -32,6 +32,7 @@ def draw_held_out(
     model: Any,
     held_out: HeldOut,
     path: Path,
+    target: Target,
     titles: tuple[str, str] = ("busy", "quiet"),
 ) -> None:
     """Draw a busy moment and a quiet one, the model's state carried from the start of their recordings.
@@ -43,6 +44,7 @@ def draw_held_out(
         model: an objective with `reconstruct`.
         held_out: recordings with at least one chunk.
         path: the PNG to write.
+        target: constants of the intensity.
         titles: what the two rows are called.
     """
     model.eval()
@@ -56,7 +58,7 @@ def draw_held_out(
                 moments[place] = Moment(
                     title=f"{title}, {place.events:,} events",
                     histogram=chunk.batch["histograms"][0, place.segment].cpu().numpy(),
-                    high_pass=_high_pass(chunk.recording, chunk.first + place.segment, held_out.settings),
+                    high_pass=_high_pass(chunk.recording, chunk.first + place.segment, target),
                     intensity=_image(reconstruction.video[0, place.segment]),
                     mask=reconstruction.mask[0].cpu().numpy(),
                     reconstruction=_image(reconstruction.prediction[0, place.segment]),
@@ -77,7 +79,7 @@ def _choose(model: Any, held_out: HeldOut) -> tuple[_Place, _Place]:
     return by_events[int(MOVING * (len(by_events) - 1))], max(quiet, key=lambda place: place.contrast)
 
 
-def _high_pass(recording: Recording, window: int, settings: Pretraining) -> NDArray[np.float32] | None:
+def _high_pass(recording: Recording, window: int, target: Target) -> NDArray[np.float32] | None:
     if not isinstance(recording.source, EventSource):
         return None
     end, region = int(recording.windows[window, 1]), recording.region
@@ -86,8 +88,8 @@ def _high_pass(recording: Recording, window: int, settings: Pretraining) -> NDAr
         *events,
         height=region.height,
         width=region.width,
-        alpha=settings.target.alpha,
-        contrast=settings.target.contrast,
+        alpha=target.alpha,
+        contrast=target.contrast,
         times=np.array([end]),
     )
     return video[0]

@@ -1,0 +1,32 @@
+"""Teachers: networks that follow another one slowly and are not trained themselves."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def teacher_of(student: Module) -> Module:
+    """A copy of `student` that is not trained."""
+    teacher = copy.deepcopy(student)
+    return teacher.requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
+    """Move the teacher's parameters towards the student's by 1 - momentum; its buffers become the student's."""
+    for slow, fast in zip(teacher.parameters(), student.parameters(), strict=True):
+        slow.lerp_(fast, 1 - momentum)
+    for kept, seen in zip(teacher.buffers(), student.buffers(), strict=True):
+        kept.copy_(seen)
+
+
+def momentum_at(start: float, share: float) -> float:
+    """Momentum after a share of the training: from `start` to 1 by half a cosine."""
+    return 1 - (1 - start) * (math.cos(math.pi * share) + 1) / 2

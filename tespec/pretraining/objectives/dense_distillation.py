@@ -1,0 +1,166 @@
+"""ECDDP's objective: agree with a slow teacher on patches, on contexts and on whole images."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tespec.models.event_swin import EventSwin
+from tespec.models.padding import STRIDE
+from tespec.pretraining.clusters import cluster, pool
+from tespec.pretraining.contrast import agreement, sinkhorn
+from tespec.pretraining.heads import PrototypeHead
+from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
+from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+from tespec.pretraining.views import random_views
+
+GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the image's area (Yan98/ECDDP, config)
+STUDENT_TEMPERATURE = 0.1
+TEACHER_TEMPERATURES = (0.04, 0.07)
+WARMUP_SHARE = 0.1  # of the training, over which the teacher's temperature rises: 30 of 300 epochs
+
+
+class _Student(nn.Module):
+    """Backbone, heads and attention pooling; the teacher is one as well."""
+
+    def __init__(self, backbone: EventSwin, hidden: int, bottleneck: int, prototypes: int) -> None:
+        super().__init__()
+        channels = backbone.channels[-1]
+        self.backbone = backbone
+        self.patches, self.contexts, self.images = (
+            PrototypeHead(channels, hidden, bottleneck, prototypes) for _ in range(3)
+        )
+        self.attention = nn.Linear(channels, 1)
+
+
+class _Seen(NamedTuple):
+    """What a network makes of a view: logits of patches (N, P, K) and of the image (N, K), and tokens (N, P, C)."""
+
+    patches: Tensor
+    image: Tensor
+    tokens: Tensor
+
+
+class DenseDistillation(nn.Module):
+    """Patch, context and image losses of Yang, Pan, Liu, "Event Camera Data Dense Pre-training" (ECCV 2024).
+
+    Two large crops go to the teacher; the student sees them masked, and small crops besides. It has to name the
+    teacher's prototype at each hidden patch (patch loss), for each of the teacher's clusters of patches (context loss)
+    and for the image as a whole, whichever crop it sees (image loss). The teacher's assignments are balanced by
+    Sinkhorn's algorithm, and the teacher follows the student.
+
+    Differences from the published training: crops are resized to one size, so that window sizes stay; of a sequence
+    the last segment is compared; weight decay is constant.
+
+    Args:
+        backbone: what is pre-trained; built for views of its `img_size`.
+        hidden: width of the heads' perceptrons.
+        bottleneck: dimensions of prototypes.
+        prototypes: their number.
+        clusters: contexts per image.
+        local_views: number of small crops.
+        mask_ratio: share of patches hidden from the student.
+        momentum: of the teacher at the start; it rises to 1.
+    """
+
+    share: Tensor
+
+    def __init__(
+        self,
+        backbone: EventSwin,
+        hidden: int,
+        bottleneck: int,
+        prototypes: int,
+        clusters: int,
+        local_views: int,
+        mask_ratio: float,
+        momentum: float,
+    ) -> None:
+        super().__init__()
+        self.student = _Student(backbone, hidden, bottleneck, prototypes)
+        self.teacher = teacher_of(self.student)
+        self.mask_patch = MaskPatch(STRIDE, backbone.in_channels)
+        self.clusters, self.local_views, self.mask_ratio = clusters, local_views, mask_ratio
+        self.momentum = momentum
+        self.register_buffer("share", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def backbone(self) -> EventSwin:
+        """The teacher's backbone, which is the better one."""
+        return self.teacher.backbone
+
+    def after_step(self, share: float) -> None:
+        """Let the teacher follow; `share` of the training is done."""
+        follow(self.teacher, self.student, momentum_at(self.momentum, share))
+        self.share.fill_(share)
+
+    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+        """Losses of a step; views and masks are drawn from torch's generator, and no state is carried.
+
+        Args:
+            batch: histograms (B, T, 2 * bins, H, W).
+            state: None.
+
+        Returns:
+            "loss", the sum of "loss_patch", "loss_context" and "loss_image"; and None.
+        """
+        frames, size = batch["histograms"], self.student.backbone.img_size
+        large = [random_views(frames, size, GLOBAL) for _ in range(2)]
+        small = [random_views(frames, size, LOCAL) for _ in range(self.local_views)]
+        units = (size[0] // STRIDE, size[1] // STRIDE)
+        seeds = torch.randint(2**31, (2, len(frames))).tolist()
+        masks = [torch.stack([draw_mask(seed, *units, self.mask_ratio) for seed in row]) for row in seeds]
+        hidden = [mask.to(frames.device) for mask in masks]
+        with torch.no_grad():
+            taught = [self._see(self.teacher, view) for view in large]
+        seen = [self._see(self.student, view, mask) for view, mask in zip(large, hidden, strict=True)]
+        seen_small = [self._see(self.student, view) for view in small]
+        losses = {
+            "loss_patch": self._patch_loss(seen, taught, hidden),
+            "loss_context": self._context_loss(seen, taught),
+            "loss_image": self._image_loss([*seen, *seen_small], taught),
+        }
+        return {"loss": torch.stack(list(losses.values())).sum()} | losses, None
+
+    def _see(self, network: _Student, frames: Tensor, mask: Tensor | None = None) -> _Seen:
+        tokens = network.backbone.embed(frames)
+        if mask is not None:
+            tokens = replace_hidden(tokens, mask, network.backbone.embed_patches(self.mask_patch()))
+        features, _ = network.backbone.encode(tokens)
+        last = features[-1][:, -1].flatten(2).transpose(1, 2).float()
+        return _Seen(network.patches(last), network.images(last.mean(1)), last)
+
+    @property
+    def _temperature(self) -> float:
+        start, end = TEACHER_TEMPERATURES
+        return start + (end - start) * min(1.0, float(self.share) / WARMUP_SHARE)
+
+    def _patch_loss(self, seen: list[_Seen], taught: list[_Seen], hidden: list[Tensor]) -> Tensor:
+        logits = torch.cat([each.patches[mask.flatten(1)] for each, mask in zip(seen, hidden, strict=True)])
+        wanted = torch.cat([each.patches.flatten(0, 1) for each in taught])
+        assigned = sinkhorn(wanted, self._temperature)[torch.cat([mask.flatten() for mask in hidden])]
+        return agreement(logits, assigned, STUDENT_TEMPERATURE).sum() / max(1, len(logits))
+
+    def _context_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
+        logits: list[Tensor] = []
+        wanted: list[Tensor] = []
+        for student, teacher in zip(seen, taught, strict=True):
+            nearest = cluster(teacher.tokens, self.clusters)
+            for network, each, kept in ((self.student, student, logits), (self.teacher, teacher, wanted)):
+                scores = network.attention(each.tokens).squeeze(-1)
+                contexts, there = pool(each.tokens, scores, nearest, self.clusters)
+                kept.append(network.contexts(contexts[there]))
+        assigned = sinkhorn(torch.cat(wanted), self._temperature)
+        return agreement(torch.cat(logits), assigned, STUDENT_TEMPERATURE).mean()
+
+    def _image_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
+        assigned = sinkhorn(torch.cat([each.image for each in taught]), self._temperature).chunk(len(taught))
+        pairs = [
+            agreement(student.image, wanted, STUDENT_TEMPERATURE).mean()
+            for number, wanted in enumerate(assigned)
+            for place, student in enumerate(seen)
+            if place != number
+        ]
+        return torch.stack(pairs).mean()

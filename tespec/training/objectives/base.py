@@ -1,0 +1,141 @@
+"""What a way to pre-train is to the harness: its data, its network, and what is measured on data held out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tespec.errors import UserError
+from tespec.evaluation.features import spread
+from tespec.models import Backbone, EventSwin, build_backbone
+from tespec.models.padding import padded_size
+from tespec.settings import Pretraining
+from tespec.training.progress import progress
+from tespec.typed import build
+
+PLACES = 4096  # whose features are compared
+SEED = 0  # of what objectives draw on data held out, the same for every run
+Batch = dict[str, Tensor]
+
+
+class PretrainingTask(ABC):
+    """Data, network and scores of one objective; registered in `OBJECTIVES`, built with (settings, root).
+
+    Args:
+        settings: of the pre-training.
+        root: the data.
+
+    Attributes:
+        own: the objective's own settings, of type `settings_type`.
+        notes: lines for the user about the data.
+
+    Raises:
+        UserError: data that cannot be read, or settings that do not fit.
+    """
+
+    settings_type: ClassVar[type[Any]]
+    loss_is: ClassVar[str]
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, settings: Pretraining, root: Path) -> None:
+        self.settings, self.root = settings, root
+        own = {key: value for key, value in settings.objective.items() if key != "type"}
+        self.own = build(type(self).settings_type, own, "objective")
+
+    @property
+    @abstractmethod
+    def size(self) -> tuple[int, int]:
+        """(H, W) in px of what the backbone sees."""
+
+    @property
+    def channels(self) -> int | None:
+        """Input channels of the backbone where they are not those of histograms."""
+        return None
+
+    def backbone(self) -> Backbone:
+        """A fresh backbone."""
+        settings = self.settings
+        return build_backbone(settings.width, settings.recurrent, settings.bins, padded_size(*self.size), self.channels)
+
+    def swin(self) -> EventSwin:
+        """A fresh backbone for objectives that hide patches.
+
+        Raises:
+            UserError: the architecture has none.
+        """
+        backbone = self.backbone()
+        if not isinstance(backbone, EventSwin):
+            what = f"{self.settings.width} has no patches to hide"
+            raise UserError(f"objective {self.settings.objective['type']}", what, "choose a Swin")
+        return backbone
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hash of the data."""
+
+    @abstractmethod
+    def network(self) -> Any:
+        """The objective with a fresh backbone."""
+
+    @abstractmethod
+    def steps(self, seed: int) -> Any:
+        """Batches of the training by step: see `tespec.datasets.steps.Steps`."""
+
+    @abstractmethod
+    def small_batch(self) -> Batch:
+        """The smallest batch that can be trained on, for measuring what a step costs."""
+
+    @abstractmethod
+    def counts(self) -> dict[str, str]:
+        """How much data there is, in words."""
+
+    @abstractmethod
+    def held_out(self, device: torch.device) -> Iterator[Batch]:
+        """Batches of data held out, in order, the same for every run."""
+
+    def protocol(self) -> dict[str, str]:
+        """What the numbers mean, in words."""
+        return {
+            "loss": type(self).loss_is,
+            "feature_std": "deviation of unit-length features of the last stage on data held out, times root(channels)",
+            "feature_rank": "exponential of the entropy of their singular values",
+            **self.counts(),
+        }
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
+        """Mean loss on data held out, and how its features spread."""
+        model.eval()
+        total, features, count = 0.0, [], 0
+        state = seen = None
+        with progress("data held out", "batches") as advance:
+            for batch in self.held_out(device):
+                torch.manual_seed(SEED + count)
+                losses, state = model.loss(batch, state)
+                total += losses["loss"].item()
+                last, seen = self.features(model, batch, seen)
+                features.append(last)
+                count += 1
+                advance(count, count, "")
+        places = torch.cat(features)
+        chosen = torch.linspace(0, len(places) - 1, min(PLACES, len(places))).long()
+        found = spread(places[chosen])
+        return {"loss": total / max(count, 1), "feature_std": found.std, "feature_rank": found.rank}
+
+    @abstractmethod
+    def features(self, model: Any, batch: Batch, state: Any) -> tuple[Tensor, Any]:
+        """Features (N, C) of the backbone's last stage on the CPU, and its state."""
+
+    def draw(self, model: Any, device: torch.device, path: Path) -> bool:
+        """Draw what the model does on data held out, where there is something to see; whether it did."""
+        return False
+
+
+def places_of(last: Tensor) -> Tensor:
+    """Features (B, T, C, h, w) as (N, C) float32 on the CPU."""
+    return last.movedim(2, -1).flatten(0, -2).float().cpu()

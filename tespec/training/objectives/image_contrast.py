@@ -1,0 +1,93 @@
+"""ECDP's event-image contrast as a way to pre-train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.pairs import Paired, PairSteps, paired, some
+from tespec.datasets.unlabelled import divide
+from tespec.errors import UserError
+from tespec.models import build_backbone
+from tespec.models.padding import padded_size
+from tespec.pretraining.objectives.image_contrast import ImageContrast
+from tespec.registry import OBJECTIVES
+from tespec.settings import Pretraining
+from tespec.training.objectives.base import Batch, PretrainingTask, places_of
+
+HELD_OUT_PAIRS = 256
+
+
+@dataclass(frozen=True)
+class ContrastSettings:
+    """See `ImageContrast`."""
+
+    hidden: int
+    out: int
+    temperature: float
+    alignment: float
+
+
+@OBJECTIVES.register_module(name="image_contrast")
+class ImageContrastTask(PretrainingTask):
+    """Events and the grey frame at their end."""
+
+    settings_type = ContrastSettings
+    loss_is = "contrast of events with images, and back, and alignment of their distributions"
+
+    def __init__(self, settings: Pretraining, root: Path) -> None:
+        super().__init__(settings, root)
+        if settings.recurrent:
+            raise UserError("recurrent", "pairs of events and image have no order in time", "set it to false")
+        if settings.batch_size < 2:
+            raise UserError("batch_size", "a pair alone has nothing to be told from", "give 2 or more")
+        division = divide(root, settings.window_ms, settings.downsample)
+        self._train = paired(division.train, settings.window_ms)
+        self._held_out: list[Paired] = some(paired(division.held_out, settings.window_ms), HELD_OUT_PAIRS)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W) of the histograms in px."""
+        region = self._train[0].region
+        return region.height, region.width
+
+    def fingerprint(self) -> str:
+        """Hash of the recordings."""
+        return fingerprint(self._train, self._held_out)
+
+    def counts(self) -> dict[str, str]:
+        """Pairs, in words."""
+        train, held_out = sum(map(len, self._train)), sum(map(len, self._held_out))
+        return {"pairs": f"{train:,} to train on, {held_out:,} held out"}
+
+    def network(self) -> ImageContrast:
+        """The objective with a fresh backbone, and another for the images."""
+        own, settings = self.own, self.settings
+        images = build_backbone(settings.width, False, settings.bins, padded_size(*self.size), in_channels=1)
+        return ImageContrast(self.backbone(), images, own.hidden, own.out, own.temperature, own.alignment)
+
+    def steps(self, seed: int) -> PairSteps:
+        """Batches of the training by step."""
+        return PairSteps(self._train, self.settings, seed)
+
+    def small_batch(self) -> Batch:
+        """Two pairs."""
+        return PairSteps(self._train, replace(self.settings, batch_size=2), 0)[0]
+
+    def held_out(self, device: torch.device) -> Iterator[Batch]:
+        """Batches of pairs held out."""
+        still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
+        steps = PairSteps(self._held_out, replace(self.settings, augmentation=still), 0)
+        for step in range(sum(map(len, self._held_out)) // self.settings.batch_size):
+            yield {name: value.to(device) for name, value in steps[step].items()}
+
+    def features(self, model: Any, batch: Batch, state: Any) -> tuple[Tensor, Any]:
+        """Features of the last stage on events."""
+        features, _ = model.backbone(batch["histograms"])
+        return places_of(features[-1]), None

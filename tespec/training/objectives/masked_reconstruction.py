@@ -1,0 +1,83 @@
+"""Masked reconstruction as a way to pre-train: what its memory is worth, and pictures of what it rebuilds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tespec.datasets.description import read_description
+from tespec.discovery import find_registered
+from tespec.pretraining.objectives.masked_reconstruction import MaskedReconstruction
+from tespec.registry import MODELS, OBJECTIVES
+from tespec.settings import Mask, Target
+from tespec.training.objectives.events import EventObjective
+from tespec.training.objectives.held_out import held_out_losses
+from tespec.training.objectives.moments import draw_held_out
+
+
+@dataclass(frozen=True)
+class MaskedSettings:
+    """See `MaskedReconstruction`; `patch_eps` is in units of C squared."""
+
+    mask: Mask
+    target: Target
+    decoder: dict[str, Any]
+    patch_norm: bool
+    patch_eps: float
+    visible_weight: float
+
+
+@OBJECTIVES.register_module(name="masked_reconstruction")
+class MaskedReconstructionTask(EventObjective):
+    """TESPEC's objective."""
+
+    settings_type = MaskedSettings
+    loss_is = "mean squared error on the hidden patches of the patch-normalised target"
+
+    def masks(self) -> Mask:
+        """How masks are drawn."""
+        mask: Mask = self.own.mask
+        return mask
+
+    def network(self) -> MaskedReconstruction:
+        """The objective with a fresh backbone."""
+        own, settings = self.own, self.settings
+        find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
+        return MaskedReconstruction(
+            self.swin(),
+            own.decoder,
+            target=own.target.kind,
+            mask_unit=own.mask.unit,
+            alpha=own.target.alpha,
+            norm_events=own.target.norm_events,
+            contrast=own.target.contrast,
+            bin_seconds=settings.window_ms / 1000 / settings.bins,
+            patch_norm=own.patch_norm,
+            eps=own.patch_eps,
+            visible_weight=own.visible_weight,
+        )
+
+    def protocol(self) -> dict[str, str]:
+        """What the numbers mean, in words."""
+        return super().protocol() | {
+            "loss_masked_carried": "backbone state carried from chunk to chunk",
+            "loss_masked_zeroed": "backbone state zeroed at each chunk, intensity image carried",
+            "loss_zero": "zero predicted everywhere",
+        }
+
+    def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
+        """What the state is worth, and how features spread."""
+        spread = super().evaluate(model, device)
+        return held_out_losses(model, self.chunks(device)) | {
+            name: spread[name] for name in ("feature_std", "feature_rank")
+        }
+
+    def draw(self, model: Any, device: torch.device, path: Path) -> bool:
+        """Two moments of the recordings held out."""
+        sample = self.root.is_dir() and read_description(self.root).data == "sample"
+        titles = ("moving", "standing") if sample else ("busy", "quiet")
+        draw_held_out(model, self.chunks(device), path, self.own.target, titles)
+        return True
