@@ -19,6 +19,7 @@ from torch import Tensor
 from tespec.errors import UserError
 
 RECIPE_KEY = "tespec"
+CONTAINERS = ("state_dict", "model", "checkpoint")  # in which published files keep their tensors
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
@@ -74,7 +75,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
         raise UserError(path, "not a readable torch file", "copy it again, or export it as safetensors") from error
     while isinstance(content, dict) and not any(isinstance(value, Tensor) for value in content.values()):
-        inner = content.get("state_dict", content.get("model"))
+        inner = next((content[key] for key in CONTAINERS if key in content), None)
         if not isinstance(inner, dict):
             break
         content = inner

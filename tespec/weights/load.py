@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -12,9 +12,11 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.padding import padded_size
 from tespec.models.resizing import BIAS_TABLE, fit_to
 from tespec.weights.files import read_weights, sha256_of
+from tespec.weights.formats import Renamed, is_vision_transformer, rename
 from tespec.weights.report import WeightsReport
 
 MEMORY = "lstms."
+PUBLISHED_SIZE = (224, 224)  # px
 
 
 def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
@@ -28,36 +30,80 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
     Raises:
         UserError: unreadable file, a tensor that is missing or has another shape. The backbone is then unchanged.
     """
-    tensors, recipe = read_weights(path)
-    wanted = backbone.state_dict()
-    fresh = tuple(name for name in wanted if name.startswith(MEMORY) and not recipe.get("recurrent", True))
+    source = read_backbone(path)
+    tensors, wanted = dict(source.renamed.tensors), backbone.state_dict()
+    fresh = () if source.has_memory else tuple(name for name in wanted if name.startswith(MEMORY))
     adapted = []
     for name, target in wanted.items():
         if name in fresh:
             continue
         if name not in tensors:
-            raise UserError(path, f"{name} is missing", _remedy(recipe, backbone))
+            raise UserError(path, f"{name} is missing", _remedy(source.recipe, backbone))
         if tensors[name].shape != target.shape:
-            tensors[name] = _adapted(backbone, name, tensors[name], target, recipe, path)
+            tensors[name] = _adapted(backbone, name, tensors[name], target, source, path)
             adapted.append(name)
     backbone.load_state_dict({name: target if name in fresh else tensors[name] for name, target in wanted.items()})
-    unused = tuple(sorted(name for name in tensors if name not in wanted))
+    unused = (*source.renamed.unused, *sorted(name for name in tensors if name not in wanted))
     loaded = len(wanted) - len(fresh)
-    return WeightsReport(path.name, sha256_of(path), loaded, loaded, tuple(adapted), unused, recipe, fresh)
+    return WeightsReport(
+        path.name,
+        sha256_of(path),
+        loaded,
+        loaded,
+        tuple(adapted),
+        unused,
+        source.recipe,
+        fresh,
+        source.renamed.format,
+    )
+
+
+class BackboneSource(NamedTuple):
+    """A weights file with a backbone in it: tensors under our names, and the recipe that ours hold."""
+
+    renamed: Renamed
+    recipe: dict[str, Any]
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether it was made with ConvLSTMs."""
+        return self.renamed.has_memory if self.renamed.foreign else bool(self.recipe.get("recurrent", True))
+
+
+def read_backbone(path: Path) -> BackboneSource:
+    """Read a weights file in any of the known namings.
+
+    Raises:
+        UserError: unreadable file, or one in a naming that is not known.
+    """
+    tensors, recipe = read_weights(path)
+    if is_vision_transformer(tensors):
+        what = "holds a ViT or DeiT, not a Swin or ResNet"
+        raise UserError(path, what, "the links in MoBY's README are swapped: take the other file")
+    renamed = rename(tensors)
+    if renamed is None:
+        first = ", ".join(sorted(tensors)[:3])
+        raise UserError(path, f"its names ({first}, ...) are of no known backbone", "give a Swin or a ResNet")
+    return BackboneSource(renamed, recipe)
 
 
 def _adapted(
-    backbone: Backbone, name: str, tensor: Tensor, target: Tensor, recipe: dict[str, Any], path: Path
+    backbone: Backbone, name: str, tensor: Tensor, target: Tensor, source: BackboneSource, path: Path
 ) -> Tensor:
     if name.endswith(BIAS_TABLE) and tensor.shape[1] == target.shape[1]:
-        if "sensor" not in recipe:
+        if "sensor" not in source.recipe and not source.renamed.foreign:
             what = f"{name} is for windows of another size, and the file does not say which"
             raise UserError(path, what, "export again")
-        return fit_to({name: tensor}, padded_size(*recipe["sensor"]), backbone.img_size)[name]
+        return fit_to({name: tensor}, _built_for(source), backbone.img_size)[name]
     if name == backbone.stem and tensor.shape[0] == target.shape[0] and tensor.shape[2:] == target.shape[2:]:
         return repeat_channels(tensor, target.shape[1])
     found, needed = tuple(tensor.shape), tuple(target.shape)
-    raise UserError(path, f"{name} is {found}, this model needs {needed}", _remedy(recipe, backbone))
+    raise UserError(path, f"{name} is {found}, this model needs {needed}", _remedy(source.recipe, backbone))
+
+
+def _built_for(source: BackboneSource) -> tuple[int, int]:
+    """Input size in px that tables of position biases are for; published networks have whole windows at every stage."""
+    return padded_size(*source.recipe["sensor"]) if "sensor" in source.recipe else PUBLISHED_SIZE
 
 
 def repeat_channels(kernel: Tensor, channels: int) -> Tensor:

@@ -19,6 +19,7 @@ class WeightsReport:
         unused: names of tensors in the file that this backbone has no place for.
         recipe: settings of the pre-training that wrote the file, where it says so.
         fresh: names of backbone tensors that such a pre-training has not got, and that keep their random start.
+        format: the naming that was found, in words.
     """
 
     source: str
@@ -29,6 +30,7 @@ class WeightsReport:
     unused: tuple[str, ...] = ()
     recipe: dict[str, Any] = field(default_factory=dict)
     fresh: tuple[str, ...] = ()
+    format: str = ""
 
     @property
     def coverage(self) -> float:
@@ -45,5 +47,6 @@ class WeightsReport:
             "adapted": list(self.adapted),
             "unused": list(self.unused),
             "fresh": list(self.fresh),
+            "format": self.format,
             "recipe": self.recipe,
         }
