@@ -1,0 +1,152 @@
+"""Run one of the paper's ablations end to end: pre-train each row, fine-tune it, and put it beside the paper's numbers.
+
+python benchmarks/ablate.py masking
+python benchmarks/ablate.py objective --seeds 0 1 2
+python benchmarks/ablate.py --list
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.cli import Parser, run
+from tespec.errors import UserError
+
+if TYPE_CHECKING:
+    from tespec.comparison.ablations import Ablation, AblationRow
+    from tespec.comparison.records import Record
+    from tespec.training.data import Data
+    from tespec.training.runs import Setup
+
+METHOD = "tespec"
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    from benchmarks.options import add_run_options, whole_number
+
+    parser = Parser(description=__doc__)
+    parser.add_argument("table", nargs="?", help="name of a table; --list names them")
+    parser.add_argument("--list", action="store_true", help="list the tables and their rows")
+    parser.add_argument("--arch", choices=("recurrent", "feedforward"), default="recurrent", help="default: recurrent")
+    parser.add_argument("--seeds", type=whole_number, nargs="+", metavar="N", help="several seeds (default: --seed)")
+    parser.add_argument("--data", type=Path, metavar="ROOT", help="the task's data (default: ./data/<task>)")
+    parser.add_argument("--pretraining-data", type=Path, metavar="PATH",
+                        help="recordings to pre-train on, or for `dataset` a folder of data sets by name")  # fmt: skip
+    add_run_options(parser)
+    options = parser.parse_args()
+    if not options.table and not options.list:
+        parser.error("name a table (--list names them)")
+    return options
+
+
+def main() -> None:
+    """Run what the command line says."""
+    options = parse()
+    from tespec.comparison.ablations import ablations, read_ablation
+
+    if options.list:
+        for name, each in ablations().items():
+            print(f"{name:13} {each.title} on {each.task}: {', '.join(row.name for row in each.rows)}")
+        return
+    ablation = read_ablation(options.table)
+    from benchmarks.options import setup_of
+    from tespec.plugins import register_methods
+    from tespec.training.data import find_data
+    from tespec.training.runs import say
+
+    register_methods()
+    data = find_data(ablation.task, options.data)
+    if data.notice:
+        say(data.notice)
+    if options.dry_run:
+        print_changes(ablation, options.profile or data.profile)
+        return
+    setup = setup_of(options, "ablate.py")
+    measured: dict[str, list[Record]] = {}
+    for row in ablation.rows:
+        for seed in options.seeds or [options.seed]:
+            say(f"{ablation.title}: {row.name}, seed {seed}")
+            measured.setdefault(row.name, []).append(measure(ablation, row, data, seed, setup, options))
+    write_table(ablation, measured, options)
+
+
+def measure(
+    ablation: Ablation, row: AblationRow, data: Data, seed: int, setup: Setup, options: argparse.Namespace
+) -> Record:
+    """Pre-train one row and fine-tune from it, or take up complete results."""
+    from dataclasses import replace
+
+    from tespec.config import as_facts, pretraining_settings
+    from tespec.plugins import find_method
+    from tespec.training.data import settings_of
+    from tespec.training.finetune import finetune
+    from tespec.training.pretrain import pretrain
+
+    method = find_method(METHOD)
+    profile = options.profile or data.profile
+    default = pretraining_settings(METHOD, profile, _of_pretraining(options.set))
+    changes = [*_of_pretraining(options.set), *row.changes(as_facts(default))]
+    recipe = pretraining_settings(METHOD, profile, changes)
+    recordings = source(data, recipe.dataset, options.pretraining_data, several="dataset" in row.set)
+    weights = pretrain(METHOD, method, recipe, recordings, seed, setup).weights
+    own = [change for change in options.set if not change.startswith("pretraining.")]
+    settings = settings_of(data, ablation.task, options.arch, profile, own)
+    # Rows differ in the data they were pre-trained on at most; none of them takes the lower rate of a task on it.
+    settings = replace(settings, peak_lr_after={})
+    return finetune(METHOD, method, settings, data, weights, seed, setup)
+
+
+def source(data: Data, dataset: str, given: Path | None, *, several: bool) -> Data:
+    """Recordings to pre-train on."""
+    from tespec.training.data import find_recordings, sibling
+
+    if given is not None:
+        return find_recordings(dataset, given / dataset if several or (given / dataset).is_dir() else given)
+    if data.is_sample:
+        return sibling(data, dataset)
+    found = find_recordings(dataset, None)
+    if found.is_sample:
+        raise UserError(f"{dataset} recordings", "are not given, and real labels do not go with the sample world",
+                        "give --pretraining-data PATH")  # fmt: skip
+    return found
+
+
+def _of_pretraining(changes: list[str]) -> list[str]:
+    prefix = "pretraining."
+    return [change.removeprefix(prefix) for change in changes if change.startswith(prefix)]
+
+
+def print_changes(ablation: Ablation, profile: str) -> None:
+    """Print what each row changes."""
+    from tespec.config import as_facts, pretraining_settings
+
+    facts = as_facts(pretraining_settings(METHOD, profile))
+    for row in ablation.rows:
+        print(f"{row.name:12} {' '.join(row.changes(facts)) or 'as it is'}")
+
+
+def write_table(ablation: Ablation, measured: dict[str, list[Record]], options: argparse.Namespace) -> None:
+    """Print the table and write it in all forms."""
+    from benchmarks.tables import FILES, write
+    from tespec.comparison.ablations import ablation_table
+    from tespec.comparison.render_text import render_text
+
+    one = next(iter(measured.values()))[0]
+    notes = [
+        f"Measured: {options.arch}, data {one['data']}, profile {one['profile']}, seeds "
+        f"{', '.join(str(record['seed']) for record in next(iter(measured.values())))}."
+    ]
+    if one["data"] == "sample":
+        notes.append("The sample world is small and synthetic: such numbers compare rows, not with the paper's.")
+    table = ablation_table(ablation, measured, notes)
+    folder = options.results / "tables"
+    written = [write(folder / f.format(name=f"ablation_{ablation.name}"), render(table)) for f, render in FILES.items()]
+    print(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}")
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

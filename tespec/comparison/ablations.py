@@ -1,0 +1,128 @@
+"""The paper's ablations: what each row changes, its published numbers, and a table with measured ones beside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from tespec.comparison.records import Record
+from tespec.comparison.references import PAPER
+from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold
+from tespec.errors import UserError
+
+METRICS = {"miou": "mIoU ↑", "mean_class_acc": "mAcc ↑"}
+DECIMALS = 3
+
+
+@dataclass(frozen=True)
+class AblationRow:
+    """One row.
+
+    Attributes:
+        name: as in the paper's table.
+        paper: published mIoU and mAcc in percent.
+        set: settings that differ from the default pre-training.
+        scale: factors of settings, relative to those of the profile.
+        default: whether it is the default pre-training.
+    """
+
+    name: str
+    paper: tuple[float, ...]
+    set: dict[str, Any] = field(default_factory=dict)
+    scale: dict[str, float] = field(default_factory=dict)
+    default: bool = False
+
+    def changes(self, facts: Mapping[str, Any]) -> list[str]:
+        """`KEY=VALUE` changes to a recipe whose resolved settings are `facts`."""
+        plain = [f"{key}={_text(value)}" for key, value in self.set.items()]
+        return plain + [f"{key}={_text(_scaled(_at(facts, key), factor))}" for key, factor in self.scale.items()]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One table: its title, its label in the paper's source, what varies, and the task it is measured on."""
+
+    name: str
+    title: str
+    label: str
+    variable: str
+    task: str
+    rows: tuple[AblationRow, ...]
+
+
+def ablations() -> dict[str, Ablation]:
+    """All of the paper's ablations by name."""
+    content = yaml.safe_load((PAPER / "ablations.yaml").read_text(encoding="utf-8"))
+    return {name: _ablation(name, facts) for name, facts in content.items()}
+
+
+def read_ablation(name: str) -> Ablation:
+    """One of them.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    known = ablations()
+    if name not in known:
+        raise UserError(f"ablation {name}", "no such table", f"choose from {', '.join(known)}")
+    return known[name]
+
+
+def ablation_table(ablation: Ablation, measured: Mapping[str, Sequence[Record]], notes: Sequence[str] = ()) -> Table:
+    """The paper's numbers and, where there are records of a row, their mean, deviation and difference from the paper.
+
+    Args:
+        ablation: the table.
+        measured: records by the row's name, one for each seed.
+        notes: what stands below.
+    """
+    columns = [Column((ablation.variable,), ablation.variable, number=False)]
+    for metric, title in METRICS.items():
+        for source in ("paper", "measured", "difference"):
+            facts = {"task": ablation.task, "source": source, "metric": metric}
+            better = "higher" if source != "difference" else ""
+            columns.append(Column((title, source), f"{metric} {source}", better, facts=facts))
+    rows = [_row(row, measured.get(row.name, ())) for row in ablation.rows]
+    compared = [index for index, column in enumerate(columns) if column.better]
+    groups = with_best_bold([Group("", tuple(rows))], columns, compared)
+    return Table(f"Ablation: {ablation.title} ({ablation.task.upper()})", tuple(columns), groups, notes=tuple(notes))
+
+
+def _row(row: AblationRow, records: Sequence[Record]) -> Row:
+    cells = [Cell(row.name + (" (default)" if row.default else ""))]
+    for metric, published in zip(METRICS, row.paper, strict=True):
+        values = [record["metrics"][metric] for record in records]
+        cells.append(Cell(f"{published:.{DECIMALS}f}", published))
+        if not values:
+            cells += [Cell(), Cell()]
+            continue
+        mean = sum(values) / len(values)
+        deviation = math.sqrt(sum((each - mean) ** 2 for each in values) / (len(values) - 1)) if values[1:] else None
+        spread = "" if deviation is None else f" ± {deviation:.{DECIMALS}f}"
+        cells.append(Cell(f"{mean:.{DECIMALS}f}{spread}", mean, deviation, len(values)))
+        cells.append(Cell(f"{mean - published:+.{DECIMALS}f}", mean - published))
+    return Row(tuple(cells), facts={"method": "tespec", "title": row.name})
+
+
+def _ablation(name: str, facts: Mapping[str, Any]) -> Ablation:
+    rows = tuple(AblationRow(**(row | {"paper": tuple(row["paper"])})) for row in facts["rows"])
+    return Ablation(name, facts["title"], facts["label"], facts["variable"], facts["task"], rows)
+
+
+def _at(facts: Mapping[str, Any], key: str) -> float:
+    value: Any = facts
+    for part in key.split("."):
+        value = value[part]
+    return float(value) if isinstance(value, float) else int(value)
+
+
+def _scaled(value: float, factor: float) -> float:
+    return round(value * factor) if isinstance(value, int) else value * factor
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

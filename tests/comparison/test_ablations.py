@@ -1,0 +1,93 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from tespec.comparison.ablations import ablation_table, ablations, read_ablation
+from tespec.comparison.render_text import render_text
+from tespec.config import as_facts, pretraining_settings
+from tespec.errors import UserError
+
+DATA = Path(__file__).parent / "data"
+SOURCE = "".join((DATA / name).read_text() for name in ("tab-all-ablation.tex", "tab-supp-ablation.tex"))
+SHOWN = {
+    r"\cref{eq:prior-intensity-est}": "Eq. 6",
+    r"\cref{eq:our-intensity-est}": "Eq. 7",
+    r"CPC~\cite{CPC}": "CPC",
+    r"ECDDP~\cite{ECDDP}": "ECDDP",
+    r"MAE~\cite{MAE}": "MAE",
+}
+
+
+def lines_of(label):
+    """Cells of the table's rows in the paper's source, and whether a row is in bold."""
+    before = SOURCE.split(rf"\label{{{label}}}")[0]
+    body = re.split(r"\\(?:mid|h)rule|\\hline", before[before.rindex(r"\begin{tabular}") :])
+    rows = []
+    for line in "".join(body).split(r"\\"):
+        if "&" in line and re.search(r"\d\.\d{3}", line):
+            cells = [re.sub(r"\\textbf\{(.*)\}$", r"\1", cell.strip()).replace(r"\%", "%") for cell in line.split("&")]
+            rows.append((cells, line.strip().count(r"\textbf")))
+    return rows
+
+
+@pytest.mark.parametrize("name", ablations())
+def test_every_cell_is_the_papers(name):
+    ablation = read_ablation(name)
+    lines = lines_of(ablation.label)
+    assert len(lines) == len(ablation.rows)
+    for row, (cells, bold) in zip(ablation.rows, lines, strict=True):
+        assert SHOWN.get(cells[0], cells[0]) == row.name
+        assert [float(cell) for cell in cells[1:]] == list(row.paper)
+        assert bool(bold) == row.default
+
+
+def test_all_tables_of_the_source_are_there():
+    assert {each.label for each in ablations().values()} == set(re.findall(r"\\label\{(.*?)\}", SOURCE)) - {
+        "tab:all-ablation"
+    }
+
+
+@pytest.mark.parametrize("profile", ["paper", "sample"])
+@pytest.mark.parametrize("name", ablations())
+def test_every_row_is_a_pretraining_of_its_own(name, profile):
+    default = as_facts(pretraining_settings("tespec", profile))
+    resolved = []
+    for row in read_ablation(name).rows:
+        facts = as_facts(pretraining_settings("tespec", profile, row.changes(default)))
+        assert (facts == default) == row.default
+        resolved.append(facts)
+    assert all(resolved.count(facts) == 1 for facts in resolved)
+
+
+def test_numbers_that_are_scaled_are_the_papers():
+    default = as_facts(pretraining_settings("tespec", "paper"))
+    for name, key, numbers in (
+        ("steps", ("optimisation", "steps"), [200_000, 300_000, 400_000, 500_000]),
+        ("norm_events", ("objective", "target", "norm_events"), [500, 5_000, 50_000, 200_000]),
+    ):
+        found = []
+        for row in read_ablation(name).rows:
+            value = as_facts(pretraining_settings("tespec", "paper", row.changes(default)))
+            for part in key:
+                value = value[part]
+            found.append(value)
+        assert found == numbers
+
+
+def test_measured_numbers_stand_beside_the_papers():
+    ablation = read_ablation("patch_norm")
+    records = [{"metrics": {"miou": miou, "mean_class_acc": 50.0}} for miou in (60.0, 62.0)]
+    table = ablation_table(ablation, {"w/ norm": records}, ["A note."])
+    without, default = table.rows
+    assert [cell.text for cell in default.cells[:4]] == ["w/ norm (default)", "62.774", "61.000 ± 1.414", "-1.774"]
+    assert [cell.text for cell in without.cells[1:4]] == ["61.792", "-", "-"]
+    assert default.cells[2].runs == 2
+    assert default.cells[1].bold
+    assert not default.cells[2].bold
+    assert "A note." in render_text(table)
+
+
+def test_an_unknown_table_is_named():
+    with pytest.raises(UserError, match="ablation mask: no such table; choose from masking, steps"):
+        read_ablation("mask")
