@@ -42,6 +42,15 @@ def test_scores_are_those_of_pycocotools(seed, frames, levels):
     assert scorer_of(made).overall().metrics() == pytest.approx(expected, abs=1e-6)
 
 
+def test_at_the_size_of_cocos_own_example():
+    """100 images and 80 classes, as in the example that comes with pycocotools."""
+    names = tuple(f"class {number}" for number in range(80))
+    made = random_frames(0, 100, 80, boxes=14)
+    ranked = sorted(made, key=lambda frame: (frame.recording, frame.time_us))
+    expected = coco_scores([(each.predicted, each.truth) for each in ranked if len(each.truth.label)], 80)
+    assert scorer_of(made, names=names).overall().metrics() == pytest.approx(expected, abs=1e-6)
+
+
 def test_scores_after_the_filters_are_those_of_pycocotools_on_what_is_left():
     made = random_frames(5, 60, len(NAMES))
 

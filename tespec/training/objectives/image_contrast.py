@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,8 +59,11 @@ class ImageContrastTask(PretrainingTask):
         return region.height, region.width
 
     def fingerprint(self) -> str:
-        """Hash of the recordings."""
-        return fingerprint(self._train, self._held_out)
+        """Hash of the recordings, and of the names and sizes of their images."""
+        digest = hashlib.sha256(fingerprint(self._train, self._held_out).encode())
+        for path in (path for each in (*self._train, *self._held_out) for path in each.images):
+            digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
+        return digest.hexdigest()[:12]
 
     def counts(self) -> dict[str, str]:
         """Pairs, in words."""
