@@ -2,6 +2,7 @@
 
 python benchmarks/run.py --method tespec --task ddd17
 python benchmarks/run.py --method scratch --task ddd17 --arch feedforward --data /data/ddd17
+python benchmarks/run.py --method tespec --task ddd17 --probe
 python benchmarks/run.py --method scratch --task ddd17 --predict dir1 --out pictures
 python benchmarks/run.py --model runs/evaluation-.../model.safetensors --predict drive.raw --out pictures
 python benchmarks/run.py --list
@@ -38,6 +39,7 @@ def parse() -> argparse.Namespace:
     what.add_argument("--arch", choices=ARCHITECTURES, default="recurrent", help="default: recurrent")
     what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data (default: ./data/<task>)")
     what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from")
+    what.add_argument("--probe", action="store_true", help="train nothing: what frozen features tell of classes")
     what.add_argument("--list", action="store_true", help="list methods and tasks")
     what.add_argument("--describe", metavar="NAME", help="describe a method or a task")
     drawn = parser.add_argument_group("pictures of predictions")
@@ -49,6 +51,8 @@ def parse() -> argparse.Namespace:
     drawn.add_argument("--min-score", type=float, default=0.3, help="of boxes that are drawn (default: 0.3)")
     add_run_options(parser)
     options = parser.parse_args()
+    if options.probe and options.predict:
+        parser.error("--probe trains no model that could --predict")
     if bool(options.predict) != bool(options.out):
         parser.error("--predict RECORDING and --out DIR go together")
     if options.model and not options.predict:
@@ -81,13 +85,15 @@ def run_cell(options: argparse.Namespace) -> None:
     from benchmarks.options import setup_of
     from tespec.plugins import find_method
     from tespec.training.finetune import WEIGHTS, finetune
+    from tespec.training.probe import probe
 
     method = find_method(options.method)
     settings, recipe, data = resolve(options)
     if recipe and (method.recipe is None or options.checkpoint):
         raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
     setup = setup_of(options, "run.py")
-    record = finetune(options.method, method, settings, data, options.checkpoint, options.seed, setup, recipe)
+    measure = probe if options.probe else finetune
+    record = measure(options.method, method, settings, data, options.checkpoint, options.seed, setup, recipe)
     print_result(record)
     if options.predict:
         draw_predictions(options, setup.runs / record["name"] / WEIGHTS, data.root)

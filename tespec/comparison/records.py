@@ -22,7 +22,7 @@ class Record(TypedDict):
         schema: version of this layout.
         name: `record_name`, also the name of the run's folder.
         id: `identity` of what determines the result.
-        kind: "evaluation" or "pretraining".
+        kind: "evaluation", "pretraining" or "probe".
         code: `code_version` that computed it.
         written: UTC time, ISO 8601.
         method_name: registered name of the method.
@@ -112,7 +112,7 @@ def new_record(
         seed=seed,
         config=config,
         data_fingerprint=data_fingerprint,
-        weights_sha256=weights.get("start_sha256", weights.get("sha256", "")) if kind == "evaluation" else "",
+        weights_sha256=weights.get("start_sha256", weights.get("sha256", "")) if kind != "pretraining" else "",
     )
     record = {
         "schema": SCHEMA,

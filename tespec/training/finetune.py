@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from tespec.comparison.environment import environment
 from tespec.comparison.records import Record, find_record, identity, new_record, record_name, write_record
@@ -21,8 +23,104 @@ from tespec.training.runs import Setup, check_places, clear, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.tasks import build_task
 from tespec.weights.files import state_sha256, write_weights
+from tespec.weights.report import WeightsReport
 
 WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method's backbone on a task, before anything is learned from labels.
+
+    Attributes:
+        name: the method's registered name.
+        method: what started the backbone.
+        settings: resolved, the precision included.
+        task: data and scores.
+        model: backbone and head.
+        weights: what the backbone was started from.
+        key: what determines the result; see `identity`.
+        run: name of the record and of the run's folder.
+        data: the task's data.
+        device: where it is computed.
+    """
+
+    name: str
+    method: Method
+    settings: Finetuning
+    task: Any
+    model: Any
+    weights: WeightsReport
+    key: dict[str, Any]
+    run: str
+    data: Data
+    device: torch.device
+
+    def record(self, setup: Setup, **found: Any) -> Record:
+        """A record of what was found, with all that it stands on."""
+        key = self.key
+        return new_record(
+            kind=key["kind"],
+            method_name=self.name,
+            method=self.method.facts(),
+            task=key["task"],
+            arch=key["arch"],
+            profile=key["profile"],
+            data=self.data.label,
+            data_fingerprint=key["data_fingerprint"],
+            seed=key["seed"],
+            config=key["config"],
+            weights=self.weights.facts() | {"start_sha256": key["weights_sha256"]},
+            command=setup.command,
+            environment=environment(device=describe(self.device)),
+            **found,
+        )
+
+
+def open_cell(
+    kind: str,
+    name: str,
+    method: Method,
+    settings: Finetuning,
+    data: Data,
+    checkpoint: Path | None,
+    seed: int,
+    setup: Setup,
+    pretraining_changes: tuple[str, ...] = (),
+    extra: dict[str, Any] | None = None,
+) -> Cell:
+    """Data, model and start of a cell; arguments as of `finetune`, and the kind of record and what else determines it.
+
+    Raises:
+        UserError: data or weights that cannot be used.
+    """
+    check_places(setup)
+    device = choose_device(setup.device)
+    # What is computed in determines the result, so it is part of the record's identity.
+    settings = settings.after_pretraining_on(method.pretraining_data)
+    settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
+    task = build_task(settings, data.root)
+    if checkpoint is None and method.recipe is not None:
+        checkpoint = _pretrained(name, method, settings, data, seed, setup, pretraining_changes)
+    if checkpoint is None and method.pretraining_data != "-":
+        raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
+    seed_everything(derive(seed, "model"))
+    model = task.model()
+    weights = method.initialise(model.backbone, checkpoint, seed)
+    key: dict[str, Any] = {
+        "kind": kind,
+        "method": name,
+        "task": settings.task,
+        "arch": settings.arch,
+        "profile": settings.profile,
+        "seed": seed,
+        "config": as_facts(settings) | (extra or {}),
+        "data_fingerprint": fingerprint(*task.splits),
+        # Whatever the method did to it, the backbone training starts from is part of the result's identity.
+        "weights_sha256": state_sha256(model.backbone.state_dict()),
+    }
+    run = record_name(kind, name, settings.task, settings.arch, seed, identity(**key))
+    return Cell(name, method, settings, task, model, weights, key, run, data, device)
 
 
 def finetune(
@@ -52,69 +150,30 @@ def finetune(
     Raises:
         UserError: data or weights that cannot be used.
     """
-    check_places(setup)
-    device = choose_device(setup.device)
-    # What is computed in determines the result, so it is part of the record's identity.
-    settings = settings.after_pretraining_on(method.pretraining_data)
-    settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
     began = time.monotonic()
-    task = build_task(settings, data.root)
-    if checkpoint is None and method.recipe is not None:
-        checkpoint = _pretrained(name, method, settings, data, seed, setup, pretraining_changes)
-    if checkpoint is None and method.pretraining_data != "-":
-        raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
-    seed_everything(derive(seed, "model"))
-    model = task.model()
-    weights = method.initialise(model.backbone, checkpoint, seed)
-    # Whatever the method did to it, the backbone training starts from is part of the result's identity.
-    start = state_sha256(model.backbone.state_dict())
-    facts = as_facts(settings)
-    data_fingerprint = fingerprint(*task.splits)
-    key: dict[str, Any] = {
-        "kind": "evaluation",
-        "method": name,
-        "task": settings.task,
-        "arch": settings.arch,
-        "profile": settings.profile,
-        "seed": seed,
-        "config": facts,
-        "data_fingerprint": data_fingerprint,
-        "weights_sha256": start,
-    }
-    run = record_name("evaluation", name, settings.task, settings.arch, seed, identity(**key))
-    known = find_record(setup.results / "runs", run)
+    cell = open_cell("evaluation", name, method, settings, data, checkpoint, seed, setup, pretraining_changes)
+    known = find_record(setup.results / "runs", cell.run)
     if known is not None and not setup.overwrite:
-        say(f"{run} is complete already (--overwrite computes it again)")
+        say(f"{cell.run} is complete already (--overwrite computes it again)")
         return known
-
+    task, model = cell.task, cell.model
     steps = task.steps(seed)
-    trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run)
-    evaluation = task.evaluate(model, device)
-    write_weights(setup.runs / run / WEIGHTS, model.state_dict(), facts | {"sensor": list(task.size)})
-    record = new_record(
-        kind="evaluation",
-        method_name=name,
-        method=method.facts(),
-        task=settings.task,
-        arch=settings.arch,
-        profile=settings.profile,
-        data=data.label,
-        data_fingerprint=data_fingerprint,
-        seed=seed,
-        config=facts,
+    trained = train(model, steps, cell.settings.optimisation, seed=seed, setup=setup, run=cell.run)
+    evaluation = task.evaluate(model, cell.device)
+    recipe = cell.key["config"] | {"sensor": list(task.size)}
+    write_weights(setup.runs / cell.run / WEIGHTS, model.state_dict(), recipe)
+    record = cell.record(
+        setup,
         protocol=task.protocol() | {"scores": evaluation.definition},
         metrics=evaluation.metrics,
         groups=evaluation.groups,
         recordings=evaluation.recordings,
         classes=evaluation.classes,
-        weights=weights.facts() | {"start_sha256": start},
-        command=setup.command,
-        environment=environment(device=describe(device)),
         time={"train": trained.seconds, "evaluate": evaluation.seconds, "total": time.monotonic() - began},
         curve=trained.curve,
     )
     write_record(record, setup.results / "runs")
-    clear(setup, run)
+    clear(setup, cell.run)
     return record
 
 
