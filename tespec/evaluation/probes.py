@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
 STEPS, RATE, DECAY = 300, 0.05, 1e-4  # of the linear classifier
-NEIGHBOURS, TEMPERATURE = 20, 0.07  # as in DINO's evaluation
+NEIGHBOURS, TEMPERATURE = 20, 0.07
 AT_ONCE = 2048  # patches whose neighbours are looked for
 
 
@@ -35,7 +35,10 @@ def linear_probe(features: Tensor, labels: Tensor, queries: Tensor, classes: int
 
 @torch.no_grad()
 def nearest_neighbours(features: Tensor, labels: Tensor, queries: Tensor, classes: int) -> Tensor:
-    """Class (M,) of queries (M, C) by the vote of the 20 features (N, C) of highest cosine, weighted by exp(cosine/T)."""
+    """Class (M,) of queries (M, C) by the vote of the features (N, C) of highest cosine, with labels (N,).
+
+    The 20 nearest vote, weighted by exp(cosine / 0.07), as in DINO's evaluation.
+    """
     bank, votes = normalize(features, dim=1), one_hot(labels, classes).float()
     found = []
     for part in normalize(queries, dim=1).split(AT_ONCE):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tespec.models.event_maxvit
 import tespec.models.event_resnet
-import tespec.models.event_swin  # noqa: F401  # both register their backbones
+import tespec.models.event_swin  # noqa: F401  # they register their backbones
 from tespec.errors import UserError
 from tespec.models.backbone import Backbone
 from tespec.registry import BACKBONES

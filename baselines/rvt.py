@@ -1,0 +1,19 @@
+"""RVT: a detector with a recurrent MaxViT, trained from random weights."""
+
+from __future__ import annotations
+
+from tespec.method import Method
+from tespec.registry import METHODS
+
+
+@METHODS.register_module(name="rvt")
+class Rvt(Method):
+    """A row of the literature, as proof that another architecture fits the harness."""
+
+    title = "RVT"
+    group = "The best performance in the literature"
+    backbone = "MaxViT"
+    network = "maxvit"
+    architectures = ("recurrent",)
+    citation = "Gehrig, Scaramuzza: Recurrent Vision Transformers, CVPR 2023"
+    summary = "A recurrent MaxViT without pre-training, through the same heads and the same training as the others."

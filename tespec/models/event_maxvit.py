@@ -1,0 +1,117 @@
+"""RVT's recurrent MaxViT over event histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import tespec.compat  # noqa: F401  # before timm
+
+from timm.models.maxxvit import MaxxVitTransformerCfg, PartitionAttentionCl
+from torch import Tensor, nn
+
+from tespec.errors import UserError
+from tespec.models.backbone import Backbone, BackboneState, run_stages
+from tespec.models.convlstm import ConvLstm
+from tespec.models.padding import STRIDE, pad_to
+from tespec.registry import BACKBONES
+
+LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.yaml
+LARGEST_PARTITION = 100  # tokens; larger ones are halved along both sides, as RVT does for 1Mpx
+
+
+class Architecture(NamedTuple):
+    """Width of the first stage, and of an attention head."""
+
+    width: int
+    head: int
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "maxvit-base": Architecture(64, 32),  # RVT-B
+    "maxvit-micro": Architecture(24, 8),  # for CPUs
+}
+
+
+class Stage(nn.Module):
+    """Overlapping convolution that downsamples, then attention within windows and over a grid, channels last."""
+
+    def __init__(self, channels: int, width: int, stride: int, partition: tuple[int, int], head: int) -> None:
+        super().__init__()
+        self.reduce = nn.Conv2d(channels, width, 2 * stride - 1, stride, stride - 1, bias=False)
+        self.norm = nn.LayerNorm(width, eps=EPS)
+        config = MaxxVitTransformerCfg(
+            dim_head=head, window_size=partition, rel_pos_type="none", init_values=LAYER_SCALE, norm_eps=EPS
+        )
+        self.window = PartitionAttentionCl(width, "block", config)
+        self.grid = PartitionAttentionCl(width, "grid", config)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(N, h, w, C) to (N, h / stride, w / stride, width)."""
+        reduced = self.reduce(maps.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+        return cast("Tensor", self.grid(self.window(self.norm(reduced))))
+
+
+@BACKBONES.register_module()
+class EventMaxViT(Backbone):
+    """Gehrig, Scaramuzza, "Recurrent Vision Transformers for Object Detection with Event Cameras" (CVPR 2023).
+
+    One pair of window and grid attention per stage, without position biases; partitions follow from the input size:
+    1/32 of the image along each side, halved for large ones. RVT-B has 18.5 M parameters with its detector, of which
+    this backbone, at 20 channels, has 12,786,688 with ConvLSTMs of 1x1 convolutions.
+
+    Args:
+        arch: a key of `ARCHITECTURES`.
+        recurrent: False leaves the ConvLSTMs out; the state is then always None.
+        bins: time bins per segment; a histogram has 2 * bins channels.
+        img_size: (H, W) in px of the padded input.
+        in_channels: of the input, where it is no histogram: 1 or 3 of an image.
+
+    Raises:
+        UserError: unknown arch, or an img_size that is no multiple of 32.
+    """
+
+    architectures = tuple(ARCHITECTURES)
+    stem = "stages.0.reduce.weight"
+
+    def __init__(
+        self,
+        arch: str = "maxvit-base",
+        recurrent: bool = True,
+        bins: int = 10,
+        img_size: tuple[int, int] = (256, 320),
+        in_channels: int | None = None,
+    ) -> None:
+        super().__init__()
+        if arch not in ARCHITECTURES:
+            raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(ARCHITECTURES)}")
+        if any(side % STRIDE or side <= 0 for side in img_size):
+            raise UserError("img_size", f"{tuple(img_size)} is not made of multiples of {STRIDE}", "pad the input")
+        width, head = ARCHITECTURES[arch]
+        self.arch, self.recurrent, self.bins = arch, recurrent, bins
+        self.img_size = (int(img_size[0]), int(img_size[1]))
+        self.in_channels = in_channels or 2 * bins
+        self.channels = (width, 2 * width, 4 * width, 8 * width)
+        partition = partition_of(self.img_size)
+        before = (self.in_channels, *self.channels)
+        self.stages = nn.ModuleList(
+            Stage(before[index], each, 2 if index else 4, partition, head) for index, each in enumerate(self.channels)
+        )
+        self.lstms = nn.ModuleList(ConvLstm(each) for each in self.channels if recurrent)
+
+    def forward(
+        self, histograms: Tensor, state: BackboneState | None = None
+    ) -> tuple[list[Tensor], BackboneState | None]:
+        """Features and state; see `Backbone.forward`."""
+        first = cast("Stage", self.stages[0])
+        maps = pad_to(histograms, self.img_size).to(first.reduce.weight.dtype).movedim(2, -1)
+        stages = cast("list[Callable[[Tensor], Tensor]]", list(self.stages))
+        return run_stages(stages, self.lstms, maps, state)
+
+
+def partition_of(img_size: tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of tokens of a partition, for an input of (H, W) px."""
+    rows, columns = img_size[0] // STRIDE, img_size[1] // STRIDE
+    if rows * columns > LARGEST_PARTITION:
+        rows, columns = (side // 2 if side % 2 == 0 else side for side in (rows, columns))
+    return rows, columns
