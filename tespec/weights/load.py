@@ -2,76 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from tespec.errors import UserError
-from tespec.models.event_swin import PATCH, WINDOW, EventSwin
+from tespec.models.event_swin import EventSwin
 from tespec.models.padding import padded_size
-from tespec.weights.files import read_weights, sha256_of
+from tespec.weights.convert import convert
+from tespec.weights.files import read_tensors, read_weights, require_finite, sha256_of
+from tespec.weights.fit import fit
 from tespec.weights.report import WeightsReport
 
-BIAS_TABLE = "relative_position_bias_table"
+
+class Backbone(Protocol):
+    """What is needed of a network to load weights into it."""
+
+    arch: str
+    recurrent: bool
+    bins: int
+    img_size: tuple[int, int]
+
+    def state_dict(self) -> Mapping[str, Tensor]:
+        """Its tensors."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> object:
+        """Take tensors."""
 
 
-def load_backbone(backbone: EventSwin, path: Path) -> WeightsReport:
+def load_backbone(backbone: Backbone, path: Path, *, rescale: bool = False) -> WeightsReport:
     """Load every tensor of `backbone` from `path`, in place.
 
-    The bias tables of windows that are smaller than 7 px (small maps) are resized to the backbone's windows; tensors
-    the backbone has no place for, such as the ConvLSTMs of a recurrent pre-training for a feed-forward network, are
-    reported as unused.
+    The file may be one of this harness or of a source in `tespec.weights.convert`, which is recognised by its content.
+    Input convolutions of fewer channels are repeated, and the bias tables of windows that are smaller than 7 tokens
+    (small maps) resized to the backbone's windows. A recurrent backbone keeps its ConvLSTMs as they are where the
+    source has none, which the report names as `fresh`; weights that this harness wrote must hold them, unless their
+    recipe says that they were trained feed-forward. Tensors the backbone has no place for, such as the ConvLSTMs of a
+    recurrent pre-training for a feed-forward network, are reported as unused.
+
+    Args:
+        backbone: the network.
+        path: safetensors, or a torch file, which is read with `weights_only=True`.
+        rescale: scale repeated input convolutions (`tespec.weights.convert.channels`).
 
     Raises:
-        UserError: unreadable file, a tensor that is missing or has another shape. The backbone is then unchanged.
+        UserError: unreadable file, unknown naming, a tensor that is missing, has another shape, no place, or values
+            that are not finite. The backbone is then unchanged.
     """
-    tensors, recipe = read_weights(path)
+    tensors, recipe = read_tensors(path)
     wanted = backbone.state_dict()
-    adapted = []
-    for name, target in wanted.items():
-        if name not in tensors:
-            raise UserError(path, f"{name} is missing", _remedy(recipe, backbone))
-        if tensors[name].shape != target.shape:
-            if not name.endswith(BIAS_TABLE) or tensors[name].shape[1] != target.shape[1]:
-                found, needed = tuple(tensors[name].shape), tuple(target.shape)
-                raise UserError(path, f"{name} is {found}, this model needs {needed}", _remedy(recipe, backbone))
-            tensors[name] = _resize(backbone, name, tensors[name], recipe, path)
-            adapted.append(name)
-    backbone.load_state_dict({name: tensors[name] for name in wanted})
-    unused = tuple(sorted(name for name in tensors if name not in wanted))
-    return WeightsReport(path.name, sha256_of(path), len(wanted), len(wanted), tuple(adapted), unused, recipe)
-
-
-def _resize(backbone: EventSwin, name: str, table: Tensor, recipe: dict[str, Any], path: Path) -> Tensor:
-    """Bias table ((2h-1)(2w-1), heads) of windows (h, w), interpolated over offsets to the backbone's windows."""
-    if "sensor" not in recipe:
-        raise UserError(path, f"{name} is for windows of another size, and the file does not say which", "export again")
-    stage = int(name.split(".")[2])
-    old, new = (
-        [2 * side - 1 for side in _window(size, stage)] for size in (padded_size(*recipe["sensor"]), backbone.img_size)
+    converted = convert(tensors, 2 * backbone.bins, where=path, rescale=rescale)
+    require_finite(path, converted.tensors)
+    remedy = _remedy(recipe, converted.source.title, backbone)
+    fitted = fit(converted, wanted, backbone.img_size, recipe, where=path, remedy=remedy)
+    backbone.load_state_dict({**wanted, **fitted.tensors})
+    return WeightsReport(
+        source=path.name,
+        sha256=sha256_of(path),
+        loaded=len(fitted.tensors),
+        total=len(wanted),
+        adapted=fitted.adapted,
+        unused=fitted.unused,
+        recipe=recipe,
+        format=converted.source.name,
+        fresh=fitted.fresh,
     )
-    offsets = table.T.reshape(1, -1, *old)
-    return interpolate(offsets, size=new, mode="bicubic", align_corners=False).flatten(2)[0].T.contiguous()
 
 
-def _window(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
-    """Window of a stage in tokens: timm shrinks it to the map where the map is smaller."""
-    rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
-    return rows, columns
-
-
-def _remedy(recipe: dict[str, object], backbone: EventSwin) -> str:
-    made_for = f"the file was written for arch {recipe['width']!r}; " if "width" in recipe else ""
-    return f"{made_for}give weights of arch {backbone.arch!r}, recurrent={backbone.recurrent}"
+def _remedy(recipe: dict[str, Any], title: str, backbone: Backbone) -> str:
+    made_for = f"the file was written for arch {recipe['width']!r}" if "width" in recipe else f"the file is {title}"
+    return f"{made_for}; give weights of arch {backbone.arch!r}, recurrent={backbone.recurrent}"
 
 
 def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> EventSwin:
     """Pre-trained backbone ready for `.step(histogram, state)`, in evaluation mode.
 
     Args:
-        path: weights written by `benchmarks/pretrain.py`; they hold the recipe the network is built from.
+        path: weights written by `benchmarks/pretrain.py` or `benchmarks/weights.py convert`; they hold the recipe the
+            network is built from.
         height: rows of the sensor in px the network will see; default: those of the pre-training.
         width: columns, likewise.
 
@@ -81,7 +91,7 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
     path = Path(path)
     _, recipe = read_weights(path)
     if "width" not in recipe:
-        raise UserError(path, "holds no recipe", "load it into a model of your own with tespec.weights.load_backbone")
+        raise UserError(path, "holds no recipe", "convert it with benchmarks/weights.py convert")
     rows, columns = recipe["sensor"]
     backbone = EventSwin(
         arch=recipe["width"],
