@@ -58,24 +58,29 @@ def attention(weights: dict[str, Tensor], name: str, maps: Tensor, heads: int, s
     table = weights[f"{name}.relative_position_bias_table"]
     queries, keys, values = linear(maps, *pair(weights, f"{name}.qkv")).split(size, dim=-1)
     result = torch.empty_like(maps)
-    places = [(row, column) for row in range(rows) for column in range(columns)]
-    for group in windows(places, rows, columns, shift):
-        at_rows = torch.tensor([row for row, _ in group])
-        at_columns = torch.tensor([column for _, column in group])
-        offset = (at_rows[:, None] - at_rows + WINDOW - 1) * (2 * WINDOW - 1)
-        bias = table[offset + at_columns[:, None] - at_columns + WINDOW - 1]  # (tokens, tokens, heads)
+    for at_rows, at_columns in windows(rows, columns, shift):  # each (windows, tokens)
+        offset = (at_rows[:, :, None] - at_rows[:, None] + WINDOW - 1) * (2 * WINDOW - 1)
+        bias = table[
+            offset + at_columns[:, :, None] - at_columns[:, None] + WINDOW - 1
+        ]  # (windows, tokens, tokens, heads)
         for head in range(heads):
             part = slice(head * size // heads, (head + 1) * size // heads)
-            query, key, value = (each[:, at_rows, at_columns, part] for each in (queries, keys, values))
-            score = query @ key.transpose(1, 2) * (size // heads) ** -0.5 + bias[..., head]
-            result[:, at_rows, at_columns, part] = score.softmax(-1) @ value
+            query, key, value = (each[..., part][:, at_rows, at_columns] for each in (queries, keys, values))
+            score = query @ key.transpose(-2, -1) * (size // heads) ** -0.5 + bias[..., head]
+            result[..., part][:, at_rows, at_columns] = score.softmax(-1) @ value
     return linear(result, *pair(weights, f"{name}.proj"))
 
 
-def windows(places: list[tuple[int, int]], rows: int, columns: int, shift: int) -> list[list[tuple[int, int]]]:
-    """Tokens of each window; a shifted grid cuts the image's borders off, as its masks do."""
+def windows(rows: int, columns: int, shift: int) -> list[tuple[Tensor, Tensor]]:
+    """Rows and columns of each window's tokens, windows of equally many tokens together.
+
+    A shifted grid cuts windows off at the image's borders, as the masks of the original do.
+    """
     groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for row, column in places:
-        start = (WINDOW - shift) % WINDOW if shift else 0
-        groups.setdefault(((row + start) // WINDOW, (column + start) // WINDOW), []).append((row, column))
-    return list(groups.values())
+    start = (WINDOW - shift) % WINDOW
+    for row in range(rows):
+        for column in range(columns):
+            groups.setdefault(((row + start) // WINDOW, (column + start) // WINDOW), []).append((row, column))
+    lengths = sorted({len(group) for group in groups.values()})
+    alike = [torch.tensor([group for group in groups.values() if len(group) == length]) for length in lengths]
+    return [(places[..., 0], places[..., 1]) for places in alike]

@@ -58,7 +58,7 @@ class Converted:
 
 
 def grouped(names: Iterable[str]) -> tuple[str, ...]:
-    """Names, sorted; more than four that share their first two parts, or are the same buffer, become one entry."""
+    """Names, sorted; more than four of one beginning, or of one kind of buffer, become one entry."""
     listed = sorted(names)
     groups = {name: _group(name) for name in listed}
     sizes = Counter(groups.values())
@@ -67,8 +67,8 @@ def grouped(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _group(name: str) -> str:
-    parts = name.split(".")
-    return f"*.{parts[-1]}" if name.endswith(BUFFERS) else ".".join([*parts[:2], "*"])
+    first, *_, last = name.split(".")
+    return f"{first}.*.{last}" if name.endswith(BUFFERS) else f"{first}.*"
 
 
 BUFFERS = ("relative_position_index", "attn_mask")
