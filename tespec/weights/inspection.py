@@ -10,6 +10,7 @@ from typing import Any
 import tespec.compat  # noqa: F401  # before timm
 
 import timm
+import torch
 from torch import Tensor
 
 from tespec.errors import UserError
@@ -125,11 +126,12 @@ def networks(arch: str | None) -> list[tuple[str, bool]]:
 
 
 def empty_state(arch: str, recurrent: bool, bins: int, size: tuple[int, int]) -> Mapping[str, Tensor]:
-    """Names and shapes of a network of ours that is built for the padded `size`."""
-    if arch == RESNET50:
-        state = timm.create_model(RESNET50, in_chans=2 * bins, num_classes=0).state_dict()
-        return {f"resnet.{name}": tensor for name, tensor in state.items()}
-    return EventSwin(arch=arch, recurrent=recurrent, bins=bins, img_size=size).state_dict()
+    """Names and shapes, without values, of a network of ours that is built for the padded `size`."""
+    with torch.device("meta"):  # no numbers are drawn
+        if arch == RESNET50:
+            state = timm.create_model(RESNET50, in_chans=2 * bins, num_classes=0).state_dict()
+            return {f"resnet.{name}": tensor for name, tensor in state.items()}
+        return EventSwin(arch=arch, recurrent=recurrent, bins=bins, img_size=size).state_dict()
 
 
 def fitted(contents: Contents, arch: str, recurrent: bool, bins: int, size: tuple[int, int]) -> Fitted:

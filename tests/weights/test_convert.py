@@ -69,7 +69,8 @@ def test_names_and_shapes_are_those_of_swin_t(source):
     state = SOURCES[source]("tiny")
     state = state.get("model", state.get("state_dict", state))
     tensors = convert(state, 20, where="file").tensors
-    wanted = EventSwin(arch="tiny", recurrent=source == "tespec-release").state_dict()
+    with torch.device("meta"):
+        wanted = EventSwin(arch="tiny", recurrent=source == "tespec-release").state_dict()
     assert {name: tensor.shape for name, tensor in tensors.items()} == {
         name: tensor.shape for name, tensor in wanted.items()
     }
@@ -79,10 +80,11 @@ def test_stand_ins_of_timm_have_the_names_and_shapes_of_timm():
     def shapes(state):
         return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
-    model = timm.create_model("swin_tiny_patch4_window7_224")
+    with torch.device("meta"):
+        model = timm.create_model("swin_tiny_patch4_window7_224")
+        features = timm.create_model("swin_tiny_patch4_window7_224", features_only=True, in_chans=20)
     assert shapes(published.timm_new("tiny")) == shapes(model.state_dict())
-    model = timm.create_model("swin_tiny_patch4_window7_224", features_only=True, in_chans=20)
-    assert shapes(published.timm_features("tiny", 20)) == shapes(model.state_dict())
+    assert shapes(published.timm_features("tiny", 20)) == shapes(features.state_dict())
 
 
 @pytest.mark.parametrize("img_size", [(224, 224), (448, 448)])
@@ -135,6 +137,7 @@ def test_moby_gives_the_online_encoder_alone():
     assert not torch.equal(model[f"encoder.{name}"], model[f"encoder_k.{name}"])
     assert any(entry.startswith("encoder_k.* (") for entry in converted.unused)
     assert "queue_ptr" in converted.unused
+    assert len(converted.unused) < 30
 
 
 @pytest.mark.parametrize("prefix", ["encoder.", ""])

@@ -67,8 +67,9 @@ def grouped(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _group(name: str) -> str:
-    first, *_, last = name.split(".")
-    return f"{first}.*.{last}" if name.endswith(BUFFERS) else f"{first}.*"
+    first, _, rest = name.partition(".")
+    buffer = next((f".{buffer}" for buffer in BUFFERS if rest.endswith(buffer)), "")
+    return f"{first}.*{buffer}"
 
 
 BUFFERS = ("relative_position_index", "attn_mask")
