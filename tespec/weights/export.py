@@ -1,158 +1,114 @@
-"""Weights for others: a file of ours, a plain state dict under timm's names, and a model card."""
+"""Weights of any known naming, written in ours or timm's, or as a folder to pass on."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from tespec.errors import UserError
-from tespec.models import Backbone, build_backbone
-from tespec.registry import BACKBONES
+from tespec.models.padding import padded_size
 from tespec.weights.files import sha256_of, write_weights
-from tespec.weights.load import PUBLISHED_SIZE, BackboneSource, load_backbone, read_backbone
+from tespec.weights.inspection import DEFAULT_BINS, DEFAULT_SENSOR, RESNET50, Contents, fitted
+from tespec.weights.model_card import Card, render_card
+from tespec.weights.naming import timm_state
 
-OURS, TIMM = "backbone.safetensors", "backbone.timm.pth"
-
-
-class Coverage(NamedTuple):
-    """How a file fits one of our backbones: share of the backbone's tensors it has, and the first it lacks."""
-
-    arch: str
-    recurrent: bool
-    share: float
-    lacks: str
+WEIGHTS, PLAIN, CARD = "backbone.safetensors", "timm.safetensors", "README.md"
 
 
-def coverage(source: BackboneSource) -> list[Coverage]:
-    """How a file fits the backbones it could be of, the best first."""
-    names = [arch for kind in BACKBONES.module_dict.values() for arch in kind.architectures]
-    found = []
-    for arch in names:
-        for recurrent in (True, False):
-            backbone = build_backbone(arch, recurrent, 10, PUBLISHED_SIZE)
-            found.append(_fits(source, backbone))
-    return sorted((each for each in found if each.share > 0), key=lambda each: (-each.share, not each.recurrent))
+@dataclass(frozen=True)
+class Rewritten:
+    """A network in our naming.
+
+    Attributes:
+        tensors: all of the network, checked.
+        recipe: what it is built from; that of the file where it has one.
+        unused: what the file held beside it.
+    """
+
+    tensors: dict[str, Tensor]
+    recipe: dict[str, Any]
+    unused: tuple[str, ...]
 
 
-def _fits(source: BackboneSource, backbone: Backbone) -> Coverage:
-    tensors, wanted = source.renamed.tensors, backbone.state_dict()
-    lacks = [name for name, target in wanted.items() if not _same(tensors.get(name), target, name, backbone)]
-    if tensors.get(backbone.stem) is None or tensors[backbone.stem].shape[0] != wanted[backbone.stem].shape[0]:
-        return Coverage(backbone.arch, backbone.recurrent, 0.0, backbone.stem)
-    return Coverage(backbone.arch, backbone.recurrent, 1 - len(lacks) / len(wanted), lacks[0] if lacks else "")
+def rewrite(contents: Contents, bins: int | None = None, sensor: tuple[int, int] | None = None) -> Rewritten:
+    """The whole network of a file in our naming, with a recipe that `tespec.load` builds it from.
 
-
-def _same(tensor: Tensor | None, target: Tensor, name: str, backbone: Backbone) -> bool:
-    if tensor is None:
-        return False
-    if name == backbone.stem or name.endswith("relative_position_bias_table"):
-        return tensor.ndim == target.ndim
-    return tensor.shape == target.shape
-
-
-def converted(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors of the backbone that a file holds whole, under our names, and a recipe that `tespec.load` can build from.
+    Args:
+        contents: of the file, inspected with the same `bins` and `sensor`.
+        bins: time bins of the network; default: the recipe's, else 10.
+        sensor: rows and columns in px whose windows the bias tables are for; default: the recipe's, else the source's.
 
     Raises:
-        UserError: the file covers none of our backbones.
+        UserError: the tensors do not fill a network of ours.
     """
-    source = read_backbone(path)
-    best = [each for each in coverage(source) if each.share == 1]
-    if not best:
-        fits = coverage(source)
-        lacks = f"{fits[0].arch} lacks {fits[0].lacks}" if fits else "no backbone has this width"
-        raise UserError(path, f"covers no backbone whole: {lacks}", "give another file")
-    arch, recurrent = best[0].arch, best[0].recurrent
-    channels = int(source.renamed.tensors[_stem(arch)].shape[1])
-    size = tuple(source.recipe.get("sensor", PUBLISHED_SIZE))
-    recipe = {
-        **source.recipe,
-        "width": arch,
-        "recurrent": recurrent,
-        "bins": int(source.recipe.get("bins", 10)),
-        "in_channels": channels,
-        "sensor": list(size),
-        "converted_from": {"file": path.name, "sha256": sha256_of(path), "format": source.renamed.format},
-    }
-    return dict(source.renamed.tensors), recipe
+    path, recipe = contents.path, contents.recipe
+    if contents.arch is None:
+        raise UserError(path, "its first layer has the width of no architecture here", "give Swin-T or ResNet-50")
+    bins = bins or recipe.get("bins", DEFAULT_BINS)
+    sensor = sensor or recipe.get("sensor") or contents.source.sensor or DEFAULT_SENSOR
+    holds_lstms = any(name.startswith("lstms.") for name in contents.converted.tensors)
+    says = contents.source.has_lstms
+    recurrent = recipe.get("recurrent", holds_lstms) if says is None else says
+    chosen = fitted(contents, contents.arch, recurrent, bins, padded_size(*sensor))
+    network = {"backbone": RESNET50} if contents.arch == RESNET50 else {"width": contents.arch, "sensor": list(sensor)}
+    facts = network | {"recurrent": recurrent, "bins": bins}
+    if not recipe:
+        facts["source"] = {"file": path.name, "format": contents.source.name, "sha256": contents.sha256}
+    return Rewritten(chosen.tensors, recipe | facts, chosen.unused)
 
 
-def _stem(arch: str) -> str:
-    for kind in BACKBONES.module_dict.values():
-        if arch in kind.architectures:
-            return str(kind.stem)
-    raise AssertionError(arch)
+def write_folder(folder: Path, rewritten: Rewritten, card: Card, overwrite: bool) -> list[Path]:
+    """Write our weights, timm's, and the model card, whose hashes are filled in, as one folder; gives their paths.
 
+    The files are made beside the folder and moved, so that an interruption leaves nothing half-written.
 
-def timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of the Swin or ResNet alone, under the names of timm's networks without classifier."""
-    kept = {name: tensor for name, tensor in tensors.items() if name.startswith(("swin.", "resnet."))}
-    return {name.partition(".")[2]: tensor for name, tensor in kept.items()}
-
-
-def write_timm(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a plain state dict that `torch.load(weights_only=True)` reads, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    Raises:
+        UserError: the folder holds something and `overwrite` is not given.
+    """
+    refuse_existing(folder, overwrite)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save({name: tensor.contiguous().clone() for name, tensor in timm_names(tensors).items()}, file)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        write_weights(making / WEIGHTS, rewritten.tensors, rewritten.recipe)
+        write_weights(making / PLAIN, timm_state(rewritten.tensors), {})
+        hashes = {name: sha256_of(making / name) for name in (WEIGHTS, PLAIN)}
+        text = render_card(replace(card, files=hashes, recipe=rewritten.recipe), WEIGHTS, PLAIN)
+        (making / CARD).write_text(text, encoding="utf-8")
+        folder.mkdir(exist_ok=True)
+        for name in (WEIGHTS, PLAIN, CARD):
+            os.replace(making / name, folder / name)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        shutil.rmtree(making)
+    return [folder / name for name in (WEIGHTS, PLAIN, CARD)]
 
 
-def export(path: Path, out: Path, title: str, licence: str) -> list[Path]:
-    """Write both forms and a model card into a folder.
+def write_file(path: Path, tensors: Mapping[str, Tensor], recipe: dict[str, Any], overwrite: bool) -> str:
+    """Write one safetensors file and give its SHA-256.
 
     Raises:
-        UserError: the file covers no backbone whole.
+        UserError: it exists and `overwrite` is not given, or it is not named `.safetensors`.
     """
-    tensors, recipe = converted(path)
-    sha256 = write_weights(out / OURS, tensors, recipe)
-    write_timm(out / TIMM, tensors)
-    backbone = build_backbone(
-        recipe["width"], recipe["recurrent"], recipe["bins"], PUBLISHED_SIZE, recipe["in_channels"]
-    )
-    load_backbone(backbone, out / OURS)
-    card = out / "README.md"
-    card.write_text(_card(title, licence, recipe, sha256, backbone), encoding="utf-8")
-    return [out / OURS, out / TIMM, card]
+    if path.suffix != ".safetensors":
+        raise UserError(path, "is not named .safetensors, which is what is written", "name it so")
+    refuse_existing(path, overwrite)
+    return write_weights(path, tensors, recipe)
 
 
-def _card(title: str, licence: str, recipe: Mapping[str, Any], sha256: str, backbone: Backbone) -> str:
-    count = sum(parameter.numel() for parameter in backbone.parameters())
-    memory = "ConvLSTM after each stage" if recipe["recurrent"] else "feed-forward"
-    facts = [
-        ("network", f"{recipe['width']}, {memory}, {count:,} parameters"),
-        ("input", f"{recipe['in_channels']} channels; built for {recipe['sensor'][0]}x{recipe['sensor'][1]} px"),
-        ("method", recipe.get("method", "see the file it was made from")),
-        ("objective", (recipe.get("objective") or {}).get("type", "-")),
-        ("data", f"{recipe.get('data', '-')} (fingerprint {recipe.get('data_fingerprint', '-')})"),
-        ("seed", recipe.get("seed", "-")),
-        ("made from", f"{recipe['converted_from']['file']}, SHA-256 {recipe['converted_from']['sha256']}"),
-        ("SHA-256", sha256),
-        ("licence", licence),
-    ]
-    rows = "\n".join(f"| {name} | {value} |" for name, value in facts)
-    return f"""# {title}
+def refuse_existing(path: Path, overwrite: bool) -> None:
+    """Check that nothing is lost.
 
-| | |
-|---|---|
-{rows}
-
-`{OURS}` holds the whole backbone and its recipe:
-
-    import tespec
-    backbone = tespec.load("{OURS}")
-    features, state = backbone.step(histogram, None)
-
-`{TIMM}` holds the Swin or ResNet alone under timm's names, without ConvLSTMs and classifier.
-"""
+    Raises:
+        UserError: there is a file, or a folder with something in it, and `overwrite` is not given.
+    """
+    if path.is_dir() and path.suffix == ".safetensors":
+        raise UserError(path, "is a folder", "name a file")
+    there = any(path.iterdir()) if path.is_dir() else path.exists()
+    if there and not overwrite:
+        raise UserError(path, "exists already", "name another place, or give --overwrite")

@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import pickle
+import re
+import struct
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +19,22 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tespec.errors import UserError
+from tespec.weights.unpickling import HARMLESS
 
 RECIPE_KEY = "tespec"
-CONTAINERS = ("state_dict", "model", "checkpoint")  # in which published files keep their tensors
+WRAPPERS = ("state_dict", "model", "checkpoint")
+# What torch raises on the remains of a file, whichever byte it ends at.
+TORN = (
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    OSError,
+    struct.error,
+)
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
@@ -44,15 +59,44 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         UserError: missing, unreadable, unsafe or empty file, or one with values that are not finite.
     """
+    tensors, recipe = read_tensors(path)
+    require_finite(path, tensors)
+    return tensors, recipe
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Like `read_weights`, whatever the values are.
+
+    Which kind of file it is follows from how it begins. The tensors of a torch file may lie under `state_dict`, `model`
+    or `checkpoint`.
+
+    Raises:
+        UserError: missing, unreadable, unsafe or empty file.
+    """
     if not path.is_file():
         raise UserError(path, "no such weights file", "check the path given to --checkpoint")
-    tensors, recipe = _read_safetensors(path) if path.suffix == ".safetensors" else (_read_torch(path), {})
+    tensors, recipe = _read_safetensors(path) if _is_safetensors(path) else (_read_torch(path), {})
     if not tensors:
         raise UserError(path, "holds no tensors", "give a file of model weights")
+    return tensors, recipe
+
+
+def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Check the values.
+
+    Raises:
+        UserError: names the first tensor with a value that is not finite.
+    """
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(path, f"{name} holds values that are not finite", "take an earlier checkpoint")
-    return tensors, recipe
+
+
+def _is_safetensors(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(9)
+    # Eight bytes of length, then a JSON object; a torch file is a zip archive or a pickle.
+    return path.suffix == ".safetensors" or (start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000)
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -60,28 +104,34 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
-        return tensors, json.loads(metadata.get(RECIPE_KEY, "{}"))
+        recipe = json.loads(metadata.get(RECIPE_KEY, "{}"))
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
         raise UserError(path, f"not a readable safetensors file ({error})", "copy or write it again") from error
+    if not isinstance(recipe, dict):
+        raise UserError(path, "the recipe in it is no mapping", "write the file again")
+    return tensors, recipe
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(HARMLESS):
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        named = f" ({found[1]})" if found else ""
         raise UserError(
-            path, "holds more than plain tensors, and loading it could run code", "export it as safetensors"
+            path, f"holds more than plain tensors{named}, and loading it could run code", "export it as safetensors"
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+    except TORN as error:
         raise UserError(path, "not a readable torch file", "copy it again, or export it as safetensors") from error
-    while isinstance(content, dict) and not any(isinstance(value, Tensor) for value in content.values()):
-        inner = next((content[key] for key in CONTAINERS if key in content), None)
-        if not isinstance(inner, dict):
+    while isinstance(content, Mapping):
+        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
+        if inner is None:
             break
         content = inner
-    if not isinstance(content, dict):
+    if not isinstance(content, Mapping):
         raise UserError(path, "holds no state dict", "give a file of model weights")
-    return {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    return {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
 
 
 def state_sha256(tensors: Mapping[str, Tensor]) -> str:

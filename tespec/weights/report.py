@@ -15,11 +15,11 @@ class WeightsReport:
         sha256: hash of the file; empty for a random initialisation.
         loaded: number of backbone tensors taken from the file.
         total: number of tensors the backbone has.
-        adapted: names of tensors that were resized to fit.
+        adapted: names of tensors that were resized or repeated to fit.
         unused: names of tensors in the file that this backbone has no place for.
         recipe: settings of the pre-training that wrote the file, where it says so.
-        fresh: names of backbone tensors that such a pre-training has not got, and that keep their random start.
-        format: the naming that was found, in words.
+        format: name of the source whose naming the file has; empty for a random initialisation.
+        fresh: names of ConvLSTM tensors that keep their random start, because the source has no ConvLSTMs.
     """
 
     source: str
@@ -29,13 +29,20 @@ class WeightsReport:
     adapted: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     recipe: dict[str, Any] = field(default_factory=dict)
-    fresh: tuple[str, ...] = ()
     format: str = ""
+    fresh: tuple[str, ...] = ()
 
     @property
     def coverage(self) -> float:
         """Share of the backbone's tensors that came from the file, 0 to 1."""
         return self.loaded / self.total if self.total else 0.0
+
+    def summary(self) -> str:
+        """One line on what came from where."""
+        text = f"{self.source}: {self.loaded} of {self.total} tensors of the backbone"
+        text += f", format {self.format}" if self.format else ""
+        text += f", {len(self.adapted)} adapted" if self.adapted else ""
+        return text + (f"; the ConvLSTMs ({len(self.fresh)} tensors) start at random" if self.fresh else "")
 
     def facts(self) -> dict[str, Any]:
         """What a record says about the weights."""
@@ -44,6 +51,8 @@ class WeightsReport:
             "sha256": self.sha256,
             "coverage": self.coverage,
             "loaded": self.loaded,
+            "format": self.format,
+            "fresh": list(self.fresh),
             "adapted": list(self.adapted),
             "unused": list(self.unused),
             "fresh": list(self.fresh),

@@ -1,182 +1,163 @@
-"""Stand-ins for published weights files: their keys and shapes, random values; and Swin as Microsoft wrote it."""
+"""Stand-ins with the names, shapes and wrapping of published weights files, filled with random numbers.
+
+The names are those of the sources' code: microsoft/Swin-Transformer and SwinTransformer/Transformer-SSL
+(models/swin_transformer.py, models/moby.py), Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py,
+model/network/), pabloseijo/event-penguins-optimization (src/tespec_encoder.py) and timm.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
 
 import torch
-from torch import nn
-from torch.nn.functional import softmax
+from torch import Tensor
 
-WINDOW = 7
+from tespec.models.event_swin import ARCHITECTURES, WINDOW
 
-
-class Attention(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.relative_position_bias_table = nn.Parameter(0.5 * torch.randn((2 * WINDOW - 1) ** 2, heads))
-        at = torch.stack(torch.meshgrid(torch.arange(WINDOW), torch.arange(WINDOW), indexing="ij")).flatten(1)
-        offset = (at[:, :, None] - at[:, None, :]).permute(1, 2, 0) + WINDOW - 1
-        self.register_buffer("relative_position_index", offset[..., 0] * (2 * WINDOW - 1) + offset[..., 1])
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, windows, mask):
-        count, places, width = windows.shape
-        q, k, v = self.qkv(windows).view(count, places, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        scores = q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5
-        bias = self.relative_position_bias_table[self.relative_position_index.flatten()]
-        scores = scores + bias.view(places, places, -1).permute(2, 0, 1)
-        if mask is not None:
-            scores = scores.masked_fill(mask.repeat(count // len(mask), 1, 1).unsqueeze(1), -100.0)
-        return self.proj((softmax(scores, -1) @ v).transpose(1, 2).reshape(count, places, width))
+State = OrderedDict[str, Tensor]
 
 
-class Mlp(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        return self.fc2(nn.functional.gelu(self.fc1(x)))
+def numbers(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator) * 0.1
 
 
-def cut(maps):
-    """(N, H, W, C) as windows."""
-    n, h, w, c = maps.shape
-    return maps.view(n, h // WINDOW, WINDOW, w // WINDOW, WINDOW, c).transpose(2, 3).reshape(-1, WINDOW**2, c)
+def microsoft(arch: str = "micro", chans: int = 3, seed: int = 0, buffers: bool = True, head: bool = True) -> State:
+    """`model` of the official file: downsampling at the end of a stage, buffers, final norm, classifier."""
+    width, depths, heads = ARCHITECTURES[arch]
+    draw = torch.Generator().manual_seed(seed)
+    state: State = OrderedDict()
+
+    def linear(name: str, rows: int, columns: int, bias: bool = True) -> None:
+        state[f"{name}.weight"] = numbers(draw, rows, columns)
+        if bias:
+            state[f"{name}.bias"] = numbers(draw, rows)
+
+    def norm(name: str, size: int) -> None:
+        state[f"{name}.weight"] = 1 + numbers(draw, size)
+        state[f"{name}.bias"] = numbers(draw, size)
+
+    state["patch_embed.proj.weight"] = numbers(draw, width, chans, 4, 4)
+    state["patch_embed.proj.bias"] = numbers(draw, width)
+    norm("patch_embed.norm", width)
+    tokens = WINDOW * WINDOW
+    for stage, depth in enumerate(depths):
+        size = width << stage
+        for index in range(depth):
+            block = f"layers.{stage}.blocks.{index}"
+            if buffers and index % 2 and stage < 3:
+                windows = ((56 >> stage) // WINDOW) ** 2
+                state[f"{block}.attn_mask"] = torch.zeros(windows, tokens, tokens)
+            norm(f"{block}.norm1", size)
+            state[f"{block}.attn.relative_position_bias_table"] = numbers(draw, (2 * WINDOW - 1) ** 2, heads[stage])
+            if buffers:
+                state[f"{block}.attn.relative_position_index"] = torch.zeros(tokens, tokens, dtype=torch.int64)
+            linear(f"{block}.attn.qkv", 3 * size, size)
+            linear(f"{block}.attn.proj", size, size)
+            norm(f"{block}.norm2", size)
+            linear(f"{block}.mlp.fc1", 4 * size, size)
+            linear(f"{block}.mlp.fc2", size, 4 * size)
+        if stage < 3:
+            linear(f"layers.{stage}.downsample.reduction", 2 * size, 4 * size, bias=False)
+            norm(f"layers.{stage}.downsample.norm", 4 * size)
+    if head:
+        norm("norm", 8 * width)
+        linear("head", 1000, 8 * width)
+    return state
 
 
-def joined(windows, n, h, w):
-    return windows.view(n, h // WINDOW, w // WINDOW, WINDOW, WINDOW, -1).transpose(2, 3).reshape(n, h, w, -1)
+def timm_new(arch: str = "micro", chans: int = 3, head: bool = True) -> State:
+    """timm since 0.8: no buffers, downsampling at the start of the next stage, classifier `head.fc`."""
+    state: State = OrderedDict()
+    for name, tensor in microsoft(arch, chans, buffers=False, head=head).items():
+        first, _, rest = name.partition(".downsample.")
+        if rest:
+            name = f"layers.{int(first[-1]) + 1}.downsample.{rest}"
+        state[name.replace("head.", "head.fc.")] = tensor
+    return state
 
 
-class Block(nn.Module):
-    def __init__(self, width, heads, side, shifted):
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attn, self.mlp = Attention(width, heads), Mlp(width)
-        self.shift = WINDOW // 2 if shifted and side > WINDOW else 0
-        mask = None
-        if self.shift:
-            regions = torch.zeros(1, side, side, 1)
-            parts = (slice(0, -WINDOW), slice(-WINDOW, -self.shift), slice(-self.shift, None))
-            for number, (rows, columns) in enumerate((rows, columns) for rows in parts for columns in parts):
-                regions[:, rows, columns] = number
-            of_window = cut(regions).squeeze(-1)
-            mask = of_window[:, :, None] != of_window[:, None, :]
-        self.register_buffer("attn_mask", mask)
-
-    def forward(self, maps):
-        n, h, w, _ = maps.shape
-        seen = torch.roll(self.norm1(maps), (-self.shift, -self.shift), (1, 2))
-        seen = joined(self.attn(cut(seen), self.attn_mask), n, h, w)
-        maps = maps + torch.roll(seen, (self.shift, self.shift), (1, 2))
-        return maps + self.mlp(self.norm2(maps))
+def timm_features(arch: str = "micro", chans: int = 3) -> State:
+    """timm with features_only: `layers_i`, neither final norm nor classifier."""
+    return OrderedDict(
+        (name.replace("layers.", "layers_", 1), tensor) for name, tensor in timm_new(arch, chans, head=False).items()
+    )
 
 
-class Merging(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.norm, self.reduction = nn.LayerNorm(4 * width), nn.Linear(4 * width, 2 * width, bias=False)
-
-    def forward(self, maps):
-        corners = (maps[:, 0::2, 0::2], maps[:, 1::2, 0::2], maps[:, 0::2, 1::2], maps[:, 1::2, 1::2])
-        return self.reduction(self.norm(torch.cat(corners, -1)))
+def under(prefix: str, state: State) -> State:
+    return OrderedDict((prefix + name, tensor) for name, tensor in state.items())
 
 
-class Layer(nn.Module):
-    """Blocks, then the downsampling that leads to the next layer."""
+def moby(arch: str = "micro") -> dict[str, Any]:
+    """Online and momentum encoder (unequal), heads and queues, under `model`, with what its script saves beside."""
+    width = 8 * ARCHITECTURES[arch].width
+    draw = torch.Generator().manual_seed(9)
 
-    def __init__(self, width, depth, heads, side, last):
-        super().__init__()
-        self.blocks = nn.ModuleList(Block(width, heads, side, number % 2) for number in range(depth))
-        self.downsample = None if last else Merging(width)
+    def bare(seed: int) -> State:
+        state = microsoft(arch, seed=seed, head=False)
+        state["norm.weight"], state["norm.bias"] = numbers(draw, width), numbers(draw, width)
+        return state
 
-
-class PatchEmbed(nn.Module):
-    def __init__(self, channels, width):
-        super().__init__()
-        self.proj, self.norm = nn.Conv2d(channels, width, 4, 4), nn.LayerNorm(width)
-
-
-class MicrosoftSwin(nn.Module):
-    """Names as in microsoft/Swin-Transformer."""
-
-    def __init__(self, width=24, depths=(2, 2, 2, 2), heads=(1, 2, 4, 8), channels=3, side=224, classes=5):
-        super().__init__()
-        self.patch_embed = PatchEmbed(channels, width)
-        self.layers = nn.ModuleList(
-            Layer(width << i, depths[i], heads[i], side // 4 >> i, last=i == 3) for i in range(4)
-        )
-        self.norm, self.head = nn.LayerNorm(8 * width), nn.Linear(8 * width, classes)
-
-    def forward(self, images):
-        """Output of each layer before its downsampling, (N, C, h, w)."""
-        maps = self.patch_embed.norm(self.patch_embed.proj(images).permute(0, 2, 3, 1))
-        features = []
-        for layer in self.layers:
-            for block in layer.blocks:
-                maps = block(maps)
-            features.append(maps.permute(0, 3, 1, 2))
-            maps = maps if layer.downsample is None else layer.downsample(maps)
-        return features
+    model = under("encoder.", bare(0))
+    model.update(under("encoder_k.", bare(1)))
+    for name, size in (("projector", width), ("projector_k", width), ("predictor", 256)):
+        hidden = f"{name}.linear_hidden"
+        model[f"{hidden}.1.weight"], model[f"{hidden}.1.bias"] = numbers(draw, 64, size), numbers(draw, 64)
+        for part in ("weight", "bias", "running_mean", "running_var"):
+            model[f"{hidden}.2.{part}"] = numbers(draw, 64)
+        model[f"{hidden}.2.num_batches_tracked"] = torch.tensor(1)
+        model[f"{name}.linear_out.weight"] = numbers(draw, 256, 64)
+        model[f"{name}.linear_out.bias"] = numbers(draw, 256)
+    model["queue1"], model["queue2"] = numbers(draw, 256, 64), numbers(draw, 256, 64)
+    model["queue_ptr"] = torch.zeros(1, dtype=torch.int64)
+    return {"model": model, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 299}
 
 
-TINY = {"width": 96, "depths": (2, 2, 6, 2), "heads": (3, 6, 12, 24)}
+def ecddp(arch: str = "micro", branches: tuple[str, ...] = ("student", "teacher")) -> dict[str, Any]:
+    """Student and teacher (unequal), 6 input channels, a norm per output, mask token, pyramid and heads."""
+    width = ARCHITECTURES[arch].width
+    model: State = OrderedDict()
+    for seed, branch in enumerate(branches):
+        draw = torch.Generator().manual_seed(seed + 20)
+        backbone = microsoft(arch, chans=6, seed=seed, buffers=False, head=False)
+        for name in [name for name in backbone if name.endswith("bias_table")]:
+            index = name.replace("bias_table", "index")
+            backbone[index] = torch.zeros(WINDOW**2, WINDOW**2, dtype=torch.int64)
+        backbone["mask_token"] = numbers(draw, 1, width)
+        for stage in range(4):
+            backbone[f"norm{stage}.weight"] = numbers(draw, width << stage)
+            backbone[f"norm{stage}.bias"] = numbers(draw, width << stage)
+        for stage, module in ((0, 1), (1, 1), (2, 0)):
+            backbone[f"fpns.{stage}.{module}.weight"] = numbers(draw, 8 * width, width << stage, 1, 1)
+        backbone["fpns.3.0.weight"] = numbers(draw, 8 * width, 8 * width, 2, 2)
+        model.update(under(f"{branch}.backbone.", backbone))
+        for head in ("dino_head", "ibot_head", "cluster_head"):
+            for layer in (0, 2, 4):
+                model[f"{branch}.{head}.mlp.{layer}.weight"] = numbers(draw, 16, 16)
+            model[f"{branch}.{head}.last_layer.weight_g"] = numbers(draw, 32, 1)
+            model[f"{branch}.{head}.att.blocks.0.attn.q.weight"] = numbers(draw, 16, 16)
+    model["aug.grid"] = torch.zeros(1, 2, 8, 8)
+    return {"model": model, "optimizer": {}, "current_epoch": 300}
 
 
-def swin(channels=3, seed=0, **size):
-    torch.manual_seed(seed)
-    return MicrosoftSwin(channels=channels, **size).eval()
-
-
-def microsoft(model):
-    return {"model": dict(model.state_dict())}
-
-
-def timm_new(model, dots=True):
-    """Downsampling at the start of the next stage, no buffers; underscores where features alone are asked for."""
-    renamed = {}
-    for name, tensor in model.state_dict().items():
-        if name.endswith(("relative_position_index", "attn_mask")):
-            continue
-        parts = name.split(".")
-        if parts[0] == "layers" and parts[2] == "downsample":
-            parts[1] = str(int(parts[1]) + 1)
-        name = ".".join(parts)
-        if not dots:
-            if name.startswith(("norm.", "head.")):
-                continue
-            name = name.replace("layers.", "layers_", 1)
-        renamed[name.replace("head.", "head.fc.")] = tensor
-    return renamed
-
-
-def moby(model):
-    slow = swin(seed=9)
-    tensors = {f"encoder.{name}": each for name, each in model.state_dict().items() if not name.startswith("head.")}
-    tensors |= {f"encoder_k.{name}": each for name, each in slow.state_dict().items()}
-    extra = ("projector.linear_hidden.0.weight", "projector_k.linear_hidden.0.weight", "predictor.linear_out.weight")
-    return {"model": tensors | {name: torch.randn(4, 4) for name in extra} | {"queue1": torch.randn(8, 16)}}
-
-
-def ecddp(teacher):
-    student = swin(channels=6, seed=9)
-    tensors = {}
-    for name, network in (("teacher", teacher), ("student", student)):
-        for key, tensor in network.state_dict().items():
-            if key.startswith(("norm.", "head.")):
-                continue
-            tensors[f"{name}.backbone.{key}"] = tensor
-        for number in range(4):
-            tensors[f"{name}.backbone.norm{number}.weight"] = torch.ones(24 << number)
-        tensors[f"{name}.head.mlp.0.weight"] = torch.randn(4, 4)
-    return {"model": tensors, "epoch": 300}
-
-
-def released(model, width=24):
-    """TESPEC's checkpoint: timm's features-only names, and one 1x1 convolution per ConvLSTM."""
-    tensors = {f"model.encoder.pure_backbone.{name}": each for name, each in timm_new(model, dots=False).items()}
+def tespec_release(arch: str = "micro") -> dict[str, Any]:
+    """TESPEC's file: timm's features_only at 20 channels, a 1x1 convolution per ConvLSTM, and a decoder."""
+    state = under("model.encoder.pure_backbone.", timm_features(arch, chans=20))
+    draw = torch.Generator().manual_seed(5)
     for stage in range(4):
-        d = width << stage
-        tensors[f"model.encoder.lstm_blocks.{stage}.conv1x1.weight"] = 0.1 * torch.randn(4 * d, 2 * d, 1, 1)
-        tensors[f"model.encoder.lstm_blocks.{stage}.conv1x1.bias"] = 0.1 * torch.randn(4 * d)
-    tensors["model.decoder.proj.weight"] = torch.randn(4, 4)
-    return {"state_dict": tensors, "epoch": 3}
+        size = ARCHITECTURES[arch].width << stage
+        state[f"model.encoder.lstm_blocks.{stage}.conv1x1.weight"] = numbers(draw, 4 * size, 2 * size, 1, 1)
+        state[f"model.encoder.lstm_blocks.{stage}.conv1x1.bias"] = numbers(draw, 4 * size)
+    state["model.decoder.proj.weight"] = numbers(draw, 8, 8)
+    return {"epoch": 7, "global_step": 400_000, "state_dict": state, "hyper_parameters": {"lr": 2e-4}}
+
+
+def vit(prefix: str = "", width: int = 24) -> State:
+    """A vision transformer without stages, such as DeiT-S."""
+    state: State = OrderedDict()
+    state["pos_embed"] = torch.zeros(1, 197, width)
+    state["cls_token"] = torch.zeros(1, 1, width)
+    state["patch_embed.proj.weight"] = torch.zeros(width, 3, 16, 16)
+    for index in range(2):
+        state[f"blocks.{index}.attn.qkv.weight"] = torch.zeros(3 * width, width)
+    return under(prefix, state)

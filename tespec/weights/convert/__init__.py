@@ -1,0 +1,8 @@
+"""Weights in the naming of whoever published them, renamed to ours; one file per source, recognised by content."""
+
+from __future__ import annotations
+
+from tespec.weights.convert.recognise import SOURCES, convert
+from tespec.weights.convert.source import Converted, Source
+
+__all__ = ["SOURCES", "Converted", "Source", "convert"]

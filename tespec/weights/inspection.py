@@ -1,0 +1,166 @@
+"""What a weights file holds, and which of our networks it fills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tespec.compat  # noqa: F401  # before timm
+
+import timm
+import torch
+from torch import Tensor
+
+from tespec.errors import UserError
+from tespec.models.event_swin import ARCHITECTURES, EventSwin
+from tespec.models.padding import padded_size
+from tespec.weights.convert import Converted, Source, convert
+from tespec.weights.convert.source import RESNET_STEM, SWIN_STEM
+from tespec.weights.files import read_tensors, require_finite, sha256_of
+from tespec.weights.fit import Fitted, fit
+
+RESNET50 = "resnet50"
+DEFAULT_BINS = 10
+DEFAULT_SENSOR = (224, 224)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How a file fits one of our networks.
+
+    Attributes:
+        network: for people.
+        present: number of the network's tensors that the file has in the right shape.
+        total: number of the network's tensors.
+        fresh: number of those that would start at random.
+        reason: why it cannot be loaded; empty where it can.
+    """
+
+    network: str
+    present: int
+    total: int
+    fresh: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A weights file.
+
+    Attributes:
+        path: where it lies.
+        sha256: of its bytes.
+        count: number of tensors in it.
+        numbers: number of values in them.
+        source: whose naming it has.
+        arch: key of our architectures its widths belong to; None if they belong to none.
+        converted: the tensors in our naming.
+        recipe: what the file says about itself.
+        coverage: how it fits our networks.
+    """
+
+    path: Path
+    sha256: str
+    count: int
+    numbers: int
+    source: Source
+    arch: str | None
+    converted: Converted
+    recipe: dict[str, Any]
+    coverage: tuple[Coverage, ...]
+
+
+def inspect(
+    path: Path, bins: int | None = None, sensor: tuple[int, int] | None = None, rescale: bool = False
+) -> Contents:
+    """Read a weights file and hold it against our networks, recurrent and feed-forward.
+
+    Args:
+        path: the file.
+        bins: of the networks; default: the recipe's, else 10.
+        sensor: rows and columns they are built for, in px; default: the recipe's, else the source's.
+        rescale: scale repeated input convolutions (`tespec.weights.convert.channels`).
+
+    Raises:
+        UserError: unreadable file, or a naming that is not known.
+    """
+    tensors, recipe = read_tensors(path)
+    channels = 2 * (bins or recipe.get("bins", DEFAULT_BINS))
+    converted = convert(tensors, channels, where=path, rescale=rescale)
+    arch = arch_of(converted.tensors)
+    size = padded_size(*(sensor or recipe.get("sensor") or converted.source.sensor or DEFAULT_SENSOR))
+    fits = []
+    for name, recurrent in networks(arch):
+        wanted = empty_state(name, recurrent, channels // 2, size)
+        fits.append(_coverage(name, recurrent, converted, wanted, size, recipe, path))
+    return Contents(
+        path=path,
+        sha256=sha256_of(path),
+        count=len(tensors),
+        numbers=sum(tensor.numel() for tensor in tensors.values()),
+        source=converted.source,
+        arch=arch,
+        converted=converted,
+        recipe=recipe,
+        coverage=tuple(fits),
+    )
+
+
+def arch_of(tensors: Mapping[str, Tensor]) -> str | None:
+    """Architecture that the stem and the number of blocks belong to; None if to none of ours."""
+    if RESNET_STEM in tensors:
+        return RESNET50
+    if SWIN_STEM not in tensors:
+        return None
+    width = tensors[SWIN_STEM].shape[0]
+    return next((name for name, arch in ARCHITECTURES.items() if arch.width == width), None)
+
+
+def networks(arch: str | None) -> list[tuple[str, bool]]:
+    """Architectures, and whether they are recurrent, that a file of `arch` is held against."""
+    if arch == RESNET50:
+        return [(RESNET50, False)]
+    return [(arch or "tiny", True), (arch or "tiny", False)]
+
+
+def empty_state(arch: str, recurrent: bool, bins: int, size: tuple[int, int]) -> Mapping[str, Tensor]:
+    """Names and shapes, without values, of a network of ours that is built for the padded `size`."""
+    with torch.device("meta"):  # no numbers are drawn
+        if arch == RESNET50:
+            state = timm.create_model(RESNET50, in_chans=2 * bins, num_classes=0).state_dict()
+            return {f"resnet.{name}": tensor for name, tensor in state.items()}
+        return EventSwin(arch=arch, recurrent=recurrent, bins=bins, img_size=size).state_dict()
+
+
+def fitted(contents: Contents, arch: str, recurrent: bool, bins: int, size: tuple[int, int]) -> Fitted:
+    """The tensors for a network of ours.
+
+    Raises:
+        UserError: they do not fill it, or hold values that are not finite.
+    """
+    require_finite(contents.path, contents.converted.tensors)
+    wanted = empty_state(arch, recurrent, bins, size)
+    remedy = f"the file is {contents.source.title}; {arch} needs it whole"
+    return fit(contents.converted, wanted, size, contents.recipe, where=contents.path, remedy=remedy)
+
+
+def _coverage(
+    arch: str,
+    recurrent: bool,
+    converted: Converted,
+    wanted: Mapping[str, Tensor],
+    size: tuple[int, int],
+    recipe: dict[str, Any],
+    path: Path,
+) -> Coverage:
+    network = f"{arch}, {'recurrent' if recurrent else 'feed-forward'}"
+    given = converted.tensors
+    present = sum(name in given and given[name].shape == target.shape for name, target in wanted.items())
+    try:
+        require_finite(path, given)
+        chosen = fit(converted, wanted, size, recipe, where=network, remedy="see benchmarks/weights.py inspect")
+    except UserError as error:
+        return Coverage(network, present, len(wanted), 0, str(error).split("; ")[0])
+    return Coverage(network, len(chosen.tensors), len(wanted), len(chosen.fresh), "")

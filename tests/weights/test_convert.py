@@ -1,0 +1,394 @@
+"""Stand-ins of published files, whole, and the traps in their names."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import OrderedDict
+from types import ModuleType
+
+import tespec.compat  # noqa: F401
+
+import numpy as np
+import published_files as published
+import pytest
+import timm
+import torch
+from plain_swin import plain_features
+from safetensors.torch import save_file
+
+from tespec.errors import UserError
+from tespec.models import EventSwin
+from tespec.models.event_swin import ARCHITECTURES
+from tespec.weights.convert import convert
+from tespec.weights.convert.channels import repeat_channels
+from tespec.weights.files import read_tensors, write_weights
+from tespec.weights.load import load_backbone
+
+SIZE = (224, 224)
+SOURCES = {
+    "swin-microsoft": lambda arch: {"model": published.microsoft(arch)},
+    "swin-timm": published.timm_new,
+    "swin-timm-features": published.timm_features,
+    "moby": published.moby,
+    "ecddp": published.ecddp,
+    "tespec-release": published.tespec_release,
+}
+
+
+def backbone(seed=1, recurrent=True, arch="micro", img_size=SIZE):
+    torch.manual_seed(seed)
+    return EventSwin(arch=arch, recurrent=recurrent, img_size=img_size).eval()
+
+
+def saved(folder, content, name="weights.pth"):
+    path = folder / name
+    torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_fills_the_backbone(tmp_path, source):
+    path = saved(tmp_path, SOURCES[source]("micro"))
+    feedforward = load_backbone(backbone(recurrent=False), path)
+    assert (feedforward.format, feedforward.coverage, feedforward.fresh) == (source, 1, ())
+    model = backbone()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    report = load_backbone(model, path)
+    lstms = {name for name in before if name.startswith("lstms.")}
+    without = source != "tespec-release"
+    assert set(report.fresh) == (lstms if without else set())
+    assert report.loaded + len(report.fresh) == report.total
+    assert ("ConvLSTMs (8 tensors) start at random" in report.summary()) == without
+    changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == set(before) - set(report.fresh)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_names_and_shapes_are_those_of_swin_t(source):
+    state = SOURCES[source]("tiny")
+    state = state.get("model", state.get("state_dict", state))
+    tensors = convert(state, 20, where="file").tensors
+    with torch.device("meta"):
+        wanted = EventSwin(arch="tiny", recurrent=source == "tespec-release").state_dict()
+    assert {name: tensor.shape for name, tensor in tensors.items()} == {
+        name: tensor.shape for name, tensor in wanted.items()
+    }
+
+
+def test_stand_ins_of_timm_have_the_names_and_shapes_of_timm():
+    def shapes(state):
+        return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+    with torch.device("meta"):
+        model = timm.create_model("swin_tiny_patch4_window7_224")
+        features = timm.create_model("swin_tiny_patch4_window7_224", features_only=True, in_chans=20)
+    assert shapes(published.timm_new("tiny")) == shapes(model.state_dict())
+    assert shapes(published.timm_features("tiny", 20)) == shapes(features.state_dict())
+
+
+@pytest.mark.parametrize("img_size", [(224, 224), (448, 448)])
+def test_features_are_those_of_the_published_network(img_size):
+    state = published.microsoft(chans=20)
+    model = backbone(recurrent=False, img_size=img_size)
+    model.load_state_dict(convert(state, 20, where="file").tensors)
+    image = torch.randn(1, 20, *img_size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features, _ = model.step(image)
+        expected = plain_features(state, image, ARCHITECTURES["micro"].heads)
+    for feature, wanted in zip(features, expected, strict=True):
+        torch.testing.assert_close(feature, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_sources_of_one_network_agree(tmp_path):
+    contents = [published.microsoft(), published.timm_new(), published.timm_features(), published.moby()]
+    models = [backbone(recurrent=False) for _ in contents]
+    for index, (model, content) in enumerate(zip(models, contents, strict=True)):
+        load_backbone(model, saved(tmp_path, content, f"{index}.pth"))
+    for name, tensor in models[0].state_dict().items():
+        assert all(torch.equal(tensor, model.state_dict()[name]) for model in models[1:]), name
+
+
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("make", [published.microsoft, published.timm_new])
+def test_the_naming_follows_from_the_downsampling_and_not_from_the_classifier(make, head):
+    state = make(head=head)
+    tensors = convert(state, 20, where="file").tensors
+    for stage in (1, 2, 3):
+        given = f"layers.{stage - (make is published.microsoft)}.downsample.reduction.weight"
+        assert torch.equal(tensors[f"swin.layers.{stage}.downsample.reduction.weight"], state[given])
+    assert not any(name.startswith("swin.layers.0.downsample") for name in tensors)
+
+
+@pytest.mark.parametrize("stages", [(0, 3), ()])
+def test_a_naming_that_cannot_be_told_is_refused(stages):
+    state = {name: tensor for name, tensor in published.timm_new().items() if "downsample" not in name}
+    state |= {f"layers.{stage}.downsample.norm.weight": torch.zeros(1) for stage in stages}
+    with pytest.raises(UserError, match=r"of layers\.0\.downsample and layers\.3\.downsample"):
+        convert(state, 20, where="file")
+
+
+def test_moby_gives_the_online_encoder_alone():
+    model = published.moby()["model"]
+    model["momentum.encoder.layers.0.blocks.0.attn.qkv.weight"] = torch.full((72, 24), 5.0)
+    converted = convert(model, 20, where="file")
+    name = "layers.0.blocks.0.attn.qkv.weight"
+    assert torch.equal(converted.tensors[f"swin.{name}"], model[f"encoder.{name}"])
+    assert not torch.equal(model[f"encoder.{name}"], model[f"encoder_k.{name}"])
+    assert any(entry.startswith("encoder_k.* (") for entry in converted.unused)
+    assert "queue_ptr" in converted.unused
+    assert len(converted.unused) < 30
+
+
+@pytest.mark.parametrize("prefix", ["encoder.", ""])
+def test_the_swapped_links_of_moby_are_explained(tmp_path, prefix):
+    with pytest.raises(UserError, match=r"links of DeiT-S and Swin-T in MoBY's README are swapped"):
+        load_backbone(backbone(), saved(tmp_path, {"model": published.vit(prefix)}))
+
+
+def test_ecddp_gives_the_teacher_and_the_student_only_where_it_is_alone():
+    model = published.ecddp()["model"]
+    name = "layers.0.blocks.0.attn.qkv.weight"
+    converted = convert(model, 20, where="file")
+    assert torch.equal(converted.tensors[f"swin.{name}"], model[f"teacher.backbone.{name}"])
+    assert not torch.equal(model[f"teacher.backbone.{name}"], model[f"student.backbone.{name}"])
+    assert "swin.norm0.weight" not in converted.tensors
+    alone = convert(published.ecddp(branches=("student",))["model"], 20, where="file")
+    assert alone.source.name == "ecddp-student"
+    assert torch.equal(alone.tensors[f"swin.{name}"], model[f"student.backbone.{name}"])
+
+
+def test_the_released_convlstm_computes_what_ours_does():
+    state = published.tespec_release()["state_dict"]
+    model = backbone()
+    model.load_state_dict(convert(state, 20, where="file").tensors)
+    prefix = "model.encoder.lstm_blocks.1.conv1x1"
+    maps, hidden, cell = torch.randn(3, 2, 3, 4, 48, generator=torch.Generator().manual_seed(0))
+    joined = torch.cat((maps, hidden), -1).permute(0, 3, 1, 2)
+    mixed = torch.nn.functional.conv2d(joined, state[f"{prefix}.weight"], state[f"{prefix}.bias"]).permute(0, 2, 3, 1)
+    forget, write, output = mixed[..., :144].sigmoid().chunk(3, -1)
+    wanted_cell = forget * cell + write * mixed[..., 144:].tanh()
+    _, got_hidden, got_cell = model.lstms[1](maps[None], hidden, cell)
+    torch.testing.assert_close(got_cell, wanted_cell)
+    torch.testing.assert_close(got_hidden, output * wanted_cell.tanh())
+
+
+def test_a_release_without_its_convlstms_is_refused(tmp_path):
+    content = published.tespec_release()
+    del content["state_dict"]["model.encoder.lstm_blocks.2.conv1x1.bias"]
+    with pytest.raises(UserError, match=r"lstms\.2\.gates\.bias is missing"):
+        load_backbone(backbone(), saved(tmp_path, content))
+    for name in [name for name in content["state_dict"] if "lstm_blocks" in name]:
+        del content["state_dict"][name]
+    with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
+        load_backbone(backbone(), saved(tmp_path, content))
+
+
+@pytest.mark.parametrize(("given", "scale"), [(3, 1), (6, 1), (2, 1), (4, 0.2), (20, 1)])
+def test_repeated_channels_see_a_repeated_image_as_the_first_ones_did(given, scale):
+    weight = torch.randn(8, given, 4, 4, generator=torch.Generator().manual_seed(0))
+    image = torch.randn(1, given, 8, 8, generator=torch.Generator().manual_seed(1))
+    wide = repeat_channels(weight, 20, rescale=scale != 1)
+    for channel in range(20):
+        assert torch.equal(wide[:, channel], weight[:, channel % given] * scale)
+    whole = 20 // given * given
+    stretched = torch.cat([image.repeat(1, 20 // given, 1, 1), torch.zeros(1, 20 - whole, 8, 8)], 1)
+    got = torch.nn.functional.conv2d(stretched, wide, stride=4)
+    once = torch.nn.functional.conv2d(image, weight, stride=4)
+    torch.testing.assert_close(got, once * (20 // given) * scale, rtol=1e-4, atol=1e-4)
+
+
+def test_rescaling_reaches_the_backbone(tmp_path):
+    path = saved(tmp_path, published.microsoft())
+    plain, rescaled = backbone(recurrent=False), backbone(recurrent=False)
+    assert load_backbone(plain, path).adapted == ("swin.patch_embed.proj.weight",)
+    load_backbone(rescaled, path, rescale=True)
+    ratio = rescaled.swin.patch_embed.proj.weight / plain.swin.patch_embed.proj.weight
+    torch.testing.assert_close(ratio, torch.full_like(ratio, 3 / 20))
+
+
+def test_histograms_of_other_bins_are_not_stretched(tmp_path):
+    path = saved(tmp_path, published.tespec_release())
+    model = EventSwin(arch="micro", bins=5, img_size=SIZE)
+    with pytest.raises(UserError, match=r"proj\.weight is \(24, 20, 4, 4\), this model needs \(24, 10, 4, 4\)"):
+        load_backbone(model, path)
+    model = EventSwin(arch="micro", bins=12, img_size=SIZE)
+    with pytest.raises(UserError, match=r"this model needs \(24, 24, 4, 4\)"):
+        load_backbone(model, path)
+
+
+def test_half_of_a_network_is_refused_and_nothing_is_loaded(tmp_path):
+    state = published.timm_new()
+    del state["layers.2.blocks.1.mlp.fc1.bias"]
+    model = backbone()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(UserError, match=r"swin\.layers\.2\.blocks\.1\.mlp\.fc1\.bias is missing"):
+        load_backbone(model, saved(tmp_path, state))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_deeper_network_is_refused(tmp_path):
+    state = published.microsoft()
+    for name in [name for name in state if name.startswith("layers.2.blocks.1.")]:
+        state[name.replace("blocks.1", "blocks.2")] = state[name]
+    with pytest.raises(UserError, match=r"swin\.layers\.2\.blocks\.2\..* has no place in this model"):
+        load_backbone(backbone(), saved(tmp_path, state))
+
+
+def with_(state, **extra):
+    return state | {name.replace("__", "."): torch.zeros(1) for name, value in extra.items()}
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"event_head.weight": torch.zeros(1)} | published.vit(), "is ECDP's ViT-S"),
+        ({"stages.0.blocks.0.attn.w_msa.qkv.weight": torch.zeros(1)}, "naming of OpenMMLab"),
+        ({"swin.encoder.layers.0.blocks.0.attention.self.query.weight": torch.zeros(1)}, "naming of transformers"),
+        (with_(published.microsoft(), layers__0__blocks__0__attn__logit_scale=1), "is a Swin Transformer V2"),
+        (with_(published.microsoft(), layers__0__blocks__0__norm2__running_mean=1), "has batch normalisation"),
+        (with_(published.microsoft(), absolute_pos_embed=1), "adds absolute positions"),
+        ({"conv.weight": torch.zeros(1)}, r"no known source \(the first is 'conv\.weight'\)"),
+    ],
+)  # fmt: skip
+def test_other_networks_are_named(state, message):
+    with pytest.raises(UserError, match=message):
+        convert(state, 20, where="file")
+
+
+def test_windows_of_another_network_are_refused(tmp_path):
+    state = published.microsoft()
+    name = "layers.0.blocks.0.attn.relative_position_bias_table"
+    state[name] = torch.zeros(23 * 23, 1)
+    with pytest.raises(UserError, match="529 rows, which no windows up to 7x7 explain"):
+        load_backbone(backbone(), saved(tmp_path, state))
+
+
+def test_bias_tables_shrink_to_small_maps(tmp_path):
+    model = backbone(img_size=(96, 160))
+    report = load_backbone(model, saved(tmp_path, published.microsoft()))
+    assert model.swin.layers[3].blocks[0].attn.relative_position_bias_table.shape == (5 * 9, 8)
+    assert len(report.adapted) == 1 + 4
+    assert torch.isfinite(model.step(torch.ones(1, 20, 96, 160))[0][3]).all()
+
+
+def test_turned_windows_are_told_apart_though_their_tables_have_one_shape(tmp_path):
+    recipe = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [96, 160]}
+    path = tmp_path / "wide.safetensors"
+    write_weights(path, backbone(0, img_size=(96, 160)).state_dict(), recipe)
+    assert load_backbone(backbone(img_size=(96, 160)), path).adapted == ()
+    adapted = load_backbone(backbone(img_size=(160, 96)), path).adapted
+    assert [name for name in adapted if name.startswith("swin.layers.3.")]
+
+
+def test_own_weights_without_convlstms_need_a_recipe_that_says_so(tmp_path):
+    path = tmp_path / "own.safetensors"
+    recipe = {"width": "micro", "bins": 10, "sensor": [224, 224]}
+    state = backbone(0, recurrent=False).state_dict()
+    write_weights(path, state, recipe | {"recurrent": False})
+    assert len(load_backbone(backbone(), path).fresh) == 8
+    write_weights(path, state, recipe | {"recurrent": True})
+    with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
+        load_backbone(backbone(), path)
+    write_weights(path, state | {"lstms.0.gates.bias": torch.zeros(96)}, recipe | {"recurrent": False})
+    with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
+        load_backbone(backbone(), path)
+
+
+def test_resnet50_in_the_naming_of_torchvision():
+    model = timm.create_model("resnet50", num_classes=0, in_chans=20)
+    given = timm.create_model("resnet50", in_chans=2).state_dict()
+    for old in (False, True):
+        state = {name: tensor for name, tensor in given.items() if not (old and "num_batches" in name)}
+        converted = convert(state, 20, where="file")
+        renamed = {name.removeprefix("resnet."): tensor for name, tensor in converted.tensors.items()}
+        assert {name: tensor.shape for name, tensor in renamed.items()} == {
+            name: tensor.shape for name, tensor in model.state_dict().items()
+        }
+        assert (converted.source.name, converted.unused) == ("resnet50", ("fc.bias", "fc.weight"))
+        assert torch.equal(renamed["conv1.weight"][:, 7], given["conv1.weight"][:, 1])
+        model.load_state_dict(renamed)
+
+
+def test_a_resnet_is_no_swin(tmp_path):
+    path = saved(tmp_path, {"checkpoint": timm.create_model("resnet50", in_chans=2).state_dict()})
+    with pytest.raises(UserError, match=r"swin\.patch_embed\.proj\.weight is missing; the file is ResNet-50"):
+        load_backbone(backbone(), path)
+
+
+def test_settings_beside_the_weights_are_read_as_plain_values(tmp_path, monkeypatch):
+    # What yacs saves: a dictionary with attributes.
+    node = type("CfgNode", (dict,), {"__module__": "yacs.config"})
+    settings = node(MODEL=node(TYPE="swin"))
+    settings.__dict__["__immutable__"] = True
+    module = ModuleType("yacs.config")
+    module.CfgNode = node
+    monkeypatch.setitem(sys.modules, "yacs", ModuleType("yacs"))
+    monkeypatch.setitem(sys.modules, "yacs.config", module)
+    content = {
+        "model": published.microsoft(),
+        "config": settings,
+        "args": argparse.Namespace(lr=0.1, nested=[argparse.Namespace(a=1)]),
+        "max_accuracy": np.float64(81.2),
+        "curve": np.arange(3.0),
+        "lr_scheduler": OrderedDict(last=np.int64(3)),
+    }
+    path = saved(tmp_path, content)
+    monkeypatch.undo()
+    assert b"yacs.config" in path.read_bytes()
+    assert load_backbone(backbone(recurrent=False), path).coverage == 1
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("run",)
+
+
+@pytest.mark.parametrize(
+    "hide", [lambda x: [x], lambda x: {"a": {"b": [(x,)]}}, lambda x: argparse.Namespace(inner=[x]), lambda x: {x: 1}]
+)
+def test_code_in_nested_containers_is_refused(tmp_path, capsys, hide):
+    path = saved(tmp_path, {"model": published.microsoft(), "config": hide(Harmful())})
+    with pytest.raises(UserError, match=r"holds more than plain tensors \(print\), and loading it could run code"):
+        load_backbone(backbone(), path)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_kind_of_file_follows_from_its_content(tmp_path):
+    path = tmp_path / "named_like_a_torch_file.pth"
+    save_file(published.timm_features(), path)
+    assert load_backbone(backbone(recurrent=False), path).format == "swin-timm-features"
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_torn_torch_files_are_answered_wherever_they_end(tmp_path, legacy):
+    path = tmp_path / "torn.pth"
+    torch.save({"model": {"a": torch.zeros(50)}}, path, _use_new_zipfile_serialization=not legacy)
+    whole = path.read_bytes()
+    for length in range(0, len(whole) - 1, 53):
+        path.write_bytes(whole[:length])
+        with pytest.raises(UserError, match="torn"):
+            read_tensors(path)
+
+
+def test_values_that_are_not_finite_matter_where_they_are_used(tmp_path):
+    content = published.moby()
+    content["model"]["queue1"][0, 0] = float("nan")
+    assert load_backbone(backbone(recurrent=False), saved(tmp_path, content)).coverage == 1
+    content["model"]["encoder.layers.0.blocks.0.norm1.bias"][0] = float("inf")
+    with pytest.raises(UserError, match=r"layers\.0\.blocks\.0\.norm1\.bias holds values that are not finite"):
+        load_backbone(backbone(), saved(tmp_path, content))
+
+
+def test_half_precision_is_taken_and_quantised_numbers_are_not(tmp_path):
+    state = published.timm_new()
+    half = {name: tensor.half() for name, tensor in state.items()}
+    assert load_backbone(backbone(recurrent=False), saved(tmp_path, half)).coverage == 1
+    whole = {name: tensor.to(torch.int8) for name, tensor in state.items()}
+    with pytest.raises(UserError, match=r"holds torch\.int8, which are no weights"):
+        load_backbone(backbone(recurrent=False), saved(tmp_path, whole))
+
+
+def test_names_of_a_data_parallel_wrapper_are_stripped(tmp_path):
+    path = saved(tmp_path, {"model": published.under("module.", published.microsoft())})
+    assert load_backbone(backbone(recurrent=False), path).format == "swin-microsoft"
