@@ -23,7 +23,7 @@ def fit_to(tensors: Mapping[str, Tensor], built_for: tuple[int, int], img_size: 
         img_size: (H, W) in px they are wanted for.
     """
     return {
-        name: resize_table(tensor, _window(built_for, name), _window(img_size, name))
+        name: resize_table(tensor, window_of(built_for, name), window_of(img_size, name))
         if name.endswith(BIAS_TABLE)
         else tensor
         for name, tensor in tensors.items()
@@ -48,7 +48,7 @@ def resized(backbone: Backbone, img_size: tuple[int, int]) -> Backbone:
     return copy.to(parameter.device, parameter.dtype).train(backbone.training)
 
 
-def _window(img_size: tuple[int, int], name: str) -> tuple[int, int]:
+def window_of(img_size: tuple[int, int], name: str) -> tuple[int, int]:
     """Window in tokens of the stage that a tensor belongs to: timm shrinks it to the map where the map is smaller."""
     stage = int(name.split("layers.")[1].split(".")[0])
     rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)

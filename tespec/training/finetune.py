@@ -107,6 +107,8 @@ def open_cell(
     seed_everything(derive(seed, "model"))
     model = task.model()
     weights = method.initialise(model.backbone, checkpoint, seed)
+    if weights.loaded:
+        say(weights.summary())
     key: dict[str, Any] = {
         "kind": kind,
         "method": name,

@@ -6,13 +6,12 @@ from itertools import product
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from tespec.errors import UserError
-from tespec.models.event_swin import PATCH, WINDOW
+from tespec.models.event_swin import WINDOW
 from tespec.models.padding import padded_size
-
-BIAS_TABLE = "relative_position_bias_table"
+from tespec.models.resizing import BIAS_TABLE, window_of
+from tespec.models.resizing import resize_table as resize
 
 
 def resize_table(name: str, table: Tensor, img_size: tuple[int, int], recipe: dict[str, Any], where: object) -> Tensor:
@@ -23,15 +22,12 @@ def resize_table(name: str, table: Tensor, img_size: tuple[int, int], recipe: di
     Raises:
         UserError: they follow from neither.
     """
-    stage = int(name.split(".")[2])
-    old = _window(padded_size(*recipe["sensor"]), stage) if "sensor" in recipe else _window_of_rows(len(table))
+    old = window_of(padded_size(*recipe["sensor"]), name) if "sensor" in recipe else _window_of_rows(len(table))
     if old is None or (2 * old[0] - 1) * (2 * old[1] - 1) != len(table):
         raise UserError(
             where, f"{name} has {len(table)} rows, which no windows up to {WINDOW}x{WINDOW} explain", "export again"
         )
-    sides, wanted = ([2 * side - 1 for side in window] for window in (old, _window(img_size, stage)))
-    offsets = table.T.reshape(1, -1, *sides)
-    return interpolate(offsets, size=wanted, mode="bicubic", align_corners=False).flatten(2)[0].T.contiguous()
+    return resize(table, old, window_of(img_size, name))
 
 
 def same_windows(name: str, img_size: tuple[int, int], recipe: dict[str, Any]) -> bool:
@@ -41,14 +37,7 @@ def same_windows(name: str, img_size: tuple[int, int], recipe: dict[str, Any]) -
     """
     if not name.endswith(BIAS_TABLE) or "sensor" not in recipe:
         return True
-    stage = int(name.split(".")[2])
-    return _window(padded_size(*recipe["sensor"]), stage) == _window(img_size, stage)
-
-
-def _window(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
-    """Window of a stage in tokens: timm shrinks it to the map where the map is smaller."""
-    rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
-    return rows, columns
+    return window_of(padded_size(*recipe["sensor"]), name) == window_of(img_size, name)
 
 
 def _window_of_rows(count: int) -> tuple[int, int] | None:

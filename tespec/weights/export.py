@@ -15,7 +15,7 @@ from torch import Tensor
 from tespec.errors import UserError
 from tespec.models.padding import padded_size
 from tespec.weights.files import sha256_of, write_weights
-from tespec.weights.inspection import DEFAULT_BINS, DEFAULT_SENSOR, RESNET50, Contents, fitted
+from tespec.weights.inspection import DEFAULT_BINS, DEFAULT_SENSOR, Contents, fitted
 from tespec.weights.model_card import Card, render_card
 from tespec.weights.naming import timm_state
 
@@ -51,14 +51,19 @@ def rewrite(contents: Contents, bins: int | None = None, sensor: tuple[int, int]
     path, recipe = contents.path, contents.recipe
     if contents.arch is None:
         raise UserError(path, "its first layer has the width of no architecture here", "give Swin-T or ResNet-50")
-    bins = bins or recipe.get("bins", DEFAULT_BINS)
+    channels = 2 * bins if bins else recipe.get("in_channels", 2 * recipe.get("bins", DEFAULT_BINS))
     sensor = sensor or recipe.get("sensor") or contents.source.sensor or DEFAULT_SENSOR
     holds_lstms = any(name.startswith("lstms.") for name in contents.converted.tensors)
     says = contents.source.has_lstms
     recurrent = recipe.get("recurrent", holds_lstms) if says is None else says
-    chosen = fitted(contents, contents.arch, recurrent, bins, padded_size(*sensor))
-    network = {"backbone": RESNET50} if contents.arch == RESNET50 else {"width": contents.arch, "sensor": list(sensor)}
-    facts = network | {"recurrent": recurrent, "bins": bins}
+    chosen = fitted(contents, contents.arch, recurrent, channels, padded_size(*sensor))
+    facts: dict[str, Any] = {
+        "width": contents.arch,
+        "sensor": list(sensor),
+        "recurrent": recurrent,
+        "bins": bins or recipe.get("bins", DEFAULT_BINS),
+        "in_channels": channels,
+    }
     if not recipe:
         facts["source"] = {"file": path.name, "format": contents.source.name, "sha256": contents.sha256}
     return Rewritten(chosen.tensors, recipe | facts, chosen.unused)

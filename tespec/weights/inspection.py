@@ -7,21 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tespec.compat  # noqa: F401  # before timm
-
-import timm
 import torch
 from torch import Tensor
 
 from tespec.errors import UserError
-from tespec.models.event_swin import ARCHITECTURES, EventSwin
+from tespec.models import build_backbone
 from tespec.models.padding import padded_size
+from tespec.registry import BACKBONES
 from tespec.weights.convert import Converted, Source, convert
-from tespec.weights.convert.source import RESNET_STEM, SWIN_STEM
 from tespec.weights.files import read_tensors, require_finite, sha256_of
 from tespec.weights.fit import Fitted, fit
 
-RESNET50 = "resnet50"
+FALLBACK = "tiny"  # what a file of unknown width is held against
 DEFAULT_BINS = 10
 DEFAULT_SENSOR = (224, 224)
 
@@ -87,14 +84,14 @@ def inspect(
         UserError: unreadable file, or a naming that is not known.
     """
     tensors, recipe = read_tensors(path)
-    channels = 2 * (bins or recipe.get("bins", DEFAULT_BINS))
+    channels = 2 * bins if bins else recipe.get("in_channels", 2 * recipe.get("bins", DEFAULT_BINS))
     converted = convert(tensors, channels, where=path, rescale=rescale)
     arch = arch_of(converted.tensors)
     size = padded_size(*(sensor or recipe.get("sensor") or converted.source.sensor or DEFAULT_SENSOR))
     fits = []
-    for name, recurrent in networks(arch):
-        wanted = empty_state(name, recurrent, channels // 2, size)
-        fits.append(_coverage(name, recurrent, converted, wanted, size, recipe, path))
+    for recurrent in (True, False):
+        wanted = empty_state(arch or FALLBACK, recurrent, channels, size)
+        fits.append(_coverage(arch or FALLBACK, recurrent, converted, wanted, size, recipe, path))
     return Contents(
         path=path,
         sha256=sha256_of(path),
@@ -109,39 +106,35 @@ def inspect(
 
 
 def arch_of(tensors: Mapping[str, Tensor]) -> str | None:
-    """Architecture that the stem and the number of blocks belong to; None if to none of ours."""
-    if RESNET_STEM in tensors:
-        return RESNET50
-    if SWIN_STEM not in tensors:
-        return None
-    width = tensors[SWIN_STEM].shape[0]
-    return next((name for name, arch in ARCHITECTURES.items() if arch.width == width), None)
+    """Architecture that the stem's name and width belong to; None if to none of ours."""
+    for kind in BACKBONES.module_dict.values():
+        if kind.stem in tensors:
+            width = tensors[kind.stem].shape[0]
+            return next((arch for arch in kind.architectures if stem_width(arch) == width), None)
+    return None
 
 
-def networks(arch: str | None) -> list[tuple[str, bool]]:
-    """Architectures, and whether they are recurrent, that a file of `arch` is held against."""
-    if arch == RESNET50:
-        return [(RESNET50, False)]
-    return [(arch or "tiny", True), (arch or "tiny", False)]
-
-
-def empty_state(arch: str, recurrent: bool, bins: int, size: tuple[int, int]) -> Mapping[str, Tensor]:
-    """Names and shapes, without values, of a network of ours that is built for the padded `size`."""
+def stem_width(arch: str) -> int:
+    """Channels that the stem of an architecture gives."""
     with torch.device("meta"):  # no numbers are drawn
-        if arch == RESNET50:
-            state = timm.create_model(RESNET50, in_chans=2 * bins, num_classes=0).state_dict()
-            return {f"resnet.{name}": tensor for name, tensor in state.items()}
-        return EventSwin(arch=arch, recurrent=recurrent, bins=bins, img_size=size).state_dict()
+        backbone = build_backbone(arch, recurrent=False, bins=DEFAULT_BINS, img_size=DEFAULT_SENSOR)
+    return int(backbone.state_dict()[backbone.stem].shape[0])
 
 
-def fitted(contents: Contents, arch: str, recurrent: bool, bins: int, size: tuple[int, int]) -> Fitted:
+def empty_state(arch: str, recurrent: bool, channels: int, size: tuple[int, int]) -> Mapping[str, Tensor]:
+    """Names and shapes, without values, of a network of ours that is built for the padded `size`."""
+    with torch.device("meta"):
+        return build_backbone(arch, recurrent, DEFAULT_BINS, size, channels).state_dict()
+
+
+def fitted(contents: Contents, arch: str, recurrent: bool, channels: int, size: tuple[int, int]) -> Fitted:
     """The tensors for a network of ours.
 
     Raises:
         UserError: they do not fill it, or hold values that are not finite.
     """
     require_finite(contents.path, contents.converted.tensors)
-    wanted = empty_state(arch, recurrent, bins, size)
+    wanted = empty_state(arch, recurrent, channels, size)
     remedy = f"the file is {contents.source.title}; {arch} needs it whole"
     return fit(contents.converted, wanted, size, contents.recipe, where=contents.path, remedy=remedy)
 

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any
 
 from tespec.errors import UserError
-from tespec.models.event_swin import EventSwin
+from tespec.models import Backbone, build_backbone
 from tespec.models.padding import padded_size
 from tespec.weights.convert import convert
 from tespec.weights.files import read_tensors, read_weights, require_finite, sha256_of
 from tespec.weights.fit import fit
 from tespec.weights.report import WeightsReport
 
-
-class Backbone(Protocol):
-    """What is needed of a network to load weights into it."""
-
-    arch: str
-    recurrent: bool
-    bins: int
-    img_size: tuple[int, int]
-
-    def state_dict(self) -> Mapping[str, Tensor]:
-        """Its tensors."""
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> object:
-        """Take tensors."""
+IMAGES = (1, 3)  # channels of their pixels
 
 
 def load_backbone(backbone: Backbone, path: Path, *, rescale: bool = False) -> WeightsReport:
@@ -53,7 +37,9 @@ def load_backbone(backbone: Backbone, path: Path, *, rescale: bool = False) -> W
     """
     tensors, recipe = read_tensors(path)
     wanted = backbone.state_dict()
-    converted = convert(tensors, 2 * backbone.bins, where=path, rescale=rescale)
+    # What saw images takes histograms like a published network does; what saw histograms has to have as many bins.
+    stem = backbone.stem if recipe.get("in_channels") in IMAGES else None
+    converted = convert(tensors, backbone.in_channels, where=path, rescale=rescale, stem=stem)
     require_finite(path, converted.tensors)
     remedy = _remedy(recipe, converted.source.title, backbone)
     fitted = fit(converted, wanted, backbone.img_size, recipe, where=path, remedy=remedy)

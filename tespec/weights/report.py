@@ -51,8 +51,6 @@ class WeightsReport:
             "sha256": self.sha256,
             "coverage": self.coverage,
             "loaded": self.loaded,
-            "format": self.format,
-            "fresh": list(self.fresh),
             "adapted": list(self.adapted),
             "unused": list(self.unused),
             "fresh": list(self.fresh),

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import tespec
 from benchmarks import weights as weights_cli
 from benchmarks.cli import run
-from tespec.models import EventSwin
+from tespec.models import EventResNet, EventSwin
 from tespec.paths import REPOSITORY
 from tespec.weights.files import read_weights, sha256_of, write_weights
 
@@ -108,7 +108,8 @@ def test_a_resnet_is_converted_with_twenty_channels(tmp_path, call):
     assert call("convert", path, out)[0] == 0
     tensors, recipe = read_weights(out)
     assert tensors["resnet.conv1.weight"].shape == (64, 20, 7, 7)
-    assert (recipe["backbone"], recipe["bins"]) == ("resnet50", 10)
+    assert (recipe["width"], recipe["bins"], recipe["in_channels"]) == ("resnet50", 10, 20)
+    assert isinstance(tespec.load(out), EventResNet)
     assert call("convert", path, tmp_path / "plain.safetensors", "--to", "timm")[0] == 0
     timm.create_model("resnet50", in_chans=20, num_classes=0).load_state_dict(load_file(tmp_path / "plain.safetensors"))
 

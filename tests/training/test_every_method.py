@@ -40,7 +40,9 @@ def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
     few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
     settings = settings_of(data, task, arch, None, few, kind.network)
     record = finetune(method, kind, settings, data, None, 0, setup, tuple(FEW))
-    assert record["weights"]["coverage"] == (0 if kind.pretraining_data == "-" else 1)
+    weights = record["weights"]
+    assert (weights["loaded"] == 0) == (kind.pretraining_data == "-")
+    assert all(name.startswith("lstms.") for name in weights["fresh"])
     assert record["config"]["width"].startswith({"swin": "micro"}.get(kind.network, kind.network))
 
 

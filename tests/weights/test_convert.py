@@ -18,7 +18,7 @@ from plain_swin import plain_features
 from safetensors.torch import save_file
 
 from tespec.errors import UserError
-from tespec.models import EventSwin
+from tespec.models import EventResNet, EventSwin
 from tespec.models.event_swin import ARCHITECTURES
 from tespec.weights.convert import convert
 from tespec.weights.convert.channels import repeat_channels
@@ -98,6 +98,18 @@ def test_features_are_those_of_the_published_network(img_size):
         expected = plain_features(state, image, ARCHITECTURES["micro"].heads)
     for feature, wanted in zip(features, expected, strict=True):
         torch.testing.assert_close(feature, wanted, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_resnet_computes_what_timms_does(tmp_path):
+    torch.manual_seed(0)
+    theirs = timm.create_model("resnet50", in_chans=2, num_classes=0).eval()
+    ours = EventResNet("resnet50", img_size=(64, 64)).eval()
+    report = load_backbone(ours, saved(tmp_path, {"checkpoint": theirs.state_dict()}, "ecdp.pth"))
+    assert (report.coverage, report.adapted, report.format) == (1, ("resnet.conv1.weight",), "resnet50")
+    features, _ = ours(torch.ones(1, 1, 20, 64, 64))
+    expected = theirs.forward_features(torch.full((1, 2, 64, 64), 10.0))
+    torch.testing.assert_close(features[-1].squeeze(1), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_sources_of_one_network_agree(tmp_path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tespec.weights.convert.source import Renamed, Source, Tensors, grouped
 
-BEGINNINGS = ("swin.layers.", "swin.patch_embed.", "resnet.")
-OURS = ("swin.", "lstms.", "resnet.")
+BEGINNINGS = ("swin.layers.", "swin.patch_embed.", "resnet.", "stages.0.reduce.")
+OURS = ("swin.", "lstms.", "resnet.", "stages.")
 
 
 def rename_own(tensors: Tensors, where: object) -> Renamed:

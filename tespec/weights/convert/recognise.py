@@ -28,7 +28,9 @@ SOURCES: tuple[Source, ...] = (
 DATA_PARALLEL = "module."
 
 
-def convert(tensors: Tensors, channels: int, *, where: object, rescale: bool = False) -> Converted:
+def convert(
+    tensors: Tensors, channels: int, *, where: object, rescale: bool = False, stem: str | None = None
+) -> Converted:
     """Foreign tensors in our naming; a pure function.
 
     Args:
@@ -36,6 +38,7 @@ def convert(tensors: Tensors, channels: int, *, where: object, rescale: bool = F
         channels: input channels of the network they are for, 2 * bins.
         where: the file, for errors.
         rescale: scale repeated input convolutions by the share of the channels they were trained on.
+        stem: our name of the convolution that may be repeated where the source does not say.
 
     Raises:
         UserError: the names belong to no known source, or to one that cannot be used.
@@ -52,7 +55,8 @@ def convert(tensors: Tensors, channels: int, *, where: object, rescale: bool = F
         )
     renamed, unused = source.rename(tensors, where)
     refuse_variants(renamed, where)
-    stem = renamed.get(source.stem) if source.stem else None
-    if source.stem is None or stem is None or stem.ndim != 4 or stem.shape[1] >= channels:
+    name = source.stem or stem
+    kernel = renamed.get(name) if name else None
+    if name is None or kernel is None or kernel.ndim != 4 or kernel.shape[1] >= channels:
         return Converted(source, renamed, unused)
-    return Converted(source, renamed | {source.stem: repeat_channels(stem, channels, rescale)}, unused, (source.stem,))
+    return Converted(source, renamed | {name: repeat_channels(kernel, channels, rescale)}, unused, (name,))
