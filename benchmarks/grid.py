@@ -8,6 +8,7 @@ python benchmarks/grid.py --status
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import shlex
 import signal
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 POLL = 0.2  # s
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PATIENCE = 120.0  # s that a stopped cell has to write its checkpoint
 
 
@@ -74,7 +76,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Run what the command line says; 1 if a cell failed."""
     options = parse()
-    from tespec.comparison.cells import DONE, MISSING
+    from tespec.comparison.cells import MISSING
     from tespec.comparison.records import read_records
 
     checkpoints = named_files(options.checkpoints)
@@ -90,12 +92,10 @@ def main() -> int:
     if options.dry_run or options.status or not jobs:
         return 0
     failed = work(jobs, options, checkpoints)
-    records, _ = read_records(options.results / "runs")
-    after = states_of(cells, options, records)
-    print(f"{sum(state == DONE for state in after.values())} of {len(cells)} cells done")
+    print(f"{len(cells) - sum(bool(cell.task) for cell in failed)} of {len(cells)} cells done")
     for cell, reason in failed.items():
         print(f"failed: {cell.name}: {reason}")
-    return 1 if failed or any(state != DONE for state in after.values()) else 0
+    return 1 if failed else 0
 
 
 def named_files(given: list[str]) -> dict[str, Path]:
@@ -149,14 +149,17 @@ def matrix(options: argparse.Namespace, checkpoints: dict[str, Path]) -> list[Gr
 def pretrainings(cells: list[GridCell], checkpoints: dict[str, Path]) -> list[GridCell]:
     """Pre-trainings that cells start from, each once."""
     from tespec.comparison.cells import GridCell
+
+    return sorted(
+        {GridCell(cell.method, "", "", cell.seed) for cell in cells if is_pretrained(cell.method, checkpoints)}
+    )
+
+
+def is_pretrained(method: str, checkpoints: dict[str, Path]) -> bool:
+    """Whether the weights of a method are made here."""
     from tespec.plugins import find_method
 
-    wanted = {
-        GridCell(cell.method, "", "", cell.seed)
-        for cell in cells
-        if find_method(cell.method).recipe is not None and cell.method not in checkpoints
-    }
-    return sorted(wanted)
+    return find_method(method).recipe is not None and method not in checkpoints
 
 
 def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[Record]) -> dict[GridCell, str]:
@@ -167,12 +170,16 @@ def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[
     from tespec.training.data import settings_of
 
     states = {}
+    changed = any(change.startswith("pretraining.") for change in options.set)
+    given = named_files(options.checkpoints)
     for cell in cells:
         method, data = find_method(cell.method), data_of(cell.task, options)
         own = [change for change in options.set if not change.startswith("pretraining.")]
         settings = settings_of(data, cell.task, cell.arch, options.profile, own, method.network)
         config = as_facts(settings.after_pretraining_on(method.pretraining_data))
-        states[cell] = DONE if is_done(cell, config, records) else MISSING
+        # Records do not say which changes their weights were made with: such cells are run, and taken up if complete.
+        told = not changed or method.recipe is None
+        states[cell] = DONE if told and cell.method not in given and is_done(cell, config, records) else MISSING
     return states
 
 
@@ -219,7 +226,9 @@ def command(cell: GridCell, options: argparse.Namespace, checkpoints: dict[str, 
     """What runs a cell, after the interpreter."""
     arguments = [str(HERE / ("run.py" if cell.task else "pretrain.py")), "--method", cell.method]
     data = options.data
-    changes = [change for change in options.set if cell.task or change.startswith("pretraining.")]
+    pretrained = is_pretrained(cell.method, checkpoints)
+    changes = [change for change in options.set if change.startswith("pretraining.") == (not cell.task)]
+    changes += [change for change in options.set if change.startswith("pretraining.") and cell.task and pretrained]
     if cell.task:
         arguments += ["--task", cell.task, "--arch", cell.arch]
         if cell.method in checkpoints:
@@ -303,9 +312,22 @@ def start(cell: GridCell, options: argparse.Namespace, checkpoints: dict[str, Pa
     file = log.open("wb")
     called = [sys.executable, *command(cell, options, checkpoints)]
     # A group of its own: Ctrl-C in the terminal reaches the grid alone, which then stops its cells one by one.
-    process = subprocess.Popen(called, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        called,
+        stdout=file,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+    )
     say(f"running: {cell.name} (log: {log})")
     return Job(cell, process, log, file, device)
+
+
+def end_with_parent() -> None:
+    """Ask Linux to stop this process when the grid is killed, so that no cell goes on unseen."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def last_line(job: Job) -> str:

@@ -18,6 +18,7 @@ from tespec.method import Method
 from tespec.settings import Finetuning
 from tespec.training.data import Data, sibling
 from tespec.training.device import choose_device, describe, with_precision
+from tespec.training.lock import locked
 from tespec.training.pretrain import pretrain
 from tespec.training.runs import Setup, check_places, clear, say, train
 from tespec.training.seeding import derive, seed_everything
@@ -154,10 +155,15 @@ def finetune(
     """
     began = time.monotonic()
     cell = open_cell("evaluation", name, method, settings, data, checkpoint, seed, setup, pretraining_changes)
-    known = find_record(setup.results / "runs", cell.run)
-    if known is not None and not setup.overwrite:
-        say(f"{cell.run} is complete already (--overwrite computes it again)")
-        return known
+    with locked(setup.runs, cell.run):
+        known = find_record(setup.results / "runs", cell.run)
+        if known is not None and not setup.overwrite:
+            say(f"{cell.run} is complete already (--overwrite computes it again)")
+            return known
+        return _computed(cell, seed, setup, began)
+
+
+def _computed(cell: Cell, seed: int, setup: Setup, began: float) -> Record:
     task, model = cell.task, cell.model
     steps = task.steps(seed)
     trained = train(model, steps, cell.settings.optimisation, seed=seed, setup=setup, run=cell.run)

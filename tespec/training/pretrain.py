@@ -14,6 +14,7 @@ from tespec.method import Method
 from tespec.settings import Pretraining
 from tespec.training.data import Data
 from tespec.training.device import choose_device, describe, with_precision
+from tespec.training.lock import locked
 from tespec.training.objectives import build_objective
 from tespec.training.runs import Setup, check_places, clear, say, train
 from tespec.training.seeding import derive, seed_everything
@@ -68,52 +69,52 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     run = record_name("pretraining", name, data.label, settings.arch, seed, identity(**key))
     weights = setup.runs / run / WEIGHTS
     picture = setup.results / "pictures" / f"{run}.png"
-    known = find_record(setup.results / "runs", run)
-    if known is not None and not setup.overwrite and _is_whole(weights, known["weights"]["sha256"]):
-        say(f"{run} is complete already (--overwrite computes it again)")
-        return Pretrained(weights, known["metrics"], picture if picture.is_file() else None)
+    with locked(setup.runs, run):
+        known = find_record(setup.results / "runs", run)
+        if known is not None and not setup.overwrite and _is_whole(weights, known["weights"]["sha256"]):
+            say(f"{run} is complete already (--overwrite computes it again)")
+            return Pretrained(weights, known["metrics"], picture if picture.is_file() else None)
+        began = time.monotonic()
+        seed_everything(derive(seed, "model"))
+        model = task.network()
+        trained = train(model, task.steps(seed), settings.optimisation, seed=seed, setup=setup, run=run)
 
-    began = time.monotonic()
-    seed_everything(derive(seed, "model"))
-    model = task.network()
-    trained = train(model, task.steps(seed), settings.optimisation, seed=seed, setup=setup, run=run)
-
-    metrics = task.evaluate(model, device)
-    drawn = task.draw(model, device, picture)
-    recipe = facts | {
-        "method": name,
-        "seed": seed,
-        "sensor": list(task.size),
-        "in_channels": model.backbone.in_channels,
-        "data": data.label,
-        "data_fingerprint": data_fingerprint,
-    }
-    sha256 = write_weights(weights, model.backbone.state_dict(), recipe)
-    record = new_record(
-        kind="pretraining",
-        method_name=name,
-        method=method.facts(),
-        task=data.label,
-        arch=settings.arch,
-        profile=settings.profile,
-        data=data.label,
-        data_fingerprint=data_fingerprint,
-        seed=seed,
-        config=facts,
-        protocol=task.protocol(),
-        metrics=metrics,
-        groups={},
-        recordings={},
-        classes={},
-        weights={"source": WEIGHTS, "sha256": sha256},
-        command=setup.command,
-        environment=environment(device=describe(device)),
-        time={"train": trained.seconds, "total": time.monotonic() - began},
-        curve=trained.curve,
-    )
-    write_record(record, setup.results / "runs")
-    clear(setup, run)
-    return Pretrained(weights, metrics, picture if drawn else None)
+        metrics = task.evaluate(model, device)
+        drawn = task.draw(model, device, picture)
+        recipe = facts | {
+            "method": name,
+            "seed": seed,
+            "sensor": list(task.size),
+            "in_channels": model.backbone.in_channels,
+            "data": data.label,
+            "data_fingerprint": data_fingerprint,
+        }
+        sha256 = write_weights(weights, model.backbone.state_dict(), recipe)
+        record = new_record(
+            kind="pretraining",
+            method_name=name,
+            method=method.facts(),
+            task=data.label,
+            arch=settings.arch,
+            profile=settings.profile,
+            data=data.label,
+            data_fingerprint=data_fingerprint,
+            seed=seed,
+            config=facts,
+            protocol=task.protocol(),
+            metrics=metrics,
+            groups={},
+            recordings={},
+            classes={},
+            weights={"source": WEIGHTS, "sha256": sha256},
+            command=setup.command,
+            environment=environment(device=describe(device)),
+            time={"train": trained.seconds, "total": time.monotonic() - began},
+            curve=trained.curve,
+        )
+        write_record(record, setup.results / "runs")
+        clear(setup, run)
+        return Pretrained(weights, metrics, picture if drawn else None)
 
 
 def _is_whole(weights: Path, sha256: str) -> bool:

@@ -1,0 +1,37 @@
+"""One process for each run: a lock that the system frees when its holder ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tespec.errors import UserError
+
+FOLDER = ".locks"
+
+
+@contextmanager
+def locked(runs: Path, run: str) -> Iterator[None]:
+    """Hold the lock of a run in the folder of runs.
+
+    On file systems without locks between machines (some NFS) it only keeps apart processes of one machine.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    path = runs / FOLDER / run
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise UserError(runs / run, f"is being computed by {holder}", "wait for it, or stop it") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {os.uname().nodename}")
+        file.flush()
+        yield

@@ -1,0 +1,84 @@
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+GRID = [sys.executable, str(REPOSITORY / "benchmarks" / "grid.py")]
+SHORT = ["--set", "optimisation.steps=2", "--set", "batch_size=2", "--set", "pretraining.optimisation.steps=2"]
+
+
+def arguments(world, folder, *more):
+    places = ["--data", str(world), "--results", str(folder / "results"), "--runs", str(folder / "runs")]
+    return [*GRID, "--arch", "feedforward", *places, *SHORT, *more]
+
+
+def grid(world, folder, *more):
+    return subprocess.run(arguments(world, folder, *more), capture_output=True, text=True, timeout=300)
+
+
+def found(folder):
+    """What the records of a folder found, by their names."""
+    records = [json.loads(path.read_text()) for path in (folder / "results" / "runs").glob("*.json")]
+    return {record["name"]: (record["metrics"], record["recordings"], record["curve"]) for record in records}
+
+
+def test_the_grid_runs_what_is_missing_and_says_what_failed(tiny_world, tmp_path):
+    cells = ["--methods", "scratch", "--tasks", "ddd17", "mvsec"]
+    status = grid(tiny_world, tmp_path, *cells, "--status")
+    assert (status.returncode, "2 missing" in status.stdout) == (0, True)
+    assert not (tmp_path / "results").exists()
+    done = grid(tiny_world, tmp_path, *cells, "--processes", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 of 2 cells done" in done.stdout
+    assert len(found(tmp_path)) == 2
+    again = grid(tiny_world, tmp_path, *cells)
+    assert "2 done" in again.stdout
+    assert "running" not in again.stderr
+    more = grid(tiny_world, tmp_path, *cells, "--seeds", "0", "1", "--dry-run")
+    assert re.search(r"^2 done, 2 missing\nforecast: .* h for 2 runs, 1 at once", more.stdout, re.MULTILINE)
+    assert len(re.findall(r"run.py --method scratch .* --seed 1 ", more.stdout)) == 2
+    failing = grid(tiny_world, tmp_path, "--methods", "scratch", "--tasks", "mvsec", "--set", "head.min_depth=90.0")
+    assert failing.returncode == 1
+    assert "0 of 1 cells done\nfailed: scratch-mvsec-feedforward-s0: error: head.min_depth: 90 m" in failing.stdout
+
+
+MISTAKES = [
+    (["--tasks", "kitti"], "--tasks kitti: no such task; choose from 1mpx"),
+    (["--methods", "ecddp_resnet"], "--methods ecddp_resnet: has no weights to start from; give --checkpoints"),
+    (["--checkpoints", "moby"], "--checkpoints moby: is not METHOD=FILE of a file that exists"),
+    (["--methods", "rvt"], "the grid: is empty: no method has this architecture; ask for others"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES)
+def test_mistakes_are_answered_in_one_line(tiny_world, tmp_path, options, message):
+    done = grid(tiny_world, tmp_path, *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_killed_grid_goes_on_to_the_same_records(tiny_world, tmp_path):
+    cells = ["--methods", "scratch", "moby", "--tasks", "ddd17", "mvsec"]
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    assert grid(tiny_world, straight, *cells, "--processes", "2").returncode == 0
+    stops = 0
+    for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        process = subprocess.Popen(arguments(tiny_world, killed, *cells), stderr=subprocess.PIPE, text=True)
+        with process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if line.startswith("done"):
+                    process.send_signal(sent)
+                    break
+            process.wait(120)
+        stops += process.returncode != 0
+    assert stops == 3
+    assert grid(tiny_world, killed, *cells).returncode == 0
+    assert found(killed) == found(straight)
