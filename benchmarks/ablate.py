@@ -142,7 +142,7 @@ def write_table(ablation: Ablation, measured: dict[str, list[Record]], options: 
     ]
     if one["data"] == "sample":
         notes.append("The sample world is small and synthetic: such numbers compare rows, not with the paper's.")
-    table = ablation_table(ablation, measured, notes)
+    table = ablation_table(ablation, measured, notes, compared=one["data"] != "sample")
     folder = options.results / "tables"
     written = [write(folder / f.format(name=f"ablation_{ablation.name}"), render(table)) for f, render in FILES.items()]
     print(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}")

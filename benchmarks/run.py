@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.options import add_run_options
+    from benchmarks.options import add_run_options, whole_number
     from tespec.settings import ARCHITECTURES
 
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -39,6 +39,7 @@ def parse() -> argparse.Namespace:
     what.add_argument("--arch", choices=ARCHITECTURES, default="recurrent", help="default: recurrent")
     what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data (default: ./data/<task>)")
     what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from")
+    what.add_argument("--seeds", type=whole_number, nargs="+", metavar="N", help="several seeds, one after the other")
     what.add_argument("--probe", action="store_true", help="train nothing: what frozen features tell of classes")
     what.add_argument("--list", action="store_true", help="list methods and tasks")
     what.add_argument("--describe", metavar="NAME", help="describe a method or a task")
@@ -93,8 +94,9 @@ def run_cell(options: argparse.Namespace) -> None:
         raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
     setup = setup_of(options, "run.py")
     measure = probe if options.probe else finetune
-    record = measure(options.method, method, settings, data, options.checkpoint, options.seed, setup, recipe)
-    print_result(record)
+    for seed in options.seeds or [options.seed]:
+        record = measure(options.method, method, settings, data, options.checkpoint, seed, setup, recipe)
+        print_result(record)
     if options.predict:
         draw_predictions(options, setup.runs / record["name"] / WEIGHTS, data.root)
 

@@ -2,6 +2,7 @@
 
 python benchmarks/tables.py
 python benchmarks/tables.py --only depth --columns measured --data sample
+python benchmarks/tables.py --audit
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.cli import Parser, run
+from tespec.comparison.ablations import ablation_table, ablations
+from tespec.comparison.audit import render_audit
 from tespec.comparison.published import TABLES, published_table
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render_csv import render_csv, render_long_csv
+from tespec.comparison.render_html import render_html
 from tespec.comparison.render_latex import render_latex
 from tespec.comparison.render_markdown import render_markdown
 from tespec.comparison.render_text import render_text
 from tespec.comparison.side_by_side import COLUMNS
-from tespec.comparison.table import Table
+from tespec.comparison.table import Table, without_empty
 from tespec.errors import UserError
 from tespec.paths import RESULTS
 
@@ -29,7 +33,11 @@ FILES: dict[str, Callable[[Table], str]] = {
     "{name}_long.csv": render_long_csv,
     "{name}.tex": render_latex,
     "{name}.md": render_markdown,
+    "{name}.html": render_html,
 }
+
+
+ABLATIONS = ablations()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -39,14 +47,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         UserError: no record fits what was asked for.
     """
     parser = Parser(description=__doc__)
-    parser.add_argument("--only", choices=sorted(TABLES), help="one table (default: all)")
+    parser.add_argument("--only", choices=[*sorted(TABLES), *ABLATIONS], metavar="NAME",
+                        help=f"one of {', '.join([*sorted(TABLES), *ABLATIONS])} (default: all)")  # fmt: skip
     parser.add_argument("--columns", choices=COLUMNS, default="both", help="whose numbers (default: both)")
     parser.add_argument("--data", metavar="NAME", help="measured on this data alone, e.g. sample or ddd17")
     parser.add_argument("--profile", metavar="NAME", help="measured under this profile alone, e.g. paper or sample")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder that holds runs/")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the files (default: tables/ in --results)")
+    parser.add_argument("--audit", action="store_true", help="recompute the gains that the paper's text names")
     options = parser.parse_args(arguments)
 
+    if options.audit:
+        sys.stdout.write(render_audit())
+        return
     folder, out = options.results / "runs", options.out or options.results / "tables"
     records, problems = read_records(folder)
     for problem in problems:
@@ -59,11 +72,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not chosen and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
     for name in [options.only] if options.only else TABLES:
+        if name in ABLATIONS:
+            continue
         table = published_table(name, chosen, options.columns)
         if problems:
             table = replace(table, notes=(*table.notes, left_out(problems)))
-        written = [write(out / file.format(name=name), render(table)) for file, render in FILES.items()]
-        sys.stdout.write(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}\n")
+        publish(name, table, out)
+    if options.only in ABLATIONS or (not options.only and not chosen):
+        for name in [options.only] if options.only else ABLATIONS:
+            table = ablation_table(ABLATIONS[name], {}, compared=False)
+            publish(f"ablation_{name}_paper", without_empty(table), out)
+
+
+def publish(name: str, table: Table, out: Path) -> None:
+    """Print a table and write it in all forms."""
+    written = [write(out / file.format(name=name), render(table)) for file, render in FILES.items()]
+    sys.stdout.write(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}\n")
 
 
 def choose(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:

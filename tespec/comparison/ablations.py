@@ -72,39 +72,44 @@ def read_ablation(name: str) -> Ablation:
     return known[name]
 
 
-def ablation_table(ablation: Ablation, measured: Mapping[str, Sequence[Record]], notes: Sequence[str] = ()) -> Table:
+def ablation_table(
+    ablation: Ablation, measured: Mapping[str, Sequence[Record]], notes: Sequence[str] = (), compared: bool = True
+) -> Table:
     """The paper's numbers and, where there are records of a row, their mean, deviation and difference from the paper.
 
     Args:
         ablation: the table.
         measured: records by the row's name, one for each seed.
         notes: what stands below.
+        compared: False leaves the difference out, where data are not the paper's.
     """
+    sources = ("paper", "measured", "difference") if compared else ("paper", "measured")
     columns = [Column((ablation.variable,), ablation.variable, number=False)]
     for metric, title in METRICS.items():
-        for source in ("paper", "measured", "difference"):
+        for source in sources:
             facts = {"task": ablation.task, "source": source, "metric": metric}
             better = "higher" if source != "difference" else ""
             columns.append(Column((title, source), f"{metric} {source}", better, facts=facts))
-    rows = [_row(row, measured.get(row.name, ())) for row in ablation.rows]
-    compared = [index for index, column in enumerate(columns) if column.better]
-    groups = with_best_bold([Group("", tuple(rows))], columns, compared)
+    rows = [_row(row, measured.get(row.name, ()), compared) for row in ablation.rows]
+    chosen = [index for index, column in enumerate(columns) if column.better]
+    groups = with_best_bold([Group("", tuple(rows))], columns, chosen)
     return Table(f"Ablation: {ablation.title} ({ablation.task.upper()})", tuple(columns), groups, notes=tuple(notes))
 
 
-def _row(row: AblationRow, records: Sequence[Record]) -> Row:
+def _row(row: AblationRow, records: Sequence[Record], compared: bool) -> Row:
     cells = [Cell(row.name + (" (default)" if row.default else ""))]
     for metric, published in zip(METRICS, row.paper, strict=True):
         values = [record["metrics"][metric] for record in records]
         cells.append(Cell(f"{published:.{DECIMALS}f}", published))
         if not values:
-            cells += [Cell(), Cell()]
+            cells += [Cell(), Cell()] if compared else [Cell()]
             continue
         mean = sum(values) / len(values)
         deviation = math.sqrt(sum((each - mean) ** 2 for each in values) / (len(values) - 1)) if values[1:] else None
         spread = "" if deviation is None else f" ± {deviation:.{DECIMALS}f}"
         cells.append(Cell(f"{mean:.{DECIMALS}f}{spread}", mean, deviation, len(values)))
-        cells.append(Cell(f"{mean - published:+.{DECIMALS}f}", mean - published))
+        if compared:
+            cells.append(Cell(f"{mean - published:+.{DECIMALS}f}", mean - published))
     return Row(tuple(cells), facts={"method": "tespec", "title": row.name})
 
 

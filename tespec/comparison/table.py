@@ -137,3 +137,17 @@ def with_best_bold(groups: Sequence[Group], columns: Sequence[Column], chosen: S
         return replace(row, cells=tuple(cells))
 
     return tuple(replace(group, rows=tuple(map(embolden, group.rows))) for group in groups)
+
+
+def without_empty(table: Table) -> Table:
+    """The table without the columns of numbers that hold none."""
+    kept = [
+        index
+        for index, column in enumerate(table.columns)
+        if not column.number or any(row.cells[index].value is not None for row in table.rows)
+    ]
+    groups = tuple(
+        replace(group, rows=tuple(replace(row, cells=tuple(row.cells[index] for index in kept)) for row in group.rows))
+        for group in table.groups
+    )
+    return replace(table, columns=tuple(table.columns[index] for index in kept), groups=groups)

@@ -11,12 +11,15 @@ import pytest
 
 from benchmarks.cli import Parser, run
 from benchmarks.tables import main
+from tespec.comparison.ablations import ablations
 from tespec.comparison.records import new_record, write_record
 from tespec.errors import UserError
 from tespec.paths import REPOSITORY
 
 NAMES = ("detection", "segmentation", "depth")
-FILES = {f"{name}{end}" for name in NAMES for end in (".csv", "_long.csv", ".tex", ".md")}
+ENDS = (".csv", "_long.csv", ".tex", ".md", ".html")
+FILES = {f"{name}{end}" for name in NAMES for end in ENDS}
+ABLATIONS = {f"ablation_{name}_paper{end}" for name in ablations() for end in ENDS}
 
 
 @pytest.fixture
@@ -79,7 +82,7 @@ def test_without_records_the_published_numbers_stand_alone(tmp_path: Path, capsy
     assert "62.774*" in shown.out
     assert "measured" not in shown.out
     assert "no evaluation in" in shown.err
-    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES | ABLATIONS
     assert not (tmp_path / "none").exists()
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from tespec.comparison.published import published_table
 from tespec.comparison.records import Record
 from tespec.comparison.references import read_reference
 from tespec.comparison.render_csv import render_csv, render_long_csv
+from tespec.comparison.render_html import render_html
 from tespec.comparison.render_latex import PREAMBLE, escape, render_latex
 from tespec.comparison.render_markdown import render_markdown
 from tespec.comparison.render_text import render_text
 from tespec.comparison.side_by_side import side_by_side
-from tespec.comparison.table import Table
+from tespec.comparison.table import Cell, Column, Group, Row, Table
 
 GOLDEN = Path(__file__).parent / "golden"
 RENDERERS: dict[str, Callable[[Table], str]] = {
@@ -32,6 +34,7 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
     "long.csv": render_long_csv,
     "tex": render_latex,
     "md": render_markdown,
+    "html": render_html,
 }
 
 
@@ -50,6 +53,33 @@ def test_golden(name: str, ending: str, sample_records: list[Record], real_recor
     if "TESPEC_WRITE_GOLDEN" in os.environ:
         golden.write_text(text, encoding="utf-8")
     assert text == golden.read_text(encoding="utf-8")
+
+
+class Nesting(HTMLParser):
+    """Refuses tags that do not close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_html_escapes_what_it_shows_and_is_well_formed(sample_records: list[Record]) -> None:
+    bad = "<script>alert('x')</script> & \"more\""
+    row = Row((Cell(bad), Cell("1.0", 1.0, bold=True)), mark="†", grey=True)
+    columns = (Column((bad,), "a", number=False), Column((bad, "b"), "b"))
+    table = Table(bad, columns, (Group(bad, (row,)),), {"†": bad}, (bad,))
+    for page in (render_html(table), render_html(published_table("detection", sample_records))):
+        assert "<script" not in page
+        nesting = Nesting()
+        nesting.feed(page)
+        assert nesting.open == []
 
 
 def test_golden_of_a_table_with_a_grey_row() -> None:
