@@ -13,6 +13,7 @@ from tespec.comparison.environment import environment
 from tespec.comparison.records import Record, find_record, identity, new_record, record_name, write_record
 from tespec.config import as_facts, pretraining_settings
 from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.steps import Steps
 from tespec.errors import UserError
 from tespec.method import Method
 from tespec.settings import Finetuning
@@ -155,17 +156,17 @@ def finetune(
     """
     began = time.monotonic()
     cell = open_cell("evaluation", name, method, settings, data, checkpoint, seed, setup, pretraining_changes)
+    steps = cell.task.steps(seed)
     with locked(setup.runs, cell.run):
         known = find_record(setup.results / "runs", cell.run)
         if known is not None and not setup.overwrite:
             say(f"{cell.run} is complete already (--overwrite computes it again)")
             return known
-        return _computed(cell, seed, setup, began)
+        return _computed(cell, steps, seed, setup, began)
 
 
-def _computed(cell: Cell, seed: int, setup: Setup, began: float) -> Record:
+def _computed(cell: Cell, steps: Steps, seed: int, setup: Setup, began: float) -> Record:
     task, model = cell.task, cell.model
-    steps = task.steps(seed)
     trained = train(model, steps, cell.settings.optimisation, seed=seed, setup=setup, run=cell.run)
     evaluation = task.evaluate(model, cell.device)
     recipe = cell.key["config"] | {"sensor": list(task.size)}

@@ -69,6 +69,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     run = record_name("pretraining", name, data.label, settings.arch, seed, identity(**key))
     weights = setup.runs / run / WEIGHTS
     picture = setup.results / "pictures" / f"{run}.png"
+    steps = task.steps(seed)
     with locked(setup.runs, run):
         known = find_record(setup.results / "runs", run)
         if known is not None and not setup.overwrite and _is_whole(weights, known["weights"]["sha256"]):
@@ -77,7 +78,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         began = time.monotonic()
         seed_everything(derive(seed, "model"))
         model = task.network()
-        trained = train(model, task.steps(seed), settings.optimisation, seed=seed, setup=setup, run=run)
+        trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run)
 
         metrics = task.evaluate(model, device)
         drawn = task.draw(model, device, picture)
