@@ -38,7 +38,7 @@ def parse() -> argparse.Namespace:
     what.add_argument("--task", help="what it is fine-tuned on; --list names them")
     what.add_argument("--arch", choices=ARCHITECTURES, default="recurrent", help="default: recurrent")
     what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data (default: ./data/<task>)")
-    what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from")
+    what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from, or timm:NAME")
     what.add_argument("--seeds", type=whole_number, nargs="+", metavar="N", help="several seeds, one after the other")
     what.add_argument("--probe", action="store_true", help="train nothing: what frozen features tell of classes")
     what.add_argument("--list", action="store_true", help="list methods and tasks")
@@ -87,15 +87,16 @@ def run_cell(options: argparse.Namespace) -> None:
     from tespec.plugins import find_method
     from tespec.training.finetune import WEIGHTS, finetune
     from tespec.training.probe import probe
+    from tespec.weights.hub import fetched
 
     method = find_method(options.method)
     settings, recipe, data = resolve(options)
     if recipe and (method.recipe is None or options.checkpoint):
         raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
-    setup = setup_of(options, "run.py")
+    setup, checkpoint = setup_of(options, "run.py"), fetched(options.checkpoint)
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
-        record = measure(options.method, method, settings, data, options.checkpoint, seed, setup, recipe)
+        record = measure(options.method, method, settings, data, checkpoint, seed, setup, recipe)
         print_result(record)
     if options.predict:
         draw_predictions(options, setup.runs / record["name"] / WEIGHTS, data.root)
