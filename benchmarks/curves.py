@@ -27,7 +27,7 @@ def main() -> None:
     from tespec.evaluation.curve_pictures import draw_curves
 
     found = [record for folder in options.results for record in read_records(folder / "runs")[0]]
-    chosen = [record for record in found if record["kind"] == "pretraining" and "feature_std" in record["metrics"]]
+    chosen = [record for record in found if record["kind"] == "pretraining" and "last_stage_std" in record["metrics"]]
     if not chosen:
         where = ", ".join(str(folder) for folder in options.results)
         raise UserError(where, "holds no record of a pre-training", "run benchmarks/pretrain.py first")

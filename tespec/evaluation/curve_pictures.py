@@ -25,7 +25,10 @@ def draw_curves(records: Sequence[Any], path: Path) -> None:
         objective, metrics = record["config"]["objective"], record["metrics"]
         named = objective["type"] + (f" ({objective['target']['kind']})" if "target" in objective else "")
         axis.set_title(f"{record['method_name']}: {named}\n({record['arch']})", fontsize=9)
-        spread = f"held out: feature std {metrics['feature_std']:.2f}, rank {metrics['feature_rank']:.0f}"
+        spread = (
+            f"feature std {metrics['feature_std']:.2f}, rank {metrics['feature_rank']:.0f}\n"
+            f"last stage {metrics['last_stage_std']:.2f}, rank {metrics['last_stage_rank']:.0f}"
+        )
         axis.text(0.97, 0.93, spread, transform=axis.transAxes, ha="right", va="top", fontsize=8)
         axis.set_xlabel("step", fontsize=8)
         axis.set_ylim(bottom=0 if min(losses) < 0.3 * max(losses) else None)

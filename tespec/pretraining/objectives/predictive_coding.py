@@ -9,6 +9,7 @@ from tespec.errors import UserError
 from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.state import detach, reset
 from tespec.pretraining.contrast import info_nce
+from tespec.pretraining.heads import projector
 
 
 class PredictiveCoding(nn.Module):
@@ -16,7 +17,8 @@ class PredictiveCoding(nn.Module):
 
     The context is the last stage's output, which has memory; the latents are the same backbone's last stage for each
     segment alone, so that memory cannot leak into what is to be predicted. Negatives are latents of other places,
-    times and lanes of the step.
+    times and lanes of the step. Both pass a projector with batch normalisation: at the start the features of all places
+    are nearly one, and without it they stay so.
 
     Args:
         backbone: what is pre-trained.
@@ -29,8 +31,9 @@ class PredictiveCoding(nn.Module):
     def __init__(self, backbone: Backbone, width: int, ahead: int, places: int, temperature: float) -> None:
         super().__init__()
         self.backbone = backbone
-        self.latent = nn.Linear(backbone.channels[-1], width)
-        self.predict = nn.ModuleList(nn.Linear(backbone.channels[-1], width) for _ in range(ahead))
+        channels = backbone.channels[-1]
+        self.latent = projector(channels, channels, width)
+        self.predict = nn.ModuleList(projector(channels, channels, width) for _ in range(ahead))
         self.places, self.temperature = places, temperature
 
     def loss(
@@ -57,10 +60,11 @@ class PredictiveCoding(nn.Module):
         features, state = self.backbone(histograms, reset(state, batch["fresh"]))
         context = features[-1].movedim(2, -1)
         alone, _ = self.backbone(histograms.flatten(0, 1).unsqueeze(1))
-        latents = self.latent(alone[-1].squeeze(1).movedim(1, -1)).unflatten(0, (lanes, segments))
+        last = alone[-1].squeeze(1).movedim(1, -1)
+        latents = self.latent(last.flatten(0, -2)).view(lanes, segments, *last.shape[1:-1], -1)
         losses, found = [], []
         for ahead, predict in enumerate(self.predict, start=1):
-            queries = predict(context[:, :-ahead]).flatten(0, -2)
+            queries = predict(context[:, :-ahead].flatten(0, -2))
             keys = latents[:, ahead:].flatten(0, -2)
             drawn = torch.randperm(len(queries))[: self.places].to(queries.device)
             loss, share = info_nce(queries[drawn], keys[drawn], self.temperature)

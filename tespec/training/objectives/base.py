@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate, normalize
 
 from tespec.errors import UserError
-from tespec.evaluation.features import spread
+from tespec.evaluation.features import Spread, spread
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.padding import padded_size
 from tespec.settings import Pretraining
@@ -102,8 +103,9 @@ class PretrainingTask(ABC):
         """What the numbers mean, in words."""
         return {
             "loss": type(self).loss_is,
-            "feature_std": "deviation of unit-length features of the last stage on data held out, times root(channels)",
+            "feature_std": "deviation of unit-length features of all stages on data held out, times root(channels)",
             "feature_rank": "exponential of the entropy of their singular values",
+            "last_stage_std, last_stage_rank": "the same of the last stage alone",
             **self.counts(),
         }
 
@@ -111,31 +113,50 @@ class PretrainingTask(ABC):
     def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
         """Mean loss on data held out, and how its features spread."""
         model.eval()
-        total, features, count = 0.0, [], 0
+        total, count = 0.0, 0
+        whole: list[Tensor] = []
+        last: list[Tensor] = []
         state = seen = None
         with progress("data held out", "batches") as advance:
             for batch in self.held_out(device):
                 torch.manual_seed(SEED + count)
                 losses, state = model.loss(batch, state)
                 total += losses["loss"].item()
-                last, seen = self.features(model, batch, seen)
-                features.append(last)
+                features, seen = self.features(model, batch, seen)
+                whole.append(places_of(side_by_side(features)))
+                last.append(places_of(features[-1]))
                 count += 1
                 advance(count, count, "")
-        places = torch.cat(features)
-        chosen = torch.linspace(0, len(places) - 1, min(PLACES, len(places))).long()
-        found = spread(places[chosen])
-        return {"loss": total / max(count, 1), "feature_std": found.std, "feature_rank": found.rank}
+        found, deepest = _spread(torch.cat(whole)), _spread(torch.cat(last))
+        return {
+            "loss": total / max(count, 1),
+            "feature_std": found.std,
+            "feature_rank": found.rank,
+            "last_stage_std": deepest.std,
+            "last_stage_rank": deepest.rank,
+        }
 
     @abstractmethod
-    def features(self, model: Any, batch: Batch, state: Any) -> tuple[Tensor, Any]:
-        """Features (N, C) of the backbone's last stage on the CPU, and its state."""
+    def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features (B, T, C, h, w) of the backbone's stages, and its state."""
 
     def draw(self, model: Any, device: torch.device, path: Path) -> bool:
         """Draw what the model does on data held out, where there is something to see; whether it did."""
         return False
 
 
-def places_of(last: Tensor) -> Tensor:
+def side_by_side(features: list[Tensor]) -> Tensor:
+    """All stages at the size of the second one, (B, T, sum of C, h, w), each of unit length at every place."""
+    size = features[1].shape[-2:]
+    maps = [interpolate(each.flatten(0, 1).float(), size=size, mode="bilinear") for each in features]
+    return torch.cat([normalize(each, dim=1) for each in maps], dim=1).unflatten(0, features[0].shape[:2])
+
+
+def places_of(maps: Tensor) -> Tensor:
     """Features (B, T, C, h, w) as (N, C) float32 on the CPU."""
-    return last.movedim(2, -1).flatten(0, -2).float().cpu()
+    return maps.movedim(2, -1).flatten(0, -2).float().cpu()
+
+
+def _spread(places: Tensor) -> Spread:
+    chosen = torch.linspace(0, len(places) - 1, min(PLACES, len(places))).long()
+    return spread(places[chosen])

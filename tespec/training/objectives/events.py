@@ -16,7 +16,7 @@ from tespec.datasets.unlabelled import divide
 from tespec.errors import UserError
 from tespec.models.state import reset
 from tespec.settings import Mask, Pretraining
-from tespec.training.objectives.base import Batch, PretrainingTask, places_of
+from tespec.training.objectives.base import Batch, PretrainingTask
 from tespec.training.objectives.held_out import HeldOut
 
 
@@ -76,7 +76,8 @@ class EventObjective(PretrainingTask):
         """Their batches."""
         return (chunk.batch for chunk in self.chunks(device))
 
-    def features(self, model: Any, batch: Batch, state: Any) -> tuple[Tensor, Any]:
-        """Features of the last stage, the state carried along each recording."""
+    def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features of events, the state carried along each recording."""
+        features: list[Tensor]
         features, state = model.backbone(batch["histograms"], reset(state, batch["fresh"]))
-        return places_of(features[-1]), state
+        return features, state

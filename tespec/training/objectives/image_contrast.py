@@ -20,7 +20,7 @@ from tespec.models.padding import padded_size
 from tespec.pretraining.objectives.image_contrast import ImageContrast
 from tespec.registry import OBJECTIVES
 from tespec.settings import Pretraining
-from tespec.training.objectives.base import Batch, PretrainingTask, places_of
+from tespec.training.objectives.base import Batch, PretrainingTask
 
 HELD_OUT_PAIRS = 256
 
@@ -91,7 +91,8 @@ class ImageContrastTask(PretrainingTask):
         for step in range(sum(map(len, self._held_out)) // self.settings.batch_size):
             yield {name: value.to(device) for name, value in steps[step].items()}
 
-    def features(self, model: Any, batch: Batch, state: Any) -> tuple[Tensor, Any]:
-        """Features of the last stage on events."""
+    def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features of events."""
+        features: list[Tensor]
         features, _ = model.backbone(batch["histograms"])
-        return places_of(features[-1]), None
+        return features, None

@@ -12,7 +12,7 @@ from torch import Tensor
 from tespec.datasets.images import ImageSteps, ViewRule, held_out_batch, open_images
 from tespec.errors import UserError
 from tespec.settings import Pretraining
-from tespec.training.objectives.base import Batch, PretrainingTask, places_of
+from tespec.training.objectives.base import Batch, PretrainingTask
 
 HELD_OUT_IMAGES = 512
 
@@ -76,7 +76,8 @@ class ImageObjective(PretrainingTask):
             batch = held_out_batch(self.images, paths[first : first + size], self.rule)
             yield {name: value.to(device) for name, value in batch.items()}
 
-    def features(self, model: Any, batch: Batch, state: Any) -> tuple[Tensor, Any]:
-        """Features of the last stage, of the first view."""
+    def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features of the first view."""
+        features: list[Tensor]
         features, _ = model.backbone(batch["views"][:, :1])
-        return places_of(features[-1]), None
+        return features, None

@@ -72,7 +72,7 @@ class MaskedReconstructionTask(EventObjective):
         """What the state is worth, and how features spread."""
         spread = super().evaluate(model, device)
         return held_out_losses(model, self.chunks(device)) | {
-            name: spread[name] for name in ("feature_std", "feature_rank")
+            name: value for name, value in spread.items() if name != "loss"
         }
 
     def draw(self, model: Any, device: torch.device, path: Path) -> bool:
