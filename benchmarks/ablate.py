@@ -131,21 +131,13 @@ def print_changes(ablation: Ablation, profile: str) -> None:
 
 def write_table(ablation: Ablation, measured: dict[str, list[Record]], options: argparse.Namespace) -> None:
     """Print the table and write it in all forms."""
-    from benchmarks.tables import FILES, write
-    from tespec.comparison.ablations import ablation_table
-    from tespec.comparison.render_text import render_text
+    from benchmarks.tables import publish
+    from tespec.comparison.ablation_runs import Measured, measured_table
+    from tespec.comparison.basis import bases
 
-    one = next(iter(measured.values()))[0]
-    notes = [
-        f"Measured: {options.arch}, data {one['data']}, profile {one['profile']}, seeds "
-        f"{', '.join(str(record['seed']) for record in next(iter(measured.values())))}."
-    ]
-    if one["data"] == "sample":
-        notes.append("The sample world is small and synthetic: such numbers compare rows, not with the paper's.")
-    table = ablation_table(ablation, measured, notes, compared=one["data"] != "sample")
-    folder = options.results / "tables"
-    written = [write(folder / f.format(name=f"ablation_{ablation.name}"), render(table)) for f, render in FILES.items()]
-    print(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}")
+    basis = bases([record for records in measured.values() for record in records])[0]
+    table = measured_table(ablation, Measured(basis, options.arch, measured))
+    publish(f"ablation_{ablation.name}", table, options.results / "tables")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 python benchmarks/tables.py
 python benchmarks/tables.py --only depth --columns measured --data sample
+python benchmarks/tables.py --only segmentation --baseline scratch
+python benchmarks/tables.py --check
 python benchmarks/tables.py --audit
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,19 +17,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.cli import Parser, run
-from tespec.comparison.ablations import ablation_table, ablations
+from tespec.comparison.ablation_runs import Measured, measured_rows, measured_table
+from tespec.comparison.ablations import Ablation, ablations
 from tespec.comparison.audit import render_audit
+from tespec.comparison.deviations import deviations
+from tespec.comparison.effects import effects_table
+from tespec.comparison.plain import plain_tables
 from tespec.comparison.published import TABLES, published_table
 from tespec.comparison.records import Record, read_records
+from tespec.comparison.references import read_reference
 from tespec.comparison.render_csv import render_csv, render_long_csv
 from tespec.comparison.render_html import render_html
 from tespec.comparison.render_latex import render_latex
 from tespec.comparison.render_markdown import render_markdown
 from tespec.comparison.render_text import render_text
+from tespec.comparison.shipped import edited
 from tespec.comparison.side_by_side import COLUMNS
-from tespec.comparison.table import Table, without_empty
+from tespec.comparison.table import Table
 from tespec.errors import UserError
 from tespec.paths import RESULTS
+
+ENDINGS = """exit codes: 0 all is well; 1 a record was left out, a published number was edited, or with --check a
+number leaves its tolerance (tables are written all the same); 2 a mistake, nothing written"""
 
 FILES: dict[str, Callable[[Table], str]] = {
     "{name}.csv": render_csv,
@@ -36,52 +48,109 @@ FILES: dict[str, Callable[[Table], str]] = {
     "{name}.html": render_html,
 }
 
-
 ABLATIONS = ablations()
+PLAIN = plain_tables()
+ALL = (*TABLES, *(f"ablation_{name}" for name in ABLATIONS), *PLAIN)
+WARNED = 1
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print and write the tables.
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and write the tables; 1 if something was left out of them or leaves its tolerance.
 
     Raises:
         UserError: no record fits what was asked for.
     """
-    parser = Parser(description=__doc__)
-    parser.add_argument("--only", choices=[*sorted(TABLES), *ABLATIONS], metavar="NAME",
-                        help=f"one of {', '.join([*sorted(TABLES), *ABLATIONS])} (default: all)")  # fmt: skip
+    parser = Parser(description=__doc__, epilog=ENDINGS)
+    parser.add_argument("--only", choices=ALL, metavar="NAME", help=f"one of {', '.join(ALL)} (default: all)")
     parser.add_argument("--columns", choices=COLUMNS, default="both", help="whose numbers (default: both)")
     parser.add_argument("--data", metavar="NAME", help="measured on this data alone, e.g. sample or ddd17")
     parser.add_argument("--profile", metavar="NAME", help="measured under this profile alone, e.g. paper or sample")
+    parser.add_argument(
+        "--baseline", metavar="METHOD", help="also what each method gains over this one, with intervals"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder that holds runs/")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the files (default: tables/ in --results)")
+    parser.add_argument(
+        "--check", action="store_true", help="hold measured numbers against the paper's; print no table"
+    )
     parser.add_argument("--audit", action="store_true", help="recompute the gains that the paper's text names")
     options = parser.parse_args(arguments)
 
     if options.audit:
         sys.stdout.write(render_audit())
-        return
+        return 0
     folder, out = options.results / "runs", options.out or options.results / "tables"
     records, problems = read_records(folder)
-    for problem in problems:
-        sys.stderr.write(f"left out: {problem}\n")
+    notes = [left_out(problems)] if problems else []
+    notes += [f"Edited: results/paper/{name} is not the file that was shipped." for name in edited()]
+    for line in [*(f"left out: {problem}" for problem in problems), *notes[bool(problems) :]]:
+        sys.stderr.write(f"{line}\n")
     chosen = choose(records, {"data": options.data, "profile": options.profile}, folder)
+    if options.check:
+        return check(chosen, folder) or (WARNED if notes else 0)
     if options.columns == "measured" and not chosen:
         raise UserError(
             folder, "holds no record of an evaluation", "run benchmarks/run.py first, or leave --columns out"
         )
     if not chosen and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
-    for name in [options.only] if options.only else TABLES:
-        if name in ABLATIONS:
-            continue
-        table = published_table(name, chosen, options.columns)
-        if problems:
-            table = replace(table, notes=(*table.notes, left_out(problems)))
-        publish(name, table, out)
-    if options.only in ABLATIONS or (not options.only and not chosen):
-        for name in [options.only] if options.only else ABLATIONS:
-            table = ablation_table(ABLATIONS[name], {}, compared=False)
-            publish(f"ablation_{name}_paper", without_empty(table), out)
+    for name, table in tables(options, chosen):
+        publish(name, replace(table, notes=(*table.notes, *notes)), out)
+    return WARNED if notes else 0
+
+
+def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple[str, Table]]:
+    """The tables asked for, by the names of their files.
+
+    Raises:
+        UserError: there is no record of the baseline.
+    """
+    wanted = [options.only] if options.only else ALL
+    found = [(name, published_table(name, records, options.columns)) for name in TABLES if name in wanted]
+    for name, ablation in ABLATIONS.items():
+        if f"ablation_{name}" in wanted:
+            measured = measured_rows(ablation, records) if options.columns != "paper" else []
+            found += ablation_files(ablation, measured)
+    found += [(name, table) for name, table in PLAIN.items() if name in wanted and options.columns != "measured"]
+    if options.baseline:
+        tasks = {record["task"] for record in records}
+        compared = [
+            name for name in TABLES if name in wanted and tasks & {task.name for task in read_reference(name).tasks}
+        ]
+        against = [(name, effects_table(name, records, options.baseline)) for name in compared]
+        found += [(f"{name}_against_{options.baseline}", table) for name, table in against if table.groups]
+    return found
+
+
+def ablation_files(ablation: Ablation, measured: Sequence[Measured]) -> list[tuple[str, Table]]:
+    """An ablation on each basis it was measured on, numbered from the second on."""
+    name = f"ablation_{ablation.name}"
+    if not measured:
+        return [(name, measured_table(ablation, None))]
+    return [
+        (name if index == 1 else f"{name}_{index}", measured_table(ablation, each))
+        for index, each in enumerate(measured, start=1)
+    ]
+
+
+def check(records: Sequence[Record], folder: Path) -> int:
+    """Print how far measured numbers are from the paper's; 1 if one leaves its tolerance.
+
+    Raises:
+        UserError: there is none that could be compared.
+    """
+    found = deviations(records)
+    if not found:
+        raise UserError(
+            folder,
+            "holds nothing to check: no evaluation on real data under the profile paper",
+            "run benchmarks/run.py --data ROOT --profile paper first",
+        )
+    for each in found:
+        print(each)
+    outside = sum(not each.within for each in found)
+    print(f"{len(found) - outside} of {len(found)} numbers within their tolerance")
+    return WARNED if outside else 0
 
 
 def publish(name: str, table: Table, out: Path) -> None:

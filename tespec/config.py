@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from mmengine.config import Config
 
 from tespec.errors import UserError
 from tespec.limits import check_limits
@@ -53,6 +52,7 @@ def finetuning_settings(
     facts |= facts.pop("architectures")[arch]
     facts = _change(facts, changes)
     facts["task"] = facts.pop("name")
+    facts.pop("tolerance")
     settings = build(Finetuning, facts | _scale(scale, network) | {"arch": arch}, f"task {task}")
     check_limits(as_facts(settings))
     return settings
@@ -72,12 +72,26 @@ def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (),
     facts = merge(facts, scale["recipes"].get(recipe, {}), f"profile {profile}, recipe {recipe}")
     swaps = [change for change in changes if change.startswith("objective=")]
     facts = _change(facts, swaps)
-    name = str(facts["objective"])
-    objective = merge(_read("objectives", name), scale["objectives"].get(name, {}), f"profile {profile}, {name}")
+    objective = objective_facts(str(facts["objective"]), profile)
     facts = _change(facts | {"objective": objective}, [change for change in changes if change not in swaps])
     settings = build(Pretraining, facts | _scale(scale, network), f"recipe {recipe}")
     check_limits(as_facts(settings))
     return settings
+
+
+def objective_facts(name: str, profile: str) -> dict[str, Any]:
+    """Settings of an objective under a profile.
+
+    Raises:
+        UserError: there is no such objective.
+    """
+    facts = _read("profiles", profile)["objectives"].get(name, {})
+    return merge(_read("objectives", name), facts, f"profile {profile}, {name}")
+
+
+def tolerances(task: str) -> dict[str, float]:
+    """By how much a measured number of a task may differ from the published one, by metric."""
+    return {str(name): float(value) for name, value in _read("tasks", task)["tolerance"].items()}
 
 
 def _scale(profile: dict[str, Any], network: str) -> dict[str, Any]:
@@ -91,7 +105,7 @@ def _read(kind: str, name: str) -> dict[str, Any]:
     path = CONFIGS / kind / f"{name}.yaml"
     if not path.is_file():
         raise UserError(name, f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
-    return typing.cast("dict[str, Any]", Config.fromfile(path).to_dict())
+    return typing.cast("dict[str, Any]", yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def _change(facts: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from tespec.comparison.basis import average
 from tespec.comparison.records import Record
 from tespec.comparison.references import PAPER
+from tespec.comparison.side_by_side import measured_cell
 from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold
 from tespec.errors import UserError
 
@@ -104,12 +105,10 @@ def _row(row: AblationRow, records: Sequence[Record], compared: bool) -> Row:
         if not values:
             cells += [Cell(), Cell()] if compared else [Cell()]
             continue
-        mean = sum(values) / len(values)
-        deviation = math.sqrt(sum((each - mean) ** 2 for each in values) / (len(values) - 1)) if values[1:] else None
-        spread = "" if deviation is None else f" ± {deviation:.{DECIMALS}f}"
-        cells.append(Cell(f"{mean:.{DECIMALS}f}{spread}", mean, deviation, len(values)))
+        cells.append(measured_cell(average(values), DECIMALS))
         if compared:
-            cells.append(Cell(f"{mean - published:+.{DECIMALS}f}", mean - published))
+            difference = sum(values) / len(values) - published
+            cells.append(Cell(f"{difference:+.{DECIMALS}f}", difference))
     return Row(tuple(cells), facts={"method": "tespec", "title": row.name})
 
 

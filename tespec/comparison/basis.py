@@ -10,6 +10,7 @@ from typing import Any
 
 from tespec.comparison.identity import canonical
 from tespec.comparison.records import Record
+from tespec.comparison.statistics import Interval, student_interval
 
 # What a task sets for each architecture on its own; two architectures of one column may differ in these alone.
 OF_THE_ARCHITECTURE = {
@@ -60,11 +61,12 @@ def row_key(record: Record) -> RowKey:
 
 @dataclass(frozen=True)
 class Average:
-    """Mean and sample standard deviation (None for one run) over `runs` seeds."""
+    """Mean over `runs` seeds; sample standard deviation and Student-t interval of the mean are None for one run."""
 
     value: float
     deviation: float | None
     runs: int
+    interval: Interval | None = None
 
 
 def average(values: Sequence[float | None]) -> Average | None:
@@ -72,7 +74,8 @@ def average(values: Sequence[float | None]) -> Average | None:
     present = [value for value in values if value is not None]
     if not present or len(present) < len(values):
         return None
-    return Average(mean(present), stdev(present) if len(present) > 1 else None, len(present))
+    deviation = stdev(present) if len(present) > 1 else None
+    return Average(mean(present), deviation, len(present), student_interval(present))
 
 
 def metric(record: Record, name: str, group: str = "") -> float | None:

@@ -19,7 +19,11 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
         title: of the task's data set.
     """
     seeds = ", ".join(map(str, basis.seeds))
-    word, spread = ("seeds", "; mean ± sample standard deviation over seeds") if len(basis.seeds) > 1 else ("seed", "")
+    word, spread = (
+        ("seeds", "; mean ± sample standard deviation over seeds (95 % Student-t intervals: the long CSV)")
+        if len(basis.seeds) > 1
+        else ("seed", "")
+    )
     notes = [f"{title}, {heading}; {word} {seeds}{spread}."]
     if basis.differs:
         notes.append(f"{title}, {heading}: {basis.differs}.")

@@ -10,7 +10,7 @@ from tespec.comparison.table import Cell, Table
 
 ROW_FACTS = ("method", "arch", "title", "backbone", "recurrent", "pretraining")
 COLUMN_FACTS = ("task", "source", "metric", "frames", "data", "profile", "basis")
-TIDY = ("table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS, "value", "std", "seeds", "bold")
+TIDY = ("table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS, "value", "std", "seeds", "low_95", "high_95", "bold")
 
 
 def render_csv(table: Table) -> str:
@@ -48,7 +48,15 @@ def render_long_csv(table: Table) -> str:
 
 def _of_cell(cell: Cell) -> list[str]:
     runs = "" if cell.runs is None else str(cell.runs)
-    return [_number(cell.value), _number(cell.deviation), runs, "yes" if cell.bold else "no"]
+    low, high = cell.interval or (None, None)
+    return [
+        _number(cell.value),
+        _number(cell.deviation),
+        runs,
+        _number(low),
+        _number(high),
+        "yes" if cell.bold else "no",
+    ]
 
 
 def _number(value: float | None) -> str:

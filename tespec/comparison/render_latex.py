@@ -25,6 +25,8 @@ CHARACTERS = {
     "↓": r"$\downarrow$",
     "Δ": r"$\Delta$",
     "δ": r"$\delta$",
+    "α": r"$\alpha$",
+    "×": r"$\times$",
     "₁": "$_1$",
     "₂": "$_2$",
     "₃": "$_3$",

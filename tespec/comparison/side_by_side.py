@@ -146,7 +146,7 @@ def _measured(
         facts = source | {"source": "measured", "metric": measure.metric.name, "frames": measure.frames}
         key = " ".join(filter(None, (task.name, measure.frames, measure.metric.name, block.key)))
         column = Column((task.title, block.heading, measure.title), key, measure.metric.better, facts=facts)
-        pairs.append((column, [_mean(each, reference.decimals) for each in averages]))
+        pairs.append((column, [measured_cell(each, reference.decimals) for each in averages]))
         # The distance of a synthetic world's number from a real data set's means nothing.
         if differences and not measure.frames and basis.data != "sample":
             facts = facts | {"source": "difference"}
@@ -177,11 +177,13 @@ def _number(value: float | None, decimals: int, *, bold: bool = False) -> Cell:
     return Cell() if value is None else Cell(f"{value:.{decimals}f}", value, bold=bold)
 
 
-def _mean(found: Average | None, decimals: int) -> Cell:
+def measured_cell(found: Average | None, decimals: int) -> Cell:
+    """A mean with its deviation, "-" where there is none."""
     if found is None:
         return Cell()
     spread = "" if found.deviation is None else f" ± {found.deviation:.{decimals}f}"
-    return Cell(f"{found.value:.{decimals}f}{spread}", found.value, found.deviation, found.runs)
+    interval = None if found.interval is None else (found.interval.low, found.interval.high)
+    return Cell(f"{found.value:.{decimals}f}{spread}", found.value, found.deviation, found.runs, interval=interval)
 
 
 def _difference(found: Average | None, paper: float | None, decimals: int) -> Cell:

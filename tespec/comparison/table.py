@@ -30,13 +30,23 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, and for a number its value, its sample standard deviation and how many runs it averages."""
+    """One cell: its text, and for a number what it is made of.
+
+    Attributes:
+        text: what is shown.
+        value: the number.
+        deviation: its sample standard deviation.
+        runs: how many runs it averages.
+        bold: whether it is the best of its column.
+        interval: where the mean lies with a probability of 95 %, by Student's t.
+    """
 
     text: str = MISSING
     value: float | None = None
     deviation: float | None = None
     runs: int | None = None
     bold: bool = False
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,16 @@ import pytest
 from benchmarks.cli import Parser, run
 from benchmarks.tables import main
 from tespec.comparison.ablations import ablations
+from tespec.comparison.plain import plain_tables
 from tespec.comparison.records import new_record, write_record
+from tespec.comparison.references import read_reference
 from tespec.errors import UserError
 from tespec.paths import REPOSITORY
 
 NAMES = ("detection", "segmentation", "depth")
 ENDS = (".csv", "_long.csv", ".tex", ".md", ".html")
-FILES = {f"{name}{end}" for name in NAMES for end in ENDS}
-ABLATIONS = {f"ablation_{name}_paper{end}" for name in ablations() for end in ENDS}
+TABLES = (*NAMES, *(f"ablation_{name}" for name in ablations()), *plain_tables())
+FILES = {f"{name}{end}" for name in TABLES for end in ENDS}
 
 
 @pytest.fixture
@@ -80,18 +82,18 @@ def test_without_records_the_published_numbers_stand_alone(tmp_path: Path, capsy
     main(["--results", str(tmp_path / "none"), "--out", str(tmp_path / "out")])
     shown = capsys.readouterr()
     assert "62.774*" in shown.out
-    assert "measured" not in shown.out
+    assert "measured:" not in shown.out
     assert "no evaluation in" in shown.err
-    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES | ABLATIONS
+    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
     assert not (tmp_path / "none").exists()
 
 
 def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (results / "runs" / "torn.json").write_text('{"schema": 1, "metr')
     (good,) = (path for path in (results / "runs").iterdir() if path.name != "torn.json")
-    newer = json.loads(good.read_text()) | {"schema": 2}
+    newer = json.loads(good.read_text()) | {"schema": 99}
     (results / "runs" / "newer.json").write_text(json.dumps(newer))
-    main(["--results", str(results)])
+    assert main(["--results", str(results)]) == 1
     shown = capsys.readouterr()
     assert "41.500" in shown.out
     assert "2 files left out" in shown.out
@@ -109,6 +111,8 @@ def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.Cap
         (["--data", "ddd17"], "--data ddd17: no such evaluation in"),
         (["--profile", "paper"], "choose from sample"),
         (["--columns", "measured", "--results", "elsewhere"], "holds no record of an evaluation"),
+        (["--check"], "holds nothing to check: no evaluation on real data"),
+        (["--baseline", "moby"], "has no record in the table segmentation; choose from scratch"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(results: Path, arguments: list[str], message: str) -> None:
@@ -129,6 +133,49 @@ def test_a_choice_of_data_and_profile_keeps_the_others_out(results: Path, capsys
     shown = capsys.readouterr().out
     assert "41.500" in shown
     assert "77.000" not in shown
+
+
+def real(results: Path, **changes: Any) -> None:
+    """Turn the record into one on real data under the paper's profile."""
+    (path,) = (results / "runs").iterdir()
+    changed = json.loads(path.read_text()) | {"data": "ddd17", "profile": "paper"} | changes
+    path.write_text(json.dumps(changed))
+
+
+def test_check_is_1_where_a_number_leaves_its_tolerance(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    real(results)
+    assert main(["--results", str(results), "--check"]) == 1
+    shown = capsys.readouterr().out
+    assert "No Pre-training (recurrent) on ddd17, miou: measured 41.500 (n = 1), paper 55.811" in shown
+    assert "0 of 2 numbers within their tolerance" in shown
+    assert not (results / "tables").exists()
+
+
+def test_check_is_0_where_numbers_are_the_papers(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published = read_reference("segmentation")
+    (row,) = (row for row in published.rows if (row.method, row.recurrent) == ("scratch", True))
+    real(results, metrics={name: row.scores["ddd17", name] for name in ("miou", "mean_class_acc")})
+    assert main(["--results", str(results), "--check"]) == 0
+    assert "2 of 2 numbers within" in capsys.readouterr().out
+
+
+def test_an_edited_number_is_said_under_every_table(
+    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.tables.edited", lambda: ["depth.yaml"])
+    assert main(["--results", str(results), "--only", "depth"]) == 1
+    shown = capsys.readouterr()
+    assert "depth.yaml is not the file that was shipped" in shown.err
+    assert "depth.yaml is not the file that was shipped" in shown.out
+
+
+def test_a_baseline_gives_a_table_of_gains(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = (results / "runs").iterdir()
+    ours = json.loads(path.read_text()) | {"method_name": "tespec", "name": "ours", "metrics": {"miou": 45.0}}
+    (results / "runs" / "ours.json").write_text(json.dumps(ours))
+    assert main(["--results", str(results), "--baseline", "scratch"]) == 0
+    assert "+3.500" in capsys.readouterr().out
+    assert (results / "tables" / "segmentation_against_scratch.tex").is_file()
 
 
 def test_a_mistake_is_one_line_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

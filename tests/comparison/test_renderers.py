@@ -134,7 +134,18 @@ def test_escaped_text_holds_no_bare_special_character(text: str) -> None:
         bare = bare.replace(f"\\{character}", "")
     for command in (r"\textless{}", r"\textgreater{}", r"\textbar{}", r"$\pm$", r"$\uparrow$"):
         bare = bare.replace(command, "")
-    for command in ("$_1$", "$_2$", "$_3$", r"$\downarrow$", r"$\Delta$", r"$\delta$", r"$^\dagger$", r"$^\ddagger$"):
+    for command in (
+        "$_1$",
+        "$_2$",
+        "$_3$",
+        r"$\downarrow$",
+        r"$\Delta$",
+        r"$\delta$",
+        r"$\alpha$",
+        r"$\times$",
+        r"$^\dagger$",
+        r"$^\ddagger$",
+    ):
         bare = bare.replace(command, "")
     assert not set(bare) & set("\\{}$&#%_~^\n")
 

@@ -77,7 +77,7 @@ def test_sample_numbers_have_no_difference_and_say_what_they_are(sample_records:
     assert not any(column.facts.get("source") == "difference" for column in table.columns)
     assert any("measured: sample world, profile sample" in column.headers for column in table.columns)
     assert any("no measurement of DDD17" in note for note in table.notes)
-    assert any(note.endswith("seeds 0, 1, 2; mean ± sample standard deviation over seeds.") for note in table.notes)
+    assert any(note.endswith("seeds (95 % Student-t intervals: the long CSV).") for note in table.notes)
 
 
 def test_real_numbers_have_their_difference_from_the_papers(record: Make) -> None:

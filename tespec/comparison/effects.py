@@ -1,0 +1,124 @@
+"""A table of what methods gain over a named baseline, with intervals and a verdict for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tespec.comparison.basis import Basis, bases, metric
+from tespec.comparison.records import Record
+from tespec.comparison.references import Reference, read_reference
+from tespec.comparison.statistics import HIGHER, LOWER, UNDECIDED, Effect, Interval, paired_effect
+from tespec.comparison.table import MISSING, Cell, Column, Group, Row, Table
+from tespec.errors import UserError
+
+# What a method is judged by, by table.
+PRIMARY = {"detection": "map", "segmentation": "miou", "depth": "abs"}
+NOTE = (
+    "Gain: mean over the seeds that both have of the paired difference, positive where the method is better. Seeds: "
+    "95 % Student-t interval of it. Recordings: 95 % percentile bootstrap (10,000 resamples of recordings, not frames) "
+    "of the mean gain of a recording, averaged over seeds. Better or worse: two seeds or more, and no interval holds "
+    "zero; undecided otherwise."
+)
+VERDICTS = {HIGHER: "better", LOWER: "worse", UNDECIDED: "undecided"}
+
+
+def effects_table(name: str, records: Sequence[Record], baseline: str) -> Table:
+    """What every method gains over `baseline` with the same architecture, on the same basis.
+
+    Args:
+        name: one of the comparison tables.
+        records: any records.
+        baseline: registered name of the method that the others are compared with.
+
+    Raises:
+        UserError: no record of the baseline is among them.
+    """
+    reference = read_reference(name)
+    tasks = [task.name for task in reference.tasks]
+    fitting = [record for record in records if record["kind"] == "evaluation" and record["task"] in tasks]
+    if fitting and not any(record["method_name"] == baseline for record in fitting):
+        there = ", ".join(sorted({record["method_name"] for record in fitting}))
+        raise UserError(f"--baseline {baseline}", f"has no record in the table {name}", f"choose from {there}")
+    measure = next(each for each in reference.metrics if each.name == PRIMARY[name])
+    groups = tuple(
+        Group(_heading(reference, basis), tuple(_rows(basis, baseline, measure.name, measure.better, reference)))
+        for task in tasks
+        for basis in bases(fitting)
+        if basis.task == task
+    )
+    columns = [Column((title,), title, number=False) for title in ("Method", "Recurrent")]
+    columns += [
+        Column((title,), key, number=number, facts={"metric": measure.name, "source": key} if number else {})
+        for title, key, number in (
+            (f"gain in {measure.title}", "gain", True),
+            ("95 % over seeds", "over seeds", False),
+            ("95 % over recordings", "over recordings", False),
+            ("seeds", "seeds", True),
+            ("recordings", "recordings", True),
+            ("verdict", "verdict", False),
+        )
+    ]
+    kept = tuple(group for group in groups if group.rows)
+    return Table(f"{reference.title}: against {baseline}", tuple(columns), kept, notes=(NOTE,))
+
+
+def _heading(reference: Reference, basis: Basis) -> str:
+    title = next(task.title for task in reference.tasks if task.name == basis.task)
+    data = "the sample world" if basis.data == "sample" else basis.data
+    return f"{title}, on {data}, profile {basis.profile}" + (f", {basis.differs}" if basis.differs else "")
+
+
+def _rows(basis: Basis, baseline: str, name: str, better: str, reference: Reference) -> list[Row]:
+    rows = []
+    cells = basis.cells()
+    for (method, arch, backbone), ours in sorted(cells.items()):
+        theirs = [record for key, each in cells.items() if key[:2] == (baseline, arch) for record in each]
+        if method == baseline:
+            continue
+        found = effect_of(ours, theirs, name, better)
+        title = " ".join(ours[0]["method"]["title"].split())
+        several = len({key[2] for key in cells if key[:2] == (method, arch)}) > 1
+        labels = [Cell(f"{title} ({backbone})" if several else title), Cell("Yes" if arch == "recurrent" else "No")]
+        facts = {"method": method, "arch": arch, "title": title, "backbone": backbone}
+        rows.append(Row((*labels, *_cells(found, reference.decimals)), facts=facts))
+    return rows
+
+
+def effect_of(ours: Sequence[Record], theirs: Sequence[Record], name: str, better: str) -> Effect | None:
+    """What some records gain over others in one metric; positive is better whichever way the metric points."""
+    sign = 1.0 if better == "higher" else -1.0
+    return paired_effect(
+        _overall(ours, name, sign),
+        _overall(theirs, name, sign),
+        _of_recordings(ours, name, sign),
+        _of_recordings(theirs, name, sign),
+    )
+
+
+def _overall(records: Sequence[Record], name: str, sign: float) -> dict[int, float]:
+    numbers = {record["seed"]: metric(record, name) for record in records}
+    return {seed: sign * value for seed, value in numbers.items() if value is not None}
+
+
+def _of_recordings(records: Sequence[Record], name: str, sign: float) -> dict[int, dict[str, float]]:
+    return {
+        record["seed"]: {title: sign * each[name] for title, each in record["recordings"].items() if name in each}
+        for record in records
+    }
+
+
+def _cells(found: Effect | None, decimals: int) -> list[Cell]:
+    if found is None:
+        return [Cell() for _ in range(5)] + [Cell(MISSING)]
+    return [
+        Cell(f"{found.value:+.{decimals}f}", found.value, runs=found.seeds),
+        Cell(_text(found.over_seeds, decimals)),
+        Cell(_text(found.over_recordings, decimals)),
+        Cell(str(found.seeds), found.seeds),
+        Cell(str(found.recordings), found.recordings),
+        Cell(VERDICTS[found.side]),
+    ]
+
+
+def _text(interval: Interval | None, decimals: int) -> str:
+    return MISSING if interval is None else f"{interval.low:+.{decimals}f} to {interval.high:+.{decimals}f}"

@@ -1,0 +1,50 @@
+"""The paper's tables of facts (sizes, settings, augmentation, run times), which nothing is measured beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from tespec.comparison.references import PAPER
+from tespec.comparison.table import Cell, Column, Group, Row, Table
+
+FILE = PAPER / "plain.yaml"
+
+
+def plain_tables() -> dict[str, Table]:
+    """All of them by name."""
+    content = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return {name: _table(facts) for name, facts in content.items()}
+
+
+def _table(facts: Mapping[str, Any]) -> Table:
+    groups = tuple(
+        Group(group["heading"] or "", tuple(_row(texts) for texts in group["rows"])) for group in facts["groups"]
+    )
+    columns = tuple(
+        Column(tuple(headers), " ".join(headers) or "row", number=_numeric(groups, index), facts=_facts(headers, index))
+        for index, headers in enumerate(facts["columns"])
+    )
+    return Table(facts["title"], columns, groups, notes=("As published; nothing here is measured.",))
+
+
+def _numeric(groups: tuple[Group, ...], index: int) -> bool:
+    return all(row.cells[index].value is not None for group in groups for row in group.rows)
+
+
+def _facts(headers: list[str], index: int) -> dict[str, str]:
+    return {"source": "paper", "metric": " ".join(headers)} if index else {}
+
+
+def _row(texts: list[str]) -> Row:
+    return Row(tuple(Cell(text, _value(text)) for text in texts), facts={"title": texts[0]})
+
+
+def _value(text: str) -> float | None:
+    """The number of a cell that is one, thousands separated by commas or not."""
+    try:
+        return float(text.replace(",", "")) if ", " not in text else None
+    except ValueError:
+        return None
