@@ -10,7 +10,7 @@ from tespec.errors import UserError
 TEXTS = ("name", "id", "code", "written", "method_name", "task", "profile", "data", "data_fingerprint", "command")
 CHOICES = {"kind": ("evaluation", "pretraining", "probe"), "arch": ("recurrent", "feedforward")}
 MAPPINGS = ("method", "config", "weights", "environment")
-NUMBERS = ("metrics", "classes", "time")
+NUMBERS = ("metrics", "classes", "time", "resources")
 GROUPED_NUMBERS = ("groups", "recordings")
 # What tables take from the mappings; None says that there is none.
 TEXTS_WITHIN = {"method": ("title", "group", "backbone", "pretraining_data"), "weights": ("sha256",)}

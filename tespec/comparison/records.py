@@ -43,6 +43,7 @@ class Record(TypedDict):
         command: command line that computed it.
         environment: software and machine.
         time: seconds by stage.
+        resources: memory and energy taken, by name; empty where nothing was measured.
         curve: points of the training curve.
     """
 
@@ -70,6 +71,7 @@ class Record(TypedDict):
     command: str
     environment: dict[str, Any]
     time: dict[str, float]
+    resources: dict[str, float]
     curve: list[dict[str, float]]
 
 
@@ -95,6 +97,7 @@ def new_record(
     environment: Mapping[str, Any],
     time: Mapping[str, float],
     curve: Sequence[Mapping[str, float]],
+    resources: Mapping[str, float] | None = None,
 ) -> Record:
     """Record of a finished run; `Record` describes the fields.
 
@@ -139,6 +142,7 @@ def new_record(
         "command": command,
         "environment": environment,
         "time": time,
+        "resources": resources or {},
         "curve": list(curve),
     }
     check_record(record, record["name"], SCHEMA)
@@ -167,8 +171,17 @@ def read_record(path: Path) -> Record:
         raise UserError(path, f"cannot be read ({error.strerror})", "check the file") from error
     except (ValueError, RecursionError) as error:
         raise UserError(path, f"not a readable JSON file ({error})", "remove it and run again") from error
+    content = upgraded(content)
     check_record(content, path, SCHEMA)
     return cast("Record", content)
+
+
+def upgraded(content: object) -> object:
+    """What JSON gave, in the newest layout; what is no record of an older one is returned as it is."""
+    if isinstance(content, dict) and content.get("schema") == 1:
+        # Layout 1 knew nothing of memory and energy.
+        return {**content, "schema": 2, "resources": {}}
+    return content
 
 
 def _refuse(constant: str) -> None:

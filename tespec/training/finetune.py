@@ -21,6 +21,7 @@ from tespec.training.data import Data, sibling
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.pretrain import pretrain
+from tespec.training.resources import Meter, start
 from tespec.training.runs import Setup, check_places, clear, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.tasks import build_task
@@ -45,6 +46,7 @@ class Cell:
         run: name of the record and of the run's folder.
         data: the task's data.
         device: where it is computed.
+        meter: of what the run takes.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Cell:
     run: str
     data: Data
     device: torch.device
+    meter: Meter
 
     def record(self, setup: Setup, **found: Any) -> Record:
         """A record of what was found, with all that it stands on."""
@@ -75,6 +78,7 @@ class Cell:
             weights=self.weights.facts() | {"start_sha256": key["weights_sha256"]},
             command=setup.command,
             environment=environment(device=describe(self.device)),
+            resources=self.meter.resources(),
             **found,
         )
 
@@ -98,6 +102,7 @@ def open_cell(
     """
     check_places(setup)
     device = choose_device(setup.device)
+    meter = start(device)
     # What is computed in determines the result, so it is part of the record's identity.
     settings = settings.after_pretraining_on(method.pretraining_data)
     settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
@@ -124,7 +129,7 @@ def open_cell(
         "weights_sha256": state_sha256(model.backbone.state_dict()),
     }
     run = record_name(kind, name, settings.task, settings.arch, seed, identity(**key))
-    return Cell(name, method, settings, task, model, weights, key, run, data, device)
+    return Cell(name, method, settings, task, model, weights, key, run, data, device, meter)
 
 
 def finetune(
@@ -167,6 +172,7 @@ def finetune(
 
 def _computed(cell: Cell, steps: Steps, seed: int, setup: Setup, began: float) -> Record:
     task, model = cell.task, cell.model
+    opened = time.monotonic() - began
     trained = train(model, steps, cell.settings.optimisation, seed=seed, setup=setup, run=cell.run)
     evaluation = task.evaluate(model, cell.device)
     recipe = cell.key["config"] | {"sensor": list(task.size)}
@@ -178,7 +184,12 @@ def _computed(cell: Cell, steps: Steps, seed: int, setup: Setup, began: float) -
         groups=evaluation.groups,
         recordings=evaluation.recordings,
         classes=evaluation.classes,
-        time={"train": trained.seconds, "evaluate": evaluation.seconds, "total": time.monotonic() - began},
+        time={
+            "open": opened,
+            "train": trained.seconds,
+            "evaluate": evaluation.seconds,
+            "total": time.monotonic() - began,
+        },
         curve=trained.curve,
     )
     write_record(record, setup.results / "runs")

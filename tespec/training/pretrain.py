@@ -16,6 +16,7 @@ from tespec.training.data import Data
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.objectives import build_objective
+from tespec.training.resources import start
 from tespec.training.runs import Setup, check_places, clear, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.weights.files import sha256_of, write_weights
@@ -75,12 +76,14 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         if known is not None and not setup.overwrite and _is_whole(weights, known["weights"]["sha256"]):
             say(f"{run} is complete already (--overwrite computes it again)")
             return Pretrained(weights, known["metrics"], picture if picture.is_file() else None)
-        began = time.monotonic()
+        began, meter = time.monotonic(), start(device)
         seed_everything(derive(seed, "model"))
         model = task.network()
         trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run)
 
+        trained_by = time.monotonic()
         metrics = task.evaluate(model, device)
+        evaluated = time.monotonic() - trained_by
         drawn = task.draw(model, device, picture)
         recipe = facts | {
             "method": name,
@@ -110,7 +113,8 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
             weights={"source": WEIGHTS, "sha256": sha256},
             command=setup.command,
             environment=environment(device=describe(device)),
-            time={"train": trained.seconds, "total": time.monotonic() - began},
+            resources=meter.resources(),
+            time={"train": trained.seconds, "evaluate": evaluated, "total": time.monotonic() - began},
             curve=trained.curve,
         )
         write_record(record, setup.results / "runs")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison.identity import identity, record_name
+from tespec.comparison.identity import SCHEMA, identity, record_name
 from tespec.comparison.records import Record, find_record, read_record, read_records, write_record
 from tespec.errors import UserError
 
@@ -152,3 +152,20 @@ def test_a_missing_field_is_named(record: Make, tmp_path: Path, field: str) -> N
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=f"field '{field}' is missing"):
         read_record(path)
+
+
+def test_a_record_of_the_first_layout_is_still_read() -> None:
+    (path,) = (Path(__file__).parent / "data" / "records").glob("*.json")
+    assert json.loads(path.read_text())["schema"] == 1
+    found = read_record(path)
+    assert (found["schema"], found["resources"]) == (SCHEMA, {})
+    assert found["metrics"]["accuracy"] == pytest.approx(86.52, abs=0.01)
+    ((again,), problems) = read_records(path.parent)
+    assert (again, problems) == (found, [])
+
+
+def test_memory_and_energy_are_numbers(record: Make, tmp_path: Path) -> None:
+    made = record(resources={"peak_memory_bytes": 5e8})
+    assert read_record(write_record(made, tmp_path))["resources"] == {"peak_memory_bytes": 5e8}
+    with pytest.raises(UserError, match="field 'resources' holds"):
+        record(resources={"peak_memory_bytes": "much"})
