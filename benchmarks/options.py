@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tespec.training.runs import Setup
 
 
+# As in tespec/training/tracking.py, which takes long to import.
+TRACKERS = ("files", "tensorboard", "wandb", "mlflow")
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add what decides how and where a run is carried out."""
     group = parser.add_argument_group("how and where")
@@ -26,6 +30,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
     group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
     group.add_argument("--overwrite", action="store_true", help="compute again what a complete record holds")
+    group.add_argument("--track", choices=TRACKERS, help="hand curves and results to a tracker besides")
     group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
     group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
                        help="Python file that registers a method; it is run")  # fmt: skip
@@ -50,5 +55,6 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         workers=options.workers,
         resume=options.resume,
         overwrite=options.overwrite,
+        track=options.track,
         command=shlex.join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
     )

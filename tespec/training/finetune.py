@@ -173,7 +173,9 @@ def finetune(
 def _computed(cell: Cell, steps: Steps, seed: int, setup: Setup, began: float) -> Record:
     task, model = cell.task, cell.model
     opened = time.monotonic() - began
-    trained = train(model, steps, cell.settings.optimisation, seed=seed, setup=setup, run=cell.run)
+    trained = train(
+        model, steps, cell.settings.optimisation, seed=seed, setup=setup, run=cell.run, facts=cell.key["config"]
+    )
     evaluation = task.evaluate(model, cell.device)
     recipe = cell.key["config"] | {"sensor": list(task.size)}
     write_weights(setup.runs / cell.run / WEIGHTS, model.state_dict(), recipe)
@@ -193,6 +195,7 @@ def _computed(cell: Cell, steps: Steps, seed: int, setup: Setup, began: float) -
         curve=trained.curve,
     )
     write_record(record, setup.results / "runs")
+    trained.track(record["metrics"])
     clear(setup, cell.run)
     return record
 

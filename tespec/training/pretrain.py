@@ -79,7 +79,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         began, meter = time.monotonic(), start(device)
         seed_everything(derive(seed, "model"))
         model = task.network()
-        trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run)
+        trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run, facts=facts)
 
         trained_by = time.monotonic()
         metrics = task.evaluate(model, device)
@@ -118,6 +118,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
             curve=trained.curve,
         )
         write_record(record, setup.results / "runs")
+        trained.track(metrics)
         clear(setup, run)
         return Pretrained(weights, metrics, picture if drawn else None)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from tespec.training.checkpoint import checkpoints, latest_checkpoint, require_s
 from tespec.training.device import choose_device
 from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook
 from tespec.training.loop import Loop
+from tespec.training.tracking import TrackHook, check_tracker
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 POINTS_ON_CURVE = 200
@@ -35,6 +38,7 @@ class Setup:
         resume: go on from the run's newest checkpoint.
         overwrite: compute again what a complete record holds.
         command: the command line, for records.
+        track: name of a tracker, None for plain files alone.
     """
 
     results: Path
@@ -44,22 +48,36 @@ class Setup:
     resume: bool
     overwrite: bool
     command: str
+    track: str | None = None
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training: mean losses over intervals of steps, and the seconds this process spent on it."""
+    """A finished training.
+
+    Attributes:
+        curve: mean losses over intervals of steps.
+        seconds: what this process spent on it.
+        tracker: takes the result, where there is one.
+    """
 
     curve: list[dict[str, float]]
     seconds: float
+    tracker: TrackHook | None = None
+
+    def track(self, metrics: Mapping[str, float]) -> None:
+        """Hand the scores to the tracker."""
+        if self.tracker is not None:
+            self.tracker.result(metrics, int(self.curve[-1]["step"]))
 
 
 def check_places(setup: Setup) -> None:
     """Make sure of the folders of results and runs, so that a mistake comes to light before hours of training.
 
     Raises:
-        UserError: one of them cannot be written to.
+        UserError: one of them cannot be written to, or the tracker is not installed.
     """
+    check_tracker(setup.track)
     for option, folder in (("--results", setup.results), ("--runs", setup.runs)):
         existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -80,6 +98,7 @@ def train(
     seed: int,
     setup: Setup,
     run: str,
+    facts: Mapping[str, Any],
 ) -> Trained:
     """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from them if asked to.
 
@@ -93,6 +112,7 @@ def train(
         seed: the run's seed.
         setup: where and how.
         run: name of the run, its settings' hash included.
+        facts: all settings, for a tracker.
 
     Raises:
         UserError: the checkpoint belongs to another run, or a loss is not finite.
@@ -103,13 +123,16 @@ def train(
         say(f"left out, shorter than {steps.segments} windows: {', '.join(steps.left_out)}")
     device = choose_device(setup.device)
     save = CheckpointHook(folder, run, curve, SECONDS_BETWEEN_CHECKPOINTS)
+    tracker = None
+    if setup.track:
+        tracker = TrackHook(setup.track, run, folder, curve, facts)
     loop = Loop(
         model,
         steps,
         settings,
         seed=seed,
         device=device,
-        hooks=[ProgressHook("training"), curve, save],
+        hooks=[ProgressHook("training"), curve, *([tracker] if tracker else []), save],
         workers=setup.workers,
     )
     if setup.resume:
@@ -118,7 +141,7 @@ def train(
         say(f"{folder}: an unfinished run is started again from its first step (--resume goes on)")
     began = time.monotonic()
     loop.run()
-    return Trained(curve.curve, time.monotonic() - began)
+    return Trained(curve.curve, time.monotonic() - began, tracker)
 
 
 def clear(setup: Setup, run: str) -> None:
