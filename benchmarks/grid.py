@@ -2,6 +2,7 @@
 
 python benchmarks/grid.py
 python benchmarks/grid.py --methods scratch tespec --tasks ddd17 dsec --seeds 0 1 2 --processes 2
+python benchmarks/grid.py --cluster slurm --slurm partition=gpu --slurm gpus_per_node=1 --processes 20
 python benchmarks/grid.py --status
 """
 
@@ -20,10 +21,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from benchmarks.cli import Parser, run
+from benchmarks.cluster import CLUSTERS, ClusterProcess, executor_of, parameters, require_submitit
 from tespec.errors import UserError
 from tespec.paths import RESULTS, RUNS
 
 if TYPE_CHECKING:
+    from submitit import AutoExecutor
+
     from tespec.comparison.cells import GridCell
     from tespec.comparison.records import Record
     from tespec.training.data import Data
@@ -38,7 +42,7 @@ class Job(NamedTuple):
     """A cell that runs: its process, its log, the device it was given, and when it began."""
 
     cell: GridCell
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ClusterProcess
     log: Path
     file: IO[bytes]
     device: str | None
@@ -63,12 +67,20 @@ def parse() -> argparse.Namespace:
     how = parser.add_argument_group("how and where")
     how.add_argument("--processes", type=whole_number, default=1, help="cells at once on a CPU (default 1)")
     how.add_argument("--gpus", nargs="+", metavar="N", help="GPUs of this machine, one cell on each at a time")
+    how.add_argument("--cluster", choices=CLUSTERS, help="cells as jobs, --processes at once (needs submitit)")
+    how.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="of the jobs; repeatable")
     how.add_argument("--workers", type=whole_number, default=0, help="as of run.py")
     how.add_argument("--results", type=Path, default=RESULTS, help="folder of records")
     how.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints, weights and logs")
     how.add_argument("--status", action="store_true", help="print the states and run nothing")
     how.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     options = parser.parse_args()
+    if options.cluster and options.gpus:
+        parser.error("--gpus are this machine's; say --slurm gpus_per_node=1")
+    if options.slurm and not options.cluster:
+        parser.error("--slurm goes with --cluster slurm")
+    if options.cluster:
+        require_submitit(options.cluster)
     options.processes = len(options.gpus) if options.gpus else max(1, options.processes)
     return options
 
@@ -87,6 +99,9 @@ def main() -> int:
     missing = [cell for cell, state in states.items() if state == MISSING]
     jobs = [*pretrainings(missing, checkpoints), *missing]
     if options.dry_run:
+        if options.cluster:
+            stated = parameters(options.cluster, options.slurm)
+            print(f"jobs of {options.cluster}: " + ", ".join(f"{key}={value}" for key, value in stated.items()))
         for cell in jobs:
             print(shlex.join(["python", *command(cell, options, checkpoints)]))
     if options.dry_run or options.status or not jobs:
@@ -269,13 +284,14 @@ def work(jobs: list[GridCell], options: argparse.Namespace, checkpoints: dict[st
     failed: dict[GridCell, str] = {}
     free: list[str | None] = list(options.gpus or [None] * options.processes)
     unfinished = {(cell.method, cell.seed) for cell in jobs if not cell.task}
+    jobs_of = executor_of(options.cluster, options.slurm, options.runs / "grid" / "jobs") if options.cluster else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while waiting or running:
             for cell in list(waiting):
                 if free and not (cell.task and (cell.method, cell.seed) in unfinished):
                     waiting.remove(cell)
-                    running.append(start(cell, options, checkpoints, free.pop()))
+                    running.append(start(cell, options, checkpoints, free.pop(), jobs_of))
             for job in [job for job in running if job.process.poll() is not None]:
                 running.remove(job)
                 free.append(job.device)
@@ -304,13 +320,23 @@ def starts_from(cell: GridCell, pretraining: GridCell) -> bool:
     return (cell.method, cell.seed) == (pretraining.method, pretraining.seed)
 
 
-def start(cell: GridCell, options: argparse.Namespace, checkpoints: dict[str, Path], device: str | None) -> Job:
-    """Start the process of a cell; what it prints goes to a log."""
+def start(
+    cell: GridCell,
+    options: argparse.Namespace,
+    checkpoints: dict[str, Path],
+    device: str | None,
+    jobs_of: AutoExecutor | None = None,
+) -> Job:
+    """Start the process of a cell, or submit its job; what it prints goes to a log."""
     log = options.runs / "grid" / f"{cell.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ) | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
     file = log.open("wb")
     called = [sys.executable, *command(cell, options, checkpoints)]
+    if jobs_of is not None:
+        submitted = ClusterProcess(jobs_of, called, log, file)
+        say(f"submitted: {cell.name} (log: {log})")
+        return Job(cell, submitted, log, file, device)
     # A group of its own: Ctrl-C in the terminal reaches the grid alone, which then stops its cells one by one.
     process = subprocess.Popen(
         called,

@@ -3,9 +3,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
+
+from benchmarks.cluster import Command, parameters, require_submitit
+from tespec.errors import UserError
 
 REPOSITORY = Path(__file__).parents[2]
 GRID = [sys.executable, str(REPOSITORY / "benchmarks" / "grid.py")]
@@ -51,6 +56,8 @@ MISTAKES = [
     (["--tasks", "kitti"], "--tasks kitti: no such task; choose from 1mpx"),
     (["--methods", "ecddp_resnet"], "--methods ecddp_resnet: has no weights to start from; give --checkpoints"),
     (["--checkpoints", "moby"], "--checkpoints moby: is not METHOD=FILE of a file that exists"),
+    (["--slurm", "partition=gpu"], "--slurm goes with --cluster slurm"),
+    (["--cluster", "slurm", "--gpus", "0"], "--gpus are this machine's; say --slurm gpus_per_node=1"),
     (["--methods", "rvt"], "the grid: is empty: no method has this architecture; ask for others"),
 ]
 
@@ -82,3 +89,64 @@ def test_a_killed_grid_goes_on_to_the_same_records(tiny_world, tmp_path):
     assert stops == 3
     assert grid(tiny_world, killed, *cells).returncode == 0
     assert found(killed) == found(straight)
+
+
+def test_jobs_of_a_cluster_give_the_records_of_processes(tiny_world, tmp_path):
+    pytest.importorskip("submitit")
+    cells = ["--methods", "scratch", "--tasks", "ddd17"]
+    planned = grid(tiny_world, tmp_path, *cells, "--cluster", "local", "--slurm", "cpus_per_task=2", "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert re.search(r"^jobs of local: .*cpus_per_task=2$", planned.stdout, re.MULTILINE)
+    done = grid(tiny_world, tmp_path, *cells, "--cluster", "local", "--slurm", "cpus_per_task=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "submitted: scratch-ddd17-feedforward-s0" in done.stderr
+    failing = grid(tiny_world, tmp_path, *cells, "--cluster", "local", "--set", "head.dropout=7")
+    assert failing.returncode == 2
+    failing = grid(tiny_world, tmp_path, "--methods", "scratch", "--tasks", "mvsec", "--cluster", "local",
+                   "--set", "head.min_depth=90.0")  # fmt: skip
+    assert failing.returncode == 1
+    assert "failed: scratch-mvsec-feedforward-s0: error: head.min_depth: 90 m" in failing.stdout
+    straight = tmp_path / "straight"
+    assert grid(tiny_world, straight, *cells).returncode == 0
+    assert found(tmp_path) == found(straight)
+
+
+def test_a_job_that_is_taken_away_saves_and_is_asked_for_again(tmp_path):
+    pytest.importorskip("submitit")
+    saved, log = tmp_path / "saved", tmp_path / "log"
+    script = (
+        "import signal, sys, time, pathlib\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(saved)!r}).touch(), sys.exit(75)))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)"
+    )
+    command = Command([sys.executable, "-c", script], log)
+    codes = []
+    running = threading.Thread(target=lambda: codes.append(command()))
+    running.start()
+    while not log.exists() or b"ready" not in log.read_bytes():
+        time.sleep(0.02)
+    again = command.checkpoint()
+    running.join(30)
+    assert saved.exists()
+    assert codes == [75]
+    assert again.function.arguments == command.arguments
+
+
+def test_a_cluster_without_submitit_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r"--cluster slurm: the package submitit is not installed; .* -m pip install"):
+        require_submitit("slurm")
+
+
+@pytest.mark.parametrize("given", ["partition", "=gpu"])
+def test_job_parameters_are_pairs(given):
+    pytest.importorskip("submitit")
+    with pytest.raises(UserError, match="is not KEY=VALUE"):
+        parameters("slurm", [given])
+
+
+def test_job_parameters_are_submitits_or_sbatchs():
+    pytest.importorskip("submitit")
+    found_parameters = parameters("slurm", ["partition=gpu", "gpus_per_node=1", "timeout_min=90"])
+    assert found_parameters == {"timeout_min": 90, "slurm_partition": "gpu", "gpus_per_node": 1}
