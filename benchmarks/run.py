@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tespec.comparison.records import Record
     from tespec.settings import Finetuning
     from tespec.training.data import Data
+    from tespec.training.runs import Setup
 
 
 def parse() -> argparse.Namespace:
@@ -98,8 +99,27 @@ def run_cell(options: argparse.Namespace) -> None:
     for seed in options.seeds or [options.seed]:
         record = measure(options.method, method, settings, data, checkpoint, seed, setup, recipe)
         print_result(record)
+        if not options.probe:
+            draw_strip_of(record, setup, data.root)
     if options.predict:
         draw_predictions(options, setup.runs / record["name"] / WEIGHTS, data.root)
+
+
+def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
+    """Draw what the run's network says, where that was not done; a picture is no reason to lose a result."""
+    from tespec.inference.strip import draw_strip
+    from tespec.training.device import choose_device
+    from tespec.training.finetune import WEIGHTS
+    from tespec.training.runs import say
+
+    weights = setup.runs / record["name"] / WEIGHTS
+    picture = setup.results / "pictures" / f"{record['name']}.png"
+    if picture.is_file() or not weights.is_file():
+        return
+    try:
+        draw_strip(weights, root, choose_device(setup.device), picture)
+    except (UserError, OSError) as error:
+        say(f"no picture: {error}")
 
 
 def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | None = None) -> None:

@@ -105,7 +105,7 @@ def _row(row: AblationRow, records: Sequence[Record], compared: bool) -> Row:
         if not values:
             cells += [Cell(), Cell()] if compared else [Cell()]
             continue
-        cells.append(measured_cell(average(values), DECIMALS))
+        cells.append(measured_cell(average(values), records, DECIMALS))
         if compared:
             difference = sum(values) / len(values) - published
             cells.append(Cell(f"{difference:+.{DECIMALS}f}", difference))

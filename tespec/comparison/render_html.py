@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
 from tespec.comparison.table import Row, Table
+
+# From the names of records to a text and to an anchor.
+Tip = Callable[[tuple[str, ...]], tuple[str, str]]
 
 STYLE = """
 body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #1a1a1a; background: #fff; }
@@ -22,51 +26,73 @@ tr.heading td { font-style: italic; text-align: left; }
 
 def render_html(table: Table) -> str:
     """The page: spanning headers, groups of rows, best numbers bold, rows set apart grey, notes below."""
-    notes = [f"{mark} {text}" for mark, text in table.used_marks().items()] + list(table.notes)
     lines = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(table.title)}</title><style>{STYLE}</style></head><body>",
-        f'<h1>{escape(table.title)}</h1><div class="wide"><table><thead>',
-        *_headers(table),
-        "</thead>",
+        f"<h1>{escape(table.title)}</h1>",
+        html_table(table),
     ]
+    return "\n".join([*lines, "</body></html>"]) + "\n"
+
+
+def html_table(table: Table, tip: Tip | None = None) -> str:
+    """The table and its notes as a part of a page.
+
+    Args:
+        table: what is shown.
+        tip: makes it sortable by a script, and gives for the names of a cell's records what is shown over the cell and
+            where it leads to on the page; None for a table that stands still.
+    """
+    kind = ' class="sortable"' if tip else ""
+    lines = [f'<div class="wide"><table{kind}><thead>', *_headers(table, sortable=tip is not None), "</thead>"]
     for group in table.groups:
         lines.append("<tbody>")
         if group.heading:
             lines.append(f'<tr class="heading"><td colspan="{len(table.columns)}">{escape(group.heading)}</td></tr>')
-        lines += [_row(row) for row in group.rows]
+        lines += [_row(row, tip) for row in group.rows]
         lines.append("</tbody>")
     lines.append("</table></div>")
+    notes = [f"{mark} {text}" for mark, text in table.used_marks().items()] + list(table.notes)
     if notes:
         lines.append('<div class="notes">' + "".join(f"<p>{escape(note)}</p>" for note in notes) + "</div>")
-    return "\n".join([*lines, "</body></html>"]) + "\n"
+    return "\n".join(lines)
 
 
-def _headers(table: Table) -> list[str]:
+def _headers(table: Table, *, sortable: bool) -> list[str]:
     """Header lines; a column with a single header spans them all."""
     alone = {index for index, column in enumerate(table.columns) if len(column.headers) == 1}
     lines = []
     for level in range(table.levels):
         cells = []
         for span in table.spans(level):
+            own = level == table.levels - 1 or span.first in alone
+            first = "ascending" if table.columns[span.first].better != "higher" else "descending"
+            order = f' data-column="{span.first}" data-first="{first}" aria-sort="none" tabindex="0"'
+            order = order if sortable and own else ""
             if span.first in alone:
                 if level == 0:
                     title = escape(table.columns[span.first].headers[0])
-                    cells.append(f'<th rowspan="{table.levels}">{title}</th>')
+                    cells.append(f'<th rowspan="{table.levels}"{order}>{title}</th>')
                 continue
             count = span.last - span.first + 1
             rule = ' class="span"' if span.title and level < table.levels - 1 else ""
-            cells.append(f'<th colspan="{count}"{rule}>{escape(span.title)}</th>')
+            cells.append(f'<th colspan="{count}"{rule}{order}>{escape(span.title)}</th>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return lines
 
 
-def _row(row: Row) -> str:
+def _row(row: Row, tip: Tip | None) -> str:
     cells = []
     for index, cell in enumerate(row.cells):
         text = escape(cell.text + (row.mark if index == 0 else ""))
-        cells.append(f"<td>{f'<b>{text}</b>' if cell.bold else text}</td>")
+        text = f"<b>{text}</b>" if cell.bold else text
+        value = f' data-value="{cell.value!r}"' if tip and cell.value is not None else ""
+        if tip and cell.sources:
+            shown, place = tip(cell.sources)
+            value += f' title="{escape(shown)}"'
+            text = f'<a href="#{escape(place)}">{text}</a>'
+        cells.append(f"<td{value}>{text}</td>")
     kind = ' class="grey"' if row.grey else ""
     return f"<tr{kind}>{''.join(cells)}</tr>"

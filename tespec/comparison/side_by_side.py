@@ -140,13 +140,15 @@ def _measured(
     basis, pairs = block.basis, []
     source = {"task": task.name, "data": basis.data, "profile": basis.profile, "basis": block.key}
     for measure in measures:
-        averages = [_average(block.records.get(index, []), measure) for index in range(len(lines))]
+        members = [block.records.get(index, []) for index in range(len(lines))]
+        averages = [_average(records, measure) for records in members]
         if measure.frames and not any(averages):
             continue
         facts = source | {"source": "measured", "metric": measure.metric.name, "frames": measure.frames}
         key = " ".join(filter(None, (task.name, measure.frames, measure.metric.name, block.key)))
         column = Column((task.title, block.heading, measure.title), key, measure.metric.better, facts=facts)
-        pairs.append((column, [measured_cell(each, reference.decimals) for each in averages]))
+        cells = [measured_cell(*both, reference.decimals) for both in zip(averages, members, strict=True)]
+        pairs.append((column, cells))
         # The distance of a synthetic world's number from a real data set's means nothing.
         if differences and not measure.frames and basis.data != "sample":
             facts = facts | {"source": "difference"}
@@ -177,13 +179,15 @@ def _number(value: float | None, decimals: int, *, bold: bool = False) -> Cell:
     return Cell() if value is None else Cell(f"{value:.{decimals}f}", value, bold=bold)
 
 
-def measured_cell(found: Average | None, decimals: int) -> Cell:
-    """A mean with its deviation, "-" where there is none."""
+def measured_cell(found: Average | None, records: Sequence[Record], decimals: int) -> Cell:
+    """A mean over records with its deviation, "-" where there is none."""
     if found is None:
         return Cell()
     spread = "" if found.deviation is None else f" ± {found.deviation:.{decimals}f}"
     interval = None if found.interval is None else (found.interval.low, found.interval.high)
-    return Cell(f"{found.value:.{decimals}f}{spread}", found.value, found.deviation, found.runs, interval=interval)
+    sources = tuple(record["name"] for record in records)
+    text = f"{found.value:.{decimals}f}{spread}"
+    return Cell(text, found.value, found.deviation, found.runs, interval=interval, sources=sources)
 
 
 def _difference(found: Average | None, paper: float | None, decimals: int) -> Cell:

@@ -39,6 +39,7 @@ class Cell:
         runs: how many runs it averages.
         bold: whether it is the best of its column.
         interval: where the mean lies with a probability of 95 %, by Student's t.
+        sources: names of the records it was made from.
     """
 
     text: str = MISSING
@@ -47,6 +48,7 @@ class Cell:
     runs: int | None = None
     bold: bool = False
     interval: tuple[float, float] | None = None
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

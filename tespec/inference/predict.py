@@ -112,10 +112,10 @@ def _is_wanted(files: RecordingFiles, wanted: str) -> bool:
     return files.name == wanted or (path.exists() and files.source.path.resolve() == path.resolve())
 
 
-def chosen(moments: Sequence[Moment]) -> list[Moment]:
+def chosen(moments: Sequence[Moment], rows: int = ROWS) -> list[Moment]:
     """A few moments spread over all, those with a label if there are any."""
     labelled = [moment for moment in moments if moment.truth is not None] or list(moments)
-    places = np.unique(np.linspace(0, len(labelled) - 1, ROWS).round().astype(int))
+    places = np.unique(np.linspace(0, len(labelled) - 1, rows).round().astype(int))
     return [labelled[place] for place in places.tolist()]
 
 

@@ -1,0 +1,90 @@
+"""What is known of each run, and what the runs took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from statistics import median
+
+from tespec.comparison.records import Record
+from tespec.comparison.table import Cell, Column, Group, Row, Table
+
+GIB = 1024.0**3
+
+
+def anchor(name: str) -> str:
+    """Where a run's entry stands on the page."""
+    return f"run-{name}"
+
+
+def runs_list(records: Sequence[Record]) -> str:
+    """An entry for each record that opens to all that its numbers stand on."""
+    return "".join(_entry(record) for record in sorted(records, key=lambda record: record["name"]))
+
+
+def hover(records: Sequence[Record]) -> str:
+    """What a number's tip says of its runs."""
+    lines = [f"{record['command'] or record['name']}\n{record['id']}, {record['written']}" for record in records]
+    return "\n".join(lines)
+
+
+def _entry(record: Record) -> str:
+    environment = record["environment"]
+    modified = " with uncommitted changes" if environment.get("modified") else ""
+    facts = {
+        "command": record["command"],
+        "written": record["written"],
+        "hash": record["id"],
+        "profile, seed": f"{record['profile']}, {record['seed']}",
+        "data": f"{record['data']}, fingerprint {record['data_fingerprint']}",
+        "weights": f"{record['weights'].get('source', '')} {record['weights'].get('sha256', '')}",
+        "code": f"{record['code']}, revision {environment.get('revision', '')}{modified}",
+        "machine": f"{environment.get('device') or ''} {environment.get('cpu', '')}",
+        "metrics": ", ".join(f"{name} {value:.4g}" for name, value in record["metrics"].items()),
+        "protocol": "; ".join(f"{name}: {text}" for name, text in record["protocol"].items()),
+    }
+    listed = "".join(
+        f"<dt>{escape(name)}</dt><dd>{_code(text) if name in ('command', 'hash') else escape(str(text))}</dd>"
+        for name, text in facts.items()
+        if str(text).strip(" ,")
+    )
+    place = escape(anchor(record["name"]), quote=True)
+    return f'<details id="{place}"><summary>{escape(record["name"])}</summary><dl>{listed}</dl></details>'
+
+
+def _code(text: object) -> str:
+    return f"<code>{escape(str(text))}</code>"
+
+
+def run_times(records: Sequence[Record]) -> Table | None:
+    """What runs took: the median over those of one method, task, architecture, profile and machine."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        machine = record["environment"].get("device") or "cpu"
+        key: tuple[str, ...] = (
+            record["kind"],
+            record["task"],
+            record["method_name"],
+            record["arch"],
+            record["profile"],
+            str(machine),
+        )
+        groups.setdefault(key, []).append(record)
+    if not groups:
+        return None
+    columns = [
+        Column((title,), title, number=False) for title in ("Run", "Task", "Method", "Arch.", "Profile", "Device")
+    ]
+    columns += [Column((title,), title) for title in ("train (s)", "evaluate (s)", "peak memory (GiB)", "runs")]
+    rows = []
+    for labels, members in sorted(groups.items()):
+        phases = [_seconds(members, "train"), _seconds(members, "evaluate")]
+        peaks = [each["resources"]["peak_memory_bytes"] for each in members if "peak_memory_bytes" in each["resources"]]
+        peak = Cell(f"{median(peaks) / GIB:.2f}", median(peaks) / GIB) if peaks else Cell()
+        rows.append(Row((*map(Cell, labels), *phases, peak, Cell(str(len(members)), len(members)))))
+    return Table("What the runs took", tuple(columns), (Group("", tuple(rows)),), notes=("Medians over runs.",))
+
+
+def _seconds(records: Sequence[Record], phase: str) -> Cell:
+    found = [record["time"][phase] for record in records if phase in record["time"]]
+    return Cell(f"{median(found):.1f}", median(found)) if found else Cell()
