@@ -21,7 +21,7 @@ from tespec.comparison.ablation_runs import Measured, measured_rows, measured_ta
 from tespec.comparison.ablations import Ablation, ablations
 from tespec.comparison.audit import render_audit
 from tespec.comparison.deviations import deviations
-from tespec.comparison.effects import effects_table
+from tespec.comparison.effects import effects_table, require_baseline
 from tespec.comparison.plain import plain_tables
 from tespec.comparison.published import TABLES, published_table
 from tespec.comparison.records import Record, read_records
@@ -113,6 +113,7 @@ def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple
             found += ablation_files(ablation, measured)
     found += [(name, table) for name, table in PLAIN.items() if name in wanted and options.columns != "measured"]
     if options.baseline:
+        require_baseline(records, options.baseline)
         tasks = {record["task"] for record in records}
         compared = [
             name for name in TABLES if name in wanted and tasks & {task.name for task in read_reference(name).tasks}

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from tespec.comparison.ablations import Ablation, AblationRow, ablation_table
 from tespec.comparison.basis import Basis, bases
 from tespec.comparison.identity import canonical
+from tespec.comparison.recipes import recipe_key, recipe_of
 from tespec.comparison.records import Record
 from tespec.comparison.table import Table, without_empty
 from tespec.config import objective_facts
-from tespec.settings import Pretraining
 
 METHOD = "tespec"
-SETTINGS = tuple(field.name for field in fields(Pretraining))
 
 
 @dataclass(frozen=True)
@@ -38,17 +37,17 @@ def measured_rows(ablation: Ablation, records: Sequence[Record]) -> list[Measure
         record
         for record in records
         if (record["kind"], record["method_name"], record["task"]) == ("evaluation", METHOD, ablation.task)
-        and set(SETTINGS) <= set(record["weights"].get("recipe") or {})
+        and recipe_of(record) is not None
     ]
     found = []
-    by_recipe = {record["name"]: canonical(_recipe(record)) for record in candidates}
+    by_recipe = {record["name"]: recipe_key(record) for record in candidates}
     for arch in ("recurrent", "feedforward"):
         # Records of one seed and basis differ in what their weights were made by: a basis for each of them.
         of_arch = [record for record in candidates if record["arch"] == arch]
         for members in _alike(of_arch):
             best: dict[str, list[Record]] = {}
             for record in sorted(members, key=lambda record: record["written"]):
-                rows = _rows_from(ablation, _recipe(record), members, by_recipe)
+                rows = _rows_from(ablation, recipe_of(record) or {}, members, by_recipe)
                 if rows is not None and len(rows) >= max(2, len(best)):
                     best = rows
             if best:
@@ -84,12 +83,6 @@ def _rows_from(
         if newest:
             rows[row.name] = [newest[seed] for seed in sorted(newest)]
     return rows
-
-
-def _recipe(record: Record) -> dict[str, Any]:
-    """Settings of the pre-training of a record's weights."""
-    recipe = record["weights"]["recipe"]
-    return {name: recipe[name] for name in SETTINGS}
 
 
 def changed(row: AblationRow, default: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from tespec.comparison.identity import canonical
+from tespec.comparison.recipes import is_default, recipe_key
 from tespec.comparison.records import Record
 from tespec.comparison.statistics import Interval, student_interval
 
@@ -31,6 +32,7 @@ class Basis:
         profile: name of the profile.
         records: at most one for each row and seed.
         superseded: older records of the same row and seed.
+        variants: records of a row whose weights come from a pre-training with other settings, as in an ablation.
         differs: settings in which it differs from other bases of the same task, data and profile, in words.
     """
 
@@ -39,6 +41,7 @@ class Basis:
     profile: str
     records: tuple[Record, ...]
     superseded: tuple[Record, ...] = ()
+    variants: tuple[Record, ...] = ()
     differs: str = ""
 
     @property
@@ -131,17 +134,42 @@ def _parts(record: Record, *, whole: bool) -> dict[str, Any]:
 def _basis(members: Sequence[Record], divided: Sequence[Sequence[Record]]) -> Basis:
     newest: dict[tuple[RowKey, int], Record] = {}
     superseded = []
-    for record in sorted(members, key=lambda record: (record["written"], record["name"])):
+    variants = _variants(members)
+    others = {record["name"] for record in variants}
+    plain = [record for record in members if record["name"] not in others]
+    for record in sorted(plain, key=lambda record: (record["written"], record["name"])):
         key = row_key(record), record["seed"]
         if key in newest:
             superseded.append(newest[key])
         newest[key] = record
-    first = members[0]
+    first = plain[0]
     alike = [others[0] for others in divided if _named(others[0]) == _named(first)]
     kept = sorted(newest.values(), key=lambda record: record["name"])
     return Basis(
-        first["task"], first["data"], first["profile"], tuple(kept), tuple(superseded), _differences(first, alike)
+        first["task"],
+        first["data"],
+        first["profile"],
+        tuple(kept),
+        tuple(superseded),
+        tuple(variants),
+        _differences(first, alike),
     )
+
+
+def _variants(members: Sequence[Record]) -> list[Record]:
+    """Records of a row that are not of its pre-training: the unchanged recipe's, or the newest where there is none."""
+    rows: dict[RowKey, list[Record]] = defaultdict(list)
+    for record in members:
+        rows[row_key(record)].append(record)
+    found = []
+    for records in rows.values():
+        recipes = {recipe_key(record) for record in records}
+        if len(recipes) < 2:
+            continue
+        default = [record for record in records if is_default(record)] or records
+        kept = recipe_key(max(default, key=lambda record: (record["written"], record["name"])))
+        found += [record for record in records if recipe_key(record) != kept]
+    return sorted(found, key=lambda record: record["name"])
 
 
 def _differences(record: Record, alike: Sequence[Record]) -> str:

@@ -30,15 +30,10 @@ def effects_table(name: str, records: Sequence[Record], baseline: str) -> Table:
         records: any records.
         baseline: registered name of the method that the others are compared with.
 
-    Raises:
-        UserError: no record of the baseline is among them.
     """
     reference = read_reference(name)
     tasks = [task.name for task in reference.tasks]
     fitting = [record for record in records if record["kind"] == "evaluation" and record["task"] in tasks]
-    if fitting and not any(record["method_name"] == baseline for record in fitting):
-        there = ", ".join(sorted({record["method_name"] for record in fitting}))
-        raise UserError(f"--baseline {baseline}", f"has no record in the table {name}", f"choose from {there}")
     measure = next(each for each in reference.metrics if each.name == PRIMARY[name])
     groups = tuple(
         Group(_heading(reference, basis), tuple(_rows(basis, baseline, measure.name, measure.better, reference)))
@@ -62,6 +57,17 @@ def effects_table(name: str, records: Sequence[Record], baseline: str) -> Table:
     return Table(f"{reference.title}: against {baseline}", tuple(columns), kept, notes=(NOTE,))
 
 
+def require_baseline(records: Sequence[Record], baseline: str) -> None:
+    """Refuse a baseline that nothing could be compared with.
+
+    Raises:
+        UserError: no evaluation of it is among the records.
+    """
+    there = sorted({record["method_name"] for record in records if record["kind"] == "evaluation"})
+    if baseline not in there:
+        raise UserError(f"--baseline {baseline}", "has no record", f"choose from {', '.join(there) or 'none yet'}")
+
+
 def _heading(reference: Reference, basis: Basis) -> str:
     title = next(task.title for task in reference.tasks if task.name == basis.task)
     data = "the sample world" if basis.data == "sample" else basis.data
@@ -71,6 +77,8 @@ def _heading(reference: Reference, basis: Basis) -> str:
 def _rows(basis: Basis, baseline: str, name: str, better: str, reference: Reference) -> list[Row]:
     rows = []
     cells = basis.cells()
+    if not any(key[0] == baseline for key in cells):
+        return []
     for (method, arch, backbone), ours in sorted(cells.items()):
         theirs = [record for key, each in cells.items() if key[:2] == (baseline, arch) for record in each]
         if method == baseline:

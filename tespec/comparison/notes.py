@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tespec.comparison.basis import Basis
+from tespec.comparison.recipes import is_default
 
 SAMPLE = (
     "The sample world is a small synthetic driving world. Its numbers compare methods at small scale; they are no "
@@ -36,6 +37,12 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
         if len({record["weights"].get("sha256") or "" for record in records}) > 1:
             name = f"{records[0]['method']['title']}, {records[0]['arch']}"
             notes.append(f"{title}, {heading}: the seeds of {name} start from different weights.")
+        if not is_default(records[0]):
+            name = f"{records[0]['method']['title']}, {records[0]['arch']}"
+            notes.append(f"{title}, {heading}: the weights of {name} come from a pre-training with changed settings.")
+    if basis.variants:
+        count = len(basis.variants)
+        notes.append(f"{title}, {heading}: {count} run{'s' if count > 1 else ''} after other pre-trainings left out.")
     if basis.superseded:
         names = ", ".join(record["name"] for record in basis.superseded)
         notes.append(

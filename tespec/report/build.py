@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tespec.comparison.ablation_runs import measured_rows, measured_table
 from tespec.comparison.ablations import ablations
-from tespec.comparison.effects import effects_table
+from tespec.comparison.effects import effects_table, require_baseline
 from tespec.comparison.plain import plain_tables
 from tespec.comparison.published import TABLES, published_table
 from tespec.comparison.records import Record
@@ -93,6 +93,7 @@ def _titled(table: Table, tip: Tip) -> str:
 def _gains(records: Sequence[Record], baseline: str | None, tip: Tip) -> list[Section]:
     if baseline is None:
         return []
+    require_baseline(records, baseline)
     tasks = {record["task"] for record in records}
     there = [name for name in TABLES if tasks & {task.name for task in read_reference(name).tasks}]
     tables = [effects_table(name, records, baseline) for name in there]

@@ -11,6 +11,7 @@ from html import escape
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b", "#17becf", "#bcbd22")
 WIDTH, HEIGHT = 360, 220  # px
 LEFT, RIGHT, TOP, BOTTOM = 46, 8, 24, 30
+TINY = 1e-12  # below it a range is no range
 DASHED = ' stroke-dasharray="4 3"'
 BAR, GAP, LABEL = 11, 8, 132  # px
 
@@ -98,8 +99,9 @@ def legend(entries: Sequence[tuple[str, str, bool]]) -> str:
 
 def ticks(low: float, high: float) -> list[float]:
     """Two to six round numbers, the first not above `low` and the last not below `high`."""
-    if not high > low:
-        low, high = low - (abs(low) or 1.0) * 0.5, low + (abs(low) or 1.0) * 0.5
+    if high - low <= max(TINY, 1e-9 * abs(low)):
+        half = abs(low) / 2 if abs(low) > TINY else 0.5
+        low, high = low - half, high + half
     step = 10.0 ** math.floor(math.log10(high - low))
     for factor in (0.2, 0.5, 1.0, 2.0, 5.0):
         first, last = math.floor(low / (step * factor)), math.ceil(high / (step * factor))

@@ -112,7 +112,7 @@ def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.Cap
         (["--profile", "paper"], "choose from sample"),
         (["--columns", "measured", "--results", "elsewhere"], "holds no record of an evaluation"),
         (["--check"], "holds nothing to check: no evaluation on real data"),
-        (["--baseline", "moby"], "has no record in the table segmentation; choose from scratch"),
+        (["--baseline", "moby"], "--baseline moby: has no record; choose from scratch"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(results: Path, arguments: list[str], message: str) -> None:

@@ -77,7 +77,7 @@ def test_numbers_that_are_scaled_are_the_papers():
 
 def test_measured_numbers_stand_beside_the_papers():
     ablation = read_ablation("patch_norm")
-    records = [{"metrics": {"miou": miou, "mean_class_acc": 50.0}} for miou in (60.0, 62.0)]
+    records = [{"name": f"a{miou}", "metrics": {"miou": miou, "mean_class_acc": 50.0}} for miou in (60.0, 62.0)]
     table = ablation_table(ablation, {"w/ norm": records}, ["A note."])
     without, default = table.rows
     assert [cell.text for cell in default.cells[:4]] == ["w/ norm (default)", "62.774", "61.000 ± 1.414", "-1.774"]

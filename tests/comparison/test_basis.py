@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from tespec.comparison.basis import OF_THE_ARCHITECTURE, average, bases
+from tespec.comparison.notes import basis_notes
 from tespec.comparison.records import Record
-from tespec.config import as_facts, finetuning_settings, names
+from tespec.config import as_facts, finetuning_settings, names, pretraining_settings
 
 Make = Callable[..., Record]
 
@@ -91,3 +92,32 @@ def test_what_architectures_may_differ_in_is_what_the_configs_set_apart(task: st
     )
     differing = {key for key in recurrent if recurrent[key] != feedforward[key]}
     assert differing <= set(OF_THE_ARCHITECTURE["config"])
+
+
+def pretrained(make, miou, changes=(), **fields):
+    """A record whose weights come from TESPEC's recipe with changes."""
+    recipe = as_facts(pretraining_settings("tespec", "sample", changes))
+    weights = {"source": "backbone.safetensors", "sha256": str(miou), "start_sha256": str(miou), "recipe": recipe}
+    return make("tespec", miou=miou, weights=weights, **fields)
+
+
+def test_an_ablations_runs_do_not_stand_for_the_method(record):
+    plain = [pretrained(record, 41.0, seed=0), pretrained(record, 42.0, seed=1)]
+    cpc = pretrained(record, 99.0, ["objective=cpc"], seed=0) | {"written": "2099-01-01"}
+    (basis,) = bases([*plain, cpc])
+    assert sorted(each["metrics"]["miou"] for each in basis.records) == [41.0, 42.0]
+    assert [each["metrics"]["miou"] for each in basis.variants] == [99.0]
+    assert any("1 run after other pre-trainings left out" in note for note in basis_notes(basis, "measured", "DDD17"))
+
+
+def test_changed_settings_alone_are_shown_and_said(record):
+    (basis,) = bases([pretrained(record, 41.0, ["optimisation.steps=5"])])
+    assert [each["metrics"]["miou"] for each in basis.records] == [41.0]
+    assert any("a pre-training with changed settings" in note for note in basis_notes(basis, "measured", "DDD17"))
+
+
+def test_seeds_of_different_pretrainings_are_never_averaged(record):
+    short = pretrained(record, 41.0, ["optimisation.steps=5"], seed=0) | {"written": "2001-01-01"}
+    long = pretrained(record, 45.0, ["optimisation.steps=9"], seed=1)
+    (basis,) = bases([short, long])
+    assert [each["metrics"]["miou"] for each in basis.records] == [45.0]

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from benchmarks.report import main
+from tespec.comparison.records import Record, write_record
+
+webdriver = pytest.importorskip("selenium.webdriver")
+from selenium.webdriver.common.by import By  # noqa: E402
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage"
+)
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    started.set_window_size(1280, 1000)
+    yield started
+    started.quit()
+
+
+def opened(browser: Any, results: Path) -> Any:
+    main(["--results", str(results), "--baseline", "scratch"])
+    browser.get(f"file://{results / 'report.html'}")
+    return browser
+
+
+def column(browser: Any, key: str) -> tuple[Any, list[float | None]]:
+    """A header of the segmentation table that has this text, and the numbers below it as they stand."""
+    table = browser.find_element(By.CSS_SELECTOR, "#segmentation table")
+    heads = table.find_elements(By.CSS_SELECTOR, "th[data-column]")
+    (head, *_) = [each for each in heads if each.text.startswith(key)]
+    index = int(head.get_attribute("data-column"))
+    rows = table.find_elements(By.CSS_SELECTOR, "tbody tr:not(.heading)")
+    values = [row.find_elements(By.TAG_NAME, "td")[index].get_attribute("data-value") for row in rows]
+    return head, [None if value is None else float(value) for value in values]
+
+
+def test_a_click_sorts_and_a_third_one_puts_back(browser: Any, results: Path) -> None:
+    opened(browser, results)
+    head, before = column(browser, "mIoU")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", head)
+    assert before != sorted(before, key=lambda value: -(value or 0))
+    head.click()
+    _, once = column(browser, "mIoU")
+    numbers = [value for value in once if value is not None]
+    assert numbers == sorted(numbers, reverse=True)
+    assert once == [*numbers, *[None] * (len(once) - len(numbers))]
+    assert head.get_attribute("aria-sort") == "descending"
+    head.click()
+    _, twice = column(browser, "mIoU")
+    rising = [value for value in twice if value is not None]
+    assert rising == sorted(rising)
+    head.click()
+    assert column(browser, "mIoU")[1] == before
+    headings = browser.find_elements(By.CSS_SELECTOR, "#segmentation tr.heading")
+    assert next(each.text for each in headings) == "The best performance in the literature"
+
+
+def test_a_number_leads_to_its_run(browser: Any, results: Path) -> None:
+    opened(browser, results)
+    link = browser.find_element(By.CSS_SELECTOR, "#segmentation td a")
+    browser.execute_script("arguments[0].click()", link)
+    entry = browser.find_element(By.CSS_SELECTOR, "details:target")
+    assert entry.get_attribute("open") is not None
+    assert "python benchmarks/run.py --method" in entry.text
+
+
+def test_the_page_shows_something_and_fits_a_phone(browser: Any, results: Path) -> None:
+    opened(browser, results)
+    for width in (1280, 390):
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+        picture = np.asarray(Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("L"))
+        assert 10 < picture.std() < 120
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+def test_a_strangers_record_runs_nothing(browser: Any, results: Path, hostile: Record) -> None:
+    write_record(hostile, results / "runs")
+    opened(browser, results)
+    assert browser.title == "Pre-training for event cameras, compared"
+    assert [entry["message"] for entry in browser.get_log("browser")] == []

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from benchmarks.report import main
+from tespec.comparison.records import Record, write_record
+from tespec.errors import UserError
+from tespec.paths import REPOSITORY
+from tespec.report.build import report
+
+VOID = {"meta", "img", "line", "rect", "br"}
+
+
+class Page(HTMLParser):
+    """What a page holds: balanced elements, their attributes, anchors and links."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def test_a_page_has_every_section_and_leads_to_every_run(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--results", str(results), "--baseline", "scratch"]) == 0
+    text = (results / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    anchors = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    links = {str(attributes["href"])[1:] for attributes in page.all("a")}
+    assert links <= anchors
+    assert {"segmentation", "gains", "ablations", "curves", "bars", "predictions", "times", "facts", "runs"} <= links
+    assert {f"run-{path.stem}" for path in (results / "runs").glob("*.json")} <= anchors
+    assert "+4.000" in text
+    assert "40.500 ± 0.707" in text
+    assert "4 runs" in capsys.readouterr().out
+
+
+def test_a_measured_number_shows_commands_and_hashes(results: Path) -> None:
+    main(["--results", str(results)])
+    page = Page((results / "report.html").read_text(encoding="utf-8"))
+    (tip,) = {str(each["title"]) for each in page.all("td") if "--method tespec" in (each.get("title") or "")}
+    assert tip.count("python benchmarks/run.py --method tespec --task ddd17") == 2
+    hashes = [path.stem.rpartition("-")[2] for path in (results / "runs").glob("*-tespec-*.json")]
+    assert all(each in tip for each in hashes)
+
+
+def test_nothing_is_loaded_from_elsewhere(results: Path) -> None:
+    main(["--results", str(results)])
+    text = (results / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert all(str(each["src"]).startswith("data:image/webp;base64,") for each in page.all("img"))
+    assert len(page.all("img")) == 2
+    assert page.all("link") == []
+    assert not re.search(r"(src|href)=\"(https?:)?//|@import|url\(", text)
+    (policy,) = (each["content"] for each in page.all("meta") if "http-equiv" in each)
+    script = re.search(r"<script>(.*)</script>", text, re.DOTALL)
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" == policy
+
+
+def test_a_strangers_record_is_text_and_nothing_else(hostile: Record, tmp_path: Path) -> None:
+    page = Page(report([hostile], tmp_path))
+    assert len(page.all("script")) == 1
+    assert page.all("img") == []
+    assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
+    assert any("document.title='taken'" in text for text in page.text)
+
+
+def test_pictures_are_scaled_down_and_broken_ones_named(results: Path) -> None:
+    broken, *_ = sorted((results / "pictures").iterdir())
+    broken.write_bytes(b"no picture")
+    main(["--results", str(results)])
+    text = (results / "report.html").read_text(encoding="utf-8")
+    assert 'width="1200" height="240"' in text
+    assert f"{broken.name} cannot be shown" in text
+
+
+def test_without_runs_the_published_numbers_stand_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--results", str(tmp_path), "--out", str(tmp_path / "a" / "b.html")]) == 0
+    text = (tmp_path / "a" / "b.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert "62.774" in text
+    assert "nothing was measured yet" in text
+    assert "no run in" in capsys.readouterr().err
+    assert not any(each.get("id") in ("curves", "bars", "runs") for each in page.all("section"))
+
+
+def test_what_was_left_out_is_said(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (results / "runs" / "torn.json").write_text('{"schema": 1, "metr')
+    assert main(["--results", str(results)]) == 1
+    assert "1 file left out" in (results / "report.html").read_text(encoding="utf-8")
+    assert "torn.json" in capsys.readouterr().err
+
+
+def test_a_choice_keeps_others_out(results: Path, make) -> None:
+    write_record(make("moby", data="ddd17", profile="paper"), results / "runs")
+    main(["--results", str(results), "--data", "ddd17"])
+    text = (results / "report.html").read_text(encoding="utf-8")
+    assert "--method moby" in text
+    assert "--method scratch" not in text
+    with pytest.raises(UserError, match="no such evaluation"):
+        main(["--results", str(results), "--data", "dsec"])
+
+
+def test_never_imports_torch(results: Path) -> None:
+    code = (
+        "import sys; from benchmarks.report import main; "
+        f"main(['--results', {str(results)!r}]); "
+        "assert not {'torch', 'mmengine', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
