@@ -12,15 +12,18 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from tespec.errors import UserError
+from tespec.errors import Preempted, UserError
 
 MISTAKE = 2
 INTERRUPTED = 130
+PREEMPTED = 75  # EX_TEMPFAIL: try again
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
 
 def run(main: Callable[[], int | None]) -> int:
-    """Run a command line and return its exit code: that of `main`, 2 after a mistake, 130 after an interruption.
+    """Run a command line and return its exit code.
+
+    That of `main`, 2 after a mistake, 130 after Ctrl-C, 75 where a scheduler took the machine away.
 
     A `UserError`, or an `OSError` that is no defect of the harness, becomes one line `error: ...` on stderr. Other
     exceptions pass through. Signs that the terminal cannot show are replaced. A reader that has seen enough (`| head`)
@@ -48,7 +51,7 @@ def run(main: Callable[[], int | None]) -> int:
     except KeyboardInterrupt as interruption:
         if message := one_line(str(interruption)):
             _say(message)
-        return INTERRUPTED
+        return PREEMPTED if isinstance(interruption, Preempted) else INTERRUPTED
     return code or 0
 
 

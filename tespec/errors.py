@@ -1,4 +1,4 @@
-"""The one exception that stands for a mistake a user can mend."""
+"""Exceptions that are no defects: a mistake that a user can mend, and a run that was asked to make room."""
 
 from __future__ import annotations
 
@@ -14,3 +14,12 @@ class UserError(Exception):
 
     def __init__(self, where: object, what: str, remedy: str) -> None:
         super().__init__(f"{where}: {what}; {remedy}")
+        self._parts = (str(where), what, remedy)
+
+    def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
+        """Worker processes send them."""
+        return UserError, self._parts
+
+
+class Preempted(KeyboardInterrupt):
+    """A run stopped because a scheduler asked for it, after saving; command lines exit with code 75."""

@@ -54,6 +54,7 @@ RANGES = {
 }
 CHOICES = {
     "downsample.keep": ("nearest", "all"),
+    "optimisation.non_finite": ("stop", "skip"),
     "optimisation.optimizer": ("Adam", "AdamW"),
     "optimisation.precision": ("auto", "fp32", "bf16", "fp16"),
     "optimisation.schedule": ("linear", "cosine"),

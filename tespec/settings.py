@@ -10,7 +10,10 @@ ARCHITECTURES = ("recurrent", "feedforward")
 
 @dataclass(frozen=True)
 class Optimisation:
-    """How weights are updated; learning rates start at peak/start_divisor and end at peak/end_divisor."""
+    """How weights are updated; learning rates start at peak/start_divisor and end at peak/end_divisor.
+
+    `non_finite` says what is done about a step whose loss or gradients are not finite: "stop" or "skip".
+    """
 
     optimizer: str
     peak_lr: float
@@ -22,6 +25,7 @@ class Optimisation:
     clip_value: float
     weight_decay: float
     precision: str
+    non_finite: str
 
 
 @dataclass(frozen=True)

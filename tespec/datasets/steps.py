@@ -50,6 +50,10 @@ class Steps(Dataset[dict[str, Tensor]]):
         self._recordings, self._lanes, self._bins, self._rule = recordings, lanes, bins, rule
         self._augmentation = augmentation
 
+    def names(self, step: int) -> list[str]:
+        """Names of the recordings that are played at a step."""
+        return sorted({self._recordings[slot.recording].name for slot in self._slots(step)})
+
     def _slots(self, step: int) -> list[Slot]:
         return [self._lanes.slot(lane, step) for lane in self._share]
 

@@ -10,7 +10,7 @@ from html import escape
 # Distinct for colour-blind readers as well (Wong, Nature Methods 2011), then lighter ones.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b", "#17becf", "#bcbd22")
 WIDTH, HEIGHT = 360, 220  # px
-LEFT, RIGHT, TOP, BOTTOM = 46, 8, 24, 30
+LEFT, RIGHT, TOP, BOTTOM = 46, 16, 24, 30
 TINY = 1e-12  # below it a range is no range
 DASHED = ' stroke-dasharray="4 3"'
 BAR, GAP, LABEL = 11, 8, 132  # px

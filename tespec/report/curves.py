@@ -46,6 +46,8 @@ def _pretraining(records: Sequence[Record]) -> str:
     for number, record in enumerate(sorted(chosen, key=lambda record: record["name"])):
         objective = record["config"].get("objective", {})
         kind = objective.get("type", "") if isinstance(objective, dict) else str(objective)
+        target = objective.get("target") if isinstance(objective, dict) else None
+        kind += f" ({target['kind']})" if isinstance(target, dict) and "kind" in target else ""
         title = f"{record['method_name']}: {kind}, {record['arch']}, seed {record['seed']}"
         charts.append(line_chart(title, [Line(record["name"], points(record), colour(number))], "step"))
     return f'<h3>Pre-training</h3><div class="charts">{"".join(charts)}</div>' if charts else ""

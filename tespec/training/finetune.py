@@ -22,7 +22,7 @@ from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.pretrain import pretrain
 from tespec.training.resources import Meter, start
-from tespec.training.runs import Setup, check_places, clear, say, train
+from tespec.training.runs import Setup, check_places, finish, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.tasks import build_task
 from tespec.weights.files import state_sha256, write_weights
@@ -182,7 +182,7 @@ def _computed(cell: Cell, steps: Steps, seed: int, setup: Setup, began: float) -
     record = cell.record(
         setup,
         protocol=task.protocol() | {"scores": evaluation.definition},
-        metrics=evaluation.metrics,
+        metrics=evaluation.metrics | trained.counts(),
         groups=evaluation.groups,
         recordings=evaluation.recordings,
         classes=evaluation.classes,
@@ -196,7 +196,7 @@ def _computed(cell: Cell, steps: Steps, seed: int, setup: Setup, began: float) -
     )
     write_record(record, setup.results / "runs")
     trained.track(record["metrics"])
-    clear(setup, cell.run)
+    finish(setup, cell.run, cell.settings.optimisation.steps)
     return record
 
 

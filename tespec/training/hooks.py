@@ -15,10 +15,13 @@ import torch
 from mmengine.hooks import Hook
 from torch import Tensor
 
+from tespec.errors import Preempted
 from tespec.registry import HOOKS
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.loop import Loop
 from tespec.training.progress import Advance, progress
+
+PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @HOOKS.register_module()
@@ -75,34 +78,43 @@ class CurveHook(Hook):
 
 @HOOKS.register_module()
 class CheckpointHook(Hook):
-    """Saves a checkpoint every `seconds`, and when Ctrl-C is pressed, after the step that is under way."""
+    """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for, after the step under way.
+
+    A stop is asked for by Ctrl-C, by SIGTERM, or by SIGUSR1, which SLURM sends before it takes a job away.
+    """
 
     def __init__(self, folder: Path, run: str, curve: CurveHook, seconds: float) -> None:
         self._folder, self._run, self._curve, self._seconds = folder, run, curve, seconds
         self._last = time.monotonic()
         self._stack = ExitStack()
-        self._stop = False
+        self._stop: int | None = None
 
     def before_run(self, loop: Loop) -> None:
-        """Take over Ctrl-C until the training ends."""
-        previous = signal.signal(signal.SIGINT, self._request_stop)
-        self._stack.callback(signal.signal, signal.SIGINT, previous)
+        """Take over the signals until the training ends."""
+        for number in (signal.SIGINT, *PREEMPTIONS):
+            previous = signal.signal(number, self._request_stop)
+            self._stack.callback(signal.signal, number, previous)
 
     def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
         last = loop.step == loop.settings.steps
-        if self._stop or last or time.monotonic() - self._last >= self._seconds:
-            self._last = time.monotonic()
-            content = {"run": self._run, "loop": loop.state_dict(), "curve": self._curve.state_dict()}
-            path = save_checkpoint(self._folder, loop.step, content)
-        if self._stop:
-            raise KeyboardInterrupt(f"stopped after step {loop.step}, saved as {path}; --resume goes on")
+        if self._stop is None and not last and time.monotonic() - self._last < self._seconds:
+            return
+        loop.require_finite()
+        self._last = time.monotonic()
+        state = loop.state_dict()
+        weights = state.pop("model")
+        rest = {"run": self._run, "loop": state, "curve": self._curve.state_dict()}
+        path = save_checkpoint(self._folder, loop.step, weights, rest)
+        if self._stop is not None:
+            said = f"stopped after step {loop.step}, saved as {path}; --resume goes on"
+            raise KeyboardInterrupt(said) if self._stop == signal.SIGINT else Preempted(said)
 
     def after_run(self, loop: Loop) -> None:
-        """Give Ctrl-C back."""
+        """Give the signals back."""
         self._stack.close()
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
-        if self._stop:
+        if self._stop is not None and number == signal.SIGINT:
             raise KeyboardInterrupt("stopped at once; the checkpoints saved before are whole")
-        self._stop = True
+        self._stop = number

@@ -11,6 +11,8 @@ from pathlib import Path
 from tespec.errors import UserError
 
 FOLDER = ".locks"
+# Locks of POSIX do not keep apart what one process does twice.
+_held: set[Path] = set()
 
 
 @contextmanager
@@ -22,16 +24,23 @@ def locked(runs: Path, run: str) -> Iterator[None]:
     Raises:
         UserError: another process holds it.
     """
-    path = runs / FOLDER / run
+    path = (runs / FOLDER / run).absolute()
+    if path in _held:
+        raise UserError(runs / run, "is being computed by this process", "wait for it")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # Not flock: worker processes would inherit it, and outlive a killed run by some seconds.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             file.seek(0)
             holder = file.read().strip() or "another process"
             raise UserError(runs / run, f"is being computed by {holder}", "wait for it, or stop it") from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {os.uname().nodename}")
         file.flush()
-        yield
+        _held.add(path)
+        try:
+            yield
+        finally:
+            _held.discard(path)

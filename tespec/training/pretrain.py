@@ -17,7 +17,7 @@ from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.objectives import build_objective
 from tespec.training.resources import start
-from tespec.training.runs import Setup, check_places, clear, say, train
+from tespec.training.runs import Setup, check_places, finish, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.weights.files import sha256_of, write_weights
 
@@ -82,7 +82,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run, facts=facts)
 
         trained_by = time.monotonic()
-        metrics = task.evaluate(model, device)
+        metrics = task.evaluate(model, device) | trained.counts()
         evaluated = time.monotonic() - trained_by
         drawn = task.draw(model, device, picture)
         recipe = facts | {
@@ -119,7 +119,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         )
         write_record(record, setup.results / "runs")
         trained.track(metrics)
-        clear(setup, run)
+        finish(setup, run, settings.optimisation.steps)
         return Pretrained(weights, metrics, picture if drawn else None)
 
 

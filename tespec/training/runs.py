@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,19 @@ from torch import nn
 from tespec.datasets.steps import Steps
 from tespec.errors import UserError
 from tespec.settings import Optimisation
-from tespec.training.checkpoint import checkpoints, latest_checkpoint, require_same_run
+from tespec.training.checkpoint import (
+    checkpoints,
+    clear,
+    latest_checkpoint,
+    newest_whole,
+    require_same_run,
+    tidy,
+)
 from tespec.training.device import choose_device
+from tespec.training.finite import NotFiniteError
 from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook
 from tespec.training.loop import Loop
+from tespec.training.status import DONE, FAILED, PREEMPTED, RUNNING, write_status
 from tespec.training.tracking import TrackHook, check_tracker
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
@@ -58,12 +68,18 @@ class Trained:
     Attributes:
         curve: mean losses over intervals of steps.
         seconds: what this process spent on it.
+        skipped: steps that were passed over, since their numbers were not finite.
         tracker: takes the result, where there is one.
     """
 
     curve: list[dict[str, float]]
     seconds: float
+    skipped: int
     tracker: TrackHook | None = None
+
+    def counts(self) -> dict[str, float]:
+        """What a record says of steps passed over, where there were some."""
+        return {"skipped_steps": float(self.skipped)} if self.skipped else {}
 
     def track(self, metrics: Mapping[str, float]) -> None:
         """Hand the scores to the tracker."""
@@ -102,7 +118,7 @@ def train(
 ) -> Trained:
     """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from them if asked to.
 
-    The checkpoint of the last step stays until `clear` is called, so that what comes after the training can fail
+    The checkpoint of the last step stays until `finish` is called, so that what comes after the training can fail
     without losing it.
 
     Args:
@@ -115,9 +131,11 @@ def train(
         facts: all settings, for a tracker.
 
     Raises:
-        UserError: the checkpoint belongs to another run, or a loss is not finite.
+        UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
     """
     folder = setup.runs / run
+    folder.mkdir(parents=True, exist_ok=True)
+    tidy(folder)
     curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE))
     if steps.left_out:
         say(f"left out, shorter than {steps.segments} windows: {', '.join(steps.left_out)}")
@@ -140,24 +158,48 @@ def train(
     elif checkpoints(folder):
         say(f"{folder}: an unfinished run is started again from its first step (--resume goes on)")
     began = time.monotonic()
-    loop.run()
-    return Trained(curve.curve, time.monotonic() - began, tracker)
+    with _status(folder, loop):
+        loop.run()
+    return Trained(curve.curve, time.monotonic() - began, loop.skipped, tracker)
 
 
-def clear(setup: Setup, run: str) -> None:
-    """Remove a run's checkpoints once its record is written."""
-    for path in checkpoints(setup.runs / run):
-        path.unlink(missing_ok=True)
+@contextmanager
+def _status(folder: Path, loop: Loop) -> Iterator[None]:
+    """Keep the run's status, and name the last good checkpoint where numbers go wrong."""
+    write_status(folder, RUNNING, loop.step)
+    try:
+        yield
+    except NotFiniteError as error:
+        whole = newest_whole(folder)
+        kept = f"the last good checkpoint is {whole}" if whole else "and there is no checkpoint yet"
+        named = NotFiniteError(error.step, error.recordings, kept)
+        write_status(folder, FAILED, error.step, str(named))
+        raise named from error
+    except KeyboardInterrupt as stop:
+        write_status(folder, PREEMPTED, loop.step, str(stop))
+        raise
+    except Exception as error:
+        # A full disk has no room for a status either.
+        with suppress(OSError):
+            write_status(folder, FAILED, loop.step, f"{type(error).__name__}: {error}")
+        raise
+
+
+def finish(setup: Setup, run: str, steps: int) -> None:
+    """Mark a run as done and remove its checkpoints, once its record is written."""
+    folder = setup.runs / run
+    write_status(folder, DONE, steps)
+    clear(folder)
 
 
 def _resume(loop: Loop, curve: CurveHook, folder: Path, run: str, device: torch.device) -> None:
-    content, torn = latest_checkpoint(folder)
+    weights, rest, torn = latest_checkpoint(folder)
     for name in torn:
         say(f"{folder / name}: not a whole checkpoint, passed over")
-    if content is None:
+    if not rest:
         say(f"{folder}: no checkpoint, starting from the first step")
         return
-    require_same_run(content, run, folder)
-    loop.load_state_dict(content["loop"])
-    curve.load_state_dict(content["curve"], device)
+    require_same_run(rest, run, folder)
+    loop.load_state_dict(rest["loop"] | {"model": weights})
+    curve.load_state_dict(rest["curve"], device)
     say(f"going on at step {loop.step}")

@@ -1,13 +1,22 @@
+import copy
 import dataclasses
+import os
+import signal
+from pathlib import Path
+
+import tespec.compat  # noqa: F401  # before mmengine
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from mmengine.hooks import Hook
 from torch import nn
 
 from tespec.config import finetuning_settings
 from tespec.errors import UserError
 from tespec.training.checkpoint import latest_checkpoint, save_checkpoint
+from tespec.training.finite import NotFiniteError, not_finite
 from tespec.training.hooks import CurveHook
 from tespec.training.loop import Loop
 
@@ -60,11 +69,13 @@ def test_resumed_equals_uninterrupted(tmp_path, stop, workers):
     first = make(hooks=[StopAt(stop)], workers=workers)
     with pytest.raises(KeyboardInterrupt):
         first.run()
-    save_checkpoint(tmp_path, first.step, first.state_dict())
+    state = first.state_dict()
+    save_checkpoint(tmp_path, first.step, state.pop("model"), state)
 
     second = make(workers=workers)
     torch.rand(17)
-    second.load_state_dict(latest_checkpoint(tmp_path)[0])
+    weights, rest, _ = latest_checkpoint(tmp_path)
+    second.load_state_dict(rest | {"model": weights})
     assert second.step == stop
     second.run()
     assert torch.equal(second.model.weight, straight.model.weight)
@@ -94,9 +105,136 @@ def test_a_loss_that_is_not_finite_stops_before_the_update():
             return {"loss": self.weight.sum() * float("nan")}, None
 
     loop = Loop(Broken(), Steps(), SETTINGS, seed=0, device=CPU)
-    with pytest.raises(UserError, match="step 0: the loss is not finite"):
+    with pytest.raises(NotFiniteError, match="step 0: the loss or a gradient is not finite"):
         loop.run()
     assert torch.equal(loop.model.weight, torch.full((3,), 0.5))
+
+
+class Faulty(Accumulator):
+    """Goes wrong at some steps: in the loss, or in the gradients alone, where the loss is a number still."""
+
+    def __init__(self, wrong, kind):
+        super().__init__()
+        self.wrong, self.kind, self.calls = wrong, kind, 0
+        self.register_buffer("seen", torch.zeros(()))
+
+    def loss(self, batch, state):
+        losses, state = super().loss(batch, state)
+        self.calls += 1
+        self.seen += 1
+        if self.calls - 1 in self.wrong:
+            bad = self.weight.sum() * 0
+            bad = torch.sqrt(bad) if self.kind == "gradient" else bad / bad
+            losses = {"loss": losses["loss"] + bad}
+            state = {"sum": torch.tensor(float("nan")), "pair": (None, None)}
+        return losses, state
+
+
+def faulty(wrong, kind, policy, steps=8):
+    torch.manual_seed(0)
+    settings = dataclasses.replace(SETTINGS, steps=steps, non_finite=policy)
+    return Loop(Faulty(wrong, kind), Steps(), settings, seed=3, device=CPU)
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+def test_numbers_gone_wrong_stop_the_run_at_their_step(kind):
+    loop = faulty({5}, kind, "stop")
+    with pytest.raises(NotFiniteError) as raised:
+        loop.run()
+    assert raised.value.step == 5
+    assert torch.isfinite(loop.model.weight).all()
+    before = faulty(set(), kind, "stop")
+    stopped = faulty({5}, kind, "stop")
+    for step in range(5):
+        before.train_step(Steps()[step])
+        before.step += 1
+        stopped.train_step(Steps()[step])
+        stopped.step += 1
+    stopped.train_step(Steps()[5])
+    assert torch.equal(before.model.weight, stopped.model.weight)
+    # Whoever looks late finds the first such step, and nothing was trained on after it.
+    stopped.step += 1
+    stopped.state = before.state
+    stopped.train_step(Steps()[6])
+    assert torch.equal(before.model.weight, stopped.model.weight)
+    with pytest.raises(NotFiniteError, match="step 5: "):
+        stopped.require_finite()
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+def test_a_step_passed_over_leaves_everything_as_it_was(kind):
+    loop = faulty({5, 6}, kind, "skip")
+    for step in range(5):
+        loop.train_step(Steps()[step])
+        loop.step += 1
+    before = copy.deepcopy((loop.model.state_dict(), loop._wrapper.state_dict(), loop.state))
+    for step in (5, 6):
+        loop.train_step(Steps()[step])
+        loop.step += 1
+    after = (loop.model.state_dict(), loop._wrapper.state_dict(), loop.state)
+    assert flat(before) == flat(after)
+    assert loop.skipped == 2
+    loop.train_step(Steps()[7])
+    assert loop.skipped == 2
+    assert not torch.equal(before[0]["weight"], loop.model.weight)
+    loop.require_finite()
+    assert loop.state_dict()["skipped"] == 2
+
+
+def flat(value):
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: flat(item) for key, item in value.items() if key != "lr"}
+    return [flat(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@given(place=st.integers(0, 20), number=st.sampled_from([float("nan"), float("inf"), -float("inf")]))
+def test_one_bad_number_among_many_is_found(place, number):
+    parameters = [nn.Parameter(torch.zeros(7)) for _ in range(3)]
+    for each in parameters:
+        each.grad = torch.full((7,), 3e38)
+    assert not_finite(torch.tensor(1.0), parameters) == 0
+    parameters[place // 7].grad[place % 7] = number
+    assert not_finite(torch.tensor(1.0), parameters) == 1
+    assert not_finite(torch.tensor(number), []) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_that_vanish_are_named(workers):
+    class Vanishing(Steps):
+        def __getitem__(self, step):
+            if step == 3:
+                Path("/nowhere/dir1.dat").read_bytes()
+            return super().__getitem__(step)
+
+    loop = Loop(Accumulator(), Vanishing(), SETTINGS, seed=3, device=CPU, workers=workers)
+    with pytest.raises(UserError, match=r"^/nowhere/dir1.dat: No such file or directory, at step 3; bring it back"):
+        loop.run()
+    assert loop.step == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_data_say_is_said_as_it_is(workers):
+    class Refusing(Steps):
+        def __getitem__(self, step):
+            raise UserError("a.dat", "is torn", "copy it again")
+
+    loop = Loop(Accumulator(), Refusing(), SETTINGS, seed=3, device=CPU, workers=workers)
+    with pytest.raises(UserError, match=r"^a.dat: is torn; copy it again$"):
+        loop.run()
+
+
+def test_a_worker_that_dies_is_named(tmp_path):
+    class Deadly(Steps):
+        def __getitem__(self, step):
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().__getitem__(step)
+
+    loop = Loop(Accumulator(), Deadly(), SETTINGS, seed=3, device=CPU, workers=1)
+    with pytest.raises(UserError, match=r"--workers 1: a process that prepares batches died at step \d, as for want"):
+        loop.run()
 
 
 def test_gradients_are_clipped_by_value():

@@ -45,7 +45,10 @@ def test_leaves_weights_record_and_picture(straight):
     assert record["weights"]["sha256"] == sha256_of(result.weights)
     assert [point["step"] for point in record["curve"]] == [1, 2, 3, 4, 5, 6]
     assert result.picture.stat().st_size > 10_000
-    assert sorted(path.name for path in result.weights.parent.iterdir()) == ["backbone.safetensors"]
+    assert sorted(path.name for path in result.weights.parent.iterdir()) == [
+        "backbone.safetensors",
+        "status.json",
+    ]
 
 
 def test_carried_and_zeroed_states_differ(straight):
