@@ -103,10 +103,15 @@ def clear(folder: Path) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a killed process left half-written or half-removed; only while holding the run's lock."""
-    for pattern in (f"{UNFINISHED}*", f"{REPLACED}*"):
-        for path in folder.glob(pattern):
+    """Remove what a killed process left half-written or half-removed; only while holding the run's lock.
+
+    All of that is hidden, and nothing else in the folder of a run is.
+    """
+    for path in folder.glob(".*"):
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def require_same_run(rest: dict[str, Any], run: str, folder: Path) -> None:

@@ -22,7 +22,7 @@ from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.pretrain import pretrain
 from tespec.training.resources import Meter, start
-from tespec.training.runs import Setup, check_places, finish, say, train
+from tespec.training.runs import Setup, check_places, finish, leave, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.tasks import build_task
 from tespec.weights.files import state_sha256, write_weights
@@ -165,7 +165,7 @@ def finetune(
     with locked(setup.runs, cell.run):
         known = find_record(setup.results / "runs", cell.run)
         if known is not None and not setup.overwrite:
-            say(f"{cell.run} is complete already (--overwrite computes it again)")
+            leave(setup, cell.run)
             return known
         return _computed(cell, steps, seed, setup, began)
 

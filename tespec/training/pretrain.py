@@ -17,7 +17,7 @@ from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.objectives import build_objective
 from tespec.training.resources import start
-from tespec.training.runs import Setup, check_places, finish, say, train
+from tespec.training.runs import Setup, check_places, finish, leave, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.weights.files import sha256_of, write_weights
 
@@ -74,7 +74,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     with locked(setup.runs, run):
         known = find_record(setup.results / "runs", run)
         if known is not None and not setup.overwrite and _is_whole(weights, known["weights"]["sha256"]):
-            say(f"{run} is complete already (--overwrite computes it again)")
+            leave(setup, run)
             return Pretrained(weights, known["metrics"], picture if picture.is_file() else None)
         began, meter = time.monotonic(), start(device)
         seed_everything(derive(seed, "model"))

@@ -185,6 +185,13 @@ def _status(folder: Path, loop: Loop) -> Iterator[None]:
         raise
 
 
+def leave(setup: Setup, run: str) -> None:
+    """Say that a run is complete, and remove what a kill may have left of it."""
+    say(f"{run} is complete already (--overwrite computes it again)")
+    if (setup.runs / run).is_dir():
+        clear(setup.runs / run)
+
+
 def finish(setup: Setup, run: str, steps: int) -> None:
     """Mark a run as done and remove its checkpoints, once its record is written."""
     folder = setup.runs / run
