@@ -11,6 +11,7 @@ from tespec.config import as_facts, pretraining_settings
 from tespec.errors import UserError
 from tespec.settings import Pretraining
 
+AUTO = "auto"
 SETTINGS = tuple(field.name for field in fields(Pretraining))
 
 
@@ -37,4 +38,14 @@ def is_default(record: Record) -> bool:
     except (UserError, KeyError):
         return False
     # The network is the method's, and its size follows from it.
-    return canonical(recipe | {"width": ""}) == canonical(default | {"width": ""})
+    return _agree(recipe | {"width": ""}, default | {"width": ""})
+
+
+def _agree(recipe: Any, default: Any) -> bool:
+    """Whether both have the same values where both have one: another version of the harness may have other settings.
+
+    What a default leaves to the device is whatever it was.
+    """
+    if isinstance(recipe, dict) and isinstance(default, dict):
+        return all(_agree(value, default[key]) for key, value in recipe.items() if key in default)
+    return default == AUTO or canonical(recipe) == canonical(default)

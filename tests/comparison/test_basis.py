@@ -8,6 +8,7 @@ import pytest
 
 from tespec.comparison.basis import OF_THE_ARCHITECTURE, average, bases
 from tespec.comparison.notes import basis_notes
+from tespec.comparison.recipes import is_default
 from tespec.comparison.records import Record
 from tespec.config import as_facts, finetuning_settings, names, pretraining_settings
 
@@ -121,3 +122,12 @@ def test_seeds_of_different_pretrainings_are_never_averaged(record):
     long = pretrained(record, 45.0, ["optimisation.steps=9"], seed=1)
     (basis,) = bases([short, long])
     assert [each["metrics"]["miou"] for each in basis.records] == [45.0]
+
+
+def test_a_setting_that_came_later_changes_no_older_recipe(record):
+    made = pretrained(record, 41.0)
+    del made["weights"]["recipe"]["optimisation"]["non_finite"]
+    made["weights"]["recipe"]["optimisation"]["precision"] = "fp32"
+    assert is_default(made)
+    made["weights"]["recipe"]["optimisation"]["steps"] = 3
+    assert not is_default(made)
