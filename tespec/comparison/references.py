@@ -94,8 +94,9 @@ def read_reference(name: str) -> Reference:
             for group in content["groups"]
         )
         tasks = tuple(_named(task) for task in content["tasks"])
-        if not metrics or not tasks:
-            raise ValueError("no metrics or no tasks")
+        wanted = {(task.name, metric.name) for task in tasks for metric in metrics}
+        if not wanted or any(not wanted <= set(row.scores) for group in groups for row in group.rows):
+            raise ValueError("a score is missing")
         marks = {text(mark): text(words) for mark, words in content["marks"].items()}
         return Reference(text(content["title"]), _decimals(content["decimals"]), tasks, metrics, groups, marks)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import signal
 import subprocess
@@ -88,9 +89,13 @@ def _remove(folder: Path) -> None:
 
 def fuzz(names: list[str], cases: int, seed: int, first: int = 0) -> dict[str, dict[str, object]]:
     """Run targets one after the other, each in a process of its own."""
+    from strangers import TARGETS
+
     found = {}
+    whole = sum(TARGETS[name].weight for name in names)
     for name in names:
-        command = [sys.executable, __file__, "--only", name, "--first", str(first), "--cases", str(cases)]
+        share = math.ceil(cases * TARGETS[name].weight / whole)
+        command = [sys.executable, __file__, "--only", name, "--first", str(first), "--cases", str(share)]
         ended = subprocess.run([*command, "--seed", str(seed), "--here"], capture_output=True, text=True, check=False)
         if ended.returncode == 0:
             found[name] = json.loads(ended.stdout.splitlines()[-1])
@@ -115,7 +120,7 @@ def main() -> int:
     from strangers import TARGETS
 
     names = [options.only] if options.only else list(TARGETS)
-    found = fuzz(names, -(-options.cases // len(names)), options.seed, options.first)
+    found = fuzz(names, options.cases, options.seed, options.first)
     print(f"{'target':16}{'cases':>8}{'refused':>9}{'accepted':>9}{'failed':>8}{'MB':>7}{'cases/s':>9}")
     total = 0
     for name, counts in found.items():

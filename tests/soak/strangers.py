@@ -35,11 +35,13 @@ class Target:
         write: a sound one into a folder; gives its path.
         read: takes a path; refuses by `UserError`, or reads.
         harm: damages the copy at a path.
+        weight: of its share of the cases; slow ones have less.
     """
 
     write: Callable[[Path], Path]
     read: Callable[[Path], Any]
     harm: Callable[[Path, Rng], None]
+    weight: float = 1.0
 
     def case(self, sound: Path, folder: Path, rng: Rng) -> str:
         """Copy, damage, read; "refused" or "accepted".
@@ -449,6 +451,7 @@ def read_world(folder: Path) -> None:
     read_description(folder)
 
 
+SLOW = 0.25
 TARGETS: dict[str, Target] = {
     kind: Target(write, READERS.get(kind, lambda path: check_whole(_open(path))), bytes_of_one)
     for kind, write in WRITERS.items()
@@ -462,9 +465,9 @@ def _open(path: Path) -> Any:
 
 
 TARGETS |= {
-    "records": Target(write_records, read_all_records, structure(json.loads, json_text)),
-    "references": Target(write_references, read_references, structure(yaml.safe_load, yaml_text)),
-    "configs": Target(write_configs, read_configs, structure(yaml.safe_load, yaml_text)),
+    "records": Target(write_records, read_all_records, structure(json.loads, json_text), SLOW),
+    "references": Target(write_references, read_references, structure(yaml.safe_load, yaml_text), SLOW),
+    "configs": Target(write_configs, read_configs, structure(yaml.safe_load, yaml_text), SLOW),
     "set": Target(write_sets, read_sets, harm_sets),
     "checkpoint": Target(write_checkpoint, read_checkpoint, bytes_of_one),
     "safetensors": Target(write_safetensors, read_weights_file, bytes_of_one),
