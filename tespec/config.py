@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from tespec.limits import check_limits
 from tespec.paths import CONFIGS
 from tespec.settings import Finetuning, Pretraining
 from tespec.typed import build, merge
+
+NAME = re.compile(r"[\w.-]{1,100}")
 
 
 def names(kind: str) -> list[str]:
@@ -124,8 +127,8 @@ def _profile(name: str) -> dict[str, Any]:
 
 def _read(kind: str, name: str) -> dict[str, Any]:
     path = CONFIGS / kind / f"{name}.yaml"
-    if not path.is_file():
-        raise UserError(name, f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
+    if not NAME.fullmatch(name) or not path.is_file():
+        raise UserError(name[:100], f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
     try:
         facts = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,8 +84,9 @@ def _check_range(name: str, number: Any) -> None:
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise UserError(name, f"{number!r} is no number", "give a number")
     lowest, included, highest = RANGES[name]
-    inside = lowest <= number <= highest and math.isfinite(number) and (included or number != lowest)
-    if not inside:
+    inside = lowest <= number <= highest and (included or number != lowest)
+    # A whole number may be larger than any float.
+    if not inside or not -sys.float_info.max <= number <= sys.float_info.max:
         start = f"from {lowest:g}" if included else f"above {lowest:g}"
         end = "" if math.isinf(highest) else f" to {highest:g}"
-        raise UserError(name, f"{number:g} is out of range", f"give a number {start}{end}")
+        raise UserError(name, f"{str(number)[:20]} is out of range", f"give a number {start}{end}")

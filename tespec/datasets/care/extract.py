@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tarfile
 import zipfile
@@ -17,7 +18,8 @@ from tespec.errors import UserError
 MEMBERS = 5_000_000  # 1Mpx and DSEC have fewer files than this by far
 RATIO = 200  # of extracted to packed size; PNG, HDF5 and event files pack far less
 BLOCK = 1 << 20  # bytes
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+LONGEST = 200  # bytes of a name
+DAMAGED = (UnicodeError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 Progress = Callable[[int, int], None]
 
 
@@ -60,6 +62,11 @@ def extract(archive: Path, folder: Path, crc32: str | None = None, progress: Pro
         unfinished.replace(folder)
     except DAMAGED as error:
         raise UserError(archive, f"damaged ({error})", "download it again") from error
+    except OSError as error:
+        # A damaged place in the archive is sought and not found.
+        if error.errno != errno.EINVAL:
+            raise
+        raise UserError(archive, f"damaged ({error.strerror})", "download it again") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return len(members)
@@ -101,6 +108,8 @@ def _inside(archive: Path, name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name or "\0" in name or not path.parts:
         raise _refused(archive, name, "would be written outside of the folder")
+    if max(len(part.encode(errors="replace")) for part in path.parts) > LONGEST:
+        raise _refused(archive, f"{name[:40]}...", "has a name that is too long")
     return path
 
 
