@@ -9,12 +9,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from benchmarks.report import main
 from tespec.comparison.records import Record, write_record
 from tespec.errors import UserError
 from tespec.paths import REPOSITORY
 from tespec.report.build import report
+from tespec.report.pictures import figure
 
 VOID = {"meta", "img", "line", "rect", "br"}
 
@@ -139,3 +141,11 @@ def test_never_imports_torch(results: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_picture_is_a_png_and_no_bomb(tmp_path: Path) -> None:
+    path = tmp_path / "run.png"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    assert "cannot be shown (UnidentifiedImageError)" in figure(path, "")
+    Image.new("1", (10_000, 10_000)).save(path)
+    assert "cannot be shown (DecompressionBombWarning)" in figure(path, "")
