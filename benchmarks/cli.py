@@ -7,12 +7,11 @@ import difflib
 import errno
 import io
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from tespec.errors import Preempted, UserError
+from tespec.errors import Preempted, UserError, one_line
 
 MISTAKE = 2
 INTERRUPTED = 130
@@ -53,11 +52,6 @@ def run(main: Callable[[], int | None]) -> int:
             _say(message)
         return PREEMPTED if isinstance(interruption, Preempted) else INTERRUPTED
     return code or 0
-
-
-def one_line(text: str) -> str:
-    """`text` with its line breaks, and the blanks around them, folded into single spaces."""
-    return re.sub(r"\s*[\r\n]\s*", " ", text).strip()
 
 
 class Parser(argparse.ArgumentParser):

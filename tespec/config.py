@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,16 +44,20 @@ def finetuning_settings(
     Raises:
         UserError: there is no such task or setting, or a value that it cannot have.
     """
-    facts, scale = _read("tasks", task), _read("profiles", profile)
+    facts, scale = _read("tasks", task), _profile(profile)
+    facts.pop("tolerance", None)
     facts = merge(facts, scale["finetuning"], f"profile {profile}")
     facts = merge(facts, scale["tasks"].get(task, {}), f"profile {profile}, task {task}")
     facts = merge(facts, of_data or {}, "dataset.json", replaced=("splits",))
-    if arch not in facts["architectures"]:
-        raise UserError(f"task {task}", f"no architecture {arch!r}", f"choose from {', '.join(facts['architectures'])}")
-    facts |= facts.pop("architectures")[arch]
+    architectures = _part(facts, "architectures", f"task {task}")
+    if arch not in architectures:
+        raise UserError(
+            f"task {task}", f"no architecture {arch!r}", f"choose from {', '.join(map(str, architectures))}"
+        )
+    facts |= _part(architectures, arch, f"task {task}")
+    del facts["architectures"]
     facts = _change(facts, changes)
-    facts["task"] = facts.pop("name")
-    facts.pop("tolerance")
+    facts["task"] = facts.pop("name", None)
     settings = build(Finetuning, facts | _scale(scale, network) | {"arch": arch}, f"task {task}")
     check_limits(as_facts(settings))
     return settings
@@ -67,12 +72,12 @@ def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (),
     Raises:
         UserError: there is no such recipe, objective or setting, or a value that it cannot have.
     """
-    facts, scale = _read("pretraining", recipe), _read("profiles", profile)
+    facts, scale = _read("pretraining", recipe), _profile(profile)
     facts = merge(facts, scale["pretraining"], f"profile {profile}")
     facts = merge(facts, scale["recipes"].get(recipe, {}), f"profile {profile}, recipe {recipe}")
     swaps = [change for change in changes if change.startswith("objective=")]
     facts = _change(facts, swaps)
-    objective = objective_facts(str(facts["objective"]), profile)
+    objective = objective_facts(str(facts.get("objective")), profile)
     facts = _change(facts | {"objective": objective}, [change for change in changes if change not in swaps])
     settings = build(Pretraining, facts | _scale(scale, network), f"recipe {recipe}")
     check_limits(as_facts(settings))
@@ -85,27 +90,60 @@ def objective_facts(name: str, profile: str) -> dict[str, Any]:
     Raises:
         UserError: there is no such objective.
     """
-    facts = _read("profiles", profile)["objectives"].get(name, {})
+    facts = _profile(profile)["objectives"].get(name, {})
     return merge(_read("objectives", name), facts, f"profile {profile}, {name}")
 
 
 def tolerances(task: str) -> dict[str, float]:
-    """By how much a measured number of a task may differ from the published one, by metric."""
-    return {str(name): float(value) for name, value in _read("tasks", task)["tolerance"].items()}
+    """By how much a measured number of a task may differ from the published one, by metric.
+
+    Raises:
+        UserError: the config states none, or something else.
+    """
+    stated = _part(_read("tasks", task), "tolerance", f"task {task}")
+    for name, value in stated.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise UserError(f"task {task}, tolerance.{name}", f"{value!r} is no number above 0", "mend or restore it")
+    return {str(name): float(value) for name, value in stated.items()}
 
 
 def _scale(profile: dict[str, Any], network: str) -> dict[str, Any]:
     sizes = profile["networks"]
     if network not in sizes:
         raise UserError(f"profile {profile['name']}", f"no size for network {network!r}", "name one in its networks")
-    return {"profile": profile["name"], "width": sizes[network], "deviations": profile["deviations"]}
+    return {"profile": profile.get("name"), "width": sizes[network], "deviations": profile.get("deviations")}
+
+
+def _profile(name: str) -> dict[str, Any]:
+    """A profile with all its groups."""
+    facts = _read("profiles", name)
+    for group in ("networks", "finetuning", "tasks", "pretraining", "recipes", "objectives"):
+        _part(facts, group, f"profile {name}")
+    return facts
 
 
 def _read(kind: str, name: str) -> dict[str, Any]:
     path = CONFIGS / kind / f"{name}.yaml"
     if not path.is_file():
         raise UserError(name, f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
-    return typing.cast("dict[str, Any]", yaml.safe_load(path.read_text(encoding="utf-8")))
+    try:
+        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(path, f"not a readable YAML file ({type(error).__name__})", "mend or restore it") from error
+    if not isinstance(facts, dict) or not all(isinstance(key, str) for key in facts):
+        raise UserError(path, "holds no settings by name", "mend or restore it")
+    return facts
+
+
+def _part(facts: Mapping[str, Any], key: str, where: str) -> Any:
+    """A group of settings that a config has to have.
+
+    Raises:
+        UserError: it has none.
+    """
+    if not isinstance(facts.get(key), Mapping):
+        raise UserError(where, f"has no group of settings {key!r}", "mend or restore it")
+    return facts[key]
 
 
 def _change(facts: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+
+def one_line(text: str) -> str:
+    """`text` with its line breaks, and the blanks around them, folded into single spaces."""
+    return re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text).strip()
+
 
 class UserError(Exception):
     """A mistake in files, settings or arguments; command lines print it in one line and exit with code 2.
@@ -13,7 +20,7 @@ class UserError(Exception):
     """
 
     def __init__(self, where: object, what: str, remedy: str) -> None:
-        super().__init__(f"{where}: {what}; {remedy}")
+        super().__init__(one_line(f"{where}: {what}; {remedy}"))
         self._parts = (str(where), what, remedy)
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:

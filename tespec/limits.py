@@ -79,7 +79,9 @@ def check_limits(facts: Mapping[str, Any], prefix: str = "") -> None:
                 _check_range(name, number)
 
 
-def _check_range(name: str, number: float) -> None:
+def _check_range(name: str, number: Any) -> None:
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise UserError(name, f"{number!r} is no number", "give a number")
     lowest, included, highest = RANGES[name]
     inside = lowest <= number <= highest and math.isfinite(number) and (included or number != lowest)
     if not inside:

@@ -22,6 +22,8 @@ def merge(
     A mapping that names a `type` is replaced whole, since another type need not have the same keys; so are those that
     `replaced` names.
     """
+    if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
+        raise UserError(source, "holds no settings by name", "write nested keys")
     merged = dict(base)
     for key, value in changes.items():
         if key not in base:

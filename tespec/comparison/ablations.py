@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from tespec.comparison.basis import average
 from tespec.comparison.records import Record
-from tespec.comparison.references import PAPER
+from tespec.comparison.references import PAPER, number, published, text
 from tespec.comparison.side_by_side import measured_cell
 from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold
 from tespec.errors import UserError
@@ -57,8 +55,8 @@ class Ablation:
 
 def ablations() -> dict[str, Ablation]:
     """All of the paper's ablations by name."""
-    content = yaml.safe_load((PAPER / "ablations.yaml").read_text(encoding="utf-8"))
-    return {name: _ablation(name, facts) for name, facts in content.items()}
+    with published(PAPER / "ablations.yaml") as content:
+        return {text(name): _ablation(name, facts) for name, facts in content.items()}
 
 
 def read_ablation(name: str) -> Ablation:
@@ -99,22 +97,37 @@ def ablation_table(
 
 def _row(row: AblationRow, records: Sequence[Record], compared: bool) -> Row:
     cells = [Cell(row.name + (" (default)" if row.default else ""))]
-    for metric, published in zip(METRICS, row.paper, strict=True):
+    for metric, paper in zip(METRICS, row.paper, strict=True):
         values = [record["metrics"][metric] for record in records]
-        cells.append(Cell(f"{published:.{DECIMALS}f}", published))
+        cells.append(Cell(f"{paper:.{DECIMALS}f}", paper))
         if not values:
             cells += [Cell(), Cell()] if compared else [Cell()]
             continue
         cells.append(measured_cell(average(values), records, DECIMALS))
         if compared:
-            difference = sum(values) / len(values) - published
+            difference = sum(values) / len(values) - paper
             cells.append(Cell(f"{difference:+.{DECIMALS}f}", difference))
     return Row(tuple(cells), facts={"method": "tespec", "title": row.name})
 
 
 def _ablation(name: str, facts: Mapping[str, Any]) -> Ablation:
-    rows = tuple(AblationRow(**(row | {"paper": tuple(row["paper"])})) for row in facts["rows"])
-    return Ablation(name, facts["title"], facts["label"], facts["variable"], facts["task"], rows)
+    rows = tuple(_ablation_row(row) for row in facts["rows"])
+    if not rows:
+        raise ValueError("no rows")
+    title, label, variable, task = (text(facts[key]) for key in ("title", "label", "variable", "task"))
+    return Ablation(name, title, label, variable, task, rows)
+
+
+def _ablation_row(facts: Mapping[str, Any]) -> AblationRow:
+    row = AblationRow(**{**facts, "paper": tuple(number(each) for each in facts["paper"])})
+    text(row.name)
+    if len(row.paper) != len(METRICS) or not isinstance(row.set, dict) or not isinstance(row.scale, dict):
+        raise ValueError(f"{row.name}: not {len(METRICS)} numbers, or changes without names")
+    for key, factor in row.scale.items():
+        text(key), number(factor)
+    for key in row.set:
+        text(key)
+    return row
 
 
 def _at(facts: Mapping[str, Any], key: str) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import yaml
+from typing import Any
 
 from tespec.comparison.ablations import METRICS, read_ablation
-from tespec.comparison.references import PAPER, read_reference
+from tespec.comparison.published import TABLES
+from tespec.comparison.references import PAPER, number, published, read_reference, text
 from tespec.errors import UserError
 
 
@@ -44,8 +45,18 @@ class Claim:
 
 def claims() -> tuple[Claim, ...]:
     """All claims of `results/paper/claims.yaml`."""
-    content = yaml.safe_load((PAPER / "claims.yaml").read_text(encoding="utf-8"))
-    return tuple(Claim(**facts) for facts in content)
+    with published(PAPER / "claims.yaml") as content:
+        return tuple(_claim(facts) for facts in content)
+
+
+def _claim(facts: Mapping[str, Any]) -> Claim:
+    claim = Claim(**facts)
+    for each in (claim.where, claim.says, claim.more, claim.less):
+        text(each)
+    number(claim.gain)
+    if isinstance(claim.places, bool) or not isinstance(claim.places, int) or not 0 <= claim.places <= 6:
+        raise TypeError(f"{claim.places!r} is no number of decimals")
+    return claim
 
 
 def cell(place: str) -> float:
@@ -55,12 +66,12 @@ def cell(place: str) -> float:
         UserError: there is no such cell, or it is empty.
     """
     parts = place.split("/")
-    if parts[0] == "ablation":
+    if parts[0] == "ablation" and len(parts) == 4 and parts[3] in METRICS:
         _, table, name, metric = parts
         for row in read_ablation(table).rows:
             if row.name == name:
                 return row.paper[list(METRICS).index(metric)]
-    else:
+    elif len(parts) == 5 and parts[0] in TABLES:
         table, method, arch, task, metric = parts
         plain, mark = method.rstrip("†‡"), method[len(method.rstrip("†‡")) :]
         for published in read_reference(table).rows:

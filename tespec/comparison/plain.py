@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-import yaml
-
-from tespec.comparison.references import PAPER
+from tespec.comparison.references import PAPER, published, text
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 
 FILE = PAPER / "plain.yaml"
@@ -15,19 +14,27 @@ FILE = PAPER / "plain.yaml"
 
 def plain_tables() -> dict[str, Table]:
     """All of them by name."""
-    content = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    return {name: _table(facts) for name, facts in content.items()}
+    with published(FILE) as content:
+        return {text(name): _table(facts) for name, facts in content.items()}
 
 
 def _table(facts: Mapping[str, Any]) -> Table:
     groups = tuple(
-        Group(group["heading"] or "", tuple(_row(texts) for texts in group["rows"])) for group in facts["groups"]
+        Group(text(group["heading"] or ""), tuple(_row(texts) for texts in group["rows"])) for group in facts["groups"]
     )
     columns = tuple(
-        Column(tuple(headers), " ".join(headers) or "row", number=_numeric(groups, index), facts=_facts(headers, index))
+        Column(
+            tuple(map(text, headers)),
+            " ".join(headers) or "row",
+            number=_numeric(groups, index),
+            facts=_facts(headers, index),
+        )
         for index, headers in enumerate(facts["columns"])
     )
-    return Table(facts["title"], columns, groups, notes=("As published; nothing here is measured.",))
+    widths = {len(row.cells) for group in groups for row in group.rows}
+    if widths != {len(columns)} or not all(column.headers for column in columns):
+        raise ValueError("rows and columns do not fit")
+    return Table(text(facts["title"]), columns, groups, notes=("As published; nothing here is measured.",))
 
 
 def _numeric(groups: tuple[Group, ...], index: int) -> bool:
@@ -39,12 +46,13 @@ def _facts(headers: list[str], index: int) -> dict[str, str]:
 
 
 def _row(texts: list[str]) -> Row:
-    return Row(tuple(Cell(text, _value(text)) for text in texts), facts={"title": texts[0]})
+    return Row(tuple(Cell(text(each), _value(each)) for each in texts), facts={"title": texts[0]})
 
 
-def _value(text: str) -> float | None:
+def _value(shown: str) -> float | None:
     """The number of a cell that is one, thousands separated by commas or not."""
     try:
-        return float(text.replace(",", "")) if ", " not in text else None
+        value = float(shown.replace(",", "")) if ", " not in shown else math.nan
+        return value if math.isfinite(value) else None
     except ValueError:
         return None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tespec.errors import UserError
 from tespec.paths import REPOSITORY
 
 PAPER = REPOSITORY / "results" / "paper"
@@ -78,20 +82,81 @@ class Reference:
 
 
 def read_reference(name: str) -> Reference:
-    """The published table `results/paper/<name>.yaml`."""
-    content = yaml.safe_load((PAPER / f"{name}.yaml").read_text(encoding="utf-8"))
-    metrics = tuple(Named(**metric) for metric in content["metrics"])
-    groups = tuple(
-        PublishedGroup(group["heading"] or "", tuple(_row(row, metrics) for row in group["rows"]))
-        for group in content["groups"]
-    )
-    tasks = tuple(Named(**task) for task in content["tasks"])
-    return Reference(content["title"], content["decimals"], tasks, metrics, groups, content["marks"])
+    """The published table `results/paper/<name>.yaml`.
+
+    Raises:
+        UserError: the file is not as it was shipped.
+    """
+    with published(PAPER / f"{name}.yaml") as content:
+        metrics = tuple(_named(metric) for metric in content["metrics"])
+        groups = tuple(
+            PublishedGroup(text(group["heading"] or ""), tuple(_row(row, metrics) for row in group["rows"]))
+            for group in content["groups"]
+        )
+        tasks = tuple(_named(task) for task in content["tasks"])
+        if not metrics or not tasks:
+            raise ValueError("no metrics or no tasks")
+        marks = {text(mark): text(words) for mark, words in content["marks"].items()}
+        return Reference(text(content["title"]), _decimals(content["decimals"]), tasks, metrics, groups, marks)
+
+
+@contextmanager
+def published(path: Path) -> Iterator[Any]:
+    """Content of a file of published numbers.
+
+    Raises:
+        UserError: what is read from it is not what such a file holds, as after an edit by hand.
+    """
+    try:
+        yield yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UserError:
+        raise
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
+        said = f"{type(error).__name__}: {error}"[:200]
+        raise UserError(path, f"is not as it was shipped ({said})", "restore it from the repository") from error
+
+
+def text(value: Any) -> str:
+    """`value`, which has to be a text.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def number(value: Any) -> float:
+    """`value`, which has to be a finite number.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        raise TypeError(f"{value!r} is no published number")
+    return value
+
+
+def _decimals(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 6:
+        raise TypeError(f"{value!r} is no number of decimals")
+    return value
+
+
+def _named(facts: dict[str, Any]) -> Named:
+    return Named(**{name: text(value) for name, value in facts.items()})
 
 
 def _row(facts: dict[str, Any], metrics: tuple[Named, ...]) -> Published:
+    for name, value in facts.items():
+        if name in ("recurrent", "test_time_augmentation", "ranked"):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name}: {value!r} is neither true nor false")
+        elif name not in ("scores", "bold"):
+            text(value)
     scores = {
-        (task, metric.name): value
+        (task, metric.name): None if value is None else number(value)
         for task, values in facts["scores"].items()
         for metric, value in zip(metrics, values, strict=True)
     }

@@ -11,10 +11,11 @@ from html import escape
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b", "#17becf", "#bcbd22")
 WIDTH, HEIGHT = 360, 220  # px
 LEFT, RIGHT, TOP, BOTTOM = 46, 16, 24, 30
+LETTERS = 20  # of a label
 TINY = 1e-12  # below it a range is no range
 HUGE = 1e100  # above it a number of a curve is not drawn
 DASHED = ' stroke-dasharray="4 3"'
-BAR, GAP, LABEL = 11, 8, 132  # px
+BAR, GAP, LABEL = 11, 8, 140  # px
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def bar_chart(title: str, bars: Mapping[str, Sequence[float | None]], colours: S
     parts = [f'<text class="title" x="{WIDTH / 2:.0f}" y="14">{escape(title)}</text>']
     for index, (label, values) in enumerate(bars.items()):
         y = 24 + index * row
-        shown = label if len(label) <= 22 else label[:21] + "…"
+        shown = label if len(label) <= LETTERS else label[: LETTERS - 1] + "…"
         parts.append(
             f'<text class="tick end" x="{LABEL - 6}" y="{y + count * BAR / 2 + 3.5:.1f}">'
             f"<title>{escape(label)}</title>{escape(shown)}</text>"

@@ -49,7 +49,7 @@ def _pretraining(records: Sequence[Record]) -> str:
         kind = objective.get("type", "") if isinstance(objective, dict) else str(objective)
         target = objective.get("target") if isinstance(objective, dict) else None
         kind += f" ({target['kind']})" if isinstance(target, dict) and "kind" in target else ""
-        title = f"{record['method_name']}: {kind}, {record['arch']}, seed {record['seed']}"
+        title = f"{record['method_name']}, {record['arch']}, seed {record['seed']}: {kind}"
         charts.append(line_chart(title, [Line(record["name"], points(record), colour(number))], "step"))
     return f'<h3>Pre-training</h3><div class="charts">{"".join(charts)}</div>' if charts else ""
 
