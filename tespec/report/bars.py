@@ -32,13 +32,15 @@ def bars(records: Sequence[Record]) -> str:
 
 
 def _headings(found: Sequence[Basis]) -> list[str]:
-    """Task and data of each basis; those of the same are numbered as in the tables."""
+    """Task and data of each basis; profiles and numbers, which are those of the tables, where they tell them apart."""
     named = [(basis.task, basis.data, basis.profile) for basis in found]
     headings = []
     for index, (task, data, profile) in enumerate(named):
         count = named.count((task, data, profile))
         number = f" ({named[:index].count((task, data, profile)) + 1})" if count > 1 else ""
-        headings.append(task + ("" if data == task else f" on {data}") + f", {profile}{number}")
+        profiles = {each[2] for each in named if each[:2] == (task, data)}
+        told = f", {profile}" if len(profiles) > 1 else ""
+        headings.append(task + ("" if data == task else f" on {data}") + told + number)
     return headings
 
 

@@ -46,8 +46,8 @@ addEventListener("afterprint", () => {
 });
 // A link to a run opens its entry.
 function open() {
-  const entry = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (entry instanceof HTMLDetailsElement) { entry.open = true; entry.scrollIntoView(); }
+  const entry = document.querySelector("details:target");
+  if (entry) { entry.open = true; entry.scrollIntoView(); }
 }
 addEventListener("hashchange", open);
 open();

@@ -114,6 +114,17 @@ def test_a_number_leads_to_its_run(browser: Any, results: Path) -> None:
     assert "python benchmarks/run.py --method" in entry.text
 
 
+def test_a_run_of_any_name_is_found(browser: Any, tmp_path: Path, make) -> None:
+    record = make()
+    record["name"] = "100 %zz \"<b>'&"
+    write_record(record, tmp_path / "runs")
+    opened(browser, tmp_path)
+    link = browser.find_element(By.CSS_SELECTOR, "#segmentation td a")
+    browser.execute_script("arguments[0].click()", link)
+    assert browser.find_element(By.CSS_SELECTOR, "details:target").get_attribute("open") is not None
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
 def test_the_page_shows_something_and_fits_a_phone(browser: Any, results: Path) -> None:
     opened(browser, results)
     for width in (1280, 390):

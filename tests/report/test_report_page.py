@@ -84,9 +84,11 @@ def test_long_notes_are_folded_and_short_ones_stand(make, tmp_path: Path) -> Non
 
 def test_charts_of_one_task_are_told_apart(make, tmp_path: Path) -> None:
     records = [make(name, data_fingerprint=print_) for name, print_ in (("scratch", "a" * 12), ("tespec", "b" * 12))]
+    records.append(make("moby", profile="paper"))
     text = report(records, tmp_path)
     titles = re.findall(r'aria-label="([^"]*: miou of recordings)"', text)
-    assert titles == [f"ddd17 on sample, sample ({number}), recurrent: miou of recordings" for number in (1, 2)]
+    told = ("paper", "sample (1)", "sample (2)")
+    assert titles == [f"ddd17 on sample, {each}, recurrent: miou of recordings" for each in told]
 
 
 def test_nothing_is_loaded_from_elsewhere(results: Path) -> None:
