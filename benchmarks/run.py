@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
-from benchmarks.cli import Parser, run
+from benchmarks.cli import Parser, one_line, run
 from tespec.errors import UserError
 
 if TYPE_CHECKING:
@@ -118,8 +118,9 @@ def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
         return
     try:
         draw_strip(weights, root, choose_device(setup.device), picture)
-    except (UserError, OSError) as error:
-        say(f"no picture: {error}")
+    # Whatever goes wrong in drawing (memory is short, say), the record is written and the next seed waits.
+    except Exception as error:
+        say(f"no picture: {one_line(str(error)) or type(error).__name__}")
 
 
 def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | None = None) -> None:

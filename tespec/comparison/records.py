@@ -167,6 +167,8 @@ def read_record(path: Path) -> Record:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_number)
+        # JSON can hold halves of characters, which no file or terminal takes.
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
     except OSError as error:
         raise UserError(path, f"cannot be read ({error.strerror})", "check the file") from error
     except (ValueError, RecursionError) as error:

@@ -7,6 +7,8 @@ from html import escape
 
 from tespec.comparison.table import Row, Table
 
+LONG = 240  # letters of a note
+
 # From the names of records to a text and to an anchor.
 Tip = Callable[[tuple[str, ...]], tuple[str, str]]
 
@@ -37,16 +39,18 @@ def render_html(table: Table) -> str:
     return "\n".join([*lines, "</body></html>"]) + "\n"
 
 
-def html_table(table: Table, tip: Tip | None = None) -> str:
+def html_table(table: Table, tip: Tip | None = None, *, apart: bool = False) -> str:
     """The table and its notes as a part of a page.
 
     Args:
         table: what is shown.
         tip: makes it sortable by a script, and gives for the names of a cell's records what is shown over the cell and
             where it leads to on the page; None for a table that stands still.
+        apart: groups are sorted one by one, since their headings say what the numbers are.
     """
-    kind = ' class="sortable"' if tip else ""
-    lines = [f'<div class="wide"><table{kind}><thead>', *_headers(table, sortable=tip is not None), "</thead>"]
+    sortable = tip is not None and any(len(group.rows) > 1 for group in table.groups)
+    kind = f' class="sortable{" apart" if apart else ""}"' if sortable else ""
+    lines = [f'<div class="wide"><table{kind}><thead>', *_headers(table, sortable=sortable), "</thead>"]
     for group in table.groups:
         lines.append("<tbody>")
         if group.heading:
@@ -56,8 +60,15 @@ def html_table(table: Table, tip: Tip | None = None) -> str:
     lines.append("</table></div>")
     notes = [f"{mark} {text}" for mark, text in table.used_marks().items()] + list(table.notes)
     if notes:
-        lines.append('<div class="notes">' + "".join(f"<p>{escape(note)}</p>" for note in notes) + "</div>")
+        lines.append('<div class="notes">' + "".join(_note(note, folded=tip is not None) for note in notes) + "</div>")
     return "\n".join(lines)
+
+
+def _note(text: str, *, folded: bool) -> str:
+    """A paragraph; a long one shows its first lines and opens by a click."""
+    if folded and len(text) > LONG:
+        return f"<details><summary>{escape(text)}</summary></details>"
+    return f"<p>{escape(text)}</p>"
 
 
 def _headers(table: Table, *, sortable: bool) -> list[str]:
@@ -78,7 +89,10 @@ def _headers(table: Table, *, sortable: bool) -> list[str]:
                 continue
             count = span.last - span.first + 1
             rule = ' class="span"' if span.title and level < table.levels - 1 else ""
-            cells.append(f'<th colspan="{count}"{rule}{order}>{escape(span.title)}</th>')
+            title = escape(span.title)
+            # What spans more than the screen keeps its title in sight.
+            title = f"<span>{title}</span>" if rule and sortable else title
+            cells.append(f'<th colspan="{count}"{rule}{order}>{title}</th>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return lines
 

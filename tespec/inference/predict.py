@@ -115,8 +115,13 @@ def _is_wanted(files: RecordingFiles, wanted: str) -> bool:
 def chosen(moments: Sequence[Moment], rows: int = ROWS) -> list[Moment]:
     """A few moments spread over all, those with a label if there are any."""
     labelled = [moment for moment in moments if moment.truth is not None] or list(moments)
-    places = np.unique(np.linspace(0, len(labelled) - 1, rows).round().astype(int))
-    return [labelled[place] for place in places.tolist()]
+    return [labelled[place] for place in spread(len(labelled), rows)]
+
+
+def spread(count: int, rows: int) -> list[int]:
+    """At most `rows` of the places 0 to `count` - 1, the first and the last among them."""
+    places: list[int] = np.unique(np.linspace(0, count - 1, rows).round().astype(int)).tolist()
+    return places
 
 
 def _milliseconds(moments: Sequence[Moment]) -> int:

@@ -10,7 +10,7 @@ from tespec.errors import UserError
 from tespec.inference.load import load_trained
 from tespec.inference.pictures import above, draw_figure
 from tespec.inference.play import play
-from tespec.inference.predict import chosen
+from tespec.inference.predict import spread
 from tespec.training.labelled import open_dataset
 
 SPLIT = "test"
@@ -39,12 +39,17 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path) -> N
         ends = (labelled - recording.windows[0, 0]) / 1e6
         if not len(ends):
             continue
-        clip = (float(ends[0]), float(max(ends[0], SECONDS)))
+        shown = ends[ends <= max(ends[0], SECONDS)]
+        # Seconds of histograms at full size would fill the memory; only those that are drawn are kept.
+        wanted = {float(shown[place]) for place in spread(len(shown), ROWS)}
+        clip = (min(wanted), max(wanted))
         model, task, settings = load_trained(weights, (recording.region.height, recording.region.width))
         moments = [
-            above(moment, MIN_SCORE) for moment in play(model.to(device), task, settings, recording, clip, device)
+            above(moment, MIN_SCORE)
+            for moment in play(model.to(device), task, settings, recording, clip, device)
+            if moment.seconds in wanted
         ]
         path.parent.mkdir(parents=True, exist_ok=True)
-        draw_figure(chosen(moments, ROWS), settings.classes, path)
+        draw_figure(moments, settings.classes, path)
         return
     raise UserError(root, f"no recording of the split {SPLIT} has a label", "check the data")

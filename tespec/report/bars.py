@@ -22,20 +22,32 @@ def bars(records: Sequence[Record]) -> str:
     if not evaluations:
         return ""
     colours = method_colours(evaluations)
-    parts = []
-    for basis in bases(evaluations):
+    parts, found = [], bases(evaluations)
+    for basis, where in zip(found, _headings(found), strict=True):
         for arch in ("recurrent", "feedforward"):
-            parts += _of_basis(basis, arch, metrics[basis.task], colours)
+            parts += _of_basis(basis, f"{where}, {arch}", arch, metrics[basis.task], colours)
     titles = {record["method_name"]: str(record["method"]["title"]) for record in evaluations}
     keys = legend([(titles[name], each, False) for name, each in colours.items()])
     return f'{keys}<div class="charts">{"".join(parts)}</div>'
 
 
-def _of_basis(basis: Basis, arch: str, metric: str, colours: Mapping[str, str]) -> list[str]:
+def _headings(found: Sequence[Basis]) -> list[str]:
+    """Task and data of each basis; profiles and numbers, which are those of the tables, where they tell them apart."""
+    named = [(basis.task, basis.data, basis.profile) for basis in found]
+    headings = []
+    for index, (task, data, profile) in enumerate(named):
+        count = named.count((task, data, profile))
+        number = f" ({named[:index].count((task, data, profile)) + 1})" if count > 1 else ""
+        profiles = {each[2] for each in named if each[:2] == (task, data)}
+        told = f", {profile}" if len(profiles) > 1 else ""
+        headings.append(task + ("" if data == task else f" on {data}") + told + number)
+    return headings
+
+
+def _of_basis(basis: Basis, where: str, arch: str, metric: str, colours: Mapping[str, str]) -> list[str]:
     cells = {key[0]: records for key, records in sorted(basis.cells().items()) if key[1] == arch}
     if not cells:
         return []
-    where = f"{basis.task}, {arch}" + ("" if basis.data == basis.task else f", on {basis.data}")
     used = [colours[name] for name in cells]
     classes = _table(cells, lambda record: record["classes"])
     recordings = _table(

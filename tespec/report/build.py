@@ -19,7 +19,7 @@ from tespec.report.bars import bars
 from tespec.report.curves import curves, first_seeds
 from tespec.report.page import Section, page
 from tespec.report.pictures import figure
-from tespec.report.runs import anchor, hover, run_times, runs_list
+from tespec.report.runs import anchor, hover, moment, run_times, runs_list
 
 TITLE = "Pre-training for event cameras, compared"
 STRIPS = 4  # of each task
@@ -64,8 +64,8 @@ def _lead(records: Sequence[Record]) -> list[str]:
     newest = max(record["written"] for record in records)
     codes = ", ".join(sorted({record["code"] for record in records}))
     lead = [
-        f"{len(records)} runs, the newest of {newest}; code {codes}. A measured number shows its commands and hashes "
-        "where the pointer rests on it, and leads to its run. A click on a header sorts."
+        f"{len(records)} runs, the newest of {moment(newest)}; code {codes}. A measured number shows its commands and "
+        "hashes where the pointer rests on it, and leads to its run. A click on a header sorts."
     ]
     if any(record["data"] == "sample" for record in records):
         lead.append(
@@ -86,8 +86,8 @@ def _section(name: str, table: Table, tip: Tip) -> Section:
     return Section(name, table.title, html_table(table, tip))
 
 
-def _titled(table: Table, tip: Tip) -> str:
-    return f"<h3>{escape(table.title)}</h3>\n{html_table(table, tip)}"
+def _titled(table: Table, tip: Tip, *, apart: bool = False) -> str:
+    return f"<h3>{escape(table.title)}</h3>\n{html_table(table, tip, apart=apart)}"
 
 
 def _gains(records: Sequence[Record], baseline: str | None, tip: Tip) -> list[Section]:
@@ -145,8 +145,10 @@ def _pretraining(records: Sequence[Record], pictures: Path) -> str:
 def _times(records: Sequence[Record], tip: Tip) -> str:
     papers = [table for name, table in plain_tables().items() if name.startswith("runtime")]
     ours = run_times(records)
-    return "".join(_titled(table, tip) for table in [*([ours] if ours else []), *papers])
+    measured = _titled(ours, tip) if ours else ""
+    return measured + "".join(_titled(table, tip, apart=True) for table in papers)
 
 
 def _facts(tip: Tip) -> str:
-    return "".join(_titled(table, tip) for name, table in plain_tables().items() if not name.startswith("runtime"))
+    tables = [table for name, table in plain_tables().items() if not name.startswith("runtime")]
+    return "".join(_titled(table, tip, apart=True) for table in tables)

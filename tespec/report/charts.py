@@ -13,6 +13,7 @@ WIDTH, HEIGHT = 360, 220  # px
 LEFT, RIGHT, TOP, BOTTOM = 46, 16, 24, 30
 LETTERS = 20  # of a label
 TINY = 1e-12  # below it a range is no range
+HUGE = 1e100  # above it a number of a curve is not drawn
 DASHED = ' stroke-dasharray="4 3"'
 BAR, GAP, LABEL = 11, 8, 140  # px
 
@@ -33,10 +34,10 @@ def colour(number: int) -> str:
 
 
 def line_chart(title: str, lines: Sequence[Line], x_title: str) -> str:
-    """Curves in one frame from the lowest to the highest value; without any, an empty frame."""
-    points = [point for line in lines for point in line.points if math.isfinite(point[1])]
+    """Curves in one frame from the lowest to the highest value, steps from 0; without any, an empty frame."""
+    points = [point for line in lines for point in line.points if _drawn(point)]
     xs, ys = [x for x, _ in points] or [0.0], [y for _, y in points] or [0.0]
-    x_ticks, y_ticks = ticks(0, max(xs)), ticks(min(ys), max(ys))
+    x_ticks, y_ticks = ticks(min(0, *xs), max(0, *xs)), ticks(min(ys), max(ys))
 
     def place(x: float, y: float) -> tuple[float, float]:
         return (
@@ -54,7 +55,7 @@ def line_chart(title: str, lines: Sequence[Line], x_title: str) -> str:
         parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 13}">{_number(tick)}</text>')
     parts.append(f'<text class="tick" x="{WIDTH / 2:.0f}" y="{HEIGHT - 3}">{escape(x_title)}</text>')
     for line in lines:
-        path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in line.points if math.isfinite(y))
+        path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in filter(_drawn, line.points))
         dash = DASHED if line.dashed else ""
         parts.append(
             f'<polyline fill="none" stroke="{line.colour}" stroke-width="1.4"{dash} points="{path}">'
@@ -109,6 +110,10 @@ def ticks(low: float, high: float) -> list[float]:
         if last - first <= 5:
             return [number * step * factor for number in range(first, last + 1)]
     return [low, high]
+
+
+def _drawn(point: tuple[float, float]) -> bool:
+    return all(abs(number) < HUGE for number in point)
 
 
 def _share(value: float, low: float, high: float) -> float:

@@ -17,7 +17,8 @@ def _finetuning(records: Sequence[Record]) -> str:
     chosen = first_seeds([record for record in records if record["kind"] == "evaluation" and record["curve"]])
     if not chosen:
         return ""
-    colours = method_colours(chosen)
+    every = method_colours([record for record in records if record["kind"] == "evaluation"])
+    colours = {name: every[name] for name in sorted({record["method_name"] for record in chosen})}
     charts = []
     for task, data, profile in sorted({(each["task"], each["data"], each["profile"]) for each in chosen}):
         of_task = [each for each in chosen if (each["task"], each["data"], each["profile"]) == (task, data, profile)]

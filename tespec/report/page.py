@@ -32,7 +32,7 @@ def page(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
             [
                 "<!doctype html>",
                 '<html lang="en"><head><meta charset="utf-8">',
-                f'<meta http-equiv="Content-Security-Policy" content="{_policy(script)}">',
+                f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">',
                 '<meta name="viewport" content="width=device-width, initial-scale=1">',
                 f"<title>{escape(title)}</title><style>{style}</style></head><body>",
                 f"<h1>{escape(title)}</h1>",
@@ -49,7 +49,13 @@ def page(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
     )
 
 
-def _policy(script: str) -> str:
+def _policy(style: str, script: str) -> str:
     """What a browser may do with the page: show its own pictures and style, run its own script, load nothing."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return (
+        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import warnings
 from html import escape
 from pathlib import Path
 
@@ -16,9 +17,12 @@ QUALITY = 82
 def figure(path: Path, caption: str) -> str:
     """A picture file with its caption; a line in its place where the file cannot be read."""
     try:
-        with Image.open(path) as picture:
-            shown = picture.convert("RGB")
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            # Other formats hide behind the name as well, and some are handed to programs outside.
+            with Image.open(path, formats=("PNG",)) as picture:
+                shown = picture.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         return f'<p class="notes">{escape(path.name)} cannot be shown ({escape(type(error).__name__)}).</p>'
     if shown.width > WIDEST:
         shown = shown.resize((WIDEST, max(1, round(shown.height * WIDEST / shown.width))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from html import escape
 from statistics import median
 
@@ -10,6 +11,7 @@ from tespec.comparison.records import Record
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 
 GIB = 1024.0**3
+PHASES = ("open", "train", "evaluate", "total")
 
 
 def anchor(name: str) -> str:
@@ -23,9 +25,21 @@ def runs_list(records: Sequence[Record]) -> str:
 
 
 def hover(records: Sequence[Record]) -> str:
-    """What a number's tip says of its runs."""
-    lines = [f"{record['command'] or record['name']}\n{record['id']}, {record['written']}" for record in records]
+    """What a number's tip says of its runs: command, hash, seed, data and its fingerprint, date."""
+    lines = [
+        f"{record['command'] or record['name']}\n{record['id']}, seed {record['seed']}, "
+        f"data {record['data']} {record['data_fingerprint']}, {moment(record['written'])}"
+        for record in records
+    ]
     return "\n".join(lines)
+
+
+def moment(written: str) -> str:
+    """A record's time for people; as it is where it is none."""
+    try:
+        return datetime.fromisoformat(written).astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    except (ValueError, OverflowError):
+        return written
 
 
 def _entry(record: Record) -> str:
@@ -33,7 +47,7 @@ def _entry(record: Record) -> str:
     modified = " with uncommitted changes" if environment.get("modified") else ""
     facts = {
         "command": record["command"],
-        "written": record["written"],
+        "written": moment(record["written"]),
         "hash": record["id"],
         "profile, seed": f"{record['profile']}, {record['seed']}",
         "data": f"{record['data']}, fingerprint {record['data_fingerprint']}",
@@ -75,10 +89,12 @@ def run_times(records: Sequence[Record]) -> Table | None:
     columns = [
         Column((title,), title, number=False) for title in ("Run", "Task", "Method", "Arch.", "Profile", "Device")
     ]
-    columns += [Column((title,), title) for title in ("train (s)", "evaluate (s)", "peak memory (GiB)", "runs")]
+    columns += [
+        Column((title,), title) for title in (*(f"{phase} (s)" for phase in PHASES), "peak memory (GiB)", "runs")
+    ]
     rows = []
     for labels, members in sorted(groups.items()):
-        phases = [_seconds(members, "train"), _seconds(members, "evaluate")]
+        phases = [_seconds(members, phase) for phase in PHASES]
         peaks = [each["resources"]["peak_memory_bytes"] for each in members if "peak_memory_bytes" in each["resources"]]
         peak = Cell(f"{median(peaks) / GIB:.2f}", median(peaks) / GIB) if peaks else Cell()
         rows.append(Row((*map(Cell, labels), *phases, peak, Cell(str(len(members)), len(members)))))

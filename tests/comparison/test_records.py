@@ -108,6 +108,8 @@ def broken(record: Record, **changes: Any) -> str:
         ({"config": {"deviations": "narrow"}}, "field 'config.deviations' holds 'narrow'"),
         ({"config": {"deviations": [1]}}, "field 'config.deviations' holds [1]"),
         ({"curve": "falling"}, "field 'curve' holds"),
+        ({"command": "python \ud800"}, "surrogates not allowed"),
+        ({"config": {"\udfff": 1}}, "surrogates not allowed"),
     ],
 )
 def test_broken_records_are_named_in_one_line(

@@ -22,7 +22,7 @@ def test_ticks_are_few_rise_and_hold_the_range(first: float, second: float) -> N
     assert found[-1] >= high - margin
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e6), NUMBERS), max_size=20))
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), NUMBERS), max_size=20))
 def test_curves_stay_in_their_frame(points: list[tuple[float, float]]) -> None:
     chart = line_chart("loss", [Line("a", points, "#000000")], "step")
     drawn = re.search(r' points="(.*?)"', chart)
@@ -31,6 +31,14 @@ def test_curves_stay_in_their_frame(points: list[tuple[float, float]]) -> None:
         x, y = map(float, pair.split(","))
         assert 0 <= x <= WIDTH
         assert 0 <= y <= HEIGHT
+
+
+def test_numbers_beyond_all_bounds_are_not_drawn() -> None:
+    points = [(1e308, -1e308), (-1e308, 1e308), (1, 10**300), (2, 5.0), (3, 6.0)]
+    chart = line_chart("loss", [Line("a", points, "#000000")], "step")
+    drawn = re.search(r' points="(.*?)"', chart)
+    assert drawn is not None
+    assert len(drawn[1].split()) == 2
 
 
 def test_numbers_that_are_none_leave_a_gap() -> None:

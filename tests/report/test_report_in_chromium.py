@@ -75,6 +75,36 @@ def test_a_click_sorts_and_a_third_one_puts_back(browser: Any, results: Path) ->
     assert next(each.text for each in headings) == "The best performance in the literature"
 
 
+def test_tables_whose_headings_are_units_are_sorted_group_by_group(browser: Any, results: Path) -> None:
+    opened(browser, results)
+    xpath = "//h3[starts-with(., 'Training and inference time')]/following-sibling::div[1]/table"
+    table = browser.find_element(By.XPATH, xpath)
+    (head,) = [each for each in table.find_elements(By.CSS_SELECTOR, "th[data-column]") if each.text.startswith("Gen1")]
+
+    def shown() -> list[str]:
+        index = int(head.get_attribute("data-column"))
+        cells = [row.find_elements(By.TAG_NAME, "td") for row in table.find_elements(By.CSS_SELECTOR, "tbody tr")]
+        return [each[index if len(each) > 1 else 0].text.partition(" (")[0] for each in cells]
+
+    hours, units = ["104.3", "138.9"], ["18.7", "20.4"]
+    orders = []
+    for _ in range(3):
+        browser.execute_script("arguments[0].click()", head)
+        orders.append(shown())
+    rising = ["Training time", *hours, "Inference time on 1× RTX6000", *units]
+    falling = ["Training time", *hours[::-1], "Inference time on 1× RTX6000", *units[::-1]]
+    assert orders == [rising, falling, rising]
+
+
+def test_on_paper_no_table_is_wider_than_the_page(browser: Any, results: Path) -> None:
+    opened(browser, results)
+    browser.execute_script("dispatchEvent(new Event('beforeprint'))")
+    widths = "return [...document.querySelectorAll('.wide > table')].map((each) => each.getBoundingClientRect().width)"
+    assert max(browser.execute_script(widths)) <= 1240
+    browser.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert browser.execute_script("return document.querySelectorAll('table[style*=zoom]').length") == 0
+
+
 def test_a_number_leads_to_its_run(browser: Any, results: Path) -> None:
     opened(browser, results)
     link = browser.find_element(By.CSS_SELECTOR, "#segmentation td a")
@@ -82,6 +112,17 @@ def test_a_number_leads_to_its_run(browser: Any, results: Path) -> None:
     entry = browser.find_element(By.CSS_SELECTOR, "details:target")
     assert entry.get_attribute("open") is not None
     assert "python benchmarks/run.py --method" in entry.text
+
+
+def test_a_run_of_any_name_is_found(browser: Any, tmp_path: Path, make) -> None:
+    record = make()
+    record["name"] = "100 %zz \"<b>'&"
+    write_record(record, tmp_path / "runs")
+    opened(browser, tmp_path)
+    link = browser.find_element(By.CSS_SELECTOR, "#segmentation td a")
+    browser.execute_script("arguments[0].click()", link)
+    assert browser.find_element(By.CSS_SELECTOR, "details:target").get_attribute("open") is not None
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
 
 
 def test_the_page_shows_something_and_fits_a_phone(browser: Any, results: Path) -> None:

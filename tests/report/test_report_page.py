@@ -9,12 +9,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from benchmarks.report import main
 from tespec.comparison.records import Record, write_record
 from tespec.errors import UserError
 from tespec.paths import REPOSITORY
 from tespec.report.build import report
+from tespec.report.pictures import figure
 
 VOID = {"meta", "img", "line", "rect", "br"}
 
@@ -70,6 +72,23 @@ def test_a_measured_number_shows_commands_and_hashes(results: Path) -> None:
     assert tip.count("python benchmarks/run.py --method tespec --task ddd17") == 2
     hashes = [path.stem.rpartition("-")[2] for path in (results / "runs").glob("*-tespec-*.json")]
     assert all(each in tip for each in hashes)
+    assert all(each in tip for each in ("seed 0", "seed 1", "data sample 0123456789ab", " UTC"))
+
+
+def test_long_notes_are_folded_and_short_ones_stand(make, tmp_path: Path) -> None:
+    deviation = "a narrow backbone " * 30
+    text = report([make(config={"deviations": [deviation]})], tmp_path)
+    assert f"<details><summary>Profile sample deviates from the paper: {deviation}.</summary></details>" in text
+    assert "<p>DDD17, measured: sample world, profile sample; seed 0.</p>" in text
+
+
+def test_charts_of_one_task_are_told_apart(make, tmp_path: Path) -> None:
+    records = [make(name, data_fingerprint=print_) for name, print_ in (("scratch", "a" * 12), ("tespec", "b" * 12))]
+    records.append(make("moby", profile="paper"))
+    text = report(records, tmp_path)
+    titles = re.findall(r'aria-label="([^"]*: miou of recordings)"', text)
+    told = ("paper", "sample (1)", "sample (2)")
+    assert titles == [f"ddd17 on sample, {each}, recurrent: miou of recordings" for each in told]
 
 
 def test_nothing_is_loaded_from_elsewhere(results: Path) -> None:
@@ -83,8 +102,15 @@ def test_nothing_is_loaded_from_elsewhere(results: Path) -> None:
     (policy,) = (each["content"] for each in page.all("meta") if "http-equiv" in each)
     script = re.search(r"<script>(.*)</script>", text, re.DOTALL)
     assert script is not None
-    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" == policy
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert style is not None
+    own, looks = (
+        f"'sha256-{base64.b64encode(hashlib.sha256(each[1].encode()).digest()).decode()}'" for each in (script, style)
+    )
+    assert policy == (
+        f"default-src 'none'; img-src data:; style-src {looks}; script-src {own}; base-uri 'none'; form-action 'none'"
+    )
+    assert not any("style" in attributes for _, attributes in page.elements)
 
 
 def test_a_strangers_record_is_text_and_nothing_else(hostile: Record, tmp_path: Path) -> None:
@@ -139,3 +165,11 @@ def test_never_imports_torch(results: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_picture_is_a_png_and_no_bomb(tmp_path: Path) -> None:
+    path = tmp_path / "run.png"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    assert "cannot be shown (UnidentifiedImageError)" in figure(path, "")
+    Image.new("1", (10_000, 10_000)).save(path)
+    assert "cannot be shown (DecompressionBombWarning)" in figure(path, "")
