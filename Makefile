@@ -11,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WOR
 export PYTHON PIP_ARGS
 unexport PYTHONPATH
 
-.PHONY: help demo setup test test-slow lint clean
+.PHONY: help demo setup test test-slow soak lint clean
 # Two pips in one environment do not get along, whatever -j says.
 .NOTPARALLEL:
 
@@ -29,6 +29,11 @@ test: .venv/dev.stamp  ## the tests, without the slow ones
 
 test-slow: .venv/dev.stamp  ## the slow tests alone
 	$(PYTEST) -m slow
+
+soak: .venv/dev.stamp  ## kill, damage and watch for an hour
+	$(BIN)/python tests/soak/kills.py --kills 1000 --minutes 15
+	$(BIN)/python tests/soak/fuzz.py --cases 100000
+	$(BIN)/python tests/soak/memory.py --steps 2000
 
 lint: .venv/dev.stamp  ## style, formatting and types
 	$(BIN)/ruff check

@@ -52,9 +52,8 @@ def main() -> None:
         print(f"step {step:6}: {megabytes:7.1f} MB")
     later = [(step, megabytes) for step, megabytes in found if step >= FIRST]
     (first, start), (last, end) = later[0], later[-1]
-    print(
-        f"step {first}: {start:.1f} MB, step {last}: {end:.1f} MB, {end - start:+.1f} MB; {time.monotonic() - began:.0f} s"
-    )
+    print(f"step {first}: {start:.1f} MB, step {last}: {end:.1f} MB, {end - start:+.1f} MB")
+    print(f"{time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":
