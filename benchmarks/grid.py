@@ -16,21 +16,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from benchmarks.cli import Parser, run
 from benchmarks.cluster import CLUSTERS, ClusterProcess, executor_of, parameters, require_submitit
-from tespec.errors import UserError
+from benchmarks.grid_matrix import dataset_of, is_pretrained, matrix, named_files, pretrainings
+from benchmarks.grid_states import folder_of, print_states, states_of
 from tespec.paths import RESULTS, RUNS
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor
 
     from tespec.comparison.cells import GridCell
-    from tespec.comparison.records import Record
-    from tespec.training.data import Data
 
 HERE = Path(__file__).parent
 POLL = 0.2  # s
@@ -88,7 +86,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Run what the command line says; 1 if a cell failed."""
     options = parse()
-    from tespec.comparison.cells import MISSING
+    from tespec.comparison.cells import FAILED, MISSING
     from tespec.comparison.records import read_records
 
     checkpoints = named_files(options.checkpoints)
@@ -96,7 +94,7 @@ def main() -> int:
     records, _ = read_records(options.results / "runs")
     states = states_of(cells, options, records)
     print_states(states, options, records)
-    missing = [cell for cell, state in states.items() if state == MISSING]
+    missing = [cell for cell, state in states.items() if state in (MISSING, FAILED)]
     jobs = [*pretrainings(missing, checkpoints), *missing]
     if options.dry_run:
         if options.cluster:
@@ -111,130 +109,6 @@ def main() -> int:
     for cell, reason in failed.items():
         print(f"failed: {cell.name}: {reason}")
     return 1 if failed else 0
-
-
-def named_files(given: list[str]) -> dict[str, Path]:
-    """METHOD=FILE pairs."""
-    files = {}
-    for each in given:
-        name, equals, path = each.partition("=")
-        if not equals or not Path(path).is_file():
-            raise UserError(f"--checkpoints {each}", "is not METHOD=FILE of a file that exists", "check the path")
-        files[name] = Path(path)
-    return files
-
-
-def matrix(options: argparse.Namespace, checkpoints: dict[str, Path]) -> list[GridCell]:
-    """The cells asked for that there are.
-
-    Raises:
-        UserError: an unknown method or task, or nothing left.
-    """
-    from tespec.comparison.cells import GridCell
-    from tespec.config import names
-    from tespec.plugins import find_method, register_methods
-    from tespec.registry import METHODS
-
-    register_methods()
-    known = names("tasks")
-    for task in options.tasks or ():
-        if task not in known:
-            raise UserError(f"--tasks {task}", "no such task", f"choose from {', '.join(known)}")
-    methods = {name: find_method(name) for name in options.methods or sorted(METHODS.module_dict)}
-    able = {
-        name: method
-        for name, method in methods.items()
-        if method.recipe is not None or method.pretraining_data == "-" or name in checkpoints
-    }
-    for name in set(methods) - set(able) if options.methods else ():
-        raise UserError(f"--methods {name}", "has no weights to start from", f"give --checkpoints {name}=FILE")
-    cells = [
-        GridCell(name, task, arch, seed)
-        for name, method in able.items()
-        for task in options.tasks or known
-        for arch in options.arch or method.architectures
-        if arch in method.architectures
-        for seed in options.seeds
-    ]
-    if not cells:
-        raise UserError("the grid", "is empty: no method has this architecture", "ask for others")
-    return cells
-
-
-def pretrainings(cells: list[GridCell], checkpoints: dict[str, Path]) -> list[GridCell]:
-    """Pre-trainings that cells start from, each once."""
-    from tespec.comparison.cells import GridCell
-
-    return sorted(
-        {GridCell(cell.method, "", "", cell.seed) for cell in cells if is_pretrained(cell.method, checkpoints)}
-    )
-
-
-def is_pretrained(method: str, checkpoints: dict[str, Path]) -> bool:
-    """Whether the weights of a method are made here."""
-    from tespec.plugins import find_method
-
-    return find_method(method).recipe is not None and method not in checkpoints
-
-
-def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[Record]) -> dict[GridCell, str]:
-    """Whether there is a record of each cell under the settings asked for."""
-    from tespec.comparison.cells import DONE, MISSING, is_done
-    from tespec.config import as_facts
-    from tespec.plugins import find_method
-    from tespec.training.data import settings_of
-
-    states = {}
-    changed = any(change.startswith("pretraining.") for change in options.set)
-    given = named_files(options.checkpoints)
-    for cell in cells:
-        method, data = find_method(cell.method), data_of(cell.task, options)
-        own = [change for change in options.set if not change.startswith("pretraining.")]
-        settings = settings_of(data, cell.task, cell.arch, options.profile, own, method.network)
-        config = as_facts(settings.after_pretraining_on(method.pretraining_data))
-        # Records do not say which changes their weights were made with: such cells are run, and taken up if complete.
-        told = not changed or method.recipe is None
-        states[cell] = DONE if told and cell.method not in given and is_done(cell, config, records) else MISSING
-    return states
-
-
-def data_of(task: str, options: argparse.Namespace) -> Data:
-    """The data of a task."""
-    from tespec.training.data import find_data
-
-    given = options.data / task if options.data and (options.data / task).is_dir() else None
-    return find_data(task, given)
-
-
-def print_states(states: dict[GridCell, str], options: argparse.Namespace, records: list[Record]) -> None:
-    """Print the states of the cells, and how long the missing ones will take."""
-    from tespec.comparison.cells import DONE, expected_seconds
-
-    tasks = sorted({cell.task for cell in states})
-    rows = sorted({(cell.method, cell.arch) for cell in states})
-    print(f"{'method':14}{'':13}" + "".join(f"{task:>12}" for task in tasks))
-    for method, arch in rows:
-        counts = []
-        for task in tasks:
-            each = [
-                state for cell, state in states.items() if (cell.method, cell.arch, cell.task) == (method, arch, task)
-            ]
-            counts.append(f"{sum(state == DONE for state in each)}/{len(each)} done" if each else "-")
-        print(f"{method:14}{arch:13}" + "".join(f"{text:>12}" for text in counts))
-    total = Counter(states.values())
-    print(", ".join(f"{count} {state}" for state, count in sorted(total.items())))
-    missing = [cell for cell, state in states.items() if state != DONE]
-    if not missing:
-        return
-    profile = options.profile or data_of(missing[0].task, options).profile
-    jobs = [*missing, *pretrainings(missing, named_files(options.checkpoints))]
-    seconds = [expected_seconds(cell, profile, records) for cell in jobs]
-    known = [each for each in seconds if each is not None]
-    if not known:
-        print("no forecast: there is no record yet to judge by (run.py --dry-run measures a cell)")
-        return
-    hours = sum(known) / len(known) * len(jobs) / options.processes / 3600
-    print(f"forecast: {hours:.1f} h for {len(jobs)} runs, {options.processes} at once, by what records like them took")
 
 
 def command(cell: GridCell, options: argparse.Namespace, checkpoints: dict[str, Path]) -> list[str]:
@@ -263,16 +137,6 @@ def command(cell: GridCell, options: argparse.Namespace, checkpoints: dict[str, 
     return [*arguments, "--seed", str(cell.seed), "--workers", str(options.workers), *places, "--resume"]
 
 
-def dataset_of(method: str, options: argparse.Namespace) -> str:
-    """What a method is pre-trained on here."""
-    from tespec.config import pretraining_settings
-    from tespec.plugins import find_method
-
-    kind = find_method(method)
-    assert kind.recipe is not None
-    return pretraining_settings(kind.recipe, options.profile or "paper", (), kind.network).dataset
-
-
 def work(jobs: list[GridCell], options: argparse.Namespace, checkpoints: dict[str, Path]) -> dict[GridCell, str]:
     """Run all jobs, cells only after their pre-training; gives the failed ones with the last line they wrote.
 
@@ -296,6 +160,7 @@ def work(jobs: list[GridCell], options: argparse.Namespace, checkpoints: dict[st
                 running.remove(job)
                 free.append(job.device)
                 job.file.close()
+                note_end(job)
                 if not job.cell.task:
                     unfinished.discard((job.cell.method, job.cell.seed))
                 if job.process.returncode:
@@ -315,6 +180,15 @@ def work(jobs: list[GridCell], options: argparse.Namespace, checkpoints: dict[st
     return failed
 
 
+def note_end(job: Job) -> None:
+    """Keep how a cell ended."""
+    from tespec.comparison.cells import DONE, FAILED
+    from tespec.training.status import write_status
+
+    failed = bool(job.process.returncode)
+    write_status(job.log.parent, FAILED if failed else DONE, 0, last_line(job) if failed else "")
+
+
 def starts_from(cell: GridCell, pretraining: GridCell) -> bool:
     """Whether a cell starts from a pre-training."""
     return (cell.method, cell.seed) == (pretraining.method, pretraining.seed)
@@ -328,8 +202,12 @@ def start(
     jobs_of: AutoExecutor | None = None,
 ) -> Job:
     """Start the process of a cell, or submit its job; what it prints goes to a log."""
-    log = options.runs / "grid" / f"{cell.name}.log"
+    from tespec.comparison.cells import RUNNING
+    from tespec.training.status import write_status
+
+    log = folder_of(cell, options) / "log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
+    write_status(log.parent, RUNNING, 0)
     environment = dict(os.environ) | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
     file = log.open("wb")
     called = [sys.executable, *command(cell, options, checkpoints)]

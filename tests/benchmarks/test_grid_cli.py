@@ -50,6 +50,10 @@ def test_the_grid_runs_what_is_missing_and_says_what_failed(tiny_world, tmp_path
     failing = grid(tiny_world, tmp_path, "--methods", "scratch", "--tasks", "mvsec", "--set", "head.min_depth=90.0")
     assert failing.returncode == 1
     assert "0 of 1 cells done\nfailed: scratch-mvsec-feedforward-s0: error: head.min_depth: 90 m" in failing.stdout
+    known = grid(tiny_world, tmp_path, "--methods", "scratch", "--tasks", "mvsec", "--seeds", "0", "1",
+                 "--set", "head.min_depth=90.0", "--status")  # fmt: skip
+    assert "0/2 done, 1 failed" in known.stdout
+    assert "1 failed, 1 missing" in known.stdout
 
 
 MISTAKES = [
