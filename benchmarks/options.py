@@ -30,6 +30,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
     group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
     group.add_argument("--overwrite", action="store_true", help="compute again what a complete record holds")
+    group.add_argument("--deterministic", action="store_true", help="repeat to the bit on a GPU as well; slower")
     group.add_argument("--track", choices=TRACKERS, help="hand curves and results to a tracker besides")
     group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
     group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
@@ -56,5 +57,6 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         resume=options.resume,
         overwrite=options.overwrite,
         track=options.track,
+        deterministic=options.deterministic,
         command=shlex.join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
     )

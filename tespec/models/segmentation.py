@@ -65,7 +65,15 @@ class SegmentationModel(nn.Module):
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         labels = batch["labels"]
         logits = self.logits(pick(features, batch["label_place"]), self.backbone.img_size, labels.shape[-2:])
-        ce = cross_entropy(logits, labels.long(), ignore_index=IGNORE, reduction="sum")
+        # Pixels in a row: over maps CUDA has no deterministic way.
+        rows, classes = logits.movedim(1, -1).flatten(0, -2), labels.long().flatten()
+        flat = torch.are_deterministic_algorithms_enabled()
+        ce = cross_entropy(
+            rows if flat else logits,
+            classes if flat else labels.long(),
+            ignore_index=IGNORE,
+            reduction="sum",
+        )
         ce = ce / (labels != IGNORE).sum().clamp(min=1)  # a step without a labelled pixel costs nothing
         dice = dice_loss(logits, labels)
         return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}, detach(state)

@@ -18,6 +18,7 @@ from tespec.errors import UserError
 from tespec.method import Method
 from tespec.settings import Finetuning
 from tespec.training.data import Data, sibling
+from tespec.training.determinism import prepare
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.pretrain import pretrain
@@ -77,7 +78,7 @@ class Cell:
             config=key["config"],
             weights=self.weights.facts() | {"start_sha256": key["weights_sha256"]},
             command=setup.command,
-            environment=environment(device=describe(self.device)),
+            environment=environment(device=describe(self.device)) | {"deterministic": setup.deterministic},
             resources=self.meter.resources(),
             **found,
         )
@@ -113,6 +114,7 @@ def open_cell(
         raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
     seed_everything(derive(seed, "model"))
     model = task.model()
+    prepare(model, setup.deterministic)
     weights = method.initialise(model.backbone, checkpoint, seed)
     if weights.loaded:
         say(weights.summary())

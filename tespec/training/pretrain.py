@@ -13,6 +13,7 @@ from tespec.config import as_facts
 from tespec.method import Method
 from tespec.settings import Pretraining
 from tespec.training.data import Data
+from tespec.training.determinism import prepare
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.objectives import build_objective
@@ -79,6 +80,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         began, meter = time.monotonic(), start(device)
         seed_everything(derive(seed, "model"))
         model = task.network()
+        prepare(model, setup.deterministic)
         trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run, facts=facts)
 
         trained_by = time.monotonic()
@@ -112,7 +114,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
             classes={},
             weights={"source": WEIGHTS, "sha256": sha256},
             command=setup.command,
-            environment=environment(device=describe(device)),
+            environment=environment(device=describe(device)) | {"deterministic": setup.deterministic},
             resources=meter.resources(),
             time={"train": trained.seconds, "evaluate": evaluated, "total": time.monotonic() - began},
             curve=trained.curve,

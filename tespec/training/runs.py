@@ -25,6 +25,7 @@ from tespec.training.checkpoint import (
     require_same_run,
     tidy,
 )
+from tespec.training.determinism import be_deterministic
 from tespec.training.device import choose_device
 from tespec.training.finite import NotFiniteError
 from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook
@@ -49,6 +50,7 @@ class Setup:
         overwrite: compute again what a complete record holds.
         command: the command line, for records.
         track: name of a tracker, None for plain files alone.
+        deterministic: repeat to the bit on a GPU as well.
     """
 
     results: Path
@@ -59,6 +61,7 @@ class Setup:
     overwrite: bool
     command: str
     track: str | None = None
+    deterministic: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,12 +91,13 @@ class Trained:
 
 
 def check_places(setup: Setup) -> None:
-    """Make sure of the folders of results and runs, so that a mistake comes to light before hours of training.
+    """Make sure of folders and tracker, so that a mistake comes to light before hours of training.
 
     Raises:
         UserError: one of them cannot be written to, or the tracker is not installed.
     """
     check_tracker(setup.track)
+    be_deterministic(setup.deterministic)
     for option, folder in (("--results", setup.results), ("--runs", setup.runs)):
         existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):

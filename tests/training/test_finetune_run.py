@@ -142,3 +142,15 @@ def test_another_start_of_the_same_method_is_another_result(straight, tiny_world
 
     monkeypatch.setattr(type(find_method("scratch")), "initialise", zeros)
     assert run(tiny_world, folder)["id"] != record["id"]
+
+
+def test_deterministic_mode_gives_the_same_result_on_a_cpu_and_is_recorded(straight, tiny_world, tmp_path):
+    try:
+        record = run(tiny_world, tmp_path, deterministic=True)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert record["environment"]["deterministic"] is True
+    assert straight[1]["environment"]["deterministic"] is False
+    assert record["name"] == straight[1]["name"]
+    for name, value in record["metrics"].items():
+        assert value == pytest.approx(straight[1]["metrics"][name], abs=0.5)
