@@ -89,4 +89,5 @@ def _check_range(name: str, number: Any) -> None:
     if not inside or not -sys.float_info.max <= number <= sys.float_info.max:
         start = f"from {lowest:g}" if included else f"above {lowest:g}"
         end = "" if math.isinf(highest) else f" to {highest:g}"
-        raise UserError(name, f"{str(number)[:20]} is out of range", f"give a number {start}{end}")
+        shown = f"{number:g}" if isinstance(number, float) else str(number)[:20]
+        raise UserError(name, f"{shown} is out of range", f"give a number {start}{end}")
