@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,13 @@ def _remove(folder: Path) -> None:
     folder.rmdir()
 
 
-def fuzz(names: list[str], cases: int, seed: int, first: int = 0) -> dict[str, dict[str, object]]:
+def fuzz(
+    names: list[str],
+    cases: int,
+    seed: int,
+    first: int = 0,
+    shown: Callable[[str, dict[str, object]], None] = lambda name, counts: None,
+) -> dict[str, dict[str, object]]:
     """Run targets one after the other, each in a process of its own."""
     from strangers import TARGETS
 
@@ -102,7 +109,21 @@ def fuzz(names: list[str], cases: int, seed: int, first: int = 0) -> dict[str, d
         else:
             said = (ended.stderr.strip().splitlines() or ["nothing said"])[-1]
             found[name] = {"failed": 1, "failures": [f"the process ended with {ended.returncode}: {said}"]}
+        shown(name, found[name])
     return found
+
+
+def numbers_of(counts: dict[str, object]) -> list[int]:
+    """Refused, accepted and failed cases."""
+    return [int(counts.get(key, 0)) for key in ("refused", "accepted", "failed")]
+
+
+def show(name: str, counts: dict[str, object]) -> None:
+    """Print the line of a target as soon as it is known."""
+    numbers = numbers_of(counts)
+    rate = sum(numbers) / max(float(counts.get("seconds", 0)), 1e-9)
+    cells = "".join(f"{number:{width}}" for number, width in zip(numbers, (9, 9, 8), strict=True))
+    print(f"{name:16}{sum(numbers):8}{cells}{float(counts.get('memory', 0)) / 1e6:7.0f}{rate:9.0f}", flush=True)
 
 
 def main() -> int:
@@ -120,16 +141,9 @@ def main() -> int:
     from strangers import TARGETS
 
     names = [options.only] if options.only else list(TARGETS)
-    found = fuzz(names, options.cases, options.seed, options.first)
     print(f"{'target':16}{'cases':>8}{'refused':>9}{'accepted':>9}{'failed':>8}{'MB':>7}{'cases/s':>9}")
-    total = 0
-    for name, counts in found.items():
-        numbers = [int(counts.get(key, 0)) for key in ("refused", "accepted", "failed")]
-        total += sum(numbers)
-        rate = sum(numbers) / max(float(counts.get("seconds", 0)), 1e-9)
-        print(f"{name:16}{sum(numbers):8}{numbers[0]:9}{numbers[1]:9}{numbers[2]:8}"
-              f"{float(counts.get('memory', 0)) / 1e6:7.0f}{rate:9.0f}")  # fmt: skip
-    print(f"{'in all':16}{total:8}")
+    found = fuzz(names, options.cases, options.seed, options.first, show)
+    print(f"{'in all':16}{sum(map(sum, map(numbers_of, found.values()))):8}")
     failed = {name: counts for name, counts in found.items() if counts["failed"]}
     for name, counts in failed.items():
         for line in counts["failures"]:
