@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from tespec.training.runs import Setup
 
 
-# As in tespec/training/tracking.py, which takes long to import.
+# As in tespec/training/tracking.py and tespec/training/launch.py, which take long to import.
+LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 TRACKERS = ("files", "tensorboard", "wandb", "mlflow")
 
 
@@ -26,6 +28,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting; repeatable")
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
     group.add_argument("--workers", type=whole_number, default=0, help="processes that prepare batches (default 0)")
+    group.add_argument("--launcher", choices=LAUNCHERS, default="none", help="what started the processes of this run")
+    group.add_argument("--accumulate", type=positive, default=1, metavar="N",
+                       help="take each process's part of a batch in N turns, for want of memory")  # fmt: skip
     group.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
     group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
     group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
@@ -45,6 +50,14 @@ def whole_number(text: str) -> int:
     return number
 
 
+def positive(text: str) -> int:
+    """A whole number from 1 on, from the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError("not positive")
+    return number
+
+
 def setup_of(options: argparse.Namespace, script: str) -> Setup:
     """How and where, from the parsed options; the command line is kept for records."""
     from tespec.training.runs import Setup
@@ -58,5 +71,18 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         overwrite=options.overwrite,
         track=options.track,
         deterministic=options.deterministic,
-        command=shlex.join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
+        accumulate=options.accumulate,
+        command=shlex.join([*_started(options.launcher), f"benchmarks/{script}", *sys.argv[1:]]),
     )
+
+
+def _started(launcher: str) -> list[str]:
+    """How a command line begins that starts as many processes."""
+    if launcher == "pytorch":
+        nodes, local = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")
+        return ["torchrun", *(["--nnodes", nodes] if nodes != "1" else []), "--nproc-per-node", local]
+    if launcher == "slurm":
+        return ["srun", "--ntasks", os.environ.get("SLURM_NTASKS", "1"), "python"]
+    if launcher == "mpi":
+        return ["mpirun", "-n", os.environ.get("OMPI_COMM_WORLD_SIZE", "1"), "python"]
+    return ["python"]

@@ -16,6 +16,7 @@ from benchmarks.cli import Parser, run
 from tespec.errors import UserError
 
 if TYPE_CHECKING:
+    from tespec.method import Method
     from tespec.settings import Pretraining
     from tespec.training.data import Data
 
@@ -38,10 +39,9 @@ def main() -> None:
     """Run what the command line says."""
     options = parse()
     from benchmarks.cost import scratch_world
-    from benchmarks.options import setup_of
     from tespec.config import pretraining_settings
     from tespec.plugins import find_method, register_methods
-    from tespec.training.pretrain import pretrain
+    from tespec.training.launch import launched
 
     register_methods(options.plugins)
     method = find_method(options.method)
@@ -52,8 +52,20 @@ def main() -> None:
         with scratch_world(named.dataset) as worlds:
             dry_run(*resolve(options, method.recipe, method.network, worlds), options.device)
         return
-    settings, data = resolve(options, method.recipe, method.network)
+    with launched(options.launcher, options.device):
+        train(options, method)
+
+
+def train(options: argparse.Namespace, method: Method) -> None:
+    """Pre-train, and say what came of it."""
+    from benchmarks.options import setup_of
+    from tespec.processes import is_first
+    from tespec.training.pretrain import pretrain
+
+    settings, data = resolve(options, str(method.recipe), method.network)
     result = pretrain(options.method, method, settings, data, options.seed, setup_of(options, "pretrain.py"))
+    if not is_first():
+        return
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
     print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
 

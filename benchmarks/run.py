@@ -79,13 +79,17 @@ def main() -> None:
     elif options.dry_run:
         dry_run(options)
     else:
-        run_cell(options)
+        from tespec.training.launch import launched
+
+        with launched(options.launcher, options.device):
+            run_cell(options)
 
 
 def run_cell(options: argparse.Namespace) -> None:
     """Fine-tune, evaluate, record."""
     from benchmarks.options import setup_of
     from tespec.plugins import find_method
+    from tespec.processes import is_first
     from tespec.training.finetune import WEIGHTS, finetune
     from tespec.training.probe import probe
     from tespec.weights.hub import fetched
@@ -98,10 +102,11 @@ def run_cell(options: argparse.Namespace) -> None:
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
         record = measure(options.method, method, settings, data, checkpoint, seed, setup, recipe)
-        print_result(record)
-        if not options.probe:
-            draw_strip_of(record, setup, data.root)
-    if options.predict:
+        if is_first():
+            print_result(record)
+            if not options.probe:
+                draw_strip_of(record, setup, data.root)
+    if options.predict and is_first():
         draw_predictions(options, setup.runs / record["name"] / WEIGHTS, data.root)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tespec.datasets.lanes import lengths_of, serpentine
+from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.recording import LabelledRecording
 
 
@@ -38,7 +39,7 @@ def evaluation_batches(
     rule: str,
     *,
     stateful: bool = True,
-    part: tuple[int, int] = (0, 1),
+    part: Part = WHOLE,
 ) -> Iterator[EvaluationBatch]:
     """Every label of every recording exactly once, in batches of `lanes` times `segments` windows at most.
 

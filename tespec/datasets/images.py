@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.errors import UserError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -150,12 +151,13 @@ class ImageSteps(Dataset[dict[str, Tensor]]):
     left_out: tuple[str, ...] = ()
     segments = 1
 
-    def __init__(self, folder: ImageFolder, rule: ViewRule, batch_size: int, seed: int) -> None:
+    def __init__(self, folder: ImageFolder, rule: ViewRule, batch_size: int, seed: int, part: Part = WHOLE) -> None:
         self._folder, self._rule, self._batch, self._seed = folder, rule, batch_size, seed
+        self._share = share_of(batch_size, part)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         views, labels = [], []
-        for position in range(step * self._batch, (step + 1) * self._batch):
+        for position in (step * self._batch + row for row in self._share):
             lap, place = divmod(position, len(self._folder.train))
             order = np.random.default_rng([self._seed, *b"order", lap]).permutation(len(self._folder.train))
             path = self._folder.train[int(order[place])]

@@ -111,18 +111,6 @@ def serpentine(lengths: Sequence[int], lanes: int) -> list[list[int]]:
     return [lane for lane in dealt if lane]
 
 
-def share_of(count: int, part: tuple[int, int]) -> range:
-    """Which of `count` lanes process number part[0] of part[1] plays; all processes together play each once.
-
-    Raises:
-        ValueError: there is no such process.
-    """
-    number, processes = part
-    if not 0 <= number < processes:
-        raise ValueError(f"process {number} of {processes}")
-    return range(number * count // processes, (number + 1) * count // processes)
-
-
 def lengths_of(recordings: Sequence[Sized]) -> tuple[int, ...]:
     """Number of windows of each recording."""
     return tuple(len(recording) for recording in recordings)

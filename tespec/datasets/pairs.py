@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from tespec.datasets.augment import apply_maps, draw_maps
 from tespec.datasets.images import as_input, read_image
+from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.recording import Recording
 from tespec.datasets.windows import windows_of_length
 from tespec.errors import UserError
@@ -73,14 +74,15 @@ class PairSteps(Dataset[dict[str, Tensor]]):
     left_out: tuple[str, ...] = ()
     segments = 1
 
-    def __init__(self, recordings: Sequence[Paired], settings: Pretraining, seed: int) -> None:
+    def __init__(self, recordings: Sequence[Paired], settings: Pretraining, seed: int, part: Part = WHOLE) -> None:
         self._recordings, self._settings, self._seed = recordings, settings, seed
+        self._share = share_of(settings.batch_size, part)
         self._ends = np.cumsum([len(recording) for recording in recordings])
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         settings, histograms, images = self._settings, [], []
         total = int(self._ends[-1])
-        for position in range(step * settings.batch_size, (step + 1) * settings.batch_size):
+        for position in (step * settings.batch_size + row for row in self._share):
             lap, place = divmod(position, total)
             number = int(np.random.default_rng([self._seed, *b"order", lap]).permutation(total)[place])
             index = int(np.searchsorted(self._ends, number, side="right"))

@@ -12,7 +12,8 @@ from torch.utils.data import Dataset
 
 from tespec.datasets.augment import Maps, apply_maps, draw_maps
 from tespec.datasets.collate import Collate
-from tespec.datasets.lanes import Lanes, Slot, lengths_of, share_of
+from tespec.datasets.lanes import Lanes, Slot, lengths_of
+from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.errors import UserError
 from tespec.pretraining.masking import draw_mask
@@ -38,7 +39,7 @@ class Steps(Dataset[dict[str, Tensor]]):
         bins: int,
         rule: str,
         augmentation: Augmentation,
-        part: tuple[int, int] = (0, 1),
+        part: Part = WHOLE,
     ) -> None:
         if not lanes.playable:
             where = recordings[0].path.parent if recordings else "recordings"
@@ -100,7 +101,7 @@ class PretrainSteps(Steps):
         recordings: Sequence[Recording],
         settings: Pretraining,
         seed: int,
-        part: tuple[int, int] = (0, 1),
+        part: Part = WHOLE,
         mask: Mask | None = None,
     ) -> None:
         lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share)
@@ -140,7 +141,7 @@ class LabelledSteps(Steps):
         settings: Finetuning,
         seed: int,
         collate: Collate,
-        part: tuple[int, int] = (0, 1),
+        part: Part = WHOLE,
     ) -> None:
         ends = tuple(recording.labelled for recording in recordings)
         lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share, ends)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,13 +66,16 @@ def scores(matrix: NDArray[np.int64]) -> Scores:
     return Scores(float(iou.mean()), float(recall.mean()), float(overall), tuple(iou.tolist()))
 
 
+SegmentationState = dict[tuple[str, str], NDArray[np.int64]]
+
+
 @METRICS.register_module()
 class SegmentationScorer:
     """Confusion matrices of a whole test set, of each recording and of each named group of frames."""
 
     def __init__(self, classes: Sequence[str]) -> None:
         self.classes = tuple(classes)
-        self._matrices: dict[tuple[str, str], NDArray[np.int64]] = {}
+        self._matrices: SegmentationState = {}
 
     def update(
         self, predicted: NDArray[np.integer], labels: NDArray[np.integer], recording: str, groups: Sequence[str] = ()
@@ -81,6 +84,16 @@ class SegmentationScorer:
         matrix = confusion(predicted, labels, len(self.classes))
         for key in (("all", ""), ("recording", recording), *(("group", group) for group in groups)):
             self._matrices[key] = self._matrices.get(key, 0) + matrix
+
+    def state(self) -> SegmentationState:
+        """All that was counted, as a value for `merge` of another process."""
+        return dict(self._matrices)
+
+    def merge(self, states: Iterable[SegmentationState]) -> None:
+        """Add what other scorers counted; in whatever way frames were shared out, the scores are the same."""
+        for state in states:
+            for key, matrix in state.items():
+                self._matrices[key] = self._matrices.get(key, 0) + matrix
 
     def definition(self) -> str:
         """What the scores mean."""

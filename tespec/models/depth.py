@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.depth_losses import gradient_loss, scale_invariant_loss
-from tespec.models.labelled import pick
+from tespec.models.labelled import pick, stand_in
 from tespec.models.midas import MidasHead
 from tespec.models.padding import crop
 from tespec.models.state import detach, reset
+from tespec.processes import silenced
 from tespec.registry import MODELS
 
 
@@ -71,19 +72,23 @@ class DepthModel(nn.Module):
             counts cost nothing.
         """
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
-        labels = batch["labels"]
+        place, labels, empty = stand_in(batch["label_place"], batch["labels"], math.nan)
         # Parameters without use get gradients of zero, as distributed training wants them.
         nothing = sum((parameter.sum() * 0.0 for parameter in self.head.unused()), features[-1].float().sum() * 0.0)
         if not len(labels):
             return {"loss": nothing, "loss_si": nothing.detach(), "loss_gradient": nothing.detach()}, detach(state)
-        predicted = self._normalised(pick(features, batch["label_place"]), labels.shape[-2:]).float()
+        with silenced(empty):
+            return self._losses(pick(features, place), labels, nothing), detach(state)
+
+    def _losses(self, features: list[Tensor], labels: Tensor, nothing: Tensor) -> dict[str, Tensor]:
+        predicted = self._normalised(features, labels.shape[-2:]).float()
         valid = torch.isfinite(labels) & (labels >= self.min_depth) & (labels <= self.max_depth)
         truth = torch.log(torch.where(valid, labels, self.max_depth) / self.max_depth) / self.alpha + 1
         difference = predicted - truth
         si = scale_invariant_loss(difference, valid, self.si_lambda)
         gradient = gradient_loss(difference, valid, self.scales)
         loss = self.si_weight * si + self.gradient_weight * gradient + nothing
-        return {"loss": loss, "loss_si": si, "loss_gradient": gradient}, detach(state)
+        return {"loss": loss, "loss_si": si, "loss_gradient": gradient}
 
     def predict(
         self, histograms: Tensor, state: BackboneState | None = None, label_place: Tensor | None = None

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d
 
+from tespec.processes import averaged, silent
+
 SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))
 
 
@@ -21,7 +23,7 @@ def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Ten
     kept = torch.where(valid, difference, 0.0).flatten(1)
     mean = kept.sum(1) / count
     losses = kept.square().sum(1) / count - share * mean.square()
-    return losses.sum() / max(len(losses), 1)
+    return averaged(losses.sum(), 0 if silent() else len(losses))
 
 
 def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
@@ -43,4 +45,4 @@ def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
         gradients = conv2d(pooled, kernels)
         total = total + gradients.abs().sum()
         places += gradients[:, 0].numel()
-    return total / max(places, 1)
+    return averaged(total, 0 if silent() else places)

@@ -1,4 +1,4 @@
-"""Dice loss with squared denominators over all classes."""
+"""Dice losses with squared denominators over all classes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ IGNORE = 255
 SMOOTH = 1.0
 
 
-def dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """One minus the Dice coefficient, averaged over samples and all classes, absent ones included.
+def dice_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """One minus the Dice coefficient of each sample and class, absent ones included.
 
     Per sample and class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and one-hot
     labels t, as in uzh-rpg/ess, utils/loss_functions.py.
@@ -20,7 +20,7 @@ def dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
         labels: (N, H, W) integers; pixels labelled 255 count in no sum.
 
     Returns:
-        scalar float32 between 0 and 1.
+        (N, classes) float32 between 0 and 1.
     """
     classes = logits.shape[1]
     labels = labels.long()
@@ -29,4 +29,4 @@ def dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
     share = logits.float().softmax(dim=1) * valid
     overlap = (share * target).sum(dim=(2, 3))
     total = (share.square() + target).sum(dim=(2, 3))
-    return (1 - (2 * overlap + SMOOTH) / (total + SMOOTH)).mean()
+    return 1 - (2 * overlap + SMOOTH) / (total + SMOOTH)

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from tespec.models.backbone import Backbone, BackboneState
-from tespec.models.dice import IGNORE, dice_loss
-from tespec.models.labelled import pick
+from tespec.models.dice import IGNORE, dice_losses
+from tespec.models.labelled import pick, stand_in
 from tespec.models.padding import crop
 from tespec.models.state import detach, reset
+from tespec.processes import averaged, silenced
 from tespec.registry import MODELS
 
 
@@ -60,11 +61,13 @@ class SegmentationModel(nn.Module):
             state: what the step before returned, None at the start.
 
         Returns:
-            "loss" and its summands "loss_ce" and "loss_dice", and the detached state.
+            "loss" and its summands "loss_ce" and "loss_dice", and the detached state. A step without a labelled pixel
+            costs nothing.
         """
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
-        labels = batch["labels"]
-        logits = self.logits(pick(features, batch["label_place"]), self.backbone.img_size, labels.shape[-2:])
+        place, labels, empty = stand_in(batch["label_place"], batch["labels"], IGNORE)
+        with silenced(empty):
+            logits = self.logits(pick(features, place), self.backbone.img_size, labels.shape[-2:])
         # Pixels in a row: over maps CUDA has no deterministic way.
         rows, classes = logits.movedim(1, -1).flatten(0, -2), labels.long().flatten()
         flat = torch.are_deterministic_algorithms_enabled()
@@ -74,8 +77,9 @@ class SegmentationModel(nn.Module):
             ignore_index=IGNORE,
             reduction="sum",
         )
-        ce = ce / (labels != IGNORE).sum().clamp(min=1)  # a step without a labelled pixel costs nothing
-        dice = dice_loss(logits, labels)
+        ce = averaged(ce, (labels != IGNORE).sum())
+        dices = dice_losses(logits, labels)
+        dice = averaged(dices.sum(), 0 if empty else dices.numel())
         return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}, detach(state)
 
     def predict(

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from tespec.processes import rows
+
 ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height
 
 
@@ -33,11 +35,12 @@ def draw_view(size: tuple[int, int], wanted: tuple[int, int], scale: tuple[float
 def random_views(frames: Tensor, wanted: tuple[int, int], scale: tuple[float, float]) -> Tensor:
     """A view (B, T, C, h, w) of each lane of frames (B, T, C, H, W), the same for all its segments.
 
-    Pixels are picked by the nearest rule, so that counts stay counts.
+    They are drawn for the lanes of all processes. Pixels are picked by the nearest rule, so that counts stay counts.
     """
     size = (frames.shape[-2], frames.shape[-1])
+    whole, own = rows(len(frames))
+    drawn = [draw_view(size, wanted, scale) for _ in range(whole)][own]
     views = []
-    for lane in frames:
-        rows, columns = (index.to(frames.device) for index in draw_view(size, wanted, scale))
-        views.append(lane[..., rows, :][..., columns])
+    for lane, (of_rows, of_columns) in zip(frames, drawn, strict=True):
+        views.append(lane[..., of_rows.to(frames.device), :][..., of_columns.to(frames.device)])
     return torch.stack(views)

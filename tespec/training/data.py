@@ -12,6 +12,7 @@ from tespec.config import finetuning_settings
 from tespec.datasets.description import read_description
 from tespec.datasets.sample import make_world
 from tespec.errors import UserError
+from tespec.processes import first_goes_first
 from tespec.settings import Finetuning
 from tespec.training.progress import progress
 
@@ -98,7 +99,7 @@ def sample_world(dataset: str, worlds: Path | None = None, size: str = "small", 
     Raises:
         UserError: the world has no such data set.
     """
-    with progress(f"making the sample world's {dataset}", "recordings") as advance:
+    with first_goes_first(), progress(f"making the sample world's {dataset}", "recordings") as advance:
         return make_world(
             size, seed, worlds, progress=lambda done, total: advance(done, total, ""), datasets=(dataset,)
         )

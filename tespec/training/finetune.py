@@ -13,9 +13,10 @@ from tespec.comparison.environment import environment
 from tespec.comparison.records import Record, find_record, identity, new_record, record_name, write_record
 from tespec.config import as_facts, pretraining_settings
 from tespec.datasets.fingerprint import fingerprint
-from tespec.datasets.steps import Steps
+from tespec.datasets.parts import Turns
 from tespec.errors import UserError
 from tespec.method import Method
+from tespec.processes import first_goes_first, first_says, is_first, wait
 from tespec.settings import Finetuning
 from tespec.training.data import Data, sibling
 from tespec.training.determinism import prepare
@@ -23,7 +24,7 @@ from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.pretrain import pretrain
 from tespec.training.resources import Meter, start
-from tespec.training.runs import Setup, check_places, finish, leave, say, train
+from tespec.training.runs import Setup, check_places, deal, finish, leave, of_turns, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.tasks import build_task
 from tespec.weights.files import state_sha256, write_weights
@@ -78,7 +79,7 @@ class Cell:
             config=key["config"],
             weights=self.weights.facts() | {"start_sha256": key["weights_sha256"]},
             command=setup.command,
-            environment=environment(device=describe(self.device)) | {"deterministic": setup.deterministic},
+            environment=environment(device=describe(self.device)) | setup.facts(),
             resources=self.meter.resources(),
             **found,
         )
@@ -107,7 +108,8 @@ def open_cell(
     # What is computed in determines the result, so it is part of the record's identity.
     settings = settings.after_pretraining_on(method.pretraining_data)
     settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
-    task = build_task(settings, data.root)
+    with first_goes_first():
+        task = build_task(settings, data.root)
     if checkpoint is None and method.recipe is not None:
         checkpoint = _pretrained(name, method, settings, data, seed, setup, pretraining_changes)
     if checkpoint is None and method.pretraining_data != "-":
@@ -125,7 +127,7 @@ def open_cell(
         "arch": settings.arch,
         "profile": settings.profile,
         "seed": seed,
-        "config": as_facts(settings) | (extra or {}),
+        "config": as_facts(settings) | of_turns(setup) | (extra or {}),
         "data_fingerprint": fingerprint(*task.splits),
         # Whatever the method did to it, the backbone training starts from is part of the result's identity.
         "weights_sha256": state_sha256(model.backbone.state_dict()),
@@ -163,24 +165,27 @@ def finetune(
     """
     began = time.monotonic()
     cell = open_cell("evaluation", name, method, settings, data, checkpoint, seed, setup, pretraining_changes)
-    steps = cell.task.steps(seed)
+    turns = deal(cell.task.steps, seed, cell.settings.batch_size, setup)
     with locked(setup.runs, cell.run):
-        known = find_record(setup.results / "runs", cell.run)
+        known = first_says(find_record(setup.results / "runs", cell.run))
         if known is not None and not setup.overwrite:
-            leave(setup, cell.run)
+            leave(setup, cell.run, cell.settings.optimisation.steps)
             return known
-        return _computed(cell, steps, seed, setup, began)
+        record = _computed(cell, turns, seed, setup, began)
+        wait()
+        return record
 
 
-def _computed(cell: Cell, steps: Steps, seed: int, setup: Setup, began: float) -> Record:
+def _computed(cell: Cell, turns: Turns, seed: int, setup: Setup, began: float) -> Record:
     task, model = cell.task, cell.model
     opened = time.monotonic() - began
     trained = train(
-        model, steps, cell.settings.optimisation, seed=seed, setup=setup, run=cell.run, facts=cell.key["config"]
+        model, turns, cell.settings.optimisation, seed=seed, setup=setup, run=cell.run, facts=cell.key["config"]
     )
     evaluation = task.evaluate(model, cell.device)
-    recipe = cell.key["config"] | {"sensor": list(task.size)}
-    write_weights(setup.runs / cell.run / WEIGHTS, model.state_dict(), recipe)
+    if is_first():
+        recipe = cell.key["config"] | {"sensor": list(task.size)}
+        write_weights(setup.runs / cell.run / WEIGHTS, model.state_dict(), recipe)
     record = cell.record(
         setup,
         protocol=task.protocol() | {"scores": evaluation.definition},
@@ -196,7 +201,8 @@ def _computed(cell: Cell, steps: Steps, seed: int, setup: Setup, began: float) -
         },
         curve=trained.curve,
     )
-    write_record(record, setup.results / "runs")
+    if is_first():
+        write_record(record, setup.results / "runs")
     trained.track(record["metrics"])
     finish(setup, cell.run, cell.settings.optimisation.steps)
     return record

@@ -16,6 +16,7 @@ from mmengine.hooks import Hook
 from torch import Tensor
 
 from tespec.errors import Preempted
+from tespec.processes import agreed, is_first, wait
 from tespec.registry import HOOKS
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.loop import Loop
@@ -97,18 +98,21 @@ class CheckpointHook(Hook):
 
     def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
-        last = loop.step == loop.settings.steps
-        if self._stop is None and not last and time.monotonic() - self._last < self._seconds:
+        due = time.monotonic() - self._last >= self._seconds
+        # All processes save the same step, whichever of them was asked to stop.
+        save, stop = agreed([int(due and is_first()), self._stop or 0])
+        if not (save or stop or loop.step == loop.settings.steps):
             return
         loop.require_finite()
         self._last = time.monotonic()
         state = loop.state_dict()
         weights = state.pop("model")
         rest = {"run": self._run, "loop": state, "curve": self._curve.state_dict()}
-        path = save_checkpoint(self._folder, loop.step, weights, rest)
-        if self._stop is not None:
-            said = f"stopped after step {loop.step}, saved as {path}; --resume goes on"
-            raise KeyboardInterrupt(said) if self._stop == signal.SIGINT else Preempted(said)
+        path = save_checkpoint(self._folder, loop.step, weights, rest) if is_first() else self._folder
+        wait()
+        if stop:
+            said = f"stopped after step {loop.step}, saved as {path}; --resume goes on" if is_first() else ""
+            raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
 
     def after_run(self, loop: Loop) -> None:
         """Give the signals back."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.collate import Collate
 from tespec.datasets.evaluation import evaluation_batches
+from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.datasets.windows import WindowRule
@@ -22,6 +23,7 @@ from tespec.errors import UserError
 from tespec.models import Backbone, build_backbone
 from tespec.models.padding import padded_size
 from tespec.models.state import reset
+from tespec.processes import count, number, of_all
 from tespec.registry import DATASETS
 from tespec.settings import Finetuning
 from tespec.training.progress import progress
@@ -87,9 +89,9 @@ class LabelledTask(ABC):
             UserError: settings of the head that do not go together.
         """
 
-    def steps(self, seed: int) -> Steps:
+    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
         """Batches of the training by step."""
-        return LabelledSteps(self.train, self.settings, seed, type(self).collate)
+        return LabelledSteps(self.train, self.settings, seed, type(self).collate, part)
 
     def small_batch(self) -> dict[str, Tensor]:
         """Two labelled segments without a single event, for measuring what a step costs."""
@@ -139,7 +141,7 @@ class LabelledTask(ABC):
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device) -> Evaluation:
-        """Play the test recordings once and score every label."""
+        """Play the test recordings once and score every label; processes share them out, and each has all scores."""
         settings, began = self.settings, time.monotonic()
         scorer, state, done = self.scorer(), None, 0
         total = sum(len(recording.labelled) for recording in self.test)
@@ -147,7 +149,13 @@ class LabelledTask(ABC):
         player = self.player(model.eval())
         with progress("evaluation", "labels") as advance:
             for batch in evaluation_batches(
-                self.test, lanes, settings.segments, settings.bins, settings.rule, stateful=settings.recurrent
+                self.test,
+                lanes * count(),
+                settings.segments,
+                settings.bins,
+                settings.rule,
+                stateful=settings.recurrent,
+                part=(number(), count()),
             ):
                 state = reset(state, batch.fresh.to(device))
                 histograms = batch.histograms.to(device)
@@ -160,6 +168,8 @@ class LabelledTask(ABC):
                     self.score(scorer, predicted, self.test[frame.recording], frame.label)
                 done += len(batch.frames)
                 advance(done, total, "")
+        others = of_all(scorer.state())
+        scorer.merge(state for process, state in enumerate(others) if process != number())
         overall = scorer.overall()
         return Evaluation(
             metrics=overall.metrics(),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tespec.errors import UserError
+from tespec.processes import is_first, wait
 
 FOLDER = ".locks"
 # Locks of POSIX do not keep apart what one process does twice.
@@ -17,13 +18,17 @@ _held: set[Path] = set()
 
 @contextmanager
 def locked(runs: Path, run: str) -> Iterator[None]:
-    """Hold the lock of a run in the folder of runs.
+    """Hold the lock of a run in the folder of runs; of several processes of a run the first one holds it.
 
     On file systems without locks between machines (some NFS) it only keeps apart processes of one machine.
 
     Raises:
         UserError: another process holds it.
     """
+    if not is_first():
+        wait()
+        yield
+        return
     path = (runs / FOLDER / run).absolute()
     if path in _held:
         raise UserError(runs / run, "is being computed by this process", "wait for it")
@@ -40,6 +45,7 @@ def locked(runs: Path, run: str) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {os.uname().nodename}")
         file.flush()
         _held.add(path)
+        wait()
         try:
             yield
         finally:

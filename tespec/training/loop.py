@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any, Protocol, cast, runtime_checkable
 
 import tespec.compat  # noqa: F401  # before mmengine
@@ -14,13 +15,16 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from tespec.datasets.parts import Turns
 from tespec.errors import UserError
+from tespec.processes import count, number, of_all, playing
 from tespec.settings import Optimisation
 from tespec.training.device import with_precision
 from tespec.training.finite import SKIP, NotFiniteError, Watch
 from tespec.training.loading import Batches
 from tespec.training.schedule import learning_rate
 from tespec.training.seeding import derive, seed_everything
+from tespec.training.together import average_gradients, mean_losses, own_state, whole_state
 
 OPTIMIZERS = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 LOOK_EVERY = 16  # steps; each look waits for the device
@@ -46,6 +50,9 @@ class Following(Protocol):
 class Loop:
     """Trains `model` on the batches of `steps`, whose item k is the batch of step k.
 
+    With several processes, each trains on its part, and gradients are averaged; with turns, a process has several parts
+    (see `Turns`), whose gradients are averaged as well before the optimizer's step.
+
     Hooks are mmengine's: `before_run(loop)`, `after_train_iter(loop, step, batch, losses)` and `after_run(loop)`, the
     last one however the training ends. Dropout and the like draw from generators seeded by (seed, step), so a run
     resumed at step k draws what an uninterrupted one draws.
@@ -56,14 +63,14 @@ class Loop:
 
     Attributes:
         step: number of optimizer steps done.
-        state: recurrent state after them, one entry per lane.
+        states: recurrent state after them, of each turn.
         skipped: how many of them were passed over, by the setting `non_finite`.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        steps: Dataset[dict[str, Tensor]],
+        steps: Dataset[dict[str, Tensor]] | Turns,
         settings: Optimisation,
         *,
         seed: int,
@@ -75,8 +82,8 @@ class Loop:
         self.settings = with_precision(settings, device)
         self.step = 0
         self.skipped = 0
-        self.state: Any = None
-        self._steps = steps
+        self._steps = steps if isinstance(steps, Turns) else Turns([steps])
+        self.states: list[Any] = [None] * self._steps.turns
         self._seed = seed
         self._device = device
         self._hooks = hooks
@@ -101,7 +108,8 @@ class Loop:
     def _run(self) -> None:
         self.model.train()
         pin = self._device.type == "cuda"
-        batches = Batches(self._steps, self.step, self.settings.steps, self._workers, pin=pin)
+        first, last = (step * self._steps.turns for step in (self.step, self.settings.steps))
+        batches = Batches(self._steps, first, last, self._workers, pin=pin)
         try:
             self._train(batches)
         except (RuntimeError, OSError, EOFError) as error:
@@ -109,38 +117,54 @@ class Loop:
             raise
 
     def _train(self, batches: Batches) -> None:
-        for batch in batches:
-            losses = self.train_step({key: value.to(self._device, non_blocking=True) for key, value in batch.items()})
+        waiting = iter(batches)
+        while turns := list(islice(waiting, self._steps.turns)):
+            losses = self.train_step(
+                *({key: value.to(self._device, non_blocking=True) for key, value in batch.items()} for batch in turns)
+            )
             self.step += 1
             if self._device.type == "cpu" or self.step % LOOK_EVERY == 0 or self.step == self.settings.steps:
                 self.require_finite()
-            self._call("after_train_iter", self.step - 1, batch, losses)
+            self._call("after_train_iter", self.step - 1, turns[0], losses)
 
-    def train_step(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """One optimizer step on a batch that is on the device; gives the losses."""
-        seed_everything(derive(self._seed, "step", self.step))
+    def train_step(self, *turns: dict[str, Tensor]) -> dict[str, Tensor]:
+        """One optimizer step on a batch that is on the device, or on its turns; gives the losses."""
         for group in self._wrapper.param_groups:
             group["lr"] = learning_rate(self.settings, self.step)
         skipping = self.settings.non_finite == SKIP
         kept = [each.clone() for each in self.model.buffers()] if skipping else []
-        with self._wrapper.optim_context(self.model), self._autocast():
-            losses, state = cast("Trainable", self.model).loss(batch, self.state)
-        self._wrapper.backward(self._wrapper.scale_loss(losses["loss"]))
-        detached = {name: value.detach() for name, value in losses.items()}
+        found, states = [], []
+        for turn, batch in enumerate(turns):
+            losses, state = self._backward(batch, turn)
+            found.append(losses)
+            states.append(state)
+        average_gradients(self._trained)
+        losses = mean_losses(found)
         scaled = isinstance(self._wrapper, AmpOptimWrapper)
         # Scaled gradients may overflow: the scaler then passes the step over and scales less.
-        found = self._watch.see(losses["loss"], () if scaled else self._trained, self.step)
-        if skipping and found.item():
+        wrong = self._watch.see(losses["loss"], () if scaled else self._trained, self.step)
+        if skipping and wrong.item():
             self._pass_over(kept)
-            return detached
+            return losses
         if not scaled:
             self._wrapper.optimizer.found_inf = self._watch.halted
         self._wrapper.step()
         self._wrapper.zero_grad()
-        self.state = state
+        self.states = states
         if isinstance(self.model, Following):
             self.model.after_step((self.step + 1) / self.settings.steps)
-        return detached
+        return losses
+
+    def _backward(self, batch: dict[str, Tensor], turn: int) -> tuple[dict[str, Tensor], Any]:
+        """Losses of a part of the batch, whose gradients are added, and the state after it."""
+        part = (number() * self._steps.turns + turn, count() * self._steps.turns)
+        # The first part draws what a single process draws; others draw of their own, unless the model shares draws out.
+        own = () if part[0] == 0 or getattr(self.model, "draws_alike", False) else ("part", part[0])
+        seed_everything(derive(self._seed, "step", self.step, *own))
+        with playing(part), self._wrapper.optim_context(self.model), self._autocast():
+            losses, state = cast("Trainable", self.model).loss(batch, self.states[turn])
+        self._wrapper.backward(self._wrapper.scale_loss(losses["loss"] / self._steps.turns))
+        return losses, state
 
     def _pass_over(self, buffers: Sequence[Tensor]) -> None:
         """Leave everything as it was before the step."""
@@ -159,8 +183,8 @@ class Loop:
         """
         wrong = self._watch.step()
         if wrong is not None:
-            names = getattr(self._steps, "names", None)
-            raise NotFiniteError(wrong, names(wrong) if names else (), "see the run's folder for checkpoints")
+            played = sorted({name for names in of_all(self._steps.names(wrong)) for name in names})
+            raise NotFiniteError(wrong, played, "see the run's folder for checkpoints")
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.settings.precision != "bf16":
@@ -172,21 +196,21 @@ class Loop:
             getattr(hook, point)(self, *arguments)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that determines the steps to come."""
+        """Everything that determines the steps to come, of all processes; each of them calls it."""
         return {
             "step": self.step,
             "skipped": self.skipped,
             "model": self.model.state_dict(),
             "optimizer": self._wrapper.state_dict(),
-            "state": _to(self.state, torch.device("cpu")),
+            "state": whole_state(self.states),
         }
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Go on where `state_dict` was taken, by however many processes and turns."""
         self.step, self.skipped = content["step"], content["skipped"]
         self.model.load_state_dict(content["model"])
         self._wrapper.load_state_dict(content["optimizer"])
-        self.state = _to(content["state"], self._device)
+        self.states = own_state(content["state"], self._steps.turns, self._device)
 
 
 def _optim_wrapper(model: nn.Module, settings: Optimisation) -> OptimWrapper:
@@ -204,14 +228,3 @@ def _optim_wrapper(model: nn.Module, settings: Optimisation) -> OptimWrapper:
     if settings.precision == "fp16":
         return AmpOptimWrapper(loss_scale="dynamic", dtype="float16", optimizer=optimizer, clip_grad=clip)
     return OptimWrapper(optimizer, clip_grad=clip)
-
-
-def _to(state: Any, device: torch.device) -> Any:
-    """Nested tuples and dicts of tensors on another device."""
-    if isinstance(state, Tensor):
-        return state.to(device)
-    if isinstance(state, dict):
-        return {key: _to(value, device) for key, value in state.items()}
-    if isinstance(state, (tuple, list)):
-        return type(state)(_to(value, device) for value in state)
-    return state

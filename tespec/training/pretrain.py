@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tespec.comparison.environment import environment
 from tespec.comparison.records import find_record, identity, new_record, record_name, write_record
 from tespec.config import as_facts
 from tespec.method import Method
+from tespec.processes import alone, first_goes_first, first_says, is_first, wait
 from tespec.settings import Pretraining
 from tespec.training.data import Data
 from tespec.training.determinism import prepare
@@ -18,7 +21,7 @@ from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.lock import locked
 from tespec.training.objectives import build_objective
 from tespec.training.resources import start
-from tespec.training.runs import Setup, check_places, finish, leave, say, train
+from tespec.training.runs import Setup, check_places, deal, finish, leave, of_turns, say, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.weights.files import sha256_of, write_weights
 
@@ -52,10 +55,13 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     device = choose_device(setup.device)
     # What is computed in determines the result, so it is part of the record's identity.
     settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
-    task = build_objective(settings, data.root)
+    with first_goes_first():
+        task = build_objective(settings, data.root)
     for note in task.notes:
         say(note)
-    facts = as_facts(settings)
+    seed_everything(derive(seed, "model"))
+    model = task.network()
+    facts = as_facts(settings) | of_turns(setup, model)
     data_fingerprint = task.fingerprint()
     key: dict[str, Any] = {
         "kind": "pretraining",
@@ -71,22 +77,20 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     run = record_name("pretraining", name, data.label, settings.arch, seed, identity(**key))
     weights = setup.runs / run / WEIGHTS
     picture = setup.results / "pictures" / f"{run}.png"
-    steps = task.steps(seed)
+    turns = deal(task.steps, seed, settings.batch_size, setup)
     with locked(setup.runs, run):
         known = find_record(setup.results / "runs", run)
-        if known is not None and not setup.overwrite and _is_whole(weights, known["weights"]["sha256"]):
-            leave(setup, run)
+        whole = known is not None and not setup.overwrite and _is_whole(weights, known["weights"]["sha256"])
+        known, whole = first_says((known, whole))
+        if known is not None and whole:
+            leave(setup, run, settings.optimisation.steps)
             return Pretrained(weights, known["metrics"], picture if picture.is_file() else None)
         began, meter = time.monotonic(), start(device)
-        seed_everything(derive(seed, "model"))
-        model = task.network()
         prepare(model, setup.deterministic)
-        trained = train(model, steps, settings.optimisation, seed=seed, setup=setup, run=run, facts=facts)
+        trained = train(model, turns, settings.optimisation, seed=seed, setup=setup, run=run, facts=facts)
 
-        trained_by = time.monotonic()
-        metrics = task.evaluate(model, device) | trained.counts()
-        evaluated = time.monotonic() - trained_by
-        drawn = task.draw(model, device, picture)
+        metrics, evaluated, drawn = _held_out(task, model, device, picture)
+        metrics |= trained.counts()
         recipe = facts | {
             "method": name,
             "seed": seed,
@@ -95,7 +99,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
             "data": data.label,
             "data_fingerprint": data_fingerprint,
         }
-        sha256 = write_weights(weights, model.backbone.state_dict(), recipe)
+        sha256 = first_says(write_weights(weights, model.backbone.state_dict(), recipe) if is_first() else "")
         record = new_record(
             kind="pretraining",
             method_name=name,
@@ -114,15 +118,28 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
             classes={},
             weights={"source": WEIGHTS, "sha256": sha256},
             command=setup.command,
-            environment=environment(device=describe(device)) | {"deterministic": setup.deterministic},
+            environment=environment(device=describe(device)) | setup.facts(),
             resources=meter.resources(),
             time={"train": trained.seconds, "evaluate": evaluated, "total": time.monotonic() - began},
             curve=trained.curve,
         )
-        write_record(record, setup.results / "runs")
+        if is_first():
+            write_record(record, setup.results / "runs")
         trained.track(metrics)
         finish(setup, run, settings.optimisation.steps)
+        wait()
         return Pretrained(weights, metrics, picture if drawn else None)
+
+
+def _held_out(task: Any, model: Any, device: torch.device, picture: Path) -> tuple[dict[str, float], float, bool]:
+    """Scores on data held out, the seconds they took, and whether there is a picture; the first process computes."""
+    found: tuple[dict[str, float], float, bool] = ({}, 0.0, False)
+    if is_first():
+        with alone():
+            began = time.monotonic()
+            metrics = task.evaluate(model, device)
+            found = (metrics, time.monotonic() - began, task.draw(model, device, picture))
+    return first_says(found)
 
 
 def _is_whole(weights: Path, sha256: str) -> bool:

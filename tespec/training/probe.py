@@ -22,6 +22,7 @@ from tespec.evaluation.segmentation import IGNORE, confusion, scores
 from tespec.method import Method
 from tespec.models.labelled import pick
 from tespec.models.state import reset
+from tespec.processes import count
 from tespec.settings import Finetuning
 from tespec.training.data import Data
 from tespec.training.finetune import Cell, open_cell
@@ -55,6 +56,8 @@ def probe(
     """
     if settings.kind != "segmentation":
         raise UserError(f"--probe --task {settings.task}", "probes are of segmentation alone", "choose ddd17 or dsec")
+    if count() > 1:
+        raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
     began = time.monotonic()
     extra = {"probe": DEFINITION}
     cell = open_cell("probe", name, method, settings, data, checkpoint, seed, setup, pretraining_changes, extra)

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tespec.processes import is_first
+
 SECONDS_BETWEEN_LINES = 5.0
 
 Advance = Callable[[int, int, str], None]
@@ -19,11 +21,16 @@ Advance = Callable[[int, int, str], None]
 def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
     """A bar on a terminal, a line every few seconds elsewhere; yields `advance(done, total, note)`.
 
+    Of several processes the first one shows it.
+
     Args:
         label: what is being done.
         unit: name of one unit of work, for the rate.
         start: units that were done before.
     """
+    if not is_first():
+        yield lambda done, total, note: None
+        return
     began = time.monotonic()
 
     def rate(done: int) -> float:

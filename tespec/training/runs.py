@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tespec.datasets.steps import Steps
+from tespec import processes
+from tespec.datasets.parts import Turns
 from tespec.errors import UserError
+from tespec.models.synced_norm import has_batch_norm, synced
 from tespec.settings import Optimisation
 from tespec.training.checkpoint import (
     checkpoints,
@@ -29,8 +31,9 @@ from tespec.training.determinism import be_deterministic
 from tespec.training.device import choose_device
 from tespec.training.finite import NotFiniteError
 from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook
+from tespec.training.launch import require_even
 from tespec.training.loop import Loop
-from tespec.training.status import DONE, FAILED, PREEMPTED, RUNNING, write_status
+from tespec.training.status import DONE, FAILED, PREEMPTED, RUNNING, read_status, write_status
 from tespec.training.tracking import TrackHook, check_tracker
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
@@ -51,6 +54,7 @@ class Setup:
         command: the command line, for records.
         track: name of a tracker, None for plain files alone.
         deterministic: repeat to the bit on a GPU as well.
+        accumulate: turns that a process takes for a step, each on its part of the batch.
     """
 
     results: Path
@@ -62,6 +66,15 @@ class Setup:
     command: str
     track: str | None = None
     deterministic: bool = False
+    accumulate: int = 1
+
+    def facts(self) -> dict[str, Any]:
+        """What a record's environment says of how the run was carried out."""
+        return {
+            "deterministic": self.deterministic,
+            "processes": processes.count(),
+            "accumulate": self.accumulate,
+        }
 
 
 @dataclass(frozen=True)
@@ -105,14 +118,16 @@ def check_places(setup: Setup) -> None:
 
 
 def say(text: str) -> None:
-    """One line for the user, beside the progress display."""
+    """One line for the user, beside the progress display; of several processes the first one speaks."""
+    if not processes.is_first():
+        return
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def train(
     model: nn.Module,
-    steps: Steps,
+    turns: Turns,
     settings: Optimisation,
     *,
     seed: int,
@@ -127,7 +142,7 @@ def train(
 
     Args:
         model: has `.loss(batch, state)`.
-        steps: item k is the batch of step k.
+        turns: this process's parts of the batches.
         settings: optimizer and schedule.
         seed: the run's seed.
         setup: where and how.
@@ -138,19 +153,20 @@ def train(
         UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
     """
     folder = setup.runs / run
-    folder.mkdir(parents=True, exist_ok=True)
-    tidy(folder)
+    if processes.is_first():
+        folder.mkdir(parents=True, exist_ok=True)
+        tidy(folder)
     curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE))
-    if steps.left_out:
-        say(f"left out, shorter than {steps.segments} windows: {', '.join(steps.left_out)}")
+    if turns.left_out:
+        say(f"left out, shorter than {turns.segments} windows: {', '.join(turns.left_out)}")
     device = choose_device(setup.device)
     save = CheckpointHook(folder, run, curve, SECONDS_BETWEEN_CHECKPOINTS)
     tracker = None
-    if setup.track:
+    if setup.track and processes.is_first():
         tracker = TrackHook(setup.track, run, folder, curve, facts)
     loop = Loop(
-        model,
-        steps,
+        synced(model) if processes.count() > 1 else model,
+        turns,
         settings,
         seed=seed,
         device=device,
@@ -170,41 +186,79 @@ def train(
 @contextmanager
 def _status(folder: Path, loop: Loop) -> Iterator[None]:
     """Keep the run's status, and name the last good checkpoint where numbers go wrong."""
-    write_status(folder, RUNNING, loop.step)
+
+    def write(state: str, step: int, reason: str = "") -> None:
+        if processes.is_first():
+            write_status(folder, state, step, reason)
+
+    write(RUNNING, loop.step)
     try:
         yield
     except NotFiniteError as error:
         whole = newest_whole(folder)
         kept = f"the last good checkpoint is {whole}" if whole else "and there is no checkpoint yet"
         named = NotFiniteError(error.step, error.recordings, kept)
-        write_status(folder, FAILED, error.step, str(named))
+        write(FAILED, error.step, str(named))
         raise named from error
     except KeyboardInterrupt as stop:
-        write_status(folder, PREEMPTED, loop.step, str(stop))
+        write(PREEMPTED, loop.step, str(stop))
         raise
     except Exception as error:
         # A full disk has no room for a status either.
         with suppress(OSError):
-            write_status(folder, FAILED, loop.step, f"{type(error).__name__}: {error}")
+            write(FAILED, loop.step, f"{type(error).__name__}: {error}")
         raise
 
 
-def leave(setup: Setup, run: str) -> None:
+def deal(steps: Callable[..., Any], seed: int, batch_size: int, setup: Setup) -> Turns:
+    """This process's parts of every batch.
+
+    Args:
+        steps: called with a seed and a part, gives the batches by step.
+        seed: of the run.
+        batch_size: of all processes together.
+        setup: how many turns each takes.
+
+    Raises:
+        UserError: the batch cannot be dealt evenly, or the data is too short.
+    """
+    require_even(batch_size, processes.count(), setup.accumulate)
+    first, parts = processes.number() * setup.accumulate, processes.count() * setup.accumulate
+    return Turns([steps(seed, (first + turn, parts)) for turn in range(setup.accumulate)])
+
+
+def of_turns(setup: Setup, model: nn.Module | None = None) -> dict[str, int]:
+    """What turns add to a run's identity.
+
+    Batch statistics are those of a turn, and so are means over labels, of which turns may have different numbers; only
+    a `model` that has neither computes the same in turns.
+    """
+    alike = model is not None and not has_batch_norm(model)
+    return {} if alike or setup.accumulate == 1 else {"accumulate": setup.accumulate}
+
+
+def leave(setup: Setup, run: str, steps: int) -> None:
     """Say that a run is complete, and remove what a kill may have left of it."""
     say(f"{run} is complete already (--overwrite computes it again)")
-    if (setup.runs / run).is_dir():
-        clear(setup.runs / run)
+    folder = setup.runs / run
+    if processes.is_first() and folder.is_dir():
+        clear(folder)
+        if read_status(folder).get("state") != DONE:
+            write_status(folder, DONE, steps)
 
 
 def finish(setup: Setup, run: str, steps: int) -> None:
     """Mark a run as done and remove its checkpoints, once its record is written."""
+    if not processes.is_first():
+        return
     folder = setup.runs / run
     write_status(folder, DONE, steps)
     clear(folder)
 
 
 def _resume(loop: Loop, curve: CurveHook, folder: Path, run: str, device: torch.device) -> None:
-    weights, rest, torn = latest_checkpoint(folder)
+    found = latest_checkpoint(folder) if processes.is_first() else ({}, {}, [])
+    weights, rest, torn = processes.first_says(found)
     for name in torn:
         say(f"{folder / name}: not a whole checkpoint, passed over")
     if not rest:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tespec.datasets.base import LabelledDataset
+from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.recording import Recording
 from tespec.datasets.steps import Steps
 
@@ -57,8 +58,8 @@ class Task(Protocol):
         """A fresh network: an `nn.Module` with `.backbone`, `.loss` and `.predict`."""
         ...
 
-    def steps(self, seed: int) -> Steps:
-        """Batches of the training by step."""
+    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+        """Batches of the training by step, or a part of each."""
         ...
 
     def small_batch(self) -> dict[str, Tensor]:

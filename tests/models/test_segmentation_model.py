@@ -4,7 +4,7 @@ from mmengine.registry import DefaultScope
 from torch.nn.functional import cross_entropy
 
 from tespec.models import EventSwin, SegmentationModel
-from tespec.models.dice import dice_loss
+from tespec.models.dice import dice_losses
 
 HEIGHT, WIDTH, CLASSES = 50, 70, 6
 
@@ -41,7 +41,7 @@ def test_loss_is_cross_entropy_plus_dice_of_the_labelled_segments():
     labels = batch["labels"]
     expected = cross_entropy(chosen, labels.long(), ignore_index=255)
     torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(losses["loss_dice"], dice_loss(chosen, labels), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(losses["loss_dice"], dice_losses(chosen, labels).mean(), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(losses["loss"], losses["loss_ce"] + losses["loss_dice"])
 
 

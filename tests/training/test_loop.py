@@ -79,7 +79,7 @@ def test_resumed_equals_uninterrupted(tmp_path, stop, workers):
     assert second.step == stop
     second.run()
     assert torch.equal(second.model.weight, straight.model.weight)
-    assert torch.equal(second.state["sum"], straight.state["sum"])
+    assert torch.equal(second.states[0]["sum"], straight.states[0]["sum"])
 
 
 def test_seed_decides_dropout():
@@ -154,7 +154,7 @@ def test_numbers_gone_wrong_stop_the_run_at_their_step(kind):
     assert torch.equal(before.model.weight, stopped.model.weight)
     # Whoever looks late finds the first such step, and nothing was trained on after it.
     stopped.step += 1
-    stopped.state = before.state
+    stopped.states = before.states
     stopped.train_step(Steps()[6])
     assert torch.equal(before.model.weight, stopped.model.weight)
     with pytest.raises(NotFiniteError, match="step 5: "):
@@ -167,11 +167,11 @@ def test_a_step_passed_over_leaves_everything_as_it_was(kind):
     for step in range(5):
         loop.train_step(Steps()[step])
         loop.step += 1
-    before = copy.deepcopy((loop.model.state_dict(), loop._wrapper.state_dict(), loop.state))
+    before = copy.deepcopy((loop.model.state_dict(), loop._wrapper.state_dict(), loop.states[0]))
     for step in (5, 6):
         loop.train_step(Steps()[step])
         loop.step += 1
-    after = (loop.model.state_dict(), loop._wrapper.state_dict(), loop.state)
+    after = (loop.model.state_dict(), loop._wrapper.state_dict(), loop.states[0])
     assert flat(before) == flat(after)
     assert loop.skipped == 2
     loop.train_step(Steps()[7])

@@ -15,6 +15,7 @@ from tespec.pretraining.heads import PrototypeHead
 from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
 from tespec.pretraining.views import random_views
+from tespec.processes import averaged, of_all_rows, rows
 
 GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the image's area (Yan98/ECDDP, config)
 STUDENT_TEMPERATURE = 0.1
@@ -65,6 +66,7 @@ class DenseDistillation(nn.Module):
         momentum: of the teacher at the start; it rises to 1.
     """
 
+    draws_alike = True  # of what is drawn for the whole batch, each process takes its own
     share: Tensor
 
     def __init__(
@@ -110,7 +112,8 @@ class DenseDistillation(nn.Module):
         large = [random_views(frames, size, GLOBAL) for _ in range(2)]
         small = [random_views(frames, size, LOCAL) for _ in range(self.local_views)]
         units = (size[0] // STRIDE, size[1] // STRIDE)
-        seeds = torch.randint(2**31, (2, len(frames))).tolist()
+        whole, own = rows(len(frames))
+        seeds = torch.randint(2**31, (2, whole))[:, own].tolist()
         masks = [torch.stack([draw_mask(seed, *units, self.mask_ratio) for seed in row]) for row in seeds]
         hidden = [mask.to(frames.device) for mask in masks]
         with torch.no_grad():
@@ -137,11 +140,16 @@ class DenseDistillation(nn.Module):
         start, end = TEACHER_TEMPERATURES
         return start + (end - start) * min(1.0, float(self.share) / WARMUP_SHARE)
 
+    def _assigned(self, logits: Tensor) -> Tensor:
+        """Assignments of the teacher's logits (N, K), balanced over the batch of all processes."""
+        everywhere, own = of_all_rows(logits)
+        return sinkhorn(everywhere, self._temperature)[own]
+
     def _patch_loss(self, seen: list[_Seen], taught: list[_Seen], hidden: list[Tensor]) -> Tensor:
         logits = torch.cat([each.patches[mask.flatten(1)] for each, mask in zip(seen, hidden, strict=True)])
         wanted = torch.cat([each.patches.flatten(0, 1) for each in taught])
-        assigned = sinkhorn(wanted, self._temperature)[torch.cat([mask.flatten() for mask in hidden])]
-        return agreement(logits, assigned, STUDENT_TEMPERATURE).sum() / max(1, len(logits))
+        assigned = self._assigned(wanted)[torch.cat([mask.flatten() for mask in hidden])]
+        return averaged(agreement(logits, assigned, STUDENT_TEMPERATURE).sum(), len(logits))
 
     def _context_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
         logits: list[Tensor] = []
@@ -152,11 +160,11 @@ class DenseDistillation(nn.Module):
                 scores = network.attention(each.tokens).squeeze(-1)
                 contexts, there = pool(each.tokens, scores, nearest, self.clusters)
                 kept.append(network.contexts(contexts[there]))
-        assigned = sinkhorn(torch.cat(wanted), self._temperature)
-        return agreement(torch.cat(logits), assigned, STUDENT_TEMPERATURE).mean()
+        found = agreement(torch.cat(logits), self._assigned(torch.cat(wanted)), STUDENT_TEMPERATURE)
+        return averaged(found.sum(), len(found))
 
     def _image_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
-        assigned = sinkhorn(torch.cat([each.image for each in taught]), self._temperature).chunk(len(taught))
+        assigned = self._assigned(torch.cat([each.image for each in taught])).chunk(len(taught))
         pairs = [
             agreement(student.image, wanted, STUDENT_TEMPERATURE).mean()
             for number, wanted in enumerate(assigned)

@@ -9,6 +9,7 @@ from torch.nn.functional import kl_div, log_softmax, normalize, softmax
 from tespec.models.backbone import Backbone
 from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.heads import projector
+from tespec.processes import of_all_rows
 
 
 class ImageContrast(nn.Module):
@@ -47,8 +48,8 @@ class ImageContrast(nn.Module):
             "loss", which is "loss_contrast" + alignment * "loss_alignment", and "found", the share of events whose
             image is told from the others; and None.
         """
-        events = self.of_events(_whole(self.backbone, batch["histograms"]))
-        images = self.of_images(_whole(self.images, batch["images"]))
+        events, _ = of_all_rows(self.of_events(_whole(self.backbone, batch["histograms"])))
+        images, _ = of_all_rows(self.of_images(_whole(self.images, batch["images"])))
         forth, found = info_nce(events, images, self.temperature)
         back, _ = info_nce(images, events, self.temperature)
         aligned = _alignment(events, images.detach(), self.temperature)

@@ -18,6 +18,7 @@ from tespec.models.padding import STRIDE, crop
 from tespec.models.state import detach, reset
 from tespec.pretraining.masking import MaskPatch, replace_hidden
 from tespec.pretraining.patches import normalise_patches, patchify, pixels_inside, unpatchify
+from tespec.processes import averaged
 from tespec.registry import MODELS
 
 ObjectiveState = tuple[BackboneState | None, Tensor]
@@ -209,4 +210,4 @@ def _size(video: Tensor) -> tuple[int, int]:
 
 def _mean(sums: Tensor, pixels: Tensor) -> Tensor:
     """Mean per pixel, given sums per patch (B, T, rows, cols) and the pixels that count in each (B, 1, rows, cols)."""
-    return (sums * (pixels > 0)).sum() / (pixels.sum() * sums.shape[1]).clamp(min=1)
+    return averaged((sums * (pixels > 0)).sum(), pixels.sum() * sums.shape[1])

@@ -10,6 +10,7 @@ from tespec.models.backbone import Backbone
 from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.heads import projector
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+from tespec.processes import of_all_rows
 
 
 class MomentumContrast(nn.Module):
@@ -64,7 +65,7 @@ class MomentumContrast(nn.Module):
             for mine, other in ((0, 1), (1, 0))
         ]
         if self.training:
-            self._keep(torch.stack(keys))
+            self._keep(torch.stack([of_all_rows(each)[0] for each in keys]))
         return {"loss": parts[0][0] + parts[1][0], "found": (parts[0][1] + parts[1][1]) / 2}, None
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.state import detach, reset
 from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.heads import projector
+from tespec.processes import of_all_rows
 
 
 class PredictiveCoding(nn.Module):
@@ -27,6 +28,8 @@ class PredictiveCoding(nn.Module):
         places: at most so many places are compared at once, drawn anew for each k.
         temperature: of the softmax over cosines.
     """
+
+    draws_alike = True  # the same places in every process
 
     def __init__(self, backbone: Backbone, width: int, ahead: int, places: int, temperature: float) -> None:
         super().__init__()
@@ -64,8 +67,8 @@ class PredictiveCoding(nn.Module):
         latents = self.latent(last.flatten(0, -2)).view(lanes, segments, *last.shape[1:-1], -1)
         losses, found = [], []
         for ahead, predict in enumerate(self.predict, start=1):
-            queries = predict(context[:, :-ahead].flatten(0, -2))
-            keys = latents[:, ahead:].flatten(0, -2)
+            queries, _ = of_all_rows(predict(context[:, :-ahead].flatten(0, -2)))
+            keys, _ = of_all_rows(latents[:, ahead:].flatten(0, -2))
             drawn = torch.randperm(len(queries))[: self.places].to(queries.device)
             loss, share = info_nce(queries[drawn], keys[drawn], self.temperature)
             losses.append(loss)

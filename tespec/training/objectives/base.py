@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
+from tespec.datasets.parts import WHOLE, Part
 from tespec.errors import UserError
 from tespec.evaluation.features import Spread, spread
 from tespec.models import Backbone, EventSwin, build_backbone
@@ -84,8 +85,8 @@ class PretrainingTask(ABC):
         """The objective with a fresh backbone."""
 
     @abstractmethod
-    def steps(self, seed: int) -> Any:
-        """Batches of the training by step: see `tespec.datasets.steps.Steps`."""
+    def steps(self, seed: int, part: Part = WHOLE) -> Any:
+        """Batches of the training by step, or a part of each: see `tespec.datasets.steps.Steps`."""
 
     @abstractmethod
     def small_batch(self) -> Batch:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.steps import PretrainSteps, Steps
 from tespec.datasets.unlabelled import divide
 from tespec.errors import UserError
@@ -59,9 +60,9 @@ class EventObjective(PretrainingTask):
         """How masks are drawn, for objectives that take some."""
         return None
 
-    def steps(self, seed: int) -> Steps:
+    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
         """Batches of the training by step."""
-        return PretrainSteps(self._division.train, self.settings, seed, mask=self.masks())
+        return PretrainSteps(self._division.train, self.settings, seed, part, self.masks())
 
     def small_batch(self) -> Batch:
         """A batch of one lane and as few segments as the objective needs."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.pairs import Paired, PairSteps, paired, some
+from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.unlabelled import divide
 from tespec.errors import UserError
 from tespec.models import build_backbone
@@ -76,9 +77,9 @@ class ImageContrastTask(PretrainingTask):
         images = build_backbone(settings.width, False, settings.bins, padded_size(*self.size), in_channels=1)
         return ImageContrast(self.backbone(), images, own.hidden, own.out, own.temperature, own.alignment)
 
-    def steps(self, seed: int) -> PairSteps:
+    def steps(self, seed: int, part: Part = WHOLE) -> PairSteps:
         """Batches of the training by step."""
-        return PairSteps(self._train, self.settings, seed)
+        return PairSteps(self._train, self.settings, seed, part)
 
     def small_batch(self) -> Batch:
         """Two pairs."""

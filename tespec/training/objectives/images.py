@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tespec.datasets.images import ImageSteps, ViewRule, held_out_batch, open_images
+from tespec.datasets.parts import WHOLE, Part
 from tespec.errors import UserError
 from tespec.settings import Pretraining
 from tespec.training.objectives.base import Batch, PretrainingTask
@@ -60,9 +61,9 @@ class ImageObjective(PretrainingTask):
             "classes": ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else ""),
         }
 
-    def steps(self, seed: int) -> ImageSteps:
+    def steps(self, seed: int, part: Part = WHOLE) -> ImageSteps:
         """Batches of the training by step."""
-        return ImageSteps(self.images, self.rule, self.settings.batch_size, seed)
+        return ImageSteps(self.images, self.rule, self.settings.batch_size, seed, part)
 
     def small_batch(self) -> Batch:
         """A batch of as few images as the objective needs."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tespec.boxes import Boxes
 from tespec.datasets.collate import join_boxes
+from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.errors import UserError
@@ -71,10 +72,10 @@ class DetectionTask(LabelledTask):
             head.score_threshold,
         )
 
-    def steps(self, seed: int) -> Steps:
+    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
         """Batches of the training by step; stretches without labels are left out."""
         recordings = cut_at_gaps(self.train, self.settings.segments)
-        return LabelledSteps(recordings, self.settings, seed, join_boxes)
+        return LabelledSteps(recordings, self.settings, seed, join_boxes, part)
 
     def small_labels(self, count: int) -> dict[str, Tensor]:
         """One box in the middle of each label."""

@@ -1,0 +1,92 @@
+"""Several processes of one run: started by torchrun, SLURM or MPI, met here."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import tespec.compat  # noqa: F401  # before mmengine
+
+import torch
+from mmengine.dist import init_dist
+from torch import distributed
+
+from tespec.errors import UserError
+from tespec.processes.talk import close_group, open_group
+
+LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
+# What each of them puts into the environment of the processes it starts.
+SIGNS = {"pytorch": "LOCAL_RANK", "slurm": "SLURM_PROCID", "mpi": "OMPI_COMM_WORLD_RANK"}
+HOW = {
+    "pytorch": "start with torchrun --nproc-per-node N",
+    "slurm": "start with srun",
+    "mpi": "start with mpirun",
+}
+
+
+@contextmanager
+def launched(launcher: str, device: str | None) -> Iterator[None]:
+    """Inside, all processes that `launcher` started have met; each of them has a GPU of its own, or all use the CPU.
+
+    Args:
+        launcher: "none", "pytorch" (torchrun), "slurm" or "mpi".
+        device: as of `choose_device`; "cpu" for no GPU.
+
+    Raises:
+        UserError: nothing was launched, there is no GPU for a process, or a GPU was named.
+    """
+    check_launch(launcher, device, os.environ)
+    if launcher == "none":
+        yield
+        return
+    # mmengine would take "spawn", with which every worker reads all indices again.
+    if multiprocessing.get_start_method(allow_none=True) is None:
+        multiprocessing.set_start_method("fork")
+    if device == "cpu" or not torch.cuda.is_available():
+        # mmengine's launcher wants GPUs.
+        distributed.init_process_group("gloo")
+    else:
+        init_dist(launcher, backend="nccl")
+    open_group()
+    try:
+        yield
+    finally:
+        close_group()
+        distributed.destroy_process_group()
+
+
+def check_launch(launcher: str, device: str | None, environment: Mapping[str, str]) -> None:
+    """Make sure that a launcher did what is asked.
+
+    Raises:
+        UserError: see `launched`.
+    """
+    if launcher == "none":
+        if environment.get("WORLD_SIZE", "1") != "1" and "RANK" in environment:
+            what = "torchrun started several processes, and each would compute the whole run"
+            raise UserError("--launcher none", what, "give --launcher pytorch")
+        return
+    if SIGNS[launcher] not in environment:
+        raise UserError(f"--launcher {launcher}", "did not start this process", HOW[launcher])
+    if device not in (None, "cpu", "cuda"):
+        raise UserError(f"--device {device}", "each process takes a GPU of its own", "leave --device out")
+    if launcher != "pytorch" and (device == "cpu" or not torch.cuda.is_available()):
+        raise UserError(f"--launcher {launcher}", "there is no GPU here", "on CPUs use torchrun, --launcher pytorch")
+    local = int(environment.get("LOCAL_RANK", environment.get("SLURM_LOCALID", "0")))
+    if device != "cpu" and torch.cuda.is_available() and local >= torch.cuda.device_count():
+        what = f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}"
+        raise UserError(f"--launcher {launcher}", what, "start as many processes as GPUs")
+
+
+def require_even(batch_size: int, processes: int, accumulate: int) -> None:
+    """Make sure that a batch can be dealt.
+
+    Raises:
+        UserError: it cannot.
+    """
+    parts = processes * accumulate
+    if batch_size % parts:
+        what = f"{batch_size} lanes are not dealt evenly to {processes} processes and {accumulate} turns each"
+        raise UserError("batch_size", what, f"choose a multiple of {parts}, or another --accumulate")

@@ -1,0 +1,110 @@
+"""Short runs of every task and objective, by one process or as a program by several; records tell them apart.
+
+torchrun --nproc-per-node 2 together_runs.py WORLD FOLDER CASE...
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tespec.config import pretraining_settings
+from tespec.datasets.steps import LabelledSteps
+from tespec.errors import Preempted
+from tespec.plugins import find_method, register_methods
+from tespec.training.data import Data, settings_of
+from tespec.training.finetune import finetune
+from tespec.training.hooks import CheckpointHook
+from tespec.training.launch import launched
+from tespec.training.pretrain import pretrain
+from tespec.training.runs import Setup
+
+FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
+STILL = ["head.dropout=0.0"]  # processes draw dropout of their own
+FROZEN = "optimisation.peak_lr=1e-15"
+# Data, architecture and changes.
+TASKS: dict[str, tuple[str, str, list[str]]] = {
+    "ddd17": ("ddd17", "recurrent", ["segments=3", *STILL]),
+    "dsec, no memory": ("dsec", "feedforward", STILL),
+    "gen1": ("gen1", "recurrent", ["segments=4"]),
+    "mvsec": ("mvsec", "recurrent", ["segments=4"]),
+    # Lanes 2 and 3, those of the second process, have no labels.
+    "ddd17, unlabelled": ("ddd17", "recurrent", ["segments=3", *STILL]),
+    "gen1, unlabelled": ("gen1", "recurrent", ["segments=4"]),
+    "mvsec, unlabelled": ("mvsec", "recurrent", ["segments=4"]),
+    # Weights stay as they are, so that scores are those of the same weights.
+    "ddd17, frozen": ("ddd17", "recurrent", ["segments=3", *STILL, FROZEN]),
+    "gen1, frozen": ("gen1", "feedforward", [FROZEN, "head.score_threshold=0.0"]),
+    "mvsec, frozen": ("mvsec", "recurrent", ["segments=4", FROZEN]),
+}
+# Method, data and changes.
+OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
+    "tespec": ("tespec", "1mpx", []),
+    "tespec, feedforward": ("tespec", "1mpx", ["recurrent=false"]),
+    "cpc": ("tespec", "1mpx", ["objective=cpc"]),
+    "ecddp": ("ecddp", "1mpx", []),
+    "ecdp": ("ecdp", "ddd17", []),
+    "moby": ("moby", "objects", []),
+    "imagenet": ("imagenet", "objects", []),
+}
+
+
+def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any) -> None:
+    """Run a case into a folder, or stop it as a scheduler would after a step."""
+    register_methods()
+    options = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"} | changes
+    setup = Setup(results=folder / "results", runs=folder / "runs", **options)
+    with pytest.MonkeyPatch.context() as patch:
+        if "unlabelled" in case:
+            choose = LabelledSteps._choose
+            patch.setattr(
+                LabelledSteps, "_choose", lambda self, labels, lane, step: choose(self, labels, lane, step)[: lane < 2]
+            )
+        if stop:
+            _stop_after(patch, stop)
+        if case in TASKS:
+            task, arch, own = TASKS[case]
+            data = Data(world / task, "sample")
+            resolved = settings_of(data, task, arch, None, [*FEW, *own])
+            finetune("scratch", find_method("scratch"), resolved, data, None, 0, setup)
+        else:
+            name, dataset, own = OBJECTIVES[case]
+            method = find_method(name)
+            recipe = pretraining_settings(method.recipe, "sample", [*own, *FEW], method.network)
+            pretrain(name, method, recipe, Data(world / dataset, "sample"), 0, setup)
+
+
+def _stop_after(patch: pytest.MonkeyPatch, step: int) -> None:
+    original = CheckpointHook.after_train_iter
+
+    def stopping(self: CheckpointHook, loop: Any, *arguments: Any) -> None:
+        if loop.step == step:
+            self._request_stop(15, None)
+        original(self, loop, *arguments)
+
+    patch.setattr(CheckpointHook, "after_train_iter", stopping)
+
+
+def main() -> None:
+    """All cases by the processes that torchrun started; `CASE@2` stops after two steps, `CASE@resume` goes on."""
+    world, folder, *cases = sys.argv[1:]
+    with launched("pytorch", "cpu"):
+        for case in cases:
+            name, _, how = case.partition("@")
+            try:
+                compute(
+                    name,
+                    Path(world),
+                    Path(folder) / name,
+                    stop=int(how) if how.isdecimal() else 0,
+                    resume=how == "resume",
+                )
+            except Preempted:
+                assert how.isdecimal()
+
+
+if __name__ == "__main__":
+    main()
