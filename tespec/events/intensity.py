@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tespec.events.intensity_kernel import count_events_per_bin, weighted_video
+from tespec.events.intensity_kernel import fill_video
 from tespec.events.stream import check_events
 
 
@@ -58,18 +58,11 @@ def estimate_intensity(
 
 
 def _on_cpu(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float, by_time: bool) -> tuple[Tensor, Tensor]:
-    lanes, segments, channels, height, width = histograms.shape
-    counts = histograms.contiguous().flatten(-2).numpy()
-    if by_time:
-        exponents = rates.expand(lanes, segments, channels // 2)
-    else:
-        events = torch.from_numpy(count_events_per_bin(counts.reshape(-1, channels, height * width)))
-        exponents = rates * events.view(lanes, segments, channels // 2)
-    weights, decay = _weights(exponents, contrast)
+    lanes, segments, _, height, width = histograms.shape
+    counts, before = histograms.contiguous().flatten(-2), image.contiguous().flatten(1)
     video = torch.empty((lanes, segments, height, width))
-    weighted_video(
-        counts, weights.numpy(), decay.numpy(), image.contiguous().flatten(1).numpy(), video.flatten(2).numpy()
-    )
+    exponents = rates.squeeze(-1).contiguous()
+    fill_video(counts.numpy(), exponents.numpy(), contrast, by_time, before.numpy(), video.flatten(2).numpy())
     return video, video[:, -1].clone()  # apart from the video, which need not be kept alive for it
 
 

@@ -1,54 +1,50 @@
-"""The sums of Eq. 7 over byte histograms on a CPU: each count is read twice and never held as a float."""
+"""The sums of Eq. 7 over byte histograms on a CPU: counts are read from memory once and never held as floats."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 BLOCK = 4096  # pixels whose sums stay in the first-level cache while their channels are read
 
 
-def count_events_per_bin(histograms: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """(N, bins) events of both polarities in each bin of histograms (N, 2*bins, pixels)."""
-    counts = np.empty(histograms.shape[:2], np.int64)
-    _count(histograms, counts)
-    return counts.reshape(len(counts), 2, -1).sum(1)
+@njit(cache=True, nogil=True)
+def fill_video(histograms, rates, contrast, by_time, images, video):  # type: ignore[no-untyped-def]
+    """Fill the video: each image is the one before, decayed, plus the weighted signed counts.
 
-
-def weighted_video(
-    histograms: NDArray[np.uint8],
-    weights: NDArray[np.float32],
-    decay: NDArray[np.float32],
-    image: NDArray[np.float32],
-    video: NDArray[np.float32],
-) -> None:
-    """Fill video (B, T, pixels): each image is the one before, decayed, plus the weighted signed counts.
+    Segment by segment, so that its counts still lie in a cache when they are weighed by what counting them told.
 
     Args:
-        histograms: (B, T, 2*bins, pixels), negative polarity first.
-        weights: (B, T, bins) of each bin's signed count.
-        decay: (B, T) of the image before the segment.
-        image: (B, pixels) before the first segment.
-        video: written.
+        histograms: (B, T, 2*bins, pixels) uint8, negative polarity first.
+        rates: (B, T) float64, exponent of the decay per event of a bin, or per bin.
+        contrast: of one event.
+        by_time: whether rates are per bin.
+        images: (B, pixels) float32 before the first segment.
+        video: (B, T, pixels) float32, written.
     """
-    for lane, previous in enumerate(image):
-        for segment in range(video.shape[1]):
-            _accumulate(
-                histograms[lane, segment], weights[lane, segment], decay[lane, segment], previous, video[lane, segment]
-            )
+    bins = histograms.shape[2] // 2
+    weights = np.empty(bins, np.float32)
+    for lane in range(len(histograms)):
+        previous = images[lane]
+        for segment in range(histograms.shape[1]):
+            histogram = histograms[lane, segment]
+            after = 0.0  # exponent of what follows a bin
+            for k in range(bins - 1, -1, -1):
+                weights[k] = contrast * math.exp(after)
+                events = 1 if by_time else _sum(histogram[k]) + _sum(histogram[bins + k])
+                after += rates[lane, segment] * events
+            _accumulate(histogram, weights, np.float32(math.exp(after)), previous, video[lane, segment])
             previous = video[lane, segment]
 
 
 @njit(cache=True, nogil=True)
-def _count(histograms, counts):  # type: ignore[no-untyped-def]
-    for n in range(histograms.shape[0]):
-        for channel in range(histograms.shape[1]):
-            plane = histograms[n, channel]
-            total = np.int64(0)
-            for i in range(len(plane)):
-                total += np.int64(plane[i])
-            counts[n, channel] = total
+def _sum(plane):  # type: ignore[no-untyped-def]
+    total = np.int64(0)
+    for i in range(len(plane)):
+        total += np.int64(plane[i])
+    return total
 
 
 @njit(cache=True, nogil=True)
