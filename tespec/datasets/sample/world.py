@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tespec.datasets.description import Description, of_facts
 from tespec.datasets.sample.camera import make_camera
 from tespec.datasets.sample.sizes import DATASETS, VERSION, Plan, plans, recipe
 from tespec.datasets.sample.street import FRAME_RATE, Street, record
@@ -147,6 +148,15 @@ def make_recording(plan: Plan, root: Path) -> None:
     sensor = plan.sensor
     film = record(street, make_camera(sensor.height, sensor.width, sensor.label_rows))
     WRITERS[plan.dataset](film, root, plan)
+
+
+def description(size: str, seed: int, dataset: str) -> Description:
+    """What one dataset of a world says about itself, whether it is made or not.
+
+    Raises:
+        UserError: there is no such size or dataset.
+    """
+    return of_facts(_description(size, seed, dataset))
 
 
 def _description(size: str, seed: int, dataset: str) -> dict[str, Any]:
