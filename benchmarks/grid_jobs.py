@@ -71,7 +71,7 @@ def work(jobs: Sequence[Job], places: Places) -> dict[str, str]:
     waiting = list(jobs)
     running: list[Running] = []
     failed: dict[str, str] = {}
-    free: list[str | None] = list(places.gpus or [None] * places.at_once)
+    free: list[str | None] = [*places.gpus] or [None] * places.at_once
     unfinished = {job.name for job in jobs}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 # As in tespec/training/tracking.py, which takes long to import.
 TRACKERS = ("files", "tensorboard", "wandb", "mlflow")
+# Options that decide nothing about a result, with a value and without.
+PLACES = ("--results", "--runs", "--workers", "--track")
+SWITCHES = ("--resume", "--overwrite")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -58,5 +61,19 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         overwrite=options.overwrite,
         track=options.track,
         deterministic=options.deterministic,
-        command=shlex.join(["python", f"benchmarks/{script}", *sys.argv[1:]]),
+        command=shlex.join(["python", f"benchmarks/{script}", *_deciding(sys.argv[1:])]),
     )
+
+
+def _deciding(arguments: list[str]) -> list[str]:
+    """A command line without what changes no result: where things are kept, and whether a run goes on."""
+    kept: list[str] = []
+    passed = False
+    for each in arguments:
+        if passed:
+            passed = False
+        elif each in PLACES:
+            passed = True
+        elif each not in SWITCHES and not each.startswith(tuple(f"{name}=" for name in PLACES)):
+            kept.append(each)
+    return kept

@@ -77,9 +77,8 @@ def main() -> int:
     if options.dry_run:
         return 0
     failed: dict[str, str] = {}
-    if jobs:
-        assert world is not None
-        failed = carry_out(jobs, reproduction, records, world, results, processes, options)
+    if jobs and world is not None:
+        failed = carry_out(jobs, reproduction, world, results, processes, options)
     code = publish(reproduction, results)
     for name, reason in failed.items():
         print(f"failed: {name}: {reason}")
@@ -181,18 +180,20 @@ def forecast(jobs: Sequence[Piece], reproduction: Reproduction, records: Sequenc
 def carry_out(
     jobs: Sequence[Piece],
     reproduction: Reproduction,
-    records: Sequence[Record],
     world: Path,
     results: Path,
     processes: int,
     options: argparse.Namespace,
 ) -> dict[str, str]:
     """Run the jobs; gives those that failed."""
+    from tespec.comparison.records import read_records
+
     began, total = time.monotonic(), len(jobs)
     by_name = {piece.name: piece for piece in jobs}
 
     def tell(left: Sequence[str]) -> str:
-        soon = forecast([by_name[name] for name in left], reproduction, records, processes)
+        known, _ = read_records(results / "runs")
+        soon = forecast([by_name[name] for name in left], reproduction, known, processes)
         return f" ({total - len(left)} of {total} after {(time.monotonic() - began) / 60:.0f} min, {soon})"
 
     called = commands(jobs, reproduction, world, results, options.runs)

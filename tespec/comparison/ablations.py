@@ -56,7 +56,7 @@ class Ablation:
 
 def ablations() -> dict[str, Ablation]:
     """All of the paper's ablations by name, and those of this project behind them."""
-    found = {}
+    found: dict[str, Ablation] = {}
     for path in (PAPER / "ablations.yaml", CONFIGS / "ablations.yaml"):
         with published(path) as content:
             found |= {text(name): _ablation(name, facts) for name, facts in content.items()}
@@ -110,7 +110,7 @@ def _row(row: AblationRow, records: Sequence[Record], compared: bool) -> Row:
         cells.append(measured_cell(average(values), records, DECIMALS))
         if compared and paper is None:
             cells.append(Cell())
-        elif compared:
+        elif compared and paper is not None:
             difference = sum(values) / len(values) - paper
             cells.append(Cell(f"{difference:+.{DECIMALS}f}", difference))
     return Row(tuple(cells), facts={"method": "tespec", "title": row.name})
@@ -126,7 +126,7 @@ def _ablation(name: str, facts: Mapping[str, Any]) -> Ablation:
 
 def _ablation_row(facts: Mapping[str, Any]) -> AblationRow:
     published_numbers = {"paper": tuple(number(each) for each in facts["paper"])} if "paper" in facts else {}
-    row = AblationRow(**(facts | published_numbers))
+    row = AblationRow(**(dict(facts) | published_numbers))
     text(row.name)
     if len(row.paper) != len(METRICS) or not isinstance(row.set, dict) or not isinstance(row.scale, dict):
         raise ValueError(f"{row.name}: not {len(METRICS)} numbers, or changes without names")

@@ -43,7 +43,9 @@ def draw_reproduction(records: Sequence[Record], path: Path) -> None:
     panels[0].set_yticks(range(len(methods)), [titles[name] for name in methods])
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(len(labels), len(tasks)), frameon=False, fontsize=8
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
