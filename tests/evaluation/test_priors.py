@@ -37,7 +37,8 @@ def test_no_more_boxes_than_are_scored():
 
 
 @pytest.mark.parametrize(
-    "count", [lambda: class_prior([], 3), lambda: depth_prior([np.zeros((1, 1), np.float32)], 1, 80), lambda: box_prior([])]
+    "count",
+    [lambda: class_prior([], 3), lambda: depth_prior([np.zeros((1, 1), np.float32)], 1, 80), lambda: box_prior([])],
 )
 def test_nothing_to_count_is_refused(count):
     with pytest.raises(UserError, match="prior"):
