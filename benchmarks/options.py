@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TRACKERS = ("files", "tensorboard", "wandb", "mlflow")
 # Options that decide nothing about a result, with a value and without.
 PLACES = ("--results", "--runs", "--workers", "--track")
-SWITCHES = ("--resume", "--overwrite")
+SWITCHES = ("--resume", "--overwrite", "--no-picture")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

@@ -47,7 +47,9 @@ def _command(piece: Piece, reproduction: Reproduction, world: Path) -> list[str]
         return [str(HERE / "reference.py"), piece.method, "--task", piece.task, *data, *how]
     changes = [part for change in piece.changes for part in ("--set", f"pretraining.{change}")]
     method = ["--method", piece.method, "--task", piece.task, "--arch", piece.arch]
-    return [str(HERE / "run.py"), *method, *data, *changes, *how]
+    # The report shows the first seed of each row.
+    quiet = ["--no-picture"] if piece.changes or piece.seed != min(reproduction.seeds) else []
+    return [str(HERE / "run.py"), *method, *data, *changes, *how, *quiet]
 
 
 def _data(dataset: str, world: Path) -> list[str]:

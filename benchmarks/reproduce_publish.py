@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 
 from benchmarks.reproduction import Reproduction
+from tespec.paths import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+DOCUMENTED = "small"  # the size that docs/reproduction.md shows
 
 
 def publish(reproduction: Reproduction, results: Path) -> int:
@@ -15,11 +19,11 @@ def publish(reproduction: Reproduction, results: Path) -> int:
         1 where something was left out, else 0.
     """
     from benchmarks import report, tables
-    from benchmarks.tables import left_out
-    from tespec.comparison.claims_table import claims_tables
+    from benchmarks.tables import write
     from tespec.comparison.records import read_records
     from tespec.comparison.references_table import references_table
     from tespec.report.reproduction import draw_reproduction
+    from tespec.report.reproduction_text import put_in, results_text
 
     records, problems = read_records(results / "runs")
     chosen = [record for record in records if record["profile"] == reproduction.profile]
@@ -27,20 +31,24 @@ def publish(reproduction: Reproduction, results: Path) -> int:
         sys.stderr.write(f"no record in {results / 'runs'} yet\n")
         return 0
     for problem in problems:
-        sys.stderr.write(f"left out: {left_out([problem])}\n")
+        sys.stderr.write(f"left out: {problem}\n")
     folder = results / "tables"
     narrowed = ["--data", "sample", "--profile", reproduction.profile, "--results", str(results)]
     code = 0
     if any(record["kind"] == "evaluation" for record in chosen):
         code |= tables.main(narrowed)
-        short, long = claims_tables(chosen)
-        tables.publish("claims_in_detail", long, folder)
         references = references_table(chosen)
         if references is not None:
             tables.publish("references", references, folder)
-        tables.publish("claims", short, folder)
+        code |= tables.main([*narrowed, "--claims"])
         code |= report.main(narrowed)
         picture = results / "reproduction.png"
         draw_reproduction(chosen, picture)
         print(f"Written: {picture}")
+        if results == reproduction.results and reproduction.name == DOCUMENTED:
+            shown = DOCS / "pictures" / "reproduction.png"
+            shown.write_bytes(picture.read_bytes())
+            page = DOCS / "reproduction.md"
+            text = results_text(chosen, f"pictures/{shown.name}")
+            print(f"Written: {write(page, put_in(page.read_text(encoding='utf-8'), text))}, {shown}")
     return code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from tespec.comparison.ablations import METRICS, AblationRow, read_ablation
@@ -61,6 +61,7 @@ def published_scores() -> Scores:
     return scores
 
 
+@cache
 def parsed(cell: str) -> tuple[str, str, AblationRow | None]:
     """Method, architecture and row of an ablation of a cell as configs/claims.yaml writes it.
 
@@ -79,6 +80,7 @@ def parsed(cell: str) -> tuple[str, str, AblationRow | None]:
     return method, arch, None
 
 
+@cache
 def primary(task: str) -> tuple[str, str]:
     """Metric that a task is judged by, and whether the higher or the lower number is better."""
     reference = read_reference(table_of(task))
@@ -86,6 +88,7 @@ def primary(task: str) -> tuple[str, str]:
     return each.name, each.better
 
 
+@cache
 def table_of(task: str) -> str:
     """Name of the table that a task stands in.
 
@@ -111,7 +114,7 @@ def _is_of_row(record: Record, row: AblationRow | None) -> bool:
     return wanted is not None and agrees(found, wanted)
 
 
-@lru_cache(maxsize=256)
+@cache
 def _recipe(name: str, profile: str, changes: tuple[str, ...] = ()) -> dict[str, Any] | None:
     try:
         return as_facts(pretraining_settings(name, profile, changes))
@@ -119,6 +122,7 @@ def _recipe(name: str, profile: str, changes: tuple[str, ...] = ()) -> dict[str,
         return None
 
 
+@cache
 def _published(table: str, method: str, recurrent: bool, task: str) -> float | None:
     """A published number; that without test-time augmentation where there are two."""
     reference: Reference = read_reference(table)

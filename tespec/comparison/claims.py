@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import mean
 
 import yaml
@@ -111,7 +112,12 @@ def points(value: float, better: str) -> float:
 def tasks_of(claim: Claim, comparison: Comparison) -> tuple[str, ...]:
     """Where a comparison is made."""
     table, colon, _ = comparison.cells[0].partition(": ")
-    return (read_ablation(table).task,) if colon else claim.tasks
+    return (_task_of(table),) if colon else claim.tasks
+
+
+@cache
+def _task_of(ablation: str) -> str:
+    return read_ablation(ablation).task
 
 
 def findings(claim: Claim, scores: Scores) -> list[Finding]:

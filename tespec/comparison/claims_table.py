@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tespec.comparison.claim_scores import measured_scores, newest_bases, published_scores
 from tespec.comparison.claims import RULE, VERDICTS, Claim, Finding, decide, findings, read_claims
-from tespec.comparison.notes import basis_notes
 from tespec.comparison.records import Record
 from tespec.comparison.statistics import UNDECIDED
 from tespec.comparison.table import MISSING, Cell, Column, Group, Row, Table
@@ -71,8 +70,12 @@ def _cells(ours: Finding, paper: Finding, verdict: str) -> list[Cell]:
 
 
 def _bases(records: Sequence[Record]) -> list[str]:
+    """Where each task was measured, a line each."""
     notes = []
-    for task, basis in newest_bases(records).items():
+    for task, basis in sorted(newest_bases(records).items()):
+        first = basis.records[0]
         data = "the sample world" if basis.data == "sample" else basis.data
-        notes += basis_notes(basis, f"measured: {data}, profile {basis.profile}", task)
-    return list(dict.fromkeys(notes))
+        seeds = ", ".join(map(str, basis.seeds))
+        made_of = f"{data} ({first['data_fingerprint']}), profile {basis.profile}, code {first['code']}"
+        notes.append(f"{task}: {made_of}; seeds {seeds}.")
+    return notes

@@ -43,7 +43,7 @@ def make_world(
     is told so.
 
     Args:
-        size: "tiny" or "small".
+        size: "tiny", "small" or "medium".
         seed: any non-negative integer; streets of different seeds differ.
         root: folder in which worlds are kept; None: the harness's cache.
         processes: how many make recordings at once; None: one per processor.
