@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tespec.errors import UserError
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ RECIPES: dict[str, dict[str, Content]] = {
         "1mpx": Content(Sensor(96, 160, 96), (Part("train", 14, 8.0), Part("val", 2, 8.0), Part("test", 4, 8.0)), 12),
         "gen1": Content(Sensor(96, 128, 96), (Part("train", 8, 8.0), Part("val", 2, 8.0), Part("test", 4, 8.0)), 100),
         "dsec": Content(Sensor(96, 128, 88), (Part("train", 8, 8.0), Part("test", 3, 8.0)), 200),
-        "mvsec": Content(Sensor(96, 128, 96), (Part("train", 1, 24.0), Part("test", 4, 8.0)), 300),
+        "mvsec": Content(Sensor(96, 128, 96), (Part("train", 1, 60.0), Part("test", 4, 8.0)), 300),
         "objects": Content(Sensor(180, 240, 180), (Part("train", 12, 8.0), Part("val", 2, 8.0)), 400),
     },
     # The sensors' true sizes, as far as a GPU's comparison needs them.
