@@ -9,41 +9,22 @@ python benchmarks/grid.py --status
 from __future__ import annotations
 
 import argparse
-import ctypes
-import os
 import shlex
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from benchmarks.cli import Parser, run
-from benchmarks.cluster import CLUSTERS, ClusterProcess, executor_of, parameters, require_submitit
-from benchmarks.grid_matrix import dataset_of, is_pretrained, matrix, named_files, pretrainings
-from benchmarks.grid_states import folder_of, print_states, states_of
+from benchmarks.cluster import CLUSTERS, executor_of, parameters, require_submitit
+from benchmarks.grid_jobs import Job, Places, work
+from benchmarks.grid_matrix import before, dataset_of, is_pretrained, matrix, named_files, pretrainings
+from benchmarks.grid_states import print_states, states_of
 from tespec.paths import RESULTS, RUNS
 
 if TYPE_CHECKING:
-    from submitit import AutoExecutor
-
     from tespec.comparison.cells import GridCell
 
 HERE = Path(__file__).parent
-POLL = 0.2  # s
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PATIENCE = 120.0  # s that a stopped cell has to write its checkpoint
-
-
-class Job(NamedTuple):
-    """A cell that runs: its process, its log, the device it was given, and when it began."""
-
-    cell: GridCell
-    process: subprocess.Popen[bytes] | ClusterProcess
-    log: Path
-    file: IO[bytes]
-    device: str | None
 
 
 def parse() -> argparse.Namespace:
@@ -104,10 +85,13 @@ def main() -> int:
             print(shlex.join(["python", *command(cell, options, checkpoints)]))
     if options.dry_run or options.status or not jobs:
         return 0
-    failed = work(jobs, options, checkpoints)
-    print(f"{len(cells) - sum(bool(cell.task) for cell in failed)} of {len(cells)} cells done")
-    for cell, reason in failed.items():
-        print(f"failed: {cell.name}: {reason}")
+    logs = options.runs / "grid"
+    cluster = executor_of(options.cluster, options.slurm, logs / "jobs") if options.cluster else None
+    places = Places(logs, options.processes, options.gpus or (), cluster)
+    failed = work([job_of(cell, options, checkpoints) for cell in jobs], places)
+    print(f"{sum(cell.name not in failed for cell in cells)} of {len(cells)} cells done")
+    for name, reason in failed.items():
+        print(f"failed: {name}: {reason}")
     return 1 if failed else 0
 
 
@@ -137,113 +121,10 @@ def command(cell: GridCell, options: argparse.Namespace, checkpoints: dict[str, 
     return [*arguments, "--seed", str(cell.seed), "--workers", str(options.workers), *places, "--resume"]
 
 
-def work(jobs: list[GridCell], options: argparse.Namespace, checkpoints: dict[str, Path]) -> dict[GridCell, str]:
-    """Run all jobs, cells only after their pre-training; gives the failed ones with the last line they wrote.
-
-    Raises:
-        KeyboardInterrupt: a signal to stop; running cells are told to write their checkpoints first.
-    """
-    waiting = list(jobs)
-    running: list[Job] = []
-    failed: dict[GridCell, str] = {}
-    free: list[str | None] = list(options.gpus or [None] * options.processes)
-    unfinished = {(cell.method, cell.seed) for cell in jobs if not cell.task}
-    jobs_of = executor_of(options.cluster, options.slurm, options.runs / "grid" / "jobs") if options.cluster else None
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        while waiting or running:
-            for cell in list(waiting):
-                if free and not (cell.task and (cell.method, cell.seed) in unfinished):
-                    waiting.remove(cell)
-                    running.append(start(cell, options, checkpoints, free.pop(), jobs_of))
-            for job in [job for job in running if job.process.poll() is not None]:
-                running.remove(job)
-                free.append(job.device)
-                job.file.close()
-                note_end(job)
-                if not job.cell.task:
-                    unfinished.discard((job.cell.method, job.cell.seed))
-                if job.process.returncode:
-                    failed[job.cell] = last_line(job)
-                    if not job.cell.task:
-                        for cell in [each for each in waiting if starts_from(each, job.cell)]:
-                            waiting.remove(cell)
-                            failed[cell] = f"its pre-training failed ({job.log})"
-                say(f"{'failed' if job.process.returncode else 'done'}: {job.cell.name}")
-            time.sleep(POLL)
-    except KeyboardInterrupt:
-        for job in running:
-            job.process.send_signal(signal.SIGINT)
-        for job in running:
-            job.process.wait(PATIENCE)
-        raise KeyboardInterrupt("stopped; the same command goes on") from None
-    return failed
-
-
-def note_end(job: Job) -> None:
-    """Keep how a cell ended."""
-    from tespec.comparison.cells import DONE, FAILED
-    from tespec.training.status import write_status
-
-    failed = bool(job.process.returncode)
-    write_status(job.log.parent, FAILED if failed else DONE, 0, last_line(job) if failed else "")
-
-
-def starts_from(cell: GridCell, pretraining: GridCell) -> bool:
-    """Whether a cell starts from a pre-training."""
-    return (cell.method, cell.seed) == (pretraining.method, pretraining.seed)
-
-
-def start(
-    cell: GridCell,
-    options: argparse.Namespace,
-    checkpoints: dict[str, Path],
-    device: str | None,
-    jobs_of: AutoExecutor | None = None,
-) -> Job:
-    """Start the process of a cell, or submit its job; what it prints goes to a log."""
-    from tespec.comparison.cells import RUNNING
-    from tespec.training.status import write_status
-
-    log = folder_of(cell, options) / "log.txt"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    write_status(log.parent, RUNNING, 0)
-    environment = dict(os.environ) | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
-    file = log.open("wb")
-    called = [sys.executable, *command(cell, options, checkpoints)]
-    if jobs_of is not None:
-        submitted = ClusterProcess(jobs_of, called, log, file)
-        say(f"submitted: {cell.name} (log: {log})")
-        return Job(cell, submitted, log, file, device)
-    # A group of its own: Ctrl-C in the terminal reaches the grid alone, which then stops its cells one by one.
-    process = subprocess.Popen(
-        called,
-        stdout=file,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-        preexec_fn=end_with_parent,
-    )
-    say(f"running: {cell.name} (log: {log})")
-    return Job(cell, process, log, file, device)
-
-
-def end_with_parent() -> None:
-    """Ask Linux to stop this process when the grid is killed, so that no cell goes on unseen."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def last_line(job: Job) -> str:
-    """What a failed cell said last."""
-    lines = [line for line in job.log.read_text(errors="replace").splitlines() if line.strip()]
-    return f"{lines[-1].strip() if lines else 'it said nothing'} (exit code {job.process.returncode}, {job.log})"
-
-
-def say(line: str) -> None:
-    """A line for people, at once."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+def job_of(cell: GridCell, options: argparse.Namespace, checkpoints: dict[str, Path]) -> Job:
+    """A cell as a job; one of a task waits for its pre-training."""
+    needs = (before(cell).name,) if cell.task and is_pretrained(cell.method, checkpoints) else ()
+    return Job(cell.name, tuple(command(cell, options, checkpoints)), needs)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,11 +64,12 @@ def matrix(options: argparse.Namespace, checkpoints: dict[str, Path]) -> list[Gr
 
 def pretrainings(cells: list[GridCell], checkpoints: dict[str, Path]) -> list[GridCell]:
     """Pre-trainings that cells start from, each once."""
-    from tespec.comparison.cells import GridCell
+    return sorted({before(cell) for cell in cells if is_pretrained(cell.method, checkpoints)})
 
-    return sorted(
-        {GridCell(cell.method, "", "", cell.seed) for cell in cells if is_pretrained(cell.method, checkpoints)}
-    )
+
+def before(cell: GridCell) -> GridCell:
+    """The pre-training that a cell starts from."""
+    return replace(cell, task="", arch="")
 
 
 def is_pretrained(method: str, checkpoints: dict[str, Path]) -> bool:

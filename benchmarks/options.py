@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 # As in tespec/training/tracking.py and tespec/training/launch.py, which take long to import.
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 TRACKERS = ("files", "tensorboard", "wandb", "mlflow")
+# Options that decide nothing about a result, with a value and without.
+PLACES = ("--results", "--runs", "--workers", "--track")
+SWITCHES = ("--resume", "--overwrite", "--no-picture")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +75,7 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         track=options.track,
         deterministic=options.deterministic,
         accumulate=options.accumulate,
-        command=shlex.join([*_started(options.launcher), f"benchmarks/{script}", *sys.argv[1:]]),
+        command=shlex.join([*_started(options.launcher), f"benchmarks/{script}", *_deciding(sys.argv[1:])]),
     )
 
 
@@ -86,3 +89,17 @@ def _started(launcher: str) -> list[str]:
     if launcher == "mpi":
         return ["mpirun", "-n", os.environ.get("OMPI_COMM_WORLD_SIZE", "1"), "python"]
     return ["python"]
+
+
+def _deciding(arguments: list[str]) -> list[str]:
+    """A command line without what changes no result: where things are kept, and whether a run goes on."""
+    kept: list[str] = []
+    passed = False
+    for each in arguments:
+        if passed:
+            passed = False
+        elif each in PLACES:
+            passed = True
+        elif each not in SWITCHES and not each.startswith(tuple(f"{name}=" for name in PLACES)):
+            kept.append(each)
+    return kept

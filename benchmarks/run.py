@@ -42,6 +42,7 @@ def parse() -> argparse.Namespace:
     what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from, or timm:NAME")
     what.add_argument("--seeds", type=whole_number, nargs="+", metavar="N", help="several seeds, one after the other")
     what.add_argument("--probe", action="store_true", help="train nothing: what frozen features tell of classes")
+    what.add_argument("--no-picture", action="store_true", help="draw no strip of the test set into --results")
     what.add_argument("--list", action="store_true", help="list methods and tasks")
     what.add_argument("--describe", metavar="NAME", help="describe a method or a task")
     drawn = parser.add_argument_group("pictures of predictions")
@@ -104,7 +105,7 @@ def run_cell(options: argparse.Namespace) -> None:
         record = measure(options.method, method, settings, data, checkpoint, seed, setup, recipe)
         if is_first():
             print_result(record)
-            if not options.probe:
+            if not (options.probe or options.no_picture):
                 draw_strip_of(record, setup, data.root)
     if options.predict and is_first():
         draw_predictions(options, setup.runs / record["name"] / WEIGHTS, data.root)

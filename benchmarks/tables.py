@@ -3,6 +3,7 @@
 python benchmarks/tables.py
 python benchmarks/tables.py --only depth --columns measured --data sample
 python benchmarks/tables.py --only segmentation --baseline scratch
+python benchmarks/tables.py --claims
 python benchmarks/tables.py --check
 python benchmarks/tables.py --audit
 """
@@ -20,6 +21,7 @@ from benchmarks.cli import Parser, run
 from tespec.comparison.ablation_runs import Measured, measured_rows, measured_table
 from tespec.comparison.ablations import Ablation, ablations
 from tespec.comparison.audit import render_audit
+from tespec.comparison.claims_table import claims_tables
 from tespec.comparison.deviations import deviations
 from tespec.comparison.effects import effects_table, require_baseline
 from tespec.comparison.plain import plain_tables
@@ -73,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--check", action="store_true", help="hold measured numbers against the paper's; print no table"
     )
+    parser.add_argument("--claims", action="store_true", help="what the paper claims, held against the records")
     parser.add_argument("--audit", action="store_true", help="recompute the gains that the paper's text names")
     options = parser.parse_args(arguments)
 
@@ -88,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = choose(records, {"data": options.data, "profile": options.profile}, folder)
     if options.check:
         return check(chosen, folder) or (WARNED if notes else 0)
+    if options.claims:
+        return claims(chosen, folder, out) or (WARNED if notes else 0)
     if options.columns == "measured" and not chosen:
         raise UserError(
             folder, "holds no record of an evaluation", "run benchmarks/run.py first, or leave --columns out"
@@ -152,6 +157,20 @@ def check(records: Sequence[Record], folder: Path) -> int:
     outside = sum(not each.within for each in found)
     print(f"{len(found) - outside} of {len(found)} numbers within their tolerance")
     return WARNED if outside else 0
+
+
+def claims(records: Sequence[Record], folder: Path, out: Path) -> int:
+    """Print and write every comparison behind the paper's claims, then their verdicts.
+
+    Raises:
+        UserError: there is no evaluation.
+    """
+    if not records:
+        raise UserError(folder, "holds no record of an evaluation", "run benchmarks/run.py first")
+    short, long = claims_tables(records)
+    publish("claims_in_detail", long, out)
+    publish("claims", short, out)
+    return 0
 
 
 def publish(name: str, table: Table, out: Path) -> None:

@@ -118,11 +118,26 @@ def _scale(profile: dict[str, Any], network: str) -> dict[str, Any]:
 
 
 def _profile(name: str) -> dict[str, Any]:
-    """A profile with all its groups."""
+    """A profile with all its groups; what it does not say is that of the profile it names as its base."""
     facts = _read("profiles", name)
+    if "base" in facts:
+        base = _read("profiles", str(facts.pop("base")))
+        if "base" in base:
+            raise UserError(f"profile {name}", "its base has a base itself", "name one that has none")
+        deviations = [*base.get("deviations", ()), *facts.get("deviations", ())]
+        facts = _over(base, facts) | {"deviations": deviations}
     for group in ("networks", "finetuning", "tasks", "pretraining", "recipes", "objectives"):
         _part(facts, group, f"profile {name}")
     return facts
+
+
+def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with nested `changes`, which may add to it: a profile says only what differs."""
+    merged = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+        merged[key] = _over(base[key], value) if nested else value
+    return merged
 
 
 def _read(kind: str, name: str) -> dict[str, Any]:

@@ -1,5 +1,8 @@
+import shutil
+
 import pytest
 
+from tespec import config
 from tespec.config import as_facts, finetuning_settings, names, pretraining_settings
 from tespec.errors import UserError
 from tespec.limits import CHOICES, RANGES
@@ -165,3 +168,35 @@ def test_settings_are_the_rows_of_the_papers_table(task, arch):
         settings.window_ms,
     ) == PAPER[task, arch]
     assert (found.start_divisor, found.end_divisor, found.optimizer) == (25, 1000, "Adam")
+
+
+def test_a_profile_says_only_what_differs_from_its_base(tmp_path, monkeypatch):
+    base, small = (finetuning_settings("1mpx", "recurrent", profile) for profile in ("sample", "small"))
+    assert small.optimisation.steps != base.optimisation.steps
+    assert (small.width, small.augmentation, small.downsample) == (base.width, base.augmentation, base.downsample)
+    assert small.deviations[: len(base.deviations)] == base.deviations
+    assert len(small.deviations) > len(base.deviations)
+    copy = tmp_path / "configs"
+    shutil.copytree(config.CONFIGS, copy)
+    monkeypatch.setattr(config, "CONFIGS", copy)
+    (copy / "profiles" / "third.yaml").write_text("name: third\nbase: small\n")
+    with pytest.raises(UserError, match="profile third: its base has a base itself"):
+        finetuning_settings("ddd17", "recurrent", "third")
+    (copy / "profiles" / "third.yaml").write_text("name: third\nbase: sample\nfinetuning: {stepps: 3}\n")
+    with pytest.raises(UserError, match="unknown setting 'stepps'"):
+        finetuning_settings("ddd17", "recurrent", "third")
+
+
+@pytest.mark.parametrize("profile", ["small", "medium"])
+def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples(profile):
+    every = [pretraining_settings(recipe, profile) for recipe in names("pretraining")]
+    assert len({settings.optimisation.steps for settings in every}) == 1
+    assert len({settings.batch_size * settings.segments for settings in every}) == 1
+
+
+@pytest.mark.parametrize("profile", ["small", "medium"])
+def test_methods_differ_in_nothing_but_their_start(profile):
+    for task in names("tasks"):
+        for arch in ARCHITECTURES:
+            settings = finetuning_settings(task, arch, profile)
+            assert all(settings.after_pretraining_on(data) == settings for data in ("-", "1Mpx", "ImageNet-1k"))

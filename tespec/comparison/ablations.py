@@ -12,6 +12,7 @@ from tespec.comparison.references import PAPER, number, published, text
 from tespec.comparison.side_by_side import measured_cell
 from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold
 from tespec.errors import UserError
+from tespec.paths import CONFIGS
 
 METRICS = {"miou": "mIoU ↑", "mean_class_acc": "mAcc ↑"}
 DECIMALS = 3
@@ -23,14 +24,14 @@ class AblationRow:
 
     Attributes:
         name: as in the paper's table.
-        paper: published mIoU and mAcc in percent.
+        paper: published mIoU and mAcc in percent; None: not published.
         set: settings that differ from the default pre-training.
         scale: factors of settings, relative to those of the profile.
         default: whether it is the default pre-training.
     """
 
     name: str
-    paper: tuple[float, ...]
+    paper: tuple[float | None, ...] = (None,) * len(METRICS)
     set: dict[str, Any] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
     default: bool = False
@@ -54,9 +55,12 @@ class Ablation:
 
 
 def ablations() -> dict[str, Ablation]:
-    """All of the paper's ablations by name."""
-    with published(PAPER / "ablations.yaml") as content:
-        return {text(name): _ablation(name, facts) for name, facts in content.items()}
+    """All of the paper's ablations by name, and those of this project behind them."""
+    found: dict[str, Ablation] = {}
+    for path in (PAPER / "ablations.yaml", CONFIGS / "ablations.yaml"):
+        with published(path) as content:
+            found |= {text(name): _ablation(name, facts) for name, facts in content.items()}
+    return found
 
 
 def read_ablation(name: str) -> Ablation:
@@ -99,12 +103,14 @@ def _row(row: AblationRow, records: Sequence[Record], compared: bool) -> Row:
     cells = [Cell(row.name + (" (default)" if row.default else ""))]
     for metric, paper in zip(METRICS, row.paper, strict=True):
         values = [record["metrics"][metric] for record in records]
-        cells.append(Cell(f"{paper:.{DECIMALS}f}", paper))
+        cells.append(Cell() if paper is None else Cell(f"{paper:.{DECIMALS}f}", paper))
         if not values:
             cells += [Cell(), Cell()] if compared else [Cell()]
             continue
         cells.append(measured_cell(average(values), records, DECIMALS))
-        if compared:
+        if compared and paper is None:
+            cells.append(Cell())
+        elif compared and paper is not None:
             difference = sum(values) / len(values) - paper
             cells.append(Cell(f"{difference:+.{DECIMALS}f}", difference))
     return Row(tuple(cells), facts={"method": "tespec", "title": row.name})
@@ -119,7 +125,8 @@ def _ablation(name: str, facts: Mapping[str, Any]) -> Ablation:
 
 
 def _ablation_row(facts: Mapping[str, Any]) -> AblationRow:
-    row = AblationRow(**{**facts, "paper": tuple(number(each) for each in facts["paper"])})
+    published_numbers = {"paper": tuple(number(each) for each in facts["paper"])} if "paper" in facts else {}
+    row = AblationRow(**(dict(facts) | published_numbers))
     text(row.name)
     if len(row.paper) != len(METRICS) or not isinstance(row.set, dict) or not isinstance(row.scale, dict):
         raise ValueError(f"{row.name}: not {len(METRICS)} numbers, or changes without names")

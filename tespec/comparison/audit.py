@@ -69,16 +69,17 @@ def cell(place: str) -> float:
     if parts[0] == "ablation" and len(parts) == 4 and parts[3] in METRICS:
         _, table, name, metric = parts
         for row in read_ablation(table).rows:
-            if row.name == name:
-                return row.paper[list(METRICS).index(metric)]
+            value = row.paper[list(METRICS).index(metric)]
+            if row.name == name and value is not None:
+                return value
     elif len(parts) == 5 and parts[0] in TABLES:
         table, method, arch, task, metric = parts
         plain, mark = method.rstrip("†‡"), method[len(method.rstrip("†‡")) :]
         for published in read_reference(table).rows:
             same = (published.method, published.mark, published.recurrent) == (plain, mark, arch == "recurrent")
-            value = published.scores.get((task, metric))
-            if same and value is not None:
-                return value
+            score = published.scores.get((task, metric))
+            if same and score is not None:
+                return score
     raise UserError("results/paper/claims.yaml", f"there is no published number {place}", "mend the claim")
 
 

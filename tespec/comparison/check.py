@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from tespec.errors import UserError
 
 TEXTS = ("name", "id", "code", "written", "method_name", "task", "profile", "data", "data_fingerprint", "command")
-CHOICES = {"kind": ("evaluation", "pretraining", "probe"), "arch": ("recurrent", "feedforward")}
+CHOICES = {"kind": ("evaluation", "pretraining", "probe", "reference"), "arch": ("recurrent", "feedforward")}
 MAPPINGS = ("method", "config", "weights", "environment")
 NUMBERS = ("metrics", "classes", "time", "resources")
 GROUPED_NUMBERS = ("groups", "recordings")

@@ -41,7 +41,7 @@ def identity(
     """Twelve hexadecimal digits of SHA-256 over all that determines a result; known before it is computed.
 
     Args:
-        kind: "evaluation", "pretraining" or "probe".
+        kind: "evaluation", "pretraining", "probe" or "reference".
         method: registered name.
         task: task of an evaluation, data of a pre-training.
         arch: "recurrent" or "feedforward".

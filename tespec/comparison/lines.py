@@ -40,7 +40,8 @@ def match(record: Record, reference: Reference) -> int | None:
         and facts.get("backbone", row.backbone) == row.backbone
     ]
     if len(alike) > 1:
-        augmented = bool(facts.get("test_time_augmentation"))
+        # How it was evaluated here, whatever the published number was made with.
+        augmented = record["config"].get("test_time_augmentation", "none") != "none"
         alike = [index for index in alike if reference.rows[index].test_time_augmentation == augmented]
     return alike[0] if alike else None
 

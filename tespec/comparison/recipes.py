@@ -37,8 +37,13 @@ def is_default(record: Record) -> bool:
         default = as_facts(pretraining_settings(str(recipe["name"]), str(recipe["profile"])))
     except (UserError, KeyError):
         return False
+    return agrees(recipe, default)
+
+
+def agrees(recipe: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether a record's pre-training has the settings that are wanted."""
     # The network is the method's, and its size follows from it.
-    return _agree(recipe | {"width": ""}, default | {"width": ""})
+    return _agree(recipe | {"width": ""}, wanted | {"width": ""})
 
 
 def _agree(recipe: Any, default: Any) -> bool:

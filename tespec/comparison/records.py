@@ -22,7 +22,7 @@ class Record(TypedDict):
         schema: version of this layout.
         name: `record_name`, also the name of the run's folder.
         id: `identity` of what determines the result.
-        kind: "evaluation", "pretraining" or "probe".
+        kind: "evaluation", "pretraining", "probe" or "reference".
         code: `code_version` that computed it.
         written: UTC time, ISO 8601.
         method_name: registered name of the method.

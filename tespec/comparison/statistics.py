@@ -67,6 +67,31 @@ def student_interval(values: Sequence[float], level: float = LEVEL) -> Interval 
     return Interval(mean(values) - margin, mean(values) + margin)
 
 
+def welch_interval(parts: Sequence[tuple[float, Sequence[float]]], level: float = LEVEL) -> Interval | None:
+    """Interval of a weighted sum of means of independent samples, by Welch and Satterthwaite.
+
+    Args:
+        parts: weight and values of each sample.
+        level: probability that the sum lies in it.
+
+    Returns:
+        None where a sample has fewer than two values, or none of them varies.
+    """
+    if any(len(values) < 2 for _, values in parts):
+        return None
+    from scipy.special import stdtrit
+
+    shares = [weight**2 * stdev(values) ** 2 / len(values) for weight, values in parts]
+    if not sum(shares):
+        return None
+    freedom = sum(shares) ** 2 / sum(
+        share**2 / (len(values) - 1) for share, (_, values) in zip(shares, parts, strict=True)
+    )
+    total = sum(weight * mean(values) for weight, values in parts)
+    margin = float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(sum(shares))
+    return Interval(total - margin, total + margin)
+
+
 def bootstrap_interval(
     values: Sequence[float], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,14 +51,18 @@ def read_description(root: Path) -> Description:
     if not path.is_file():
         return Description({})
     try:
-        facts = json.loads(path.read_text())
-        classes, label_rows = facts.get("classes"), facts.get("label_rows")
-        return Description(
-            {str(split): tuple(map(str, names)) for split, names in facts.get("splits", {}).items()},
-            None if classes is None else tuple(map(str, classes)),
-            None if label_rows is None else int(label_rows),
-            str(facts.get("data", "")),
-            {name: facts["world"][name] for name in ("size", "seed")} if "world" in facts else {},
-        )
+        return of_facts(json.loads(path.read_text()))
     except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise UserError(path, "not a description of a data set", "remove it or copy it again") from error
+
+
+def of_facts(facts: Mapping[str, Any]) -> Description:
+    """The description that the content of such a file gives; of wrong content, any of the usual errors."""
+    classes, label_rows = facts.get("classes"), facts.get("label_rows")
+    return Description(
+        {str(split): tuple(map(str, names)) for split, names in facts.get("splits", {}).items()},
+        None if classes is None else tuple(map(str, classes)),
+        None if label_rows is None else int(label_rows),
+        str(facts.get("data", "")),
+        {name: facts["world"][name] for name in ("size", "seed")} if "world" in facts else {},
+    )

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from tespec.comparison.ablation_runs import measured_rows, measured_table
 from tespec.comparison.ablations import ablations
+from tespec.comparison.claims_table import claims_tables
 from tespec.comparison.effects import effects_table, require_baseline
 from tespec.comparison.plain import plain_tables
 from tespec.comparison.published import TABLES, published_table
 from tespec.comparison.records import Record
 from tespec.comparison.references import read_reference
+from tespec.comparison.references_table import references_table
 from tespec.comparison.render_html import Tip, html_table
 from tespec.comparison.table import Table
 from tespec.report.bars import bars
@@ -46,6 +48,8 @@ def report(records: Sequence[Record], pictures: Path, notes: Sequence[str] = (),
         [
             *(_section(name, published_table(name, evaluations), tip) for name in TABLES),
             *_gains(evaluations, baseline, tip),
+            Section("claims", "The paper's claims", _claims(evaluations, tip)),
+            Section("references", "Floor and upper reference", _references(records, tip)),
             Section("ablations", "Ablations", _ablations(records, tip)),
             Section("curves", "Training curves", curves(records)),
             Section("bars", "Classes and recordings", bars(records)),
@@ -99,6 +103,15 @@ def _gains(records: Sequence[Record], baseline: str | None, tip: Tip) -> list[Se
     tables = [effects_table(name, records, baseline) for name in there]
     html = "".join(_titled(table, tip) for table in tables if table.groups)
     return [Section("gains", f"Gains over {baseline}", html)]
+
+
+def _claims(records: Sequence[Record], tip: Tip) -> str:
+    return "".join(_titled(table, tip, apart=True) for table in claims_tables(records)) if records else ""
+
+
+def _references(records: Sequence[Record], tip: Tip) -> str:
+    table = references_table(records)
+    return "" if table is None else html_table(table, tip)
 
 
 def _ablations(records: Sequence[Record], tip: Tip) -> str:

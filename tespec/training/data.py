@@ -56,6 +56,14 @@ def find_recordings(dataset: str, given: Path | None, worlds: Path | None = None
     return replace(data, label=re.sub(r"[^A-Za-z0-9]+", "_", given.resolve().stem))
 
 
+def given_data(dataset: str) -> Path | None:
+    """What a run takes unasked: `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else None."""
+    searched = [Path("data")]
+    if "TESPEC_DATA" in os.environ:
+        searched.insert(0, Path(os.environ["TESPEC_DATA"]))
+    return next((parent / dataset for parent in searched if (parent / dataset).is_dir()), None)
+
+
 def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> Data:
     """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 
@@ -71,12 +79,8 @@ def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> D
         if not given.exists():
             raise UserError(given, "no such file or folder", "check the path given to --data")
         return Data(given, _label(given, dataset))
-    searched = [Path("data")]
-    if "TESPEC_DATA" in os.environ:
-        searched.insert(0, Path(os.environ["TESPEC_DATA"]))
-    for parent in searched:
-        if (parent / dataset).is_dir():
-            return Data(parent / dataset, _label(parent / dataset, dataset))
+    if (found := given_data(dataset)) is not None:
+        return Data(found, _label(found, dataset))
     notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: the sample world stands in"
     return Data(sample_world(dataset, worlds) / dataset, SAMPLE, notice)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -171,12 +172,15 @@ def finetune(
         if known is not None and not setup.overwrite:
             leave(setup, cell.run, cell.settings.optimisation.steps)
             return known
-        record = _computed(cell, turns, seed, setup, began)
+        record = computed(cell, turns, seed, setup, began)
         wait()
         return record
 
 
-def _computed(cell: Cell, turns: Turns, seed: int, setup: Setup, began: float) -> Record:
+def computed(
+    cell: Cell, turns: Turns, seed: int, setup: Setup, began: float, said: Mapping[str, str] | None = None
+) -> Record:
+    """Train, evaluate and record an open cell; `said` adds to what its record says of the protocol."""
     task, model = cell.task, cell.model
     opened = time.monotonic() - began
     trained = train(
@@ -188,7 +192,7 @@ def _computed(cell: Cell, turns: Turns, seed: int, setup: Setup, began: float) -
         write_weights(setup.runs / cell.run / WEIGHTS, model.state_dict(), recipe)
     record = cell.record(
         setup,
-        protocol=task.protocol() | {"scores": evaluation.definition},
+        protocol=task.protocol() | {"scores": evaluation.definition} | dict(said or {}),
         metrics=evaluation.metrics | trained.counts(),
         groups=evaluation.groups,
         recordings=evaluation.recordings,

@@ -57,8 +57,15 @@ class Watch:
 def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
     """1.0 where the loss or a gradient is infinite or no number, else 0.0, as a float32 scalar on their device."""
     gradients = [each.grad for each in parameters if each.grad is not None]
+    if loss.device.type == "cpu" and gradients and _sums_are_finite(loss, gradients):
+        return torch.zeros(())
     sums = [loss.detach().float()]
     if gradients:
         # The largest magnitude of each, since a sum of squares overflows long before a number does.
         sums += [each.float() for each in torch._foreach_norm(gradients, float("inf"))]
     return (~torch.isfinite(torch.stack(sums)).all()).float()
+
+
+def _sums_are_finite(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
+    """Whether the sums of all are finite, and so all of their numbers; on a CPU quicker than their magnitudes."""
+    return bool(torch.isfinite(torch.stack([loss.detach().float(), *(each.sum().float() for each in gradients)])).all())

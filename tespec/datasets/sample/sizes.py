@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tespec.errors import UserError
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,17 @@ RECIPES: dict[str, dict[str, Content]] = {
         "1mpx": Content(Sensor(96, 160, 96), (Part("train", 14, 8.0), Part("val", 2, 8.0), Part("test", 4, 8.0)), 12),
         "gen1": Content(Sensor(96, 128, 96), (Part("train", 8, 8.0), Part("val", 2, 8.0), Part("test", 4, 8.0)), 100),
         "dsec": Content(Sensor(96, 128, 88), (Part("train", 8, 8.0), Part("test", 3, 8.0)), 200),
-        "mvsec": Content(Sensor(96, 128, 96), (Part("train", 1, 24.0), Part("test", 4, 8.0)), 300),
+        "mvsec": Content(Sensor(96, 128, 96), (Part("train", 1, 60.0), Part("test", 4, 8.0)), 300),
         "objects": Content(Sensor(180, 240, 180), (Part("train", 12, 8.0), Part("val", 2, 8.0)), 400),
+    },
+    # The sensors' true sizes, as far as a GPU's comparison needs them.
+    "medium": {
+        "ddd17": Content(Sensor(260, 346, 200), (Part("train", 16, 12.0), Part("test", 6, 12.0)), 500),
+        "1mpx": Content(Sensor(260, 346, 260), (Part("train", 24, 12.0), Part("test", 6, 12.0)), 530),
+        "gen1": Content(Sensor(240, 304, 240), (Part("train", 16, 12.0), Part("test", 6, 12.0)), 570),
+        "dsec": Content(Sensor(480, 640, 440), (Part("train", 8, 12.0), Part("test", 3, 12.0)), 600),
+        "mvsec": Content(Sensor(260, 346, 260), (Part("train", 1, 60.0), Part("test", 4, 12.0)), 620),
+        "objects": Content(Sensor(260, 346, 260), (Part("train", 24, 12.0), Part("val", 2, 12.0)), 640),
     },
 }
 DATASETS = tuple(RECIPES["small"])

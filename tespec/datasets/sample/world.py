@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tespec.datasets.description import Description, of_facts
 from tespec.datasets.sample.camera import make_camera
 from tespec.datasets.sample.sizes import DATASETS, VERSION, Plan, plans, recipe
 from tespec.datasets.sample.street import FRAME_RATE, Street, record
@@ -42,7 +43,7 @@ def make_world(
     is told so.
 
     Args:
-        size: "tiny" or "small".
+        size: "tiny", "small" or "medium".
         seed: any non-negative integer; streets of different seeds differ.
         root: folder in which worlds are kept; None: the harness's cache.
         processes: how many make recordings at once; None: one per processor.
@@ -147,6 +148,15 @@ def make_recording(plan: Plan, root: Path) -> None:
     sensor = plan.sensor
     film = record(street, make_camera(sensor.height, sensor.width, sensor.label_rows))
     WRITERS[plan.dataset](film, root, plan)
+
+
+def description(size: str, seed: int, dataset: str) -> Description:
+    """What one dataset of a world says about itself, whether it is made or not.
+
+    Raises:
+        UserError: there is no such size or dataset.
+    """
+    return of_facts(_description(size, seed, dataset))
 
 
 def _description(size: str, seed: int, dataset: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from tespec.datasets.sample.sizes import Plan
 from tespec.datasets.sample.street import Frame
 from tespec.datasets.sample.writers.ddd17 import write_ddd17
-from tespec.datasets.sample.writers.dsec import write_dsec
-from tespec.datasets.sample.writers.mvsec import write_mvsec
+from tespec.datasets.sample.writers.dsec import OFFSET_US, write_dsec
+from tespec.datasets.sample.writers.mvsec import EPOCH_US, write_mvsec
 from tespec.datasets.sample.writers.objects import write_objects
 from tespec.datasets.sample.writers.prophesee import write_prophesee
 from tespec.events.stream import Events
@@ -30,3 +30,5 @@ WRITERS: dict[str, Callable[[Film, Path, Plan], None]] = {
     "mvsec": write_mvsec,
     "objects": write_objects,
 }
+# Time of the first frame by each recording's clock, in us.
+STARTS = {"ddd17": 0, "gen1": 0, "1mpx": 0, "dsec": OFFSET_US, "mvsec": EPOCH_US}

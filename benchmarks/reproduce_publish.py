@@ -1,0 +1,57 @@
+"""What a reproduction leaves: tables, claims, report, pictures, from its records alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from benchmarks.reproduction import Reproduction
+from tespec.paths import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+BASELINE = "scratch"  # what gains are reckoned over
+DOCUMENTED = "small"  # the size that docs/reproduction.md shows
+
+
+def publish(reproduction: Reproduction, results: Path) -> int:
+    """Print the tables of the comparison and the claims, and write them, the report and the picture.
+
+    Returns:
+        1 where something was left out, else 0.
+    """
+    from benchmarks import report, tables
+    from benchmarks.tables import write
+    from tespec.comparison.records import read_records
+    from tespec.comparison.references_table import references_table
+    from tespec.report.reproduction import draw_reproduction
+    from tespec.report.reproduction_text import put_in, results_text
+
+    records, problems = read_records(results / "runs")
+    chosen = [record for record in records if record["profile"] == reproduction.profile]
+    if not chosen:
+        sys.stderr.write(f"no record in {results / 'runs'} yet\n")
+        return 0
+    for problem in problems:
+        sys.stderr.write(f"left out: {problem}\n")
+    folder = results / "tables"
+    narrowed = ["--data", "sample", "--profile", reproduction.profile, "--results", str(results)]
+    code = 0
+    evaluated = {record["method_name"] for record in chosen if record["kind"] == "evaluation"}
+    if evaluated:
+        gains = ["--baseline", BASELINE] if BASELINE in evaluated else []
+        code |= tables.main([*narrowed, *gains])
+        references = references_table(chosen)
+        if references is not None:
+            tables.publish("references", references, folder)
+        code |= tables.main([*narrowed, "--claims"])
+        code |= report.main([*narrowed, *gains])
+        picture = results / "reproduction.png"
+        draw_reproduction(chosen, picture)
+        print(f"Written: {picture}")
+        if results == reproduction.results and reproduction.name == DOCUMENTED:
+            shown = DOCS / "pictures" / "reproduction.png"
+            shown.write_bytes(picture.read_bytes())
+            page = DOCS / "reproduction.md"
+            text = results_text(chosen, f"pictures/{shown.name}")
+            print(f"Written: {write(page, put_in(page.read_text(encoding='utf-8'), text))}, {shown}")
+    return code

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tespec.comparison.records import Record, new_record
+from tespec.report.reproduction import draw_reproduction
+
+
+def made(kind: str, name: str, task: str, arch: str, seed: int, **metrics: float) -> Record:
+    fields: dict[str, Any] = {
+        "kind": kind,
+        "method_name": name,
+        "method": {"title": name},
+        "task": task,
+        "arch": arch,
+        "profile": "small",
+        "data": "sample",
+        "data_fingerprint": "0123456789ab",
+        "seed": seed,
+        "config": {"arch": arch},
+        "protocol": {},
+        "metrics": metrics,
+        "groups": {},
+        "recordings": {},
+        "classes": {},
+        "weights": {"sha256": ""},
+        "command": "",
+        "environment": {},
+        "time": {"total": 1.0},
+        "curve": [],
+    }
+    return new_record(**fields)
+
+
+def test_every_task_is_a_panel_with_dots_and_references(tmp_path):
+    records = [
+        made("evaluation", name, "ddd17", arch, seed, miou=30.0 + seed)
+        for name in ("scratch", "tespec")
+        for arch in ("recurrent", "feedforward")
+        for seed in range(3)
+    ]
+    records += [made("evaluation", "scratch", "mvsec", "recurrent", 0, abs=4.0)]
+    one = tmp_path / "one.png"
+    draw_reproduction(records, one)
+    plain = np.asarray(Image.open(one).convert("RGB"))
+    assert plain.std() > 5
+    floor = made("reference", "prior", "ddd17", "feedforward", 0, miou=20.0)
+    other = tmp_path / "two.png"
+    draw_reproduction([*records, floor], other)
+    assert np.asarray(Image.open(other)).tobytes() != np.asarray(Image.open(one)).tobytes()
