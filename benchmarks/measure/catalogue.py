@@ -6,7 +6,10 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.detection import detection
+from benchmarks.measure.foretelling import foretelling
+from benchmarks.measure.growth import growth
 from benchmarks.measure.histogram import histogram
+from benchmarks.measure.inference import inference
 from benchmarks.measure.input import batches
 from benchmarks.measure.intensity import intensity
 from benchmarks.measure.optimizer import optimizer
@@ -29,10 +32,17 @@ STAGES: dict[str, Stage] = {
     "input": batches,
     "detection": detection,
     "tables": tables,
+    "forecast": foretelling,
+    "inference": inference,
+    "growth": growth,
 }
 
 # What one command measures together; the parts beside "stages" take minutes by themselves.
-PARTS: dict[str, tuple[str, ...]] = {"stages": tuple(STAGES)}
+LONG = ("inference", "growth")
+PARTS: dict[str, tuple[str, ...]] = {
+    "stages": tuple(name for name in STAGES if name not in LONG),
+    **{name: (name,) for name in LONG},
+}
 
 
 def part_of(only: str | None) -> tuple[str, tuple[str, ...]]:
@@ -45,5 +55,5 @@ def part_of(only: str | None) -> tuple[str, tuple[str, ...]]:
     if wanted in PARTS:
         return wanted, PARTS[wanted]
     if wanted not in STAGES:
-        raise UserError(f"--only {wanted}", "no such stage", f"choose from {', '.join([*STAGES, *PARTS])}")
+        raise UserError(f"--only {wanted}", "no such stage", f"choose from {', '.join([*STAGES, 'stages', 'profile'])}")
     return "", (wanted,)

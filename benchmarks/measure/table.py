@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.measure.limits import Limits
 from benchmarks.measure.row import Row
 
-WIDE = 42  # signs of the first column
+WIDE = 50  # signs of the first column
 UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 
@@ -26,22 +26,22 @@ def line(row: Row, limits: Limits | None, judged: bool = True) -> str:
         judged: whether its targets are shown, which tiny sizes say nothing about.
     """
     title = f"{row.stage}, {row.case}, {row.device}"
-    if row.seconds is None:
+    if row.seconds is None and not row.figures:
         return f"{title:{WIDE}}{row.note}"
     over = row.over_limit(limits)
     cells = (
-        f"{duration(row.seconds):>11}",
+        f"{duration(row.seconds) if row.seconds else '':>11}",
         f"{duration(row.peer_seconds) if row.peer_seconds else '':>11}",
         f"{f'{row.ratio:.2f}' if row.ratio else '':>8}",
         f"{f'{over:.1f}' if over else '':>9}",
         f"  {si(row.rate)}{row.unit}/s" if row.rate else "",
     )
-    below = [row.size + (f"; peers: {row.peers}" if row.peers else "")]
+    below = [row.size + (f"; peers: {row.peers}" if row.peers else "")] if row.size else []
     below += [f"{name} {si(value)}".rstrip() for name, value in row.figures.items()]
     below += [row.note] if row.note else []
     for verdict in row.verdicts() if judged else ():
         below.append(verdict.upper() if "missed" in verdict else verdict)
-    return f"{title:{WIDE}}{''.join(cells)}\n" + "\n".join(f"    {each}" for each in below)
+    return "\n".join([f"{title:{WIDE}}{''.join(cells)}".rstrip(), *(f"    {each}" for each in below)])
 
 
 def duration(seconds: float) -> str:

@@ -61,6 +61,17 @@ TARGETS: dict[tuple[str, str], dict[str, tuple[Target, ...]]] = {
         "cuda": (at_most("wait_share", 0.05, "<= 5 % waiting"),),
     },
     ("detection", "one test set"): {"cpu": (at_least("ratio", 5, ">= 5x pycocotools"),)},
+    **{
+        ("growth", series): {
+            "cpu": (
+                at_most("exponent", 1.1, "time no faster than the work"),
+                at_most("memory_exponent", 1.1, "nor memory"),
+            )
+        }
+        for series in ("resolution", "sequence length", "batch", "event rate", "recordings, opening")
+    },
+    # What a step plays is the same work however many recordings there are.
+    ("growth", "recordings, a step"): {"cpu": (at_most("exponent", 0.2, "time does not grow with their number"),)},
     ("tables", "all tables"): {"cpu": (at_most("seconds", 2, "< 2 s"),)},
 }
 
