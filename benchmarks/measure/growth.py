@@ -16,7 +16,7 @@ from benchmarks.measure.networks import histograms
 from benchmarks.measure.recordings import open_folder, play_steps
 from benchmarks.measure.row import Row
 from benchmarks.measure.scene import SENSOR_1MPX, make_store
-from tespec.events.store import open_store
+from tespec.events.store import StoreStream, open_store
 from tespec.events.windows import window_histograms
 from tespec.models import EventSwin
 from tespec.training.forecast import bytes_saved_for_backward
@@ -114,10 +114,11 @@ def _rates(conditions: Conditions) -> Iterator[Point]:
             stream = open_store(make_store(Path(folder) / "recording", rate, seconds, sensor))
             borders = [WINDOW_US * each for each in range(WINDOWS + 1)]
             stored = sum(file.stat().st_size for file in (Path(folder) / "recording").iterdir())
-            yield Point(
-                f"{rate / 1e6:g} M events/s", stream.count, "events",
-                lambda stream=stream, borders=borders: window_histograms(stream, borders, BINS), stored,
-            )  # type: ignore[misc]  # fmt: skip
+
+            def cut(stream: StoreStream = stream, borders: list[int] = borders) -> object:
+                return window_histograms(stream, borders, BINS)
+
+            yield Point(f"{rate / 1e6:g} M events/s", stream.count, "events", cut, stored)
 
 
 def _recordings(counts: Sequence[int]) -> Iterator[Point]:

@@ -1,4 +1,7 @@
-"""Windows out of the packed store, against slices of a compressed HDF5 file as RVT reads them."""
+"""Windows out of the packed store, against slices of a compressed HDF5 file as RVT reads them.
+
+The first row has as many events on as many pixels as the row of the histogram alone; the second one is 1Mpx as it is.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure.conditions import Conditions
-from benchmarks.measure.histogram import BINS, WINDOW_US, own_histogram, put_histogram
+from benchmarks.measure.histogram import BINS, WINDOW_US, put_histogram
 from benchmarks.measure.row import Row
-from benchmarks.measure.scene import BUSY, SENSOR_1MPX, make_store
+from benchmarks.measure.scene import BUSY, HALF_1MPX, SENSOR_1MPX, make_store
 from tespec.events.spatial import Region
 from tespec.events.store import StoreStream, open_store
 from tespec.events.stream import Events
@@ -26,49 +29,54 @@ CHUNK = 131_072  # events of a chunk of the HDF5 file
 
 
 def store(conditions: Conditions) -> Iterator[Row]:
-    """All windows of a second, at full size and as pre-training sees 1Mpx."""
-    rate, seconds = conditions.size((BUSY, 1.0), (20_000, 0.2))
-    height, width = conditions.size(SENSOR_1MPX, (24, 32))
+    """All windows of a second, as they were recorded and as pre-training sees 1Mpx."""
     with TemporaryDirectory() as folder:
-        stream = open_store(make_store(Path(folder) / "recording", rate, seconds, (height, width)))
-        file = Path(folder) / "recording.h5"
-        write_h5(file, stream.slice(0, stream.t_last + 1))
-        starts = range(0, round(seconds * 1e6), WINDOW_US)
-        times = _times(file)
-        moved = WORD * stream.count + len(starts) * 2 * BINS * height * width
-        row = Row(
-            "store", "slice and histogram", "cpu", f"{len(starts)} windows of {WINDOW_US // 1000} ms, {stream.count:,} "
-            f"events on {height}x{width} px", "HDF5 (Blosc, zstd), put_", work=stream.count, unit="events", moved=moved,
-        )  # fmt: skip
-        yield conditions.compare(
-            row,
-            lambda: [own_histogram(stream.slice(t, t + WINDOW_US), t, height, width) for t in starts],
-            lambda: [put_histogram(slice_h5(file, times, t), t, height, width) for t in starts],
-            lambda ours, peers: np.array_equal(np.stack(ours), torch.stack(peers).numpy()),
-        )
-        yield _halved(conditions, stream, file, list(starts))
+        yield _whole(conditions, Path(folder) / "half", conditions.size(HALF_1MPX, (24, 32)))
+        yield _halved(conditions, Path(folder) / "full", conditions.size(SENSOR_1MPX, (24, 32)))
 
 
-def _halved(conditions: Conditions, stream: StoreStream, file: Path, starts: list[int]) -> Row:
-    """At half size: only the events that are left are counted, where peers count all and subsample."""
-    height, width = stream.height // 2, stream.width // 2
-    borders, region = [*starts, starts[-1] + WINDOW_US], Region(height, width, factor=2)
-    times = _times(file)
+def _recording(conditions: Conditions, folder: Path, sensor: tuple[int, int]) -> tuple[StoreStream, Path, list[int]]:
+    """A packed recording, the same as HDF5, and where its windows start."""
+    rate, seconds = conditions.size((BUSY, 1.0), (20_000, 0.2))
+    stream = open_store(make_store(folder, rate, seconds, sensor))
+    file = folder.with_suffix(".h5")
+    write_h5(file, stream.slice(0, stream.t_last + 1))
+    return stream, file, list(range(0, round(seconds * 1e6), WINDOW_US))
 
-    def subsampled() -> list[Tensor]:
-        whole = [put_histogram(slice_h5(file, times, t), t, stream.height, stream.width) for t in starts]
-        return [half(each) for each in whole]
 
+def _whole(conditions: Conditions, folder: Path, sensor: tuple[int, int]) -> Row:
+    """Every event counted where it was recorded."""
+    stream, file, starts = _recording(conditions, folder, sensor)
+    times, borders = _times(file), [*starts, starts[-1] + WINDOW_US]
     row = Row(
-        "store", "slice, halve and histogram", "cpu", f"{len(starts)} windows, {stream.count:,} events, to "
-        f"{height}x{width} px", "HDF5 (Blosc, zstd), put_, then nearest", work=stream.count, unit="events",
-        moved=WORD * stream.count + len(starts) * 2 * BINS * height * width,
+        "store", "slice and histogram", "cpu", f"{len(starts)} windows of {WINDOW_US // 1000} ms, {stream.count:,} "
+        f"events on {sensor[0]}x{sensor[1]} px", "HDF5 (Blosc, zstd), put_", work=stream.count, unit="events",
+        moved=WORD * stream.count + len(starts) * 2 * BINS * sensor[0] * sensor[1],
+    )  # fmt: skip
+    return conditions.compare(
+        row,
+        lambda: window_histograms(stream, borders, BINS),
+        lambda: torch.stack([put_histogram(slice_h5(file, times, t), t, *sensor) for t in starts]),
+        lambda ours, peers: np.array_equal(ours, peers.numpy()),
+    )
+
+
+def _halved(conditions: Conditions, folder: Path, sensor: tuple[int, int]) -> Row:
+    """At half size: only the events that are left are counted, where peers count all and subsample."""
+    stream, file, starts = _recording(conditions, folder, sensor)
+    times, borders = _times(file), [*starts, starts[-1] + WINDOW_US]
+    height, width = sensor[0] // 2, sensor[1] // 2
+    region = Region(height, width, factor=2)
+    row = Row(
+        "store", "slice, halve and histogram", "cpu", f"{len(starts)} windows, {stream.count:,} events on "
+        f"{sensor[0]}x{sensor[1]} px, to {height}x{width} px", "HDF5 (Blosc, zstd), put_, then nearest",
+        work=stream.count, unit="events", moved=WORD * stream.count + len(starts) * 2 * BINS * height * width,
     )  # fmt: skip
     return conditions.compare(
         row,
         lambda: window_histograms(stream, borders, BINS, region=region),
-        subsampled,
-        lambda ours, peers: np.array_equal(ours, torch.stack(peers).numpy()),
+        lambda: torch.stack([half(put_histogram(slice_h5(file, times, t), t, *sensor)) for t in starts]),
+        lambda ours, peers: np.array_equal(ours, peers.numpy()),
     )
 
 
