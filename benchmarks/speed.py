@@ -77,7 +77,7 @@ def main() -> int:
     ledger = make_ledger(part or options.only, rows, limits, conditions, load)
     if path := options.json or _default(part, options.quick, machine_name()):
         write_ledger(ledger, path)
-        print(f"ledger: {path}")
+        print(f"ledger: {path}, {path.with_suffix('.md')}")
     if before:
         print("\n".join(comparison(ledger, before)))
     return 1 if any(row.failed for row in rows) else 0

@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.limits import Limits
+from benchmarks.measure.page import page
 from benchmarks.measure.row import Row
 from tespec.comparison.environment import environment
 from tespec.errors import UserError
@@ -55,11 +56,12 @@ def make_ledger(
 
 
 def write_ledger(ledger: Mapping[str, Any], path: Path) -> None:
-    """Write a ledger; a file that is there is replaced when the new one is whole."""
+    """Write a ledger and its page; files that are there are replaced when the new ones are whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(json.dumps(ledger, indent=1) + "\n")
-    os.replace(unfinished, path)
+    for target, text in ((path, json.dumps(ledger, indent=1) + "\n"), (path.with_suffix(".md"), page(ledger))):
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        unfinished.write_text(text, encoding="utf-8")
+        os.replace(unfinished, target)
 
 
 def read_ledger(path: Path) -> dict[str, Any]:

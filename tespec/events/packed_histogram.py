@@ -39,7 +39,7 @@ def count_words(words, borders, first_ms, times, height, width, rows, columns, c
     for k in range(bins):
         negative, positive = np.uint64(k * area), np.uint64(bins * area)
         # Places first, counts after: neither loop has a branch to mispredict, and stores do not hold up what follows.
-        kept = 0
+        kept = np.int64(0)
         for i in range(ends[k], ends[k + 1]):
             word = np.uint64(words[i])
             x, y = word & np.uint64(MAX_WIDTH - 1), (word >> np.uint64(Y_SHIFT)) & np.uint64(MAX_HEIGHT - 1)

@@ -82,8 +82,11 @@ def test_bytes_go_to_the_device_and_memory_of_packing_is_bounded(measured: tuple
 
 def test_the_table_has_a_line_for_each_row_and_no_verdict_on_tiny_sizes(measured: tuple[Path, str]) -> None:
     path, shown = measured
+    page = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert len({line.count(" |") for line in page.splitlines() if line.startswith("| ")}) == 1
     for row in rows_of(path):
         assert f"{row['stage']}, {row['case']}, {row['device']}" in shown
+        assert f"\n| {row['stage']}, {row['case']}, {row['device']} |" in page
     assert "met" not in shown
     assert str(path) in shown
 
