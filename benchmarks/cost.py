@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from tespec.datasets.sample import world_folder
+from tespec.training.checkpoint import KEEP
 from tespec.training.data import Data
 from tespec.training.device import describe
 from tespec.training.forecast import Forecast
@@ -37,6 +38,18 @@ def print_cost(
     for part, count in forecast.parameters.items():
         print(f"{part:11} {count:,} parameters")
     print(f"memory      {forecast.memory / 2**30:.1f} GiB for a batch of {frames} segments")
+    saved = forecast.checkpoint_bytes / 2**30
+    print(f"disk        {KEEP * saved:.2f} GiB: {KEEP} checkpoints of {saved:.2f} GiB")
+    print(
+        f"a step      {forecast.compute_seconds:.3f} s of computing: {forecast.fixed_seconds:.3f} s "
+        f"and {forecast.frame_seconds:.4f} s for each segment"
+    )
+    who = f"{forecast.workers} workers" if forecast.workers else "no workers"
+    print(
+        f"data        {1e3 * forecast.data_seconds / frames:.2f} ms for each segment, {forecast.data_seconds:.3f} s "
+        f"for a step by one process; {who}"
+    )
     print(f"steps       {forecast.steps:,} of {forecast.seconds_per_step:.2f} s")
     print(f"time        {forecast.hours:.2f} h of training on {describe(device)}")
-    print(f"Memory and time are scaled from {forecast.frames_measured} segments measured here; nothing was written.")
+    small, large = forecast.frames_measured
+    print(f"Memory and time are scaled from {small} and {large} segments measured here; nothing was written.")

@@ -50,7 +50,7 @@ def main() -> None:
     if options.dry_run:
         named = pretraining_settings(method.recipe, options.profile or "paper", options.set, method.network)
         with scratch_world(named.dataset) as worlds:
-            dry_run(*resolve(options, method.recipe, method.network, worlds), options.device)
+            dry_run(*resolve(options, method.recipe, method.network, worlds), options.device, options.workers)
         return
     with launched(options.launcher, options.device):
         train(options, method)
@@ -86,7 +86,7 @@ def resolve(
     return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data
 
 
-def dry_run(settings: Pretraining, data: Data, device_name: str | None) -> None:
+def dry_run(settings: Pretraining, data: Data, device_name: str | None, workers: int) -> None:
     """Print the resolved settings and what the run would cost."""
     from benchmarks.cost import print_cost
     from tespec.config import as_facts
@@ -97,7 +97,8 @@ def dry_run(settings: Pretraining, data: Data, device_name: str | None) -> None:
     device = choose_device(device_name)
     task = build_objective(settings, data.root)
     frames = settings.batch_size * settings.segments
-    cost = forecast(task.network(), task.small_batch(), settings.optimisation, device, frames)
+    small, steps = task.small_batch(), task.steps(0)
+    cost = forecast(task.network(), small, steps, settings.optimisation, device, frames, workers)
     print_cost(as_facts(settings), task.protocol(), data, cost, frames, device)
 
 

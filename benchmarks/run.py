@@ -210,7 +210,8 @@ def dry_run(options: argparse.Namespace) -> None:
         task = build_task(settings, data.root)
         require_sound(task.dataset)
         frames = settings.batch_size * settings.segments
-        cost = forecast(task.model(), task.small_batch(), settings.optimisation, device, frames)
+        small, steps = task.small_batch(), task.steps(0)
+        cost = forecast(task.model(), small, steps, settings.optimisation, device, frames, options.workers)
         print_cost(as_facts(settings), task.protocol(), data, cost, frames, device)
 
 

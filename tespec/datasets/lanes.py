@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ class Lanes:
     def playable(self) -> bool:
         """Whether any recording holds a whole chunk."""
         whole = max(self.lengths, default=0) >= self.segments
-        return whole and (not self.random_lanes or bool(self._random_chunks().any()))
+        return whole and (not self.random_lanes or bool(self._random_chunks.any()))
 
     @property
     def random_lanes(self) -> int:
@@ -67,22 +68,41 @@ class Lanes:
         """What `lane` plays at `step`."""
         if lane < self.random_lanes:
             return self._random_slot(lane, step)
-        chunks = np.array(self.lengths, np.int64) // self.segments
-        total = int(chunks.sum())
+        total = self._total
         # Lanes start spread over the playlist, so that they differ even where there is a single recording.
         start = int((lane + self.generator("start", lane).random()) * total / self.count)
         lap, position = divmod(start + step, total)
-        order = self.generator("order", lane, lap).permutation(len(chunks))
-        ends = chunks[order].cumsum()
+        order, ends = self._playlist(lane, lap)
         index = int(np.searchsorted(ends, position, side="right"))
         recording = int(order[index])
-        chunk = position - int(ends[index] - chunks[recording])
-        return Slot(recording, chunk * self.segments, lap * len(chunks) + index, chunk == 0 or step == 0)
+        chunk = position - int(ends[index] - self._chunks[recording])
+        return Slot(recording, chunk * self.segments, lap * len(order) + index, chunk == 0 or step == 0)
+
+    @cached_property
+    def _chunks(self) -> NDArray[np.int64]:
+        """Whole chunks of each recording."""
+        return np.array(self.lengths, np.int64) // self.segments
+
+    @cached_property
+    def _total(self) -> int:
+        """Chunks of a lap."""
+        return int(self._chunks.sum())
+
+    @cached_property
+    def _playlists(self) -> dict[int, tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Lap, order and ends of what each lane played last, so that steps do not cost more with more recordings."""
+        return {}
+
+    def _playlist(self, lane: int, lap: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Order of the recordings in a lap of a lane, and at which chunk of the lap each of them ends."""
+        if self._playlists.get(lane, (None,))[0] != lap:
+            order = self.generator("order", lane, lap).permutation(len(self._chunks))
+            self._playlists[lane] = lap, order, self._chunks[order].cumsum()
+        return self._playlists[lane][1:]
 
     def _random_slot(self, lane: int, step: int) -> Slot:
         generator = self.generator("random", lane, step)
-        counts = self._random_chunks()
-        ends = counts.cumsum()
+        counts, ends = self._random_chunks, self._random_ends
         position = int(generator.integers(int(ends[-1])))
         recording = int(np.searchsorted(ends, position, side="right"))
         first = position - int(ends[recording] - counts[recording])
@@ -91,6 +111,12 @@ class Lanes:
             first = int(allowed[len(allowed) - int(counts[recording]) + first]) - self.segments + 1
         return Slot(recording, first, step, True)
 
+    @cached_property
+    def _random_ends(self) -> NDArray[np.int64]:
+        """At which of all random chunks those of each recording end."""
+        return self._random_chunks.cumsum()
+
+    @cached_property
     def _random_chunks(self) -> NDArray[np.int64]:
         """Number of random chunks that each recording has."""
         if self.ends is None:

@@ -47,8 +47,12 @@ class Region:
         x, y, t, p = events
         if self.factor == 1 and (not len(x) or (int(x.max()) < self.width and int(y.max()) < self.height)):
             return events
-        columns, rows = (_places(size, self.factor, self.keep) for size in (self.width, self.height))
+        rows, columns = self.places()
         return Events(*_select(np.asarray(x, np.uint16), np.asarray(y, np.uint16), t, p, columns, rows))
+
+    def places(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(65536,) where each row, and (65536,) where each column of the sensor lands; `DROPPED`: nowhere."""
+        return _places(self.height, self.factor, self.keep), _places(self.width, self.factor, self.keep)
 
 
 @lru_cache(maxsize=64)

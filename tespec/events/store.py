@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
+from tespec.events.packed_histogram import count_words
 from tespec.events.packing import MAX_HEIGHT, MAX_WIDTH, unpack_words
 from tespec.events.provenance import describe, size_of
+from tespec.events.spatial import Region
 from tespec.events.store_writing import HEADER, INDEX, VERSION, WORDS, Packing, Progress
 from tespec.events.stream import Events, EventStream
 
@@ -123,21 +125,50 @@ class StoreStream:
         Raises:
             UserError: the words read are damaged.
         """
-        last = len(self._index) - 1
-        first = min(max(t0 // 1000 - self._first_ms, 0), last)
-        events = self._read(first, min(max(-(-t1 // 1000) - self._first_ms, first), last))
+        events = self._read(*self._milliseconds(t0, t1))
         begin, end = np.searchsorted(events.t, (t0, t1))
         x, y, t, p = events
         return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
 
+    def count_events(self, times: NDArray[np.int64], region: Region, clip: int, out: NDArray[np.uint8]) -> None:
+        """Count the events of a window on top of `out`, as `slice`, `Region.apply` and `count_events` do.
+
+        Args:
+            times: (bins + 1,) borders of the bins in us, rising.
+            region: where the events are counted.
+            clip: largest count, at most 255.
+            out: (2 * bins, H, W) uint8 of the region's size.
+
+        Raises:
+            UserError: the words read are damaged.
+        """
+        first, end = self._milliseconds(int(times[0]), int(times[-1]))
+        words, borders = self._words_of(first, end)
+        rows, columns = region.places()
+        sizes = self._first_ms + first, times, self.height, self.width
+        self._require(count_words(words, borders, *sizes, rows, columns, np.uint8(clip), out))
+
+    def _milliseconds(self, t0: int, t1: int) -> tuple[int, int]:
+        """The milliseconds that hold t0 <= t < t1 (us), counted from the first of the recording."""
+        last = len(self._index) - 1
+        first = min(max(t0 // 1000 - self._first_ms, 0), last)
+        return first, min(max(-(-t1 // 1000) - self._first_ms, first), last)
+
+    def _words_of(self, first: int, end: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Words of these milliseconds, and where each of them begins and ends."""
+        borders = self._index[first : end + 1]
+        return self._words[borders[0] : borders[-1]], borders - borders[0]
+
     def _read(self, first: int, end: int) -> Events:
         """Events of the milliseconds `first` to `end`, counted from the first of the recording."""
-        borders = self._index[first : end + 1]
-        words = self._words[borders[0] : borders[-1]]
-        *events, whole = unpack_words(words, borders - borders[0], self._first_ms + first, self.height, self.width)
+        words, borders = self._words_of(first, end)
+        *events, whole = unpack_words(words, borders, self._first_ms + first, self.height, self.width)
+        self._require(whole)
+        return Events(*events)
+
+    def _require(self, whole: bool) -> None:
         if not whole:
             raise UserError(self._folder / WORDS, "damaged: events outside of the sensor or out of order", AGAIN)
-        return Events(*events)
 
 
 def open_store(folder: Path) -> StoreStream:

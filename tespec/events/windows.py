@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tespec.events.binning import bin_times, check_window, rvt_bin_times
 from tespec.events.histogram import CLIP, count_events
 from tespec.events.spatial import Region
+from tespec.events.store import StoreStream
 from tespec.events.stream import EventStream
 
 
@@ -47,6 +48,9 @@ def window_histograms(
     histograms = np.zeros((len(limits), 2 * bins, region.height, region.width), np.uint8)
     for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
         check_window(start, end, bins, rule, clip)
+        if rule == "edges" and isinstance(stream, StoreStream):
+            stream.count_events(bin_times(start, end, bins), region, clip, histogram)
+            continue
         events = stream.slice(start, end)
         if not len(events.t):
             continue

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from tespec.settings import Optimisation
 from tespec.training.loop import Loop
 
 BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and Adam's two moments
+BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
+LARGER = 3  # times the small batch is the second one
+RUNS = 2  # timed steps of either; the faster one counts
+Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -21,16 +28,38 @@ class Forecast:
     Attributes:
         parameters: number of trainable parameters by part of the network.
         memory: bytes of weights, gradients, optimizer state and activations.
-        seconds_per_step: of one optimizer step at full batch.
+        fixed_seconds: of a step, whatever its batch.
+        frame_seconds: of a step for each segment in its batch.
+        data_seconds: of one process to build a step's batch.
+        workers: processes that build batches beside the training; 0: the training process itself.
+        frames: segments of a step.
+        checkpoint_bytes: of one checkpoint on disk.
         steps: number of steps.
-        frames_measured: segments in the batch that was measured.
+        frames_measured: segments in the two batches that were measured.
     """
 
     parameters: dict[str, int]
     memory: int
-    seconds_per_step: float
+    fixed_seconds: float
+    frame_seconds: float
+    data_seconds: float
+    workers: int
+    frames: int
+    checkpoint_bytes: int
     steps: int
-    frames_measured: int
+    frames_measured: tuple[int, int]
+
+    @property
+    def compute_seconds(self) -> float:
+        """Of an optimizer step at full batch, without its data."""
+        return self.fixed_seconds + self.frame_seconds * self.frames
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Of a step with its data: workers build the next batches meanwhile."""
+        if not self.workers:
+            return self.compute_seconds + self.data_seconds
+        return max(self.compute_seconds, self.data_seconds / self.workers)
 
     @property
     def hours(self) -> float:
@@ -38,41 +67,104 @@ class Forecast:
         return self.seconds_per_step * self.steps / 3600
 
 
-class _Repeat(torch.utils.data.Dataset[dict[str, Tensor]]):
-    def __init__(self, batch: dict[str, Tensor]) -> None:
+class _Repeat(Dataset[Batch]):
+    def __init__(self, batch: Batch) -> None:
         self._batch = batch
 
-    def __getitem__(self, step: int) -> dict[str, Tensor]:
+    def __getitem__(self, step: int) -> Batch:
         return self._batch
 
 
 def forecast(
-    model: nn.Module, batch: dict[str, Tensor], settings: Optimisation, device: torch.device, frames: int
+    model: nn.Module,
+    batch: Batch,
+    steps: Dataset[Batch],
+    settings: Optimisation,
+    device: torch.device,
+    frames: int,
+    workers: int = 0,
 ) -> Forecast:
-    """Measure three steps on a small `batch` and scale time and activations to `frames` segments a step.
+    """Measure a few steps on a small batch and on one `LARGER` times as large, and one batch of data.
 
-    The first step warms up, the faster of the other two counts. Time per segment is taken to be the same at full
-    size, which overestimates on a GPU, where small batches leave it idle. The model's weights change: build another
-    one for the run itself.
+    The difference between the two is what segments cost, and the rest is what a step costs whatever its batch; both
+    are taken to be the same at full size, which overestimates on a GPU that small batches leave idle. The model's
+    weights change: build another one for the run itself.
+
+    Args:
+        model: of the run.
+        batch: the smallest that can be trained on.
+        steps: batches of the run; one is built, and the next one timed.
+        settings: of the run.
+        device: of the run.
+        frames: segments of a step.
+        workers: processes that will build batches.
     """
-    measured = batch["histograms"].shape[0] * batch["histograms"].shape[1]
     loop = Loop(model, _Repeat(batch), settings, seed=0, device=device)
     loop.model.train()
-    on_device = {key: value.to(device) for key, value in batch.items()}
-    saved = _bytes_saved_for_backward(loop, on_device)
-    seconds = min(_timed_step(loop, on_device, device) for _ in range(2))
+    small, large = (_measured(loop, repeated(batch, times), device) for times in (1, LARGER))
+    more = large.frames - small.frames
+    frame_seconds = max(large.seconds - small.seconds, 0.0) / more
+    activations = max(large.saved - small.saved, 0) / more * frames
     parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
-    memory = BYTES_PER_PARAMETER * sum(parameters.values()) + saved * frames // measured
+    count = sum(parameters.values())
+    full = steps[0]
+    began = time.perf_counter()
+    steps[1]
+    data_seconds = time.perf_counter() - began
+    lanes = len(next(iter(full.values())))
     return Forecast(
-        {name: count for name, count in parameters.items() if count},
-        memory,
-        seconds * frames / measured,
-        settings.steps,
-        measured,
+        parameters={name: number for name, number in parameters.items() if number},
+        memory=round(BYTES_PER_PARAMETER * count + activations),
+        fixed_seconds=max(small.seconds - frame_seconds * small.frames, 0.0),
+        frame_seconds=frame_seconds,
+        data_seconds=data_seconds,
+        workers=workers,
+        frames=frames,
+        checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * count + round(small.state * lanes / small.lanes),
+        steps=settings.steps,
+        frames_measured=(small.frames, large.frames),
     )
 
 
-def _timed_step(loop: Loop, batch: dict[str, Tensor], device: torch.device) -> float:
+@dataclass(frozen=True)
+class _Size:
+    """Lanes and segments of a batch; seconds of a step, bytes kept for the backward pass, and of the state after."""
+
+    lanes: int
+    frames: int
+    seconds: float
+    saved: int
+    state: int
+
+
+def _measured(loop: Loop, batch: Batch, device: torch.device) -> _Size:
+    on_device = {key: value.to(device) for key, value in batch.items()}
+    lanes, segments = batch["histograms"].shape[:2]
+    loop.state = None
+    saved = bytes_saved_for_backward(lambda: loop.train_step(on_device))
+    seconds = min(_timed_step(loop, on_device, device) for _ in range(RUNS))
+    return _Size(lanes, lanes * segments, seconds, saved, _bytes_of(loop.state))
+
+
+def repeated(batch: Batch, times: int) -> Batch:
+    """A batch of `times` the lanes, each with the same content."""
+    lanes = len(batch["histograms"])
+    labels = len(batch["label_place"]) if "label_place" in batch else 0
+    joined = {}
+    for name, values in batch.items():
+        copies = [values.clone() for _ in range(times)]
+        for number, copy in enumerate(copies):
+            if name == "label_place":
+                copy[:, 0] += number * lanes
+            elif name == "boxes":
+                copy[:, 0] += number * labels
+        joined[name] = torch.cat(copies)
+    return joined
+
+
+def _timed_step(loop: Loop, batch: Batch, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
     began = time.perf_counter()
     loop.train_step(batch)
     if device.type == "cuda":
@@ -80,7 +172,8 @@ def _timed_step(loop: Loop, batch: dict[str, Tensor], device: torch.device) -> f
     return time.perf_counter() - began
 
 
-def _bytes_saved_for_backward(loop: Loop, batch: dict[str, Tensor]) -> int:
+def bytes_saved_for_backward(step: Callable[[], object]) -> int:
+    """Bytes of all tensors, counted once, that the forward passes of `step` keep for their backward passes."""
     storages: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -89,5 +182,12 @@ def _bytes_saved_for_backward(loop: Loop, batch: dict[str, Tensor]) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        loop.train_step(batch)
+        step()
     return sum(storages.values())
+
+
+def _bytes_of(state: Any) -> int:
+    """Bytes of the tensors in nested tuples."""
+    if isinstance(state, Tensor):
+        return state.nbytes
+    return sum(map(_bytes_of, state)) if isinstance(state, tuple) else 0

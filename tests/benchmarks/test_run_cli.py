@@ -223,7 +223,8 @@ def test_dry_run_of_a_pretraining(call, tiny_world, tmp_path):
     arguments = ["--method", "tespec", "--data", tiny_world / "1mpx", "--dry-run"]
     code, out, _ = call(pretrain_cli, *arguments, *places(tmp_path))
     assert code == 0
-    for word in ("type: masked_reconstruction", "decoder", "parameters", "memory", "16 segments"):
+    costs = ("memory", "16 segments", "2 checkpoints", "ms for each segment", "no workers")
+    for word in ("type: masked_reconstruction", "decoder", "parameters", *costs):
         assert word in out
     assert list(tmp_path.iterdir()) == []
 

@@ -65,22 +65,28 @@ def _corners(rng: np.random.Generator, count: int) -> np.ndarray:
 
 def coco_scores(frames: Sequence[tuple[Boxes, Boxes]], classes: int) -> dict[str, float]:
     """map, ap50 and ap75 in percent of (predicted, truth), by pycocotools as it comes."""
-    known = [_annotation(*box) for box in _numbered([truth for _, truth in frames])]
-    found = [_annotation(*box) for box in _numbered([predicted for predicted, _ in frames])]
     with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        truth.dataset = {
-            "info": {},
-            "images": [{"id": number} for number in range(1, len(frames) + 1)],
-            "categories": [{"id": label, "name": str(label)} for label in range(classes)],
-            "annotations": known,
-        }
-        truth.createIndex()
-        evaluation = COCOeval(truth, truth.loadRes(found), "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
+        evaluation = coco_evaluation(frames, classes)
         evaluation.summarize()
     return dict(zip(("map", "ap50", "ap75"), (100 * evaluation.stats[:3]).tolist(), strict=True))
+
+
+def coco_evaluation(frames: Sequence[tuple[Boxes, Boxes]], classes: int) -> COCOeval:
+    """(predicted, truth) evaluated and accumulated by pycocotools, which prints as it goes."""
+    known = [_annotation(*box) for box in _numbered([truth for _, truth in frames])]
+    found = [_annotation(*box) for box in _numbered([predicted for predicted, _ in frames])]
+    truth = COCO()
+    truth.dataset = {
+        "info": {},
+        "images": [{"id": number} for number in range(1, len(frames) + 1)],
+        "categories": [{"id": label, "name": str(label)} for label in range(classes)],
+        "annotations": known,
+    }
+    truth.createIndex()
+    evaluation = COCOeval(truth, truth.loadRes(found), "bbox")
+    evaluation.evaluate()
+    evaluation.accumulate()
+    return evaluation
 
 
 def _numbered(frames: Sequence[Boxes]):
