@@ -140,10 +140,10 @@ class _Size:
 def _measured(loop: Loop, batch: Batch, device: torch.device) -> _Size:
     on_device = {key: value.to(device) for key, value in batch.items()}
     lanes, segments = batch["histograms"].shape[:2]
-    loop.state = None
+    loop.states = [None]
     saved = bytes_saved_for_backward(lambda: loop.train_step(on_device))
     seconds = min(_timed_step(loop, on_device, device) for _ in range(RUNS))
-    return _Size(lanes, lanes * segments, seconds, saved, _bytes_of(loop.state))
+    return _Size(lanes, lanes * segments, seconds, saved, _bytes_of(loop.states[0]))
 
 
 def repeated(batch: Batch, times: int) -> Batch:
