@@ -39,6 +39,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
     group.add_argument("--overwrite", action="store_true", help="compute again what a complete record holds")
     group.add_argument("--deterministic", action="store_true", help="repeat to the bit on a GPU as well; slower")
+    group.add_argument("--recompute", action="store_true", help="keep less for the backward pass: a third more time")
+    group.add_argument("--fused-attention", action="store_true", help="torch's fused attention in the backbone")
+    group.add_argument("--compile", action="store_true", help="compile the backbone's stages; needs a C++ compiler")
     group.add_argument("--track", choices=TRACKERS, help="hand curves and results to a tracker besides")
     group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
     group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
@@ -63,6 +66,7 @@ def positive(text: str) -> int:
 
 def setup_of(options: argparse.Namespace, script: str) -> Setup:
     """How and where, from the parsed options; the command line is kept for records."""
+    from tespec.models.execution import Execution
     from tespec.training.runs import Setup
 
     return Setup(
@@ -75,6 +79,7 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         track=options.track,
         deterministic=options.deterministic,
         accumulate=options.accumulate,
+        execution=Execution(options.recompute, options.fused_attention, options.compile),
         command=shlex.join([*_started(options.launcher), f"benchmarks/{script}", *_deciding(sys.argv[1:])]),
     )
 

@@ -17,6 +17,7 @@ from benchmarks.measure.prepare import prepare
 from benchmarks.measure.recurrent import recurrent
 from benchmarks.measure.row import Row
 from benchmarks.measure.store import store
+from benchmarks.measure.switches import switches
 from benchmarks.measure.tables import tables
 from tespec.errors import UserError
 
@@ -35,10 +36,11 @@ STAGES: dict[str, Stage] = {
     "forecast": foretelling,
     "inference": inference,
     "growth": growth,
+    "switches": switches,
 }
 
 # What one command measures together; the parts beside "stages" take minutes by themselves.
-LONG = ("inference", "growth")
+LONG = ("inference", "growth", "switches")
 PARTS: dict[str, tuple[str, ...]] = {
     "stages": tuple(name for name in STAGES if name not in LONG),
     **{name: (name,) for name in LONG},

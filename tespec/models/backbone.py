@@ -8,6 +8,7 @@ from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tespec.models.convlstm import ConvLstm
 
@@ -27,6 +28,7 @@ class Backbone(nn.Module, ABC):
         in_channels: of the input; 2 * bins, or those of an image.
         img_size: (H, W) in px of the padded input.
         channels: widths of the four features.
+        recompute: whether the backward pass computes stages again; see `tespec.models.execution`.
     """
 
     architectures: ClassVar[Sequence[str]] = ()
@@ -37,6 +39,11 @@ class Backbone(nn.Module, ABC):
     in_channels: int
     img_size: tuple[int, int]
     channels: tuple[int, int, int, int]
+    recompute: bool = False
+
+    @abstractmethod
+    def stage_modules(self) -> list[nn.Module]:
+        """The four stages, without their memory."""
 
     @abstractmethod
     def forward(
@@ -53,6 +60,10 @@ class Backbone(nn.Module, ABC):
             hidden and cell (B, channels[i], h, w) float32; None for a feed-forward network.
         """
 
+    @property
+    def _recomputes(self) -> bool:
+        return self.recompute and torch.is_grad_enabled()
+
     def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
         """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W); the streaming form of `forward`."""
         features, state = cast("tuple[list[Tensor], BackboneState | None]", self(histogram.unsqueeze(1), state))
@@ -64,6 +75,7 @@ def run_stages(
     lstms: nn.ModuleList,
     maps: Tensor,
     state: BackboneState | None,
+    recompute: bool = False,
 ) -> tuple[list[Tensor], BackboneState | None]:
     """Stage after stage, each for all segments at once, and its ConvLSTM over time before the next one.
 
@@ -72,6 +84,7 @@ def run_stages(
         lstms: one for each stage; none for a feed-forward network.
         maps: (B, T, h, w, C) input of the first stage.
         state: see `Backbone.forward`.
+        recompute: keep of a stage its input alone, and compute it again for the backward pass.
 
     Returns:
         features (B, T, C, h, w) of each stage, and the state.
@@ -80,7 +93,7 @@ def run_stages(
     maps = maps.transpose(0, 1).flatten(0, 1)  # time first: what the recurrence reads at one time is contiguous
     features, states = [], []
     for index, stage in enumerate(stages):
-        maps = stage(maps)
+        maps = checkpoint(stage, maps, use_reentrant=False) if recompute else stage(maps)
         if len(lstms):
             hidden, cell = _start(maps, lanes) if state is None else _channels_last(state[index])
             lstm = cast("ConvLstm", lstms[index])

@@ -106,7 +106,11 @@ class EventMaxViT(Backbone):
         first = cast("Stage", self.stages[0])
         maps = pad_to(histograms, self.img_size).to(first.reduce.weight.dtype).movedim(2, -1)
         stages = cast("list[Callable[[Tensor], Tensor]]", list(self.stages))
-        return run_stages(stages, self.lstms, maps, state)
+        return run_stages(stages, self.lstms, maps, state, self._recomputes)
+
+    def stage_modules(self) -> list[nn.Module]:
+        """RVT's stages."""
+        return list(self.stages)
 
 
 def partition_of(img_size: tuple[int, int]) -> tuple[int, int]:

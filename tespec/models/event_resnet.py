@@ -87,7 +87,11 @@ class EventResNet(Backbone):
         stages: list[Callable[[Tensor], Tensor]] = [
             partial(_channels_last, stage) for stage in (net.layer1, net.layer2, net.layer3, net.layer4)
         ]
-        return run_stages(stages, self.lstms, maps, state)
+        return run_stages(stages, self.lstms, maps, state, self._recomputes)
+
+    def stage_modules(self) -> list[nn.Module]:
+        """The residual layers."""
+        return [cast("nn.Module", getattr(self.resnet, f"layer{number}")) for number in (1, 2, 3, 4)]
 
 
 def _channels_last(stage: nn.Module, maps: Tensor) -> Tensor:

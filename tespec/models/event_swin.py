@@ -107,6 +107,10 @@ class EventSwin(Backbone):
         """
         return self.encode(self.embed(histograms), state)
 
+    def stage_modules(self) -> list[nn.Module]:
+        """Swin's layers."""
+        return list(self.swin.layers)
+
     def embed(self, histograms: Tensor) -> Tensor:
         """Tokens (B, T, H/4, W/4, channels[0]) of histograms (B, T, 2 * bins, H, W), padded to `img_size`."""
         tokens = self.embed_patches(pad_to(histograms, self.img_size).flatten(0, 1))
@@ -122,4 +126,4 @@ class EventSwin(Backbone):
 
     def encode(self, tokens: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
         """Features and state, as `forward` gives them, of tokens (B, T, H/4, W/4, channels[0])."""
-        return run_stages(list(self.swin.layers), self.lstms, tokens, state)
+        return run_stages(list(self.swin.layers), self.lstms, tokens, state, self._recomputes)

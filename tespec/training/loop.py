@@ -25,6 +25,7 @@ from tespec.training.loading import Batches
 from tespec.training.schedule import learning_rate
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.together import average_gradients, mean_losses, own_state, whole_state
+from tespec.training.transfer import on_device
 
 OPTIMIZERS = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 LOOK_EVERY = 16  # steps; each look waits for the device
@@ -117,11 +118,9 @@ class Loop:
             raise
 
     def _train(self, batches: Batches) -> None:
-        waiting = iter(batches)
+        waiting = on_device(batches, self._device)
         while turns := list(islice(waiting, self._steps.turns)):
-            losses = self.train_step(
-                *({key: value.to(self._device, non_blocking=True) for key, value in batch.items()} for batch in turns)
-            )
+            losses = self.train_step(*turns)
             self.step += 1
             if self._device.type == "cpu" or self.step % LOOK_EVERY == 0 or self.step == self.settings.steps:
                 self.require_finite()

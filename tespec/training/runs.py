@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import nn
 from tespec import processes
 from tespec.datasets.parts import Turns
 from tespec.errors import UserError
+from tespec.models.execution import Execution, execute
 from tespec.models.synced_norm import has_batch_norm, synced
 from tespec.settings import Optimisation
 from tespec.training.checkpoint import (
@@ -55,6 +56,7 @@ class Setup:
         track: name of a tracker, None for plain files alone.
         deterministic: repeat to the bit on a GPU as well.
         accumulate: turns that a process takes for a step, each on its part of the batch.
+        execution: how networks are computed.
     """
 
     results: Path
@@ -67,6 +69,7 @@ class Setup:
     track: str | None = None
     deterministic: bool = False
     accumulate: int = 1
+    execution: Execution = field(default_factory=Execution)
 
     def facts(self) -> dict[str, Any]:
         """What a record's environment says of how the run was carried out."""
@@ -74,6 +77,7 @@ class Setup:
             "deterministic": self.deterministic,
             "processes": processes.count(),
             "accumulate": self.accumulate,
+            **self.execution.facts(),
         }
 
 
@@ -164,6 +168,7 @@ def train(
     tracker = None
     if setup.track and processes.is_first():
         tracker = TrackHook(setup.track, run, folder, curve, facts)
+    execute(model, setup.execution)
     loop = Loop(
         synced(model) if processes.count() > 1 else model,
         turns,
