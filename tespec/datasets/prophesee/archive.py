@@ -16,7 +16,7 @@ from tespec.errors import UserError
 from tespec.events import EventStream
 from tespec.events.provenance import sample
 from tespec.events.readers.arrays import DAMAGE, load_array
-from tespec.events.readers.hdf5 import AGAIN, dataset, open_file, reading
+from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.spatial import Region
 
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
@@ -125,10 +125,10 @@ class ArchiveSource:
         if (places >= len(ends)).any() or (ends[places] != windows[:, 1]).any():
             raise UserError(self.path, "has no histogram of one of the windows", "give the raw recordings")
         with reading(self.file, "a histogram"):
-            stored = open_file(self.file)["data"]
-            frames = np.empty((len(places), *stored.shape[1:]), np.uint8)
+            frames_on_disk = part(self.file, "data")
+            frames = np.empty((len(places), *dataset(self.file, "data", "u", 4).shape[1:]), np.uint8)
             for row, place in enumerate(places.tolist()):
-                frames[row] = stored[place]
+                frames[row] = frames_on_disk[place : place + 1][0]
         if frames.size and frames.max() > LARGEST:
             raise UserError(self.file, f"holds counts above {LARGEST}", AGAIN)
         return frames
