@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
+from tespec.documents import UNREADABLE, read_json
 from tespec.errors import UserError
 
 FILE = "dataset.json"
@@ -50,14 +50,22 @@ def read_description(root: Path) -> Description:
     if not path.is_file():
         return Description({})
     try:
-        facts = json.loads(path.read_text())
+        facts = read_json(path)
         classes, label_rows = facts.get("classes"), facts.get("label_rows")
         return Description(
-            {str(split): tuple(map(str, names)) for split, names in facts.get("splits", {}).items()},
+            {str(split): tuple(map(_name, names)) for split, names in facts.get("splits", {}).items()},
             None if classes is None else tuple(map(str, classes)),
             None if label_rows is None else int(label_rows),
             str(facts.get("data", "")),
             {name: facts["world"][name] for name in ("size", "seed")} if "world" in facts else {},
         )
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+    except (*UNREADABLE, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise UserError(path, "not a description of a data set", "remove it or copy it again") from error
+
+
+def _name(value: Any) -> str:
+    """Name of a recording, which is looked for below the folder and must not lead out of it."""
+    name = str(value)
+    if not name.isprintable() or not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        raise ValueError(f"{name!r} is no name of a recording")
+    return name

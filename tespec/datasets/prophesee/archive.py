@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.datasets.masks import DAMAGED_ZIP
 from tespec.datasets.windows import Windows
 from tespec.errors import UserError
 from tespec.events import EventStream
 from tespec.events.provenance import sample
-from tespec.events.readers.arrays import DAMAGE, load_array
+from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.spatial import Region
 
@@ -163,14 +161,7 @@ def read_places(folder: Path, windows: int) -> tuple[NDArray[np.generic], NDArra
         UserError: a file is missing or damaged, or they do not fit each other.
     """
     path = folder / LABELS
-    try:
-        with warnings.catch_warnings(), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            warnings.simplefilter("ignore")  # damage may spell a type in a way that NumPy warns of
-            boxes, first = (np.asarray(content[name]) for name in ("labels", "objframe_idx_2_label_idx"))
-    except FileNotFoundError as error:
-        raise UserError(path, "no such file", "unpack the archive again") from error
-    except (*DAMAGE, *DAMAGED_ZIP, TypeError) as error:
-        raise UserError(path, "not a readable file of labels", "unpack the archive again") from error
+    boxes, first = load_arrays(path, ("labels", "objframe_idx_2_label_idx"))
     place_path = folder / REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"
     places: NDArray[Any] = load_array(place_path)
     for where, numbers in ((path, first), (place_path, places)):
