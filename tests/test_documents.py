@@ -47,7 +47,7 @@ def test_neither_size_nor_depth_nor_kind_of_a_file_does_harm(tmp_path: Path, rea
             read(tmp_path / "a")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
-        with pytest.raises(OSError, match="no regular file|directory"):
+        with pytest.raises(OSError, match=r"no regular file|directory"):
             read(path)
 
 

@@ -161,13 +161,13 @@ def read_places(folder: Path, windows: int) -> tuple[NDArray[np.generic], NDArra
         UserError: a file is missing or damaged, or they do not fit each other.
     """
     path = folder / LABELS
-    boxes, first = load_arrays(path, ("labels", "objframe_idx_2_label_idx"))
+    boxes, stored_first = load_arrays(path, ("labels", "objframe_idx_2_label_idx"))
     place_path = folder / REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"
     places: NDArray[Any] = load_array(place_path)
-    for where, numbers in ((path, first), (place_path, places)):
+    for where, numbers in ((path, stored_first), (place_path, places)):
         if numbers.dtype.kind not in "iu":
             raise UserError(where, f"holds indices of type {numbers.dtype}, not whole numbers", AGAIN)
-    first, places = np.asarray(first, np.int64), np.asarray(places, np.int64)
+    first, places = np.asarray(stored_first, np.int64), np.asarray(places, np.int64)
     if places.shape != first.shape or first.ndim != 1:
         raise UserError(place_path, f"has {places.shape} entries for {first.shape} label frames", AGAIN)
     if len(places) and ((np.diff(places) <= 0).any() or places[0] < 0 or places[-1] >= windows):
