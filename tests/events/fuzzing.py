@@ -163,6 +163,8 @@ READERS |= {
 def damage(path, rng):
     """Cut the file off, change or insert bytes, or put a large number where a length may stand."""
     data = bytearray(path.read_bytes())
+    if not data:
+        return
     kind = rng.integers(0, 8)
     if kind == 0:
         data = data[: rng.integers(0, len(data))]

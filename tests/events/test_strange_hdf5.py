@@ -145,6 +145,22 @@ def test_values_that_are_no_numbers_are_refused(tmp_path, kind):
         open_events(path)
 
 
+@pytest.mark.parametrize("kind", [h5py.vlen_dtype(np.int32), h5py.ref_dtype, "<c8", ("<f8", (1000,)), "S7", "<i8"])
+@pytest.mark.parametrize("shape", [(), (2,), (0, 9), (1 << 40, 1 << 14)])
+def test_a_size_that_is_no_number_is_refused_before_it_is_read(tmp_path, kind, shape):
+    path = replaced(
+        rvt(tmp_path / "a.h5", *EVENTS),
+        "events/height",
+        lambda file: (
+            file.create_dataset("events/height", shape, np.dtype(kind), chunks=(1,) * len(shape) or None)
+            if 0 not in shape
+            else file.create_dataset("events/height", shape, np.dtype(kind))
+        ),
+    )
+    with pytest.raises(UserError, match="its height is|names a sensor of 64x0 px"):
+        open_events(path)
+
+
 def deflated(size):
     packer = zlib.compressobj(9)
     return b"".join([packer.compress(bytes(1 << 20)) for _ in range(size >> 20)] + [packer.flush()])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from fuzz import fuzz
-from strangers import TARGETS
+from targets import TARGETS
 
 # Kinds of recordings are damaged thousands of times in tests/events.
 OTHERS = [name for name in TARGETS if name in ("references", "configs", "records")] + [

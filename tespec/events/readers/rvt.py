@@ -42,7 +42,9 @@ def _size(path: Path) -> tuple[int, int]:
             value = found_within(path, open_file(path), f"events/{name}")
             if not isinstance(value, h5py.Dataset):
                 raise UserError(path, "does not name the sensor's size", "give height and width")
-            found.append(int(part(path, f"events/{name}").whole()))
+            if value.dtype.kind not in "iu" or value.size != 1:
+                raise UserError(path, f"its {name} is {value.dtype} of shape {value.shape}", AGAIN)
+            found.append(int(part(path, f"events/{name}").whole().item()))
     if not all(1 <= side <= LARGEST for side in found):
         raise UserError(path, f"names a sensor of {found[1]}x{found[0]} px", AGAIN)
     return found[0], found[1]
