@@ -13,6 +13,7 @@ import yaml
 
 LARGEST = 1 << 24  # bytes; a value may take twenty times its text in memory
 LARGEST_YAML = 1 << 20  # bytes; it is read by Python code, a MB in seconds
+LONGEST_NUMBER = 1000  # letters
 UNREADABLE = (OSError, ValueError, RecursionError)
 
 
@@ -63,6 +64,16 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("an alias")
         return super().compose_node(parent, index)
+
+
+def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
+    # Python shows no number of many thousand digits, and takes its time to read one in base 60.
+    if len(node.value) > LONGEST_NUMBER:
+        raise yaml.YAMLError("a number without end")
+    return int(loader.construct_yaml_int(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def _text(path: Path, largest: int) -> str:

@@ -165,3 +165,10 @@ def test_settings_are_the_rows_of_the_papers_table(task, arch):
         settings.window_ms,
     ) == PAPER[task, arch]
     assert (found.start_divisor, found.end_divisor, found.optimizer) == (25, 1000, "Adam")
+
+
+@pytest.mark.parametrize("key", ["optimisation.peak_lr", "augmentation.flip", "random_share"])
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_a_number_larger_than_any_float_is_refused(key, number):
+    with pytest.raises(UserError, match=r"larger than any float"):
+        finetuning_settings("ddd17", "recurrent", "sample", [f"{key}={number}"])

@@ -157,7 +157,7 @@ def test_a_size_that_is_no_number_is_refused_before_it_is_read(tmp_path, kind, s
             else file.create_dataset("events/height", shape, np.dtype(kind))
         ),
     )
-    with pytest.raises(UserError, match="its height is|names a sensor of 64x0 px"):
+    with pytest.raises(UserError, match=r"its height is|names a sensor of 64x0 px"):
         open_events(path)
 
 

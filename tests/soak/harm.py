@@ -57,7 +57,7 @@ def changed(value: Any, rng: Rng) -> Any:
         return [*value[:index], changed(value[index], rng), *value[index + 1 :]]
     if rng.random() < 0.03:
         buried: Any = value
-        for _ in range(300):
+        for _ in range(90):
             buried = [buried]
         return buried
     if isinstance(value, int | float) and not isinstance(value, bool) and rng.random() < 0.3:

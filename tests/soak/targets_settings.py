@@ -83,6 +83,6 @@ def write_remembered_sets(folder: Path) -> Path:
 
 
 SETTINGS: dict[str, Target] = {
-    "configs": Target(write_remembered_configs, read_configs, structure(yaml.safe_load, yaml_text)),
+    "configs": Target(write_remembered_configs, read_configs, structure(yaml.safe_load, yaml_text), 0.5),
     "set": Target(write_remembered_sets, read_sets, harm_sets),
 }

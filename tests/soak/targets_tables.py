@@ -133,5 +133,5 @@ def read_one_record(path: Path) -> None:
 TABLES: dict[str, Target] = {
     "record": Target(write_one_record, read_one_record, structure(json.loads, json_text)),
     "records": Target(write_records, read_all_records, structure(json.loads, json_text), 0.25),
-    "references": Target(write_references, read_references, structure(yaml.safe_load, yaml_text)),
+    "references": Target(write_references, read_references, structure(yaml.safe_load, yaml_text), 0.5),
 }

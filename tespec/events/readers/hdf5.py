@@ -17,10 +17,10 @@ from tespec.events.readers.hdf5_chunks import Part
 from tespec.events.readers.hdf5_links import found_within, require_own_data
 
 OPEN_FILES = 32
-OPEN_PARTS = 8 * OPEN_FILES
+OPEN_PARTS = 64  # datasets, each with a chunk cache that is kept
 PACKED = 1000  # at most: bytes that a column may claim for each byte of its file
 SMALL = 1 << 20  # bytes that any file may claim
-CHUNK_CACHE = 1 << 24  # bytes for each dataset: successive windows read the same chunk
+CHUNK_CACHE = 1 << 22  # bytes for each dataset: successive windows read the same chunk
 SUFFIXES = (".h5", ".hdf5")
 DAMAGED = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
 AGAIN = "copy it again"
