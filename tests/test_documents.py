@@ -31,7 +31,8 @@ def test_values_come_back(tmp_path: Path) -> None:
     "text",
     [
         DEEP, LAUGHS, "&a [*a]", "!!python/object/apply:os.getcwd []", "!!bool maybe", "!!int ''", "!!timestamp now",
-        "!!float ''", "!!binary ä", "9" * 5000, "2026-99-99", "a: [", "{[a]: b}", "\0", "0x" + "f" * 5000, "1" + ":1" * 2000,
+        "!!float ''", "!!binary ä", "9" * 5000, "2026-99-99", "a: [", "{[a]: b}", "\0", "0x" + "f" * 5000,
+        "1" + ":1" * 2000,
     ],
 )  # fmt: skip
 def test_no_text_is_read_as_more_than_plain_values(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,7 +48,8 @@ def read_torch(path: Path) -> Any:
     """
     try:
         _require_unpacked(path)
-        with torch.serialization.safe_globals(HARMLESS):
+        with torch.serialization.safe_globals(HARMLESS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damage that spells an unusual file
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL (\S+)", str(error))

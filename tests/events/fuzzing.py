@@ -1,12 +1,7 @@
-"""Damages recordings at random, and holds readers to what they promise; run as a program for one kind of recording."""
+"""Recordings and labels to be damaged: how each is written and read, and what readers promise."""
 
-import json
 import shutil
 import struct
-import sys
-import time
-import warnings
-from pathlib import Path
 
 import h5_files
 import numpy as np
@@ -23,8 +18,7 @@ from tespec.datasets.prophesee.archive import LABELS, REPRESENTATIONS, ArchiveSo
 from tespec.datasets.prophesee.boxes import BoxRules, box_labels, choose_boxes, choose_frames, raw_boxes, read_boxes
 from tespec.datasets.rectification import read_rectification
 from tespec.datasets.sample.writers.boxes import BOX
-from tespec.errors import UserError
-from tespec.events import ArrayStream, event_histogram, open_events
+from tespec.events import ArrayStream, event_histogram
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import pack
@@ -194,42 +188,3 @@ def check_whole(stream):
         if max(stream.height, stream.width) < 2_000 and t0 < t1:
             event_histogram(*events, t_start=t0, t_end=t1, bins=2, height=stream.height, width=stream.width)
     assert len(stream.slice(stream.t_first, stream.t_last + 1).t) == stream.count
-
-
-def fuzz(kind, folder, mutations, seed=0):
-    """Number of damaged recordings that were refused; anything but a refusal or sound events is raised."""
-    rng = np.random.default_rng([seed, *kind.encode()])
-    path = WRITERS[kind](folder)
-    read = READERS.get(kind, lambda each: check_whole(open_events(each)))
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    sound = {file: file.read_bytes() for file in files}
-    refused = 0
-    for number in range(mutations):
-        # A name of its own for each: open files and scans are remembered by name.
-        target = folder / f"{number}-{path.name}"
-        file = files[rng.integers(len(files))]
-        for name, content in sound.items():
-            copy = target if path.is_file() else target / name.relative_to(path)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(content)
-        damage(target if path.is_file() else target / file.relative_to(path), rng)
-        began = time.monotonic()
-        try:
-            read(target)
-        except UserError as error:
-            refused += 1
-            line = str(error)
-        else:
-            line = str(folder)
-        assert line.startswith(str(folder)), line
-        assert "\n" not in line, line
-        assert time.monotonic() - began < 20, f"mutation {number} of {kind} takes too long"
-        for copy in [target] if path.is_file() else sorted(target.rglob("*"), reverse=True):
-            copy.rmdir() if copy.is_dir() else copy.unlink()
-    return refused
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("error")
-    chosen, where, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    sys.stdout.write(json.dumps({"refused": fuzz(chosen, where, count)}))

@@ -30,6 +30,8 @@ sys.path[:0] = [str(Path(__file__).parents[up] / name) for up, name in ((0, ""),
 SECONDS = 20  # a case may take
 MEMORY = 1 << 30  # bytes that a target may take beyond what it needs to start
 SHOWN = 5  # failures of a target
+TOGETHER = 10  # cases that one watch is set for
+ROOM = Path("/dev/shm")  # in memory, where there is such a place: files come and go by the hundred thousand
 
 
 def run_target(name: str, first: int, cases: int, seed: int) -> dict[str, object]:
@@ -41,7 +43,7 @@ def run_target(name: str, first: int, cases: int, seed: int) -> dict[str, object
     counts = {"refused": 0, "accepted": 0}
     failures: list[str] = []
     failed = 0
-    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as place:
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as place:
         root = Path(place)
         (root / "sound").mkdir()
         sound = target.write(root / "sound")
@@ -53,8 +55,9 @@ def run_target(name: str, first: int, cases: int, seed: int) -> dict[str, object
             folder = root / "case" / str(number)
             folder.mkdir(parents=True)
             signal.alarm(SECONDS)
-            # What hangs outside of Python hears no alarm.
-            faulthandler.dump_traceback_later(3 * SECONDS, exit=True)
+            if (number - first) % TOGETHER == 0:
+                # What hangs outside of Python hears no alarm.
+                faulthandler.dump_traceback_later(TOGETHER * SECONDS, exit=True)
             try:
                 counts[target.case(sound, folder, rng)] += 1
             except BaseException as error:
@@ -67,8 +70,8 @@ def run_target(name: str, first: int, cases: int, seed: int) -> dict[str, object
                     failures.append(f"case {number}: {type(error).__name__}: {str(error)[:300]} ({where})")
             finally:
                 signal.alarm(0)
-                faulthandler.cancel_dump_traceback_later()
                 _remove(folder)
+        faulthandler.cancel_dump_traceback_later()
         seconds = time.monotonic() - began
         strays = sorted(path.name for path in root.iterdir() if path.name not in ("sound", "case"))
         if strays:
