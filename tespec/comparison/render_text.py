@@ -62,10 +62,10 @@ def _width(widths: list[int], first: int, last: int) -> int:
 def _header(table: Table, level: int, widths: list[int]) -> str:
     if level == table.levels - 1:
         return GAP.join(
-            f"{span.title:{'>' if column.number else '<'}{width}}"
+            f"{one_line(span.title):{'>' if column.number else '<'}{width}}"
             for span, column, width in zip(table.spans(level), table.columns, widths, strict=True)
         )
-    return GAP.join(f"{span.title:^{_width(widths, span.first, span.last)}}" for span in table.spans(level))
+    return GAP.join(f"{one_line(span.title):^{_width(widths, span.first, span.last)}}" for span in table.spans(level))
 
 
 def _underline(table: Table, level: int, widths: list[int]) -> str:

@@ -185,6 +185,9 @@ def test_what_a_title_says_is_shown_and_does_nothing(record: Callable[..., Recor
     table = published_table("segmentation", [record("mine", method={"title": title, "backbone": title})])
     for page in (render_text(table), render_csv(table), render_latex(table), render_markdown(table)):
         assert not any(character in page for character in "\x1b\x0c\r\u202e")
+    data = f"data{title}"
+    table = published_table("segmentation", [record("mine", data=data, data_fingerprint=title)])
+    assert not any(character in render_text(table) for character in "\x1b\x0c\r\u202e")
     for row in csv.reader(io.StringIO(render_csv(table))):
         for cell in row:
             assert len(cell) < 2 or cell[0] not in "=+-@|%" or float(cell) < 0

@@ -18,6 +18,7 @@ from tespec.datasets.prophesee.archive import LABELS, REPRESENTATIONS, ArchiveSo
 from tespec.datasets.prophesee.boxes import BoxRules, box_labels, choose_boxes, choose_frames, raw_boxes, read_boxes
 from tespec.datasets.rectification import read_rectification
 from tespec.datasets.sample.writers.boxes import BOX
+from tespec.errors import UserError
 from tespec.events import ArrayStream, event_histogram
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
@@ -113,7 +114,8 @@ def write_depth(folder):
 
 def read_depth(path):
     count = open_depths(path, "davis/left/depth_image_raw", 9, 12)
-    read_times(path, "davis/left/depth_image_raw_ts")
+    if len(read_times(path, "davis/left/depth_image_raw_ts")) != count:
+        raise UserError(path, "has other times than maps", "copy it again")  # as the dataset has it
     maps = DepthMaps(path, "davis/left/depth_image_raw", tuple(range(count)), 9, 12)
     assert all(not (maps[index] < 0).any() for index in range(len(maps)))
 

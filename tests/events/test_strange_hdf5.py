@@ -136,6 +136,19 @@ def test_frames_and_chunks_larger_than_any_are_refused(tmp_path):
             part(path, name)
 
 
+def test_chunks_by_the_hundred_thousand_are_not_read_at_once(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", (1 << 18,), "<f4", chunks=(1,))
+        file.create_dataset("numbers", data=np.arange(40_000).reshape(-1, 2), chunks=(1, 1))
+    numbers = part(tmp_path / "a.h5", "numbers")
+    np.testing.assert_array_equal(numbers[7:19_990], np.arange(40_000).reshape(-1, 2)[7:19_990])
+    np.testing.assert_array_equal(numbers.column(1, 7, 19_990), np.arange(1, 40_000, 2)[7:19_990])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    crumbs = part(tmp_path / "a.h5", "a")
+    assert crumbs.whole().shape == (1 << 18,)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
 @pytest.mark.parametrize("kind", [h5py.string_dtype(), h5py.vlen_dtype(np.int32), np.dtype([("a", "<i4")]), "S4"])
 def test_values_that_are_no_numbers_are_refused(tmp_path, kind):
     path = replaced(

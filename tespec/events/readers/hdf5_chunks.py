@@ -22,6 +22,7 @@ from tespec.errors import UserError
 LARGEST_CHUNK = 1 << 28  # bytes; real ones have some MB
 LARGEST_ITEM = 1 << 28  # bytes of one index of the first axis: an event, a frame, a map
 CHUNKS_OF_AN_ITEM = 4096
+CHUNKS_AT_ONCE = 1 << 14  # HDF5 takes some kB of memory for each chunk of a reading, however small it is
 REMEMBERED = 1 << 16  # chunks known to be good
 AGAIN = "copy it again"
 
@@ -53,6 +54,7 @@ class Part:
         if found.ndim and self._item > LARGEST_ITEM:
             raise UserError(path, f"{self._name} has items of {self._item:,} bytes", AGAIN)
         self._chunks: tuple[int, ...] = found.chunks or ()
+        self._at_once = len(found) if found.ndim else 1
         if not self._chunks:
             return
         self._bytes = found.dtype.itemsize * math.prod(self._chunks)
@@ -61,6 +63,7 @@ class Part:
         if self._bytes > LARGEST_CHUNK or math.prod(map(len, self._across)) > CHUNKS_OF_AN_ITEM:
             raise UserError(path, f"{self._name} has chunks of {self._chunks}, which no real one has", AGAIN)
         self._packing = self._filter()
+        self._at_once = max(1, CHUNKS_AT_ONCE // math.prod(map(len, self._across))) * self._chunks[0]
 
     def __getitem__(self, part: slice) -> NDArray[Any]:
         """Values of a slice of the first axis without a step.
@@ -69,20 +72,22 @@ class Part:
             UserError: a chunk unpacks to more than it should.
         """
         begin, end, _ = part.indices(len(self._found))
-        self._check_chunks(begin, end)
-        return np.asarray(self._found[begin:end])
+        return self._read(begin, end)
 
     def column(self, number: int, begin: int, end: int) -> NDArray[Any]:
         """Like a slice, of one index of the second axis."""
-        self._check_chunks(begin, end)
-        return np.asarray(self._found[begin:end, number])
+        return self._read(begin, end, number)
 
-    def _check_chunks(self, begin: int, end: int) -> None:
+    def _read(self, begin: int, end: int, *rest: int) -> NDArray[Any]:
         if self._packing is not None and begin < end:
             step = self._chunks[0]
             for place in itertools.product(range(begin - begin % step, end, step), *self._across):
                 if place not in self._good:
                     self._check(place)
+        if end - begin <= self._at_once:
+            return np.asarray(self._found[(slice(begin, end), *rest)])
+        starts = range(begin, end, self._at_once)
+        return np.concatenate([self._found[(slice(at, min(at + self._at_once, end)), *rest)] for at in starts])
 
     def whole(self, largest: int = LARGEST_ITEM) -> NDArray[Any]:
         """All values.

@@ -54,7 +54,7 @@ def seconds_to_us(seconds: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def _times(path: Path, begin: int, end: int) -> NDArray[np.int64]:
-    seconds = part(path, EVENTS).column(T, begin, end)
+    seconds = np.asarray(part(path, EVENTS).column(T, begin, end), np.float64)
     if not (np.isfinite(seconds).all() and (np.abs(seconds) < LATEST).all()):
         raise UserError(path, f"{EVENTS} holds times that are none", AGAIN)
     return seconds_to_us(seconds)
