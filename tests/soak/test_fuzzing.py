@@ -8,7 +8,8 @@ from targets import TARGETS
 
 from tespec import documents
 
-CASES = 120  # of a target; slow ones have fewer
+CASES = 120  # of a target
+FEWER = {"safetensors": 20, "pth": 20, "tensors": 8, "records": 20, "references": 30, "configs": 40, "lying dsec": 60}
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def _forgetful() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_strangers_give_is_refused_in_one_line_or_read(name: str) -> None:
-    found = run_target(name, 0, round(CASES * TARGETS[name].weight), seed=1)
+    found = run_target(name, 0, FEWER.get(name, CASES), seed=1)
     assert found["failures"] == []
     assert found["refused"]
 
