@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from tespec.documents import UNREADABLE, parse_yaml, read_yaml
 from tespec.errors import UserError
 from tespec.limits import check_limits
 from tespec.paths import CONFIGS
@@ -145,9 +144,9 @@ def _read(kind: str, name: str) -> dict[str, Any]:
     if not NAME.fullmatch(name) or not path.is_file():
         raise UserError(name[:100], f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
     try:
-        facts = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(path, f"not a readable YAML file ({type(error).__name__})", "mend or restore it") from error
+        facts = read_yaml(path)
+    except UNREADABLE as error:
+        raise UserError(path, f"not a readable YAML file ({error})", "mend or restore it") from error
     if not isinstance(facts, dict) or not all(isinstance(key, str) for key in facts):
         raise UserError(path, "holds no settings by name", "mend or restore it")
     return facts
@@ -170,8 +169,8 @@ def _change(facts: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise UserError(f"--set {change}", "no '='", "write --set optimisation.steps=100")
         try:
-            nested: Any = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            nested: Any = parse_yaml(text)
+        except UNREADABLE as error:
             raise UserError(f"--set {change}", "the value is not YAML", "quote it") from error
         for key in reversed(path.split(".")):
             nested = {key: nested}

@@ -6,8 +6,13 @@ import re
 
 
 def one_line(text: str) -> str:
-    """`text` with its line breaks, and the blanks around them, folded into single spaces."""
-    return re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text).strip()
+    """`text` on one line, as it can be shown anywhere.
+
+    Line breaks and the blanks around them become single spaces; what would drive a terminal, or turn the direction of
+    writing, becomes a replacement character.
+    """
+    folded = re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text).strip()
+    return re.sub(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "\ufffd", folded)
 
 
 class UserError(Exception):

@@ -75,7 +75,7 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
         return value
     accepted = inner or (hint,)
     if float in accepted and type(value) is int:
-        value = float(value)
+        value = _as_float(value, source)
     if float in accepted and isinstance(value, str) and str not in accepted:
         with suppress(ValueError):  # YAML 1.1 takes 1e-3 for a text
             value = float(value)
@@ -88,3 +88,10 @@ def _convert(hint: Any, value: Any, source: str) -> Any:
     if isinstance(value, int) and value < 1 and not source.endswith("warmup_steps"):
         raise UserError(source, f"{value} is too small", "give 1 or more")
     return value
+
+
+def _as_float(value: int, source: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise UserError(source, f"{str(value)[:20]}... is larger than any float", "give a smaller number") from error

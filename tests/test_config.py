@@ -200,3 +200,10 @@ def test_methods_differ_in_nothing_but_their_start(profile):
         for arch in ARCHITECTURES:
             settings = finetuning_settings(task, arch, profile)
             assert all(settings.after_pretraining_on(data) == settings for data in ("-", "1Mpx", "ImageNet-1k"))
+
+
+@pytest.mark.parametrize("key", ["optimisation.peak_lr", "augmentation.flip", "random_share"])
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_a_number_larger_than_any_float_is_refused(key, number):
+    with pytest.raises(UserError, match=r"larger than any float"):
+        finetuning_settings("ddd17", "recurrent", "sample", [f"{key}={number}"])

@@ -10,6 +10,7 @@ from tespec.errors import UserError
 TEXTS = ("name", "id", "code", "written", "method_name", "task", "profile", "data", "data_fingerprint", "command")
 CHOICES = {"kind": ("evaluation", "pretraining", "probe", "reference"), "arch": ("recurrent", "feedforward")}
 MAPPINGS = ("method", "config", "weights", "environment")
+LONGEST = 10_000  # letters of a text
 NUMBERS = ("metrics", "classes", "time", "resources")
 GROUPED_NUMBERS = ("groups", "recordings")
 # What tables take from the mappings; None says that there is none.
@@ -47,7 +48,7 @@ def _first_wrong_field(content: Mapping[str, object]) -> str | None:
     for mapping, fields in TEXTS_WITHIN.items():
         for field in fields:
             value = _within(content, mapping, field, None)
-            if not (value is None or isinstance(value, str)):
+            if not (value is None or _text(value)):
                 return f"field '{mapping}.{field}' holds {_short(value)}"
     if not _texts(deviations := _within(content, "config", "deviations", ())):
         return f"field 'config.deviations' holds {_short(deviations)}"
@@ -65,7 +66,7 @@ def _right(field: str, value: object) -> bool:
     if field in CHOICES:
         return value in CHOICES[field]
     if field in TEXTS:
-        return isinstance(value, str)
+        return _text(value)
     if field in MAPPINGS:
         return isinstance(value, Mapping)
     if field == "protocol":
@@ -88,7 +89,12 @@ def _finite(value: object) -> bool:
 
 
 def _texts(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
+    return isinstance(value, list | tuple) and all(map(_text, value))
+
+
+def _text(value: object) -> bool:
+    # A table repeats the width of its widest cell in every row.
+    return isinstance(value, str) and len(value) <= LONGEST
 
 
 def _whole(value: object) -> bool:
@@ -96,5 +102,5 @@ def _whole(value: object) -> bool:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = repr(value[:60] if isinstance(value, str) else value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, cast
 
 from tespec.comparison.check import check_record
 from tespec.comparison.identity import SCHEMA, code_version, identity, record_name
+from tespec.documents import read_json
 from tespec.errors import UserError
 
 
@@ -166,11 +167,11 @@ def read_record(path: Path) -> Record:
         UserError: no JSON, missing or ill-typed fields, numbers that are not finite, or a newer layout.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_number)
+        content = read_json(path, parse_constant=_refuse, parse_float=_number)
         # JSON can hold halves of characters, which no file or terminal takes.
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     except OSError as error:
-        raise UserError(path, f"cannot be read ({error.strerror})", "check the file") from error
+        raise UserError(path, f"cannot be read ({error.strerror or error})", "check the file") from error
     except (ValueError, RecursionError) as error:
         raise UserError(path, f"not a readable JSON file ({error})", "remove it and run again") from error
     content = upgraded(content)

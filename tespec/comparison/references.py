@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from tespec.documents import UNREADABLE, read_yaml
 from tespec.errors import UserError
 from tespec.paths import REPOSITORY
 
@@ -109,10 +108,10 @@ def published(path: Path) -> Iterator[Any]:
         UserError: what is read from it is not what such a file holds, as after an edit by hand.
     """
     try:
-        yield yaml.safe_load(path.read_text(encoding="utf-8"))
+        yield read_yaml(path)
     except UserError:
         raise
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
+    except (*UNREADABLE, TypeError, LookupError, AttributeError) as error:
         said = f"{type(error).__name__}: {error}"[:200]
         raise UserError(path, f"is not as it was shipped ({said})", "restore it from the repository") from error
 

@@ -7,9 +7,11 @@ import io
 from collections.abc import Iterable
 
 from tespec.comparison.table import Cell, Table
+from tespec.errors import one_line
 
 ROW_FACTS = ("method", "arch", "title", "backbone", "recurrent", "pretraining")
 COLUMN_FACTS = ("task", "source", "metric", "frames", "data", "profile", "basis")
+FORMULA = "=+-@|%"  # what spreadsheets let a formula, or a call to another program, begin with
 TIDY = ("table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS, "value", "std", "seeds", "low_95", "high_95", "bold")
 
 
@@ -65,5 +67,17 @@ def _number(value: float | None) -> str:
 
 def _csv(lines: Iterable[list[str]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
+    csv.writer(text, lineterminator="\n").writerows([_inert(cell) for cell in line] for line in lines)
     return text.getvalue()
+
+
+def _inert(cell: str) -> str:
+    """`cell` as one that spreadsheets take for a text or a number, not for a formula to be worked out."""
+    shown = one_line(cell)
+    if len(shown) < 2 or shown[0] not in FORMULA:
+        return shown
+    try:
+        float(shown)
+    except ValueError:
+        return f"'{shown}"
+    return shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tespec.comparison.table import Row, Table
+from tespec.errors import one_line
 
 PREAMBLE = r"% \usepackage{adjustbox,booktabs,multirow,xcolor}"
 CHARACTERS = {
@@ -20,6 +21,10 @@ CHARACTERS = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': "''",
+    # Behind the end of a row LaTeX takes them for its options.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
     "±": r"$\pm$",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
@@ -32,13 +37,12 @@ CHARACTERS = {
     "₃": "$_3$",
     "†": r"$^\dagger$",
     "‡": r"$^\ddagger$",
-    "\n": " ",
 }
 
 
 def escape(text: str) -> str:
     """`text` as LaTeX that prints it; letters beyond ASCII stay, LaTeX reads UTF-8."""
-    return "".join(CHARACTERS.get(character, character) for character in text)
+    return "".join(CHARACTERS.get(character, character) for character in one_line(text))
 
 
 def render_latex(table: Table) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tespec.comparison.table import Group, Table
+from tespec.errors import one_line
 
 
 def render_markdown(table: Table) -> str:
@@ -31,6 +32,7 @@ def _line(cells: list[str]) -> str:
 
 
 def _escape(text: str) -> str:
-    for character in ("\\", "|", "*", "_", "`", "<"):
+    text = one_line(text)
+    for character in "\\|*_`<[]":
         text = text.replace(character, f"\\{character}")
-    return text.replace("\n", " ")
+    return text

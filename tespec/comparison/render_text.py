@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from tespec.comparison.table import Cell, Row, Table
+from tespec.errors import one_line
 
 GAP = "  "
 BEST = "*"
@@ -15,7 +16,7 @@ def render_text(table: Table) -> str:
     """Aligned text: spanning headers above their columns, `*` behind the best numbers, notes below."""
     widths = _widths(table)
     total = sum(widths) + len(GAP) * (len(widths) - 1)
-    lines = [table.title, "=" * total]
+    lines = [one_line(table.title), "=" * total]
     for level in range(table.levels):
         lines.append(_header(table, level, widths))
         if level < table.levels - 1:
@@ -23,20 +24,20 @@ def render_text(table: Table) -> str:
     for group in table.groups:
         lines.append("-" * total)
         if group.heading:
-            lines.append(group.heading)
+            lines.append(one_line(group.heading))
         lines.extend(_line(table, row, widths) for row in group.rows)
     lines.append("=" * total)
     notes = [f"{mark} {text}" for mark, text in table.used_marks().items()]
     if any(cell.bold for row in table.rows for cell in row.cells):
         notes.append(f"{BEST} best number of its column")
     for note in (*notes, *table.notes):
-        lines.extend(textwrap.wrap(note, NOTES_WIDTH, subsequent_indent="  "))
+        lines.extend(textwrap.wrap(one_line(note), NOTES_WIDTH, subsequent_indent="  "))
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _text(table: Table, row: Row, index: int) -> str:
     cell: Cell = row.cells[index]
-    text = cell.text + (row.mark if index == 0 else "")
+    text = one_line(cell.text + (row.mark if index == 0 else ""))
     # A blank keeps digits under digits where only some numbers of a column are marked.
     starred = table.columns[index].number and any(each.cells[index].bold for each in table.rows)
     return text + (BEST if cell.bold else " ") if starred else text
@@ -61,10 +62,10 @@ def _width(widths: list[int], first: int, last: int) -> int:
 def _header(table: Table, level: int, widths: list[int]) -> str:
     if level == table.levels - 1:
         return GAP.join(
-            f"{span.title:{'>' if column.number else '<'}{width}}"
+            f"{one_line(span.title):{'>' if column.number else '<'}{width}}"
             for span, column, width in zip(table.spans(level), table.columns, widths, strict=True)
         )
-    return GAP.join(f"{span.title:^{_width(widths, span.first, span.last)}}" for span in table.spans(level))
+    return GAP.join(f"{one_line(span.title):^{_width(widths, span.first, span.last)}}" for span in table.spans(level))
 
 
 def _underline(table: Table, level: int, widths: list[int]) -> str:

@@ -14,6 +14,7 @@ from tespec.datasets.masks import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.errors import UserError
+from tespec.events.readers.arrays import load_array
 from tespec.events.readers.ddd17 import EVENTS, image_index
 from tespec.events.spatial import Region
 from tespec.registry import DATASETS
@@ -107,10 +108,7 @@ def _speed(folder: Path, images: int) -> NDArray[np.float32] | None:
     path = folder / SPEED
     if not path.is_file():
         return None
-    try:
-        speed = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise UserError(path, "not readable", "remove it or copy it again") from error
+    speed = load_array(path)
     if speed.shape != (images,) or speed.dtype.kind != "f":
         what = f"holds {speed.dtype} of shape {speed.shape} for {images} images"
         raise UserError(path, what, "remove it or copy it again")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, dataset, open_file, reading
+from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 
 SAMPLED = 16  # maps of a recording whose bytes go into checksums; all of them are tens of GB
 
@@ -44,7 +44,7 @@ class DepthMaps:
         """
         number = self.maps[index]
         with reading(self.path, f"map {number} of {self.name}"):
-            depth = np.asarray(open_file(self.path)[self.name][number], np.float32)
+            depth = np.asarray(part(self.path, self.name)[number : number + 1][0], np.float32)
         known = np.isfinite(depth)
         if (depth[known] < 0).any():
             raise UserError(self.path, f"map {number} of {self.name} holds depths below zero", AGAIN)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
+from tespec.documents import UNREADABLE, read_json
 from tespec.errors import UserError
 
 FILE = "dataset.json"
@@ -51,8 +51,8 @@ def read_description(root: Path) -> Description:
     if not path.is_file():
         return Description({})
     try:
-        return of_facts(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+        return of_facts(read_json(path))
+    except (*UNREADABLE, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise UserError(path, "not a description of a data set", "remove it or copy it again") from error
 
 
@@ -60,9 +60,17 @@ def of_facts(facts: Mapping[str, Any]) -> Description:
     """The description that the content of such a file gives; of wrong content, any of the usual errors."""
     classes, label_rows = facts.get("classes"), facts.get("label_rows")
     return Description(
-        {str(split): tuple(map(str, names)) for split, names in facts.get("splits", {}).items()},
+        {str(split): tuple(map(_name, names)) for split, names in facts.get("splits", {}).items()},
         None if classes is None else tuple(map(str, classes)),
         None if label_rows is None else int(label_rows),
         str(facts.get("data", "")),
         {name: facts["world"][name] for name in ("size", "seed")} if "world" in facts else {},
     )
+
+
+def _name(value: Any) -> str:
+    """Name of a recording, which is looked for below the folder and must not lead out of it."""
+    name = str(value)
+    if not name.isprintable() or not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        raise ValueError(f"{name!r} is no name of a recording")
+    return name

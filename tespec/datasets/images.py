@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,15 @@ from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.errors import UserError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
+UNREADABLE = (
+    UnidentifiedImageError,
+    OSError,
+    SyntaxError,
+    ValueError,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
 HELD_OUT_SHARE = 0.1
 MODES = {1: "L", 3: "RGB"}
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
@@ -62,7 +72,9 @@ def open_images(root: Path) -> ImageFolder:
     """
     if not root.is_dir():
         raise UserError(root, "is no folder of images", "give a folder")
-    found = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and _shown(path, root))
+    found = sorted(
+        path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file() and _shown(path, root)
+    )
     if len(found) < 2:
         raise UserError(root, f"holds {len(found)} images ({', '.join(ENDINGS)})", "give a folder with more")
     held_out = [path for path in found if path.relative_to(root).parts[0] == "val"]
@@ -87,9 +99,12 @@ def read_image(path: Path, channels: int) -> Image.Image:
         UserError: it cannot be read.
     """
     try:
-        with Image.open(path) as image:
-            return image.convert(MODES[channels])
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            # Other formats hide behind these names as well, and some are handed to programs outside.
+            with Image.open(path, formats=FORMATS) as image:
+                return image.convert(MODES[channels])
+    except UNREADABLE as error:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -20,7 +21,13 @@ from tespec.errors import UserError
 IGNORE = 255
 NUMBER = re.compile(r"_(\d{8})\.png$")
 LARGEST_FILE = 1 << 24  # bytes of one mask; real ones have a few kB
-DAMAGED_PNG = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+DAMAGED_PNG = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+)
 DAMAGED_ZIP = (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError)
 
 
@@ -95,10 +102,12 @@ class MaskFiles:
         where = f"{self.place}, {self.names[index]}"
         content = self._read(self.names[index])
         try:
-            with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
-                size = image.size
-                # Decoded only if it is as small as it should be.
-                mask = np.asarray(image) if size == (self.width, self.height) else None
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
+                    size = image.size
+                    # Decoded only if it is as small as it should be.
+                    mask = np.asarray(image) if size == (self.width, self.height) else None
         except DAMAGED_PNG as error:
             raise UserError(where, "not a readable PNG", "copy it again") from error
         if mask is None:
@@ -123,6 +132,8 @@ class MaskFiles:
         try:
             if self.place.is_dir():
                 path = self.place / name
+                if not path.is_file():
+                    raise UserError(where, "no such file", "copy it again")
                 size, read = path.stat().st_size, path.read_bytes
             else:
                 archive = _archive(self.place)

@@ -15,7 +15,7 @@ from tespec.datasets.ego_speed import speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
 from tespec.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, dataset, reading
+from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.readers.mvsec import LATEST, seconds_to_us
 from tespec.events.spatial import Region
 from tespec.registry import DATASETS
@@ -115,7 +115,8 @@ def read_times(path: Path, name: str) -> NDArray[np.int64]:
         UserError: it is missing, empty, or its times step back.
     """
     with reading(path, name):
-        seconds = np.asarray(dataset(path, name, "f")[()])
+        dataset(path, name, "f")
+        seconds = part(path, name).whole().astype(np.float64)
     if not len(seconds) or not (np.abs(seconds) < LATEST).all():
         raise UserError(path, f"{name} holds no times", AGAIN)
     times = seconds_to_us(seconds)

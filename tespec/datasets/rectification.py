@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import h5py
-import hdf5plugin  # noqa: F401  # registers the filters of compressed files
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
+from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.stream import Events, EventStream
 
 KEY = "rectify_map"
 OUTSIDE = -1
-AGAIN = "copy it again"
 
 
 class RectifiedStream:
@@ -55,14 +53,11 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
     """
     if not path.is_file():
         raise UserError(path, "no such file, and labels need rectified events", "copy it beside the events")
-    try:
-        with h5py.File(path, "r") as file:
-            places = np.asarray(file[KEY])
-    except (OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise UserError(path, f"holds no readable array {KEY!r}", AGAIN) from error
-    if places.shape != (height, width, 2) or places.dtype.kind != "f":
-        what = f"{KEY} is {places.dtype} {places.shape} instead of floating point {(height, width, 2)}"
-        raise UserError(path, what, AGAIN)
+    shape = dataset(path, KEY, "f", 3).shape
+    if shape != (height, width, 2):
+        raise UserError(path, f"{KEY} has the shape {shape} instead of {(height, width, 2)}", AGAIN)
+    with reading(path, KEY):
+        places = part(path, KEY).whole()
     if not np.isfinite(places).all():
         raise UserError(path, f"{KEY} holds places that are no numbers", AGAIN)
     nearest = np.floor(places + 0.5)

@@ -17,6 +17,7 @@ from tespec.events import EventStream, open_events
 from tespec.events.provenance import files_of, sample, size_of
 from tespec.events.readers.ddd17 import EVENTS
 from tespec.events.readers.hdf5 import SUFFIXES, open_file, reading
+from tespec.events.readers.hdf5_links import found_within
 from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, header_of
@@ -124,7 +125,8 @@ def names_size(path: Path) -> bool:
         return True
     if path.suffix in SUFFIXES:
         with reading(path, "the sensor's size"):
-            return all(f"events/{side}" in open_file(path) for side in ("height", "width"))
+            file = open_file(path)
+            return all(found_within(path, file, f"events/{side}") is not None for side in ("height", "width"))
     return sensor_size(read_header(path)) is not None
 
 

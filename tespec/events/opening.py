@@ -71,6 +71,8 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
             "neither a packed store nor a DDD17 recording",
             f"give a recording's own folder, or a file ({', '.join(READERS)})",
         )
+    if not path.is_file():
+        raise UserError(path, "neither a file nor a folder", "give a recording")
     suffix = path.suffix.lower()
     if suffix not in READERS:
         what = f"no reader for {suffix or 'files without a suffix'!r}"

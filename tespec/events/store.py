@@ -8,7 +8,6 @@ millisecond of the first event to the one after the last. `header.json` says wha
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.documents import UNREADABLE, read_json
 from tespec.errors import UserError
 from tespec.events.packed_histogram import count_words
 from tespec.events.packing import MAX_HEIGHT, MAX_WIDTH, unpack_words
@@ -96,13 +96,13 @@ def verify_store(folder: Path) -> None:
     open_store(folder)
     header = header_of(folder)
     for name in (WORDS, INDEX):
-        if describe(folder / name)["sha256"] != header["sha256"][name]:
+        if describe(folder / name)["sha256"] != header["sha256"].get(name):
             raise UserError(folder / name, "is not what was written", AGAIN)
 
 
 def _of_source(folder: Path, source: Path) -> bool:
     made_from = header_of(folder)["source"]
-    return made_from is not None and made_from["bytes"] == size_of(source)
+    return made_from is not None and made_from.get("bytes") == size_of(source)
 
 
 class StoreStream:
@@ -188,6 +188,8 @@ def open_store(folder: Path) -> StoreStream:
     size = (folder / INDEX).stat().st_size
     if size < 16 or size % 8:
         raise UserError(folder / INDEX, f"truncated: {size} bytes", AGAIN)
+    if size > 8 * (LONGEST_MS + 2):
+        raise UserError(folder / INDEX, f"has {size} bytes, those of more than a week", AGAIN)
     index = np.asarray(np.memmap(folder / INDEX, "<i8", mode="r"))
     fits = index[0] == 0 and index[-1] == count and (index[1:] >= index[:-1]).all()
     if not fits or (count and not (index[1] > 0 and index[-2] < count)):
@@ -206,10 +208,12 @@ def header_of(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(path, "no such file", AGAIN)
     try:
-        header: dict[str, Any] = json.loads(path.read_text())
-        version, first_ms, _ = header["version"], header["first_ms"], (header["source"], header["sha256"])
+        header: dict[str, Any] = read_json(path)
+        version, first_ms = header["version"], header["first_ms"]
         numbers = [header[name] for name in ("height", "width", "count", "clamped")]
-    except (ValueError, KeyError, TypeError) as error:
+        if not isinstance(header["source"], dict | None) or not isinstance(header["sha256"], dict):
+            raise TypeError("its source or its hashes")
+    except (*UNREADABLE, KeyError, TypeError) as error:
         raise UserError(path, "not a readable header", AGAIN) from error
     if version != VERSION:
         raise UserError(path, f"format version {version!r}, this harness reads {VERSION}", AGAIN)

@@ -11,8 +11,8 @@ import hashlib
 import io
 import json
 import os
-import pickle
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,10 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
+from tespec.documents import UNREADABLE, read_json
 from tespec.errors import UserError
+from tespec.weights.files import sha256_of
+from tespec.weights.torch_files import read_torch
 
 KEEP = 2
 FORMAT = 1
@@ -169,8 +172,8 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         return None
     try:
         weights = load_safetensors((path / WEIGHTS).read_bytes())
-        rest = torch.load(path / REST, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError, ValueError, LookupError, OSError):
+        rest = read_torch(path / REST)
+    except (SafetensorError, UserError, RuntimeError, ValueError, LookupError, OSError, AttributeError, MemoryError):
         return None
     return (weights, rest) if isinstance(rest, dict) else None
 
@@ -178,20 +181,21 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 def _manifest(path: Path) -> dict[str, Any] | None:
     """The manifest of a whole checkpoint, None of a torn one."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(path / MANIFEST)
         listed = manifest["files"]
         whole = manifest["format"] == FORMAT and set(listed) == {WEIGHTS, REST} and _fits(path, listed)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (*UNREADABLE, TypeError, KeyError, AttributeError):
         return None
     return manifest if whole else None
 
 
 def _fits(folder: Path, listed: dict[str, dict[str, Any]]) -> bool:
-    """Whether the files of a folder have the listed sizes and hashes."""
+    """Whether the files of a folder are its own, and have the listed sizes and hashes."""
     for name, facts in listed.items():
         path = folder / name
-        if path.stat().st_size != facts["bytes"]:
+        state = path.lstat()
+        if not stat.S_ISREG(state.st_mode) or state.st_size != facts["bytes"]:
             return False
-        if hashlib.sha256(path.read_bytes()).hexdigest() != facts["sha256"]:
+        if sha256_of(path) != facts["sha256"]:
             return False
     return True

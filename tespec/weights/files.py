@@ -5,9 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import pickle
-import re
-import struct
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,23 +15,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from tespec.documents import UNREADABLE
 from tespec.errors import UserError
-from tespec.weights.unpickling import HARMLESS
+from tespec.weights.recipe import require_recipe
+from tespec.weights.torch_files import read_torch, require_plain
 
 RECIPE_KEY = "tespec"
 WRAPPERS = ("state_dict", "model", "checkpoint")
-# What torch raises on the remains of a file, whichever byte it ends at.
-TORN = (
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    OSError,
-    struct.error,
-)
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
@@ -78,6 +65,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors, recipe = _read_safetensors(path) if _is_safetensors(path) else (_read_torch(path), {})
     if not tensors:
         raise UserError(path, "holds no tensors", "give a file of model weights")
+    for name, tensor in tensors.items():
+        require_plain(path, name, tensor)
     return tensors, recipe
 
 
@@ -105,25 +94,16 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
         recipe = json.loads(metadata.get(RECIPE_KEY, "{}"))
-    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except (SafetensorError, *UNREADABLE, AttributeError) as error:
         raise UserError(path, f"not a readable safetensors file ({error})", "copy or write it again") from error
     if not isinstance(recipe, dict):
         raise UserError(path, "the recipe in it is no mapping", "write the file again")
+    require_recipe(path, recipe)
     return tensors, recipe
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
-    try:
-        with torch.serialization.safe_globals(HARMLESS):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        named = f" ({found[1]})" if found else ""
-        raise UserError(
-            path, f"holds more than plain tensors{named}, and loading it could run code", "export it as safetensors"
-        ) from error
-    except TORN as error:
-        raise UserError(path, "not a readable torch file", "copy it again, or export it as safetensors") from error
+    content = read_torch(path)
     while isinstance(content, Mapping):
         inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
         if inner is None:

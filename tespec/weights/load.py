@@ -78,6 +78,9 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
     _, recipe = read_weights(path)
     if "width" not in recipe:
         raise UserError(path, "holds no recipe", "convert it with benchmarks/weights.py convert")
+    for setting in ("sensor", "recurrent", "bins"):
+        if setting not in recipe:
+            raise UserError(path, f"the recipe in it does not name {setting}", "write the file again")
     rows, columns = recipe["sensor"]
     size = padded_size(height or rows, width or columns)
     backbone = build_backbone(recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels"))

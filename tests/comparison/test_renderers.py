@@ -132,7 +132,7 @@ def test_escaped_text_holds_no_bare_special_character(text: str) -> None:
         bare = bare.replace(command, "")
     for character in "{}$&#%_":
         bare = bare.replace(f"\\{character}", "")
-    for command in (r"\textless{}", r"\textgreater{}", r"\textbar{}", r"$\pm$", r"$\uparrow$"):
+    for command in ("{[}", "{]}", "{*}", r"\textless{}", r"\textgreater{}", r"\textbar{}", r"$\pm$", r"$\uparrow$"):
         bare = bare.replace(command, "")
     for command in (
         "$_1$",
@@ -171,6 +171,33 @@ def test_special_characters_of_a_title_stay_inside_their_cell(record: Callable[.
     rows = list(csv.reader(io.StringIO(render_csv(table))))
     assert len({len(row) for row in rows}) == 1
     assert "A&B|50%_#1 new   Swin-T/7" in render_text(table)
+
+
+HOSTILE = (
+    '=HYPERLINK("http://a")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", r"\input{/etc/passwd}", "$x$",
+    "[2cm] a", "* b", "<script>alert(1)</script>", "![a](http://b)", "[a](javascript:b)", "\x1b[2Jc", "a\u202eb", "|c",
+    "a\x0cb",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("title", HOSTILE)
+def test_what_a_title_says_is_shown_and_does_nothing(record: Callable[..., Record], title: str) -> None:
+    table = published_table("segmentation", [record("mine", method={"title": title, "backbone": title})])
+    for page in (render_text(table), render_csv(table), render_latex(table), render_markdown(table)):
+        assert not any(character in page for character in "\x1b\x0c\r\u202e")
+    data = f"data{title}"
+    table = published_table("segmentation", [record("mine", data=data, data_fingerprint=title)])
+    assert not any(character in render_text(table) for character in "\x1b\x0c\r\u202e")
+    for row in csv.reader(io.StringIO(render_csv(table))):
+        for cell in row:
+            assert len(cell) < 2 or cell[0] not in "=+-@|%" or float(cell) < 0
+    latex = render_latex(table)
+    assert r"\input" not in latex
+    assert not any(line.startswith(("[", "*")) for line in latex.splitlines())
+    markdown = render_markdown(table)
+    assert "<script" not in markdown.replace(r"\<", "")
+    assert "](" not in markdown.replace(r"\]", "")
+    assert "<script" not in render_html(table)
 
 
 @pytest.mark.parametrize("name", ["segmentation", "depth"])

@@ -187,7 +187,7 @@ BROKEN = {
         lambda root: np.save(root / "dir2" / "ego_speed.npy", np.zeros(3, np.float32)),
         r"ego_speed.npy: holds float32 of shape \(3,\) for 66 images",
     ),
-    "speeds torn": (lambda root: cut(root / "dir2" / "ego_speed.npy", 20), "ego_speed.npy: not readable"),
+    "speeds torn": (lambda root: cut(root / "dir2" / "ego_speed.npy", 20), "ego_speed.npy: not a readable .npy file"),
 }  # fmt: skip
 
 

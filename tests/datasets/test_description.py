@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from tespec.datasets.description import Description, read_description
@@ -19,5 +21,12 @@ def test_the_sample_world_describes_itself(tiny_world):
                                      '{"label_rows": Infinity}', b"\xff\xfe"])  # fmt: skip
 def test_anything_else_is_refused(tmp_path, content):
     (tmp_path / "dataset.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=r"dataset.json: not a description of a data set"):
+        read_description(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../home", "/etc", "a/../../b", "", "a\0b", "a\nb"])
+def test_no_name_leads_out_of_the_folder(tmp_path, name):
+    (tmp_path / "dataset.json").write_text(json.dumps({"splits": {"train": [name]}}))
     with pytest.raises(UserError, match=r"dataset.json: not a description of a data set"):
         read_description(tmp_path)

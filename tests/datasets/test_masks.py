@@ -111,3 +111,15 @@ def test_damage_is_refused_in_one_line_or_harmless(tmp_path, form):
         messages.append(message_of_reading(place))
     assert sum(map(bool, messages)) > 400
     assert not any("\n" in message for message in messages)
+
+
+def test_neither_a_gigantic_picture_nor_a_device_is_read(tmp_path):
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    (tmp_path / "a_00000001.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + bytes(100))
+    (tmp_path / "a_00000002.png").symlink_to("/dev/zero")
+    masks = open_masks(tmp_path)
+    with pytest.raises(UserError, match=r"a_00000001.png: not a readable PNG"):
+        masks[0]
+    with pytest.raises(UserError, match=r"a_00000002.png: no such file"):
+        masks[1]

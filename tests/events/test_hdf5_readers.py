@@ -111,7 +111,7 @@ def test_a_forked_process_reads_by_itself(recordings):
 def test_opening_again_reads_no_times(recordings, monkeypatch):
     path, _ = recordings["rvt"]
     first = open_events(path)
-    monkeypatch.setattr("tespec.events.readers.hdf5.scan_times", lambda times: pytest.fail("scanned again"))
+    monkeypatch.setattr("tespec.events.readers.hdf5_stream.scan_times", lambda times: pytest.fail("scanned again"))
     again = open_events(path)
     assert (again.t_first, again.t_last, again.count) == (first.t_first, first.t_last, first.count)
 

@@ -10,6 +10,7 @@ memory is seen as what it is.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import math
 import resource
@@ -24,24 +25,25 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "events"))
+sys.path[:0] = [str(Path(__file__).parents[up] / name) for up, name in ((0, ""), (1, "events"), (2, ""))]
 
 SECONDS = 20  # a case may take
 MEMORY = 1 << 30  # bytes that a target may take beyond what it needs to start
 SHOWN = 5  # failures of a target
+TOGETHER = 10  # cases that one watch is set for
+ROOM = Path("/dev/shm")  # in memory, where there is such a place: files come and go by the hundred thousand
 
 
 def run_target(name: str, first: int, cases: int, seed: int) -> dict[str, object]:
     """Run cases of one target in this process; counts, and the first failures."""
-    from strangers import TARGETS
+    from targets import TARGETS
 
     target = TARGETS[name]
     signal.signal(signal.SIGALRM, _hang)
     counts = {"refused": 0, "accepted": 0}
     failures: list[str] = []
     failed = 0
-    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as place:
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as place:
         root = Path(place)
         (root / "sound").mkdir()
         sound = target.write(root / "sound")
@@ -53,6 +55,9 @@ def run_target(name: str, first: int, cases: int, seed: int) -> dict[str, object
             folder = root / "case" / str(number)
             folder.mkdir(parents=True)
             signal.alarm(SECONDS)
+            if (number - first) % TOGETHER == 0:
+                # What hangs outside of Python hears no alarm.
+                faulthandler.dump_traceback_later(TOGETHER * SECONDS, exit=True)
             try:
                 counts[target.case(sound, folder, rng)] += 1
             except BaseException as error:
@@ -66,6 +71,7 @@ def run_target(name: str, first: int, cases: int, seed: int) -> dict[str, object
             finally:
                 signal.alarm(0)
                 _remove(folder)
+        faulthandler.cancel_dump_traceback_later()
         seconds = time.monotonic() - began
         strays = sorted(path.name for path in root.iterdir() if path.name not in ("sound", "case"))
         if strays:
@@ -96,7 +102,7 @@ def fuzz(
     shown: Callable[[str, dict[str, object]], None] = lambda name, counts: None,
 ) -> dict[str, dict[str, object]]:
     """Run targets one after the other, each in a process of its own."""
-    from strangers import TARGETS
+    from targets import TARGETS
 
     found = {}
     whole = sum(TARGETS[name].weight for name in names)
@@ -107,7 +113,7 @@ def fuzz(
         if ended.returncode == 0:
             found[name] = json.loads(ended.stdout.splitlines()[-1])
         else:
-            said = (ended.stderr.strip().splitlines() or ["nothing said"])[-1]
+            said = " | ".join(ended.stderr.strip().splitlines()[-4:]) or "nothing said"
             found[name] = {"failed": 1, "failures": [f"the process ended with {ended.returncode}: {said}"]}
         shown(name, found[name])
     return found
@@ -138,7 +144,7 @@ def main() -> int:
     if options.here:
         print(json.dumps(run_target(options.only, options.first, options.cases, options.seed)))
         return 0
-    from strangers import TARGETS
+    from targets import TARGETS
 
     names = [options.only] if options.only else list(TARGETS)
     print(f"{'target':16}{'cases':>8}{'refused':>9}{'accepted':>9}{'failed':>8}{'MB':>7}{'cases/s':>9}")

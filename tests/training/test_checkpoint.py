@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
 import json
 import os
 from contextlib import suppress
@@ -170,3 +172,34 @@ def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
     require_same_run({"run": "a"}, "a", tmp_path)
     with pytest.raises(UserError, match="other settings"):
         require_same_run({"run": "a"}, "b", tmp_path)
+
+
+def resign(path: Path, name: str, content: bytes) -> None:
+    """Put a file into a checkpoint as somebody would who knows how its manifest is made."""
+    (path / name).write_bytes(content)
+    manifest = json.loads((path / MANIFEST).read_text())
+    manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (path / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("files", [[WEIGHTS, REST], {WEIGHTS: 1, REST: 2}, "x", {"../a": {}, WEIGHTS: {}}, {}])
+def test_a_manifest_that_lists_no_files_is_that_of_a_torn_checkpoint(tmp_path: Path, files: object) -> None:
+    path = save_checkpoint(tmp_path, 2, TENSORS, {"step": 2})
+    (path / MANIFEST).write_text(json.dumps({"format": 1, "step": 2, "files": files}))
+    assert latest_checkpoint(tmp_path) == ({}, {}, ["step-000000002"])
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, REST])
+def test_files_of_a_checkpoint_are_its_own(tmp_path: Path, name: str) -> None:
+    path = save_checkpoint(tmp_path / "run", 2, TENSORS, {"step": 2})
+    (path / name).rename(tmp_path / "elsewhere")
+    (path / name).symlink_to(tmp_path / "elsewhere")
+    assert latest_checkpoint(tmp_path / "run") == ({}, {}, ["step-000000002"])
+
+
+def test_a_checkpoint_with_a_right_hash_takes_no_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path, 2, TENSORS, {"step": 2})
+    content = io.BytesIO()
+    torch.save({"state": torch.zeros(1).expand(10**12)}, content)
+    resign(path, REST, content.getvalue())
+    assert latest_checkpoint(tmp_path) == ({}, {}, ["step-000000002"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import lzma
 import shutil
 import tarfile
 import zipfile
@@ -19,7 +20,28 @@ MEMBERS = 5_000_000  # 1Mpx and DSEC have fewer files than this by far
 RATIO = 200  # of extracted to packed size; PNG, HDF5 and event files pack far less
 BLOCK = 1 << 20  # bytes
 LONGEST = 200  # bytes of a name
-DAMAGED = (UnicodeError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+LARGEST_NAMES = 1 << 16  # bytes of what stands before a member of a tar archive: its long name and other facts
+DAMAGED = (
+    ValueError,
+    LookupError,
+    OverflowError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+)
+# Of errors of the system, those that a damaged or hostile archive causes; a full disk is none of them.
+ITS_FAULT = (None, errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
+FACTS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 Progress = Callable[[int, int], None]
 
 
@@ -61,12 +83,12 @@ def extract(archive: Path, folder: Path, crc32: str | None = None, progress: Pro
             _write(members, unfinished, progress or (lambda done, total: None))
         unfinished.replace(folder)
     except DAMAGED as error:
-        raise UserError(archive, f"damaged ({error})", "download it again") from error
+        raise UserError(archive, f"damaged ({str(error)[:200]})", "download it again") from error
     except OSError as error:
-        # A damaged place in the archive is sought and not found.
-        if error.errno != errno.EINVAL:
+        if error.errno not in ITS_FAULT:
             raise
-        raise UserError(archive, f"damaged ({error.strerror})", "download it again") from error
+        said = error.strerror or str(error)[:200]
+        raise UserError(archive, f"damaged ({said})", "download it again") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return len(members)
@@ -78,12 +100,38 @@ def _members(archive: Path) -> Iterator[list[Member]]:
         raise UserError(archive, "no such file", "check the path")
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as opened:
-            yield list(_of_zip(archive, opened))
-    elif tarfile.is_tarfile(archive):
-        with tarfile.open(archive) as opened_tar:
-            yield list(_of_tar(archive, opened_tar))
-    else:
-        raise UserError(archive, "neither a zip nor a tar archive", "give one that was downloaded")
+            yield list(_limited(archive, _of_zip(archive, opened)))
+        return
+    try:
+        opened_tar = tarfile.open(archive, tarinfo=_CautiousTarInfo)  # noqa: SIM115  # closed below
+    except (tarfile.ReadError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise UserError(archive, "neither a zip nor a tar archive", "give one that was downloaded") from error
+    with opened_tar:
+        yield list(_limited(archive, _of_tar(archive, opened_tar)))
+
+
+class _CautiousTarInfo(tarfile.TarInfo):
+    """Python's, which reads what stands before a member whole, whatever size it claims."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _CautiousTarInfo:
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in FACTS and found.size > LARGEST_NAMES:
+            raise EOFError(f"{found.size:,} bytes before a member")
+        if found.type == tarfile.GNUTYPE_SPARSE:
+            raise EOFError("a sparse member")
+        return found
+
+
+def _limited(archive: Path, members: Iterator[Member]) -> Iterator[Member]:
+    """The members, as long as all of them so far are plausible: to pass one of a packed tar is to unpack it."""
+    packed, total = archive.stat().st_size, 0
+    for count, member in enumerate(members, start=1):
+        total += member.size
+        if count > MEMBERS or total > RATIO * packed:
+            what = f"would unpack {packed:,} bytes to {count:,} or more files of {total:,} or more bytes"
+            raise UserError(archive, what, "do not trust this archive")
+        yield member
 
 
 def _of_zip(archive: Path, opened: zipfile.ZipFile) -> Iterator[Member]:
@@ -101,6 +149,8 @@ def _of_tar(archive: Path, opened: tarfile.TarFile) -> Iterator[Member]:
             continue
         if not each.isreg():
             raise _refused(archive, each.name, "is a link or a device")
+        if each.issparse():
+            raise _refused(archive, each.name, "has holes")
         yield Member(_inside(archive, each.name), each.size, lambda each=each: opened.extractfile(each))  # type: ignore
 
 
@@ -118,10 +168,7 @@ def _refused(archive: Path, name: str, what: str) -> UserError:
 
 
 def _check(archive: Path, members: list[Member], place: Path) -> None:
-    total, packed = sum(member.size for member in members), archive.stat().st_size
-    if len(members) > MEMBERS or total > RATIO * packed:
-        what = f"would unpack {packed:,} bytes to {len(members):,} files of {total:,} bytes"
-        raise UserError(archive, what, "do not trust this archive")
+    total = sum(member.size for member in members)
     if len({member.path for member in members}) < len(members):
         raise UserError(archive, "holds two files of one name", "do not trust this archive")
     free = shutil.disk_usage(place).free

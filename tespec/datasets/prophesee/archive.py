@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.datasets.masks import DAMAGED_ZIP
 from tespec.datasets.windows import Windows
 from tespec.errors import UserError
 from tespec.events import EventStream
 from tespec.events.provenance import sample
-from tespec.events.readers.arrays import DAMAGE, load_array
-from tespec.events.readers.hdf5 import AGAIN, dataset, open_file, reading
+from tespec.events.readers.arrays import load_array, load_arrays
+from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.spatial import Region
 
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
@@ -125,10 +123,10 @@ class ArchiveSource:
         if (places >= len(ends)).any() or (ends[places] != windows[:, 1]).any():
             raise UserError(self.path, "has no histogram of one of the windows", "give the raw recordings")
         with reading(self.file, "a histogram"):
-            stored = open_file(self.file)["data"]
-            frames = np.empty((len(places), *stored.shape[1:]), np.uint8)
+            frames_on_disk = part(self.file, "data")
+            frames = np.empty((len(places), *dataset(self.file, "data", "u", 4).shape[1:]), np.uint8)
             for row, place in enumerate(places.tolist()):
-                frames[row] = stored[place]
+                frames[row] = frames_on_disk[place : place + 1][0]
         if frames.size and frames.max() > LARGEST:
             raise UserError(self.file, f"holds counts above {LARGEST}", AGAIN)
         return frames
@@ -163,20 +161,13 @@ def read_places(folder: Path, windows: int) -> tuple[NDArray[np.generic], NDArra
         UserError: a file is missing or damaged, or they do not fit each other.
     """
     path = folder / LABELS
-    try:
-        with warnings.catch_warnings(), path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            warnings.simplefilter("ignore")  # damage may spell a type in a way that NumPy warns of
-            boxes, first = (np.asarray(content[name]) for name in ("labels", "objframe_idx_2_label_idx"))
-    except FileNotFoundError as error:
-        raise UserError(path, "no such file", "unpack the archive again") from error
-    except (*DAMAGE, *DAMAGED_ZIP, TypeError) as error:
-        raise UserError(path, "not a readable file of labels", "unpack the archive again") from error
+    boxes, stored_first = load_arrays(path, ("labels", "objframe_idx_2_label_idx"))
     place_path = folder / REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"
     places: NDArray[Any] = load_array(place_path)
-    for where, numbers in ((path, first), (place_path, places)):
+    for where, numbers in ((path, stored_first), (place_path, places)):
         if numbers.dtype.kind not in "iu":
             raise UserError(where, f"holds indices of type {numbers.dtype}, not whole numbers", AGAIN)
-    first, places = np.asarray(first, np.int64), np.asarray(places, np.int64)
+    first, places = np.asarray(stored_first, np.int64), np.asarray(places, np.int64)
     if places.shape != first.shape or first.ndim != 1:
         raise UserError(place_path, f"has {places.shape} entries for {first.shape} label frames", AGAIN)
     if len(places) and ((np.diff(places) <= 0).any() or places[0] < 0 or places[-1] >= windows):

@@ -20,7 +20,7 @@ from tespec.events.stream import Events
 MAGIC = b"#!AER-DAT4.0\r\n"
 NONE, LZ4, LZ4_HIGH, ZSTD, ZSTD_HIGH = range(5)
 EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("on", "u1"), ("padding", "V3")])
-LARGEST_HEADER, LARGEST_PACKET = 1 << 24, 1 << 28  # bytes, the packet's once it is decompressed
+LARGEST_HEADER, LARGEST_PACKET = 1 << 20, 1 << 26  # bytes, the packet's once it is decompressed: 4 million events
 AGAIN = "copy it again"
 DAMAGED = (struct.error, ValueError, IndexError, RuntimeError, EOFError, OverflowError, zstandard.ZstdError)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from tespec.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, H5Stream, columns, dataset, read_columns, reading
+from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
+from tespec.events.readers.hdf5_stream import H5Stream, columns, read_columns
 from tespec.events.readers.sensor import described_size
 from tespec.events.scans import Scan
 
@@ -47,7 +48,8 @@ def open_dsec(path: Path, height: int | None = None, width: int | None = None) -
 def _check_index(path: Path, count: int, scan: Scan) -> None:
     """Refuse an index of milliseconds that points elsewhere than it should; times that step back may shift it."""
     with reading(path, INDEX):
-        index = np.asarray(dataset(path, INDEX, "iu")[()]).astype(np.int64)
+        dataset(path, INDEX, "iu")
+        index = part(path, INDEX).whole().astype(np.int64)
     lies = UserError(path, f"{INDEX} does not fit the events' times", AGAIN)
     if not len(index) or index[0] != 0 or index.max() > count or index.min() < 0:
         raise lies

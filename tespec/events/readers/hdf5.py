@@ -1,29 +1,29 @@
-"""What readers of HDF5 recordings share: opening without trust, and events by time."""
+"""What readers of HDF5 files share: opening them, and their datasets, without trust."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
 import h5py
 import hdf5plugin  # noqa: F401  # registers the filters that official files are compressed with
-import numpy as np
-from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.scans import Scan, scan_once
-from tespec.events.stream import Events
-from tespec.events.time_order import TimeOrder, scan_times
+from tespec.events.readers.hdf5_chunks import Part
+from tespec.events.readers.hdf5_links import found_within, require_own_data
 
 OPEN_FILES = 32
-CHUNK_CACHE = 1 << 24  # bytes for each dataset: successive windows read the same chunk
+OPEN_PARTS = 64  # datasets, each with a chunk cache that is kept
+PACKED = 1000  # at most: bytes that a column may claim for each byte of its file
+SMALL = 1 << 20  # bytes that any file may claim
+CHUNK_CACHE = 1 << 22  # bytes for each dataset: successive windows read the same chunk
 SUFFIXES = (".h5", ".hdf5")
 DAMAGED = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
 AGAIN = "copy it again"
-Column = NDArray[np.integer] | NDArray[np.floating]
 
 
 @lru_cache(maxsize=OPEN_FILES)
@@ -76,13 +76,45 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Data
     """
     file = open_file(path)
     with reading(path, name):
-        found = file.get(name)
+        found = found_within(path, file, name)
         if not isinstance(found, h5py.Dataset):
             raise UserError(path, f"has no dataset {name}", "give a whole recording")
         if found.dtype.kind not in kinds or found.ndim != dimensions:
             raise UserError(path, f"{name} is {found.dtype} of shape {found.shape}, not what it should be", AGAIN)
         _check_codecs(path, name, found)
+        part(path, name)
     return found
+
+
+def part(path: Path, name: str) -> Part:
+    """A dataset of a file, to be read by parts.
+
+    Raises:
+        UserError: there is none, its values lie in another file, or it cannot be held to a size.
+    """
+    return _part(path, name, os.getpid())
+
+
+@lru_cache(maxsize=OPEN_PARTS)
+def _part(path: Path, name: str, process: int) -> Part:
+    file = open_file(path)
+    with reading(path, name):
+        found = found_within(path, file, name)
+        if not isinstance(found, h5py.Dataset):
+            raise UserError(path, f"has no dataset {name}", "give a whole recording")
+        require_own_data(path, name, found)
+        return Part(path, found)
+
+
+def require_plausible(path: Path, name: str, found: h5py.Dataset) -> None:
+    """Refuse a dataset that claims more than a file of its size can hold; reading it through would never end.
+
+    Raises:
+        UserError: it does.
+    """
+    claimed, there = found.dtype.itemsize * math.prod(found.shape), path.stat().st_size
+    if claimed > PACKED * there + SMALL:
+        raise UserError(path, f"{name} claims {claimed:,} bytes in a file of {there:,}", AGAIN)
 
 
 def _check_codecs(path: Path, name: str, found: h5py.Dataset) -> None:
@@ -98,102 +130,14 @@ def recording_kind(path: Path) -> str | None:
     """Which recording an HDF5 file is: "dsec", "rvt", "mvsec", or None if it is none; never raises."""
     try:
         with h5py.File(path, "r") as file:
-            if "davis/left/events" in file:
+
+            def holds(name: str) -> bool:
+                return found_within(path, file, name) is not None
+
+            if holds("davis/left/events"):
                 return "mvsec"
-            if all(f"events/{name}" in file for name in "xytp"):
-                return "dsec" if "t_offset" in file or "ms_to_idx" in file else "rvt"
-    except DAMAGED:
+            if all(holds(f"events/{name}") for name in "xytp"):
+                return "dsec" if holds("t_offset") or holds("ms_to_idx") else "rvt"
+    except (*DAMAGED, UserError):
         pass
     return None
-
-
-class H5Stream:
-    """Events of an HDF5 file, read as they are asked for; see `EventStream`.
-
-    Args:
-        path: of the file.
-        count: number of events.
-        size: (height, width) of the sensor in px.
-        times: reads times (N,) integers in us, of events from one index to another.
-        events: reads x, y and polarity, each (N,); polarity may be -1 for 0.
-        check: looks further at the file when it is scanned for the first time.
-
-    Raises:
-        UserError: the file holds no events, or its times cannot be read.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        count: int,
-        size: tuple[int, int],
-        times: Callable[[int, int], NDArray[np.integer]],
-        events: Callable[[int, int], tuple[Column, ...]],
-        check: Callable[[Scan], None] | None = None,
-    ) -> None:
-        if not count:
-            raise UserError(path, "holds no events", "give a recording with events")
-        self.height, self.width, self.count = *size, count
-        self._path, self._events = path, events
-        on_disk = _Times(count, times)
-
-        def scan() -> Scan:
-            with reading(path, "the events' times"):
-                made = scan_times(on_disk)
-            if check is not None:
-                check(made)
-            return made
-
-        self._order = TimeOrder(on_disk, scan_once(path, scan))
-        self.t_first, self.t_last, self.clamped = self._order.first, self._order.last, self._order.clamped
-
-    def slice(self, t0: int, t1: int) -> Events:
-        """Events with t0 <= t < t1 (us).
-
-        Raises:
-            UserError: they cannot be read, or one lies outside of the sensor.
-        """
-        with reading(self._path, "a part of the events"):
-            begin, end = self._order.search(t0), self._order.search(t1)
-            t = self._order.read(begin, end)
-            x, y, p = self._events(begin, end)
-        for name, values, limit in (("x", x, self.width), ("y", y, self.height)):
-            if len(values) and not (values.min() >= 0 and values.max() < limit):
-                what = f"{name} from {values.min()} to {values.max()} on a sensor of {self.width}x{self.height} px"
-                raise UserError(self._path, what, "copy it again, or give its true size")
-        if len(p) and not (p.min() >= -1 and p.max() <= 1):
-            raise UserError(self._path, f"polarities from {p.min()} to {p.max()}", AGAIN)
-        return Events(x.astype(np.uint16), y.astype(np.uint16), t, (p > 0).astype(np.uint8))
-
-
-class _Times:
-    """Times by slice, for `TimeOrder`."""
-
-    def __init__(self, count: int, read: Callable[[int, int], NDArray[np.integer]]) -> None:
-        self._count, self._read = count, read
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, part: slice) -> NDArray[np.integer]:
-        begin, end, _ = part.indices(self._count)
-        return self._read(begin, end)
-
-
-def columns(path: Path) -> int:
-    """Number of events of a file with the datasets x, y, t and p in the group "events".
-
-    Raises:
-        UserError: one is missing, of another dtype, or of another length.
-    """
-    lengths = {name: len(dataset(path, f"events/{name}", "iub")) for name in "xytp"}
-    if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-        raise UserError(path, f"its columns have different lengths ({said})", AGAIN)
-    return lengths["t"]
-
-
-def read_columns(path: Path, names: str, begin: int, end: int) -> tuple[NDArray[np.integer], ...]:
-    """Parts of the datasets `names` of the group "events", from index `begin` to `end`."""
-    file = open_file(path)
-    return tuple(np.asarray(file[f"events/{name}"][begin:end]) for name in names)

@@ -52,12 +52,13 @@ def read_header(path: Path) -> Header:
 def sensor_size(header: Header) -> tuple[int, int] | None:
     """(height, width) in px where the header names them, in any of the three ways that recorders use."""
     fields = header.fields
-    if {"height", "width"} <= fields.keys() and fields["height"].isdigit() and fields["width"].isdigit():
+    # Of a number without end Python makes none.
+    if all(re.fullmatch(r"\d{1,9}", fields.get(side, "")) for side in ("height", "width")):
         return int(fields["height"]), int(fields["width"])
-    geometry = re.fullmatch(r"(\d+)x(\d+)", fields.get("geometry", ""))
+    geometry = re.fullmatch(r"(\d{1,9})x(\d{1,9})", fields.get("geometry", ""))
     if geometry:
         return int(geometry[2]), int(geometry[1])
-    described = dict(re.findall(r"(height|width)=(\d+)", fields.get("format", "")))
+    described = dict(re.findall(r"\b(height|width)=(\d{1,9})\b", fields.get("format", "")))
     if len(described) == 2:
         return int(described["height"]), int(described["width"])
     return None

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, H5Stream, dataset, open_file
+from tespec.events.readers.hdf5 import AGAIN, dataset, part, require_plausible
+from tespec.events.readers.hdf5_stream import H5Stream
 from tespec.events.readers.sensor import described_size
 
 SENSOR = (260, 346)
@@ -28,9 +29,11 @@ def open_mvsec(path: Path, height: int | None = None, width: int | None = None) 
     Raises:
         UserError: damaged or incomplete file.
     """
-    shape = dataset(path, EVENTS, "f", 2).shape
+    found = dataset(path, EVENTS, "f", 2)
+    shape = found.shape
     if shape[1] != 4:
         raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
+    require_plausible(path, EVENTS, found)
     size = (height, width) if height is not None and width is not None else described_size(path, SENSOR)
     return H5Stream(
         path,
@@ -51,14 +54,14 @@ def seconds_to_us(seconds: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def _times(path: Path, begin: int, end: int) -> NDArray[np.int64]:
-    seconds = np.asarray(open_file(path)[EVENTS][begin:end, T])
+    seconds = np.asarray(part(path, EVENTS).column(T, begin, end), np.float64)
     if not (np.isfinite(seconds).all() and (np.abs(seconds) < LATEST).all()):
         raise UserError(path, f"{EVENTS} holds times that are none", AGAIN)
     return seconds_to_us(seconds)
 
 
 def _events(path: Path, begin: int, end: int) -> tuple[NDArray[np.float64], ...]:
-    rows = np.asarray(open_file(path)[EVENTS][begin:end])
+    rows = part(path, EVENTS)[begin:end]
     values = rows[:, (X, Y, P)]
     if not (values == np.rint(values)).all():
         raise UserError(path, f"{EVENTS} holds coordinates that are no whole numbers", AGAIN)

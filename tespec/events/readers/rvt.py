@@ -7,7 +7,9 @@ from pathlib import Path
 import h5py
 
 from tespec.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, H5Stream, columns, open_file, read_columns, reading
+from tespec.events.readers.hdf5 import AGAIN, open_file, part, reading
+from tespec.events.readers.hdf5_links import found_within
+from tespec.events.readers.hdf5_stream import H5Stream, columns, read_columns
 from tespec.events.readers.header import LARGEST
 
 
@@ -37,10 +39,12 @@ def _size(path: Path) -> tuple[int, int]:
     found = []
     for name in ("height", "width"):
         with reading(path, name):
-            value = open_file(path).get(f"events/{name}")
+            value = found_within(path, open_file(path), f"events/{name}")
             if not isinstance(value, h5py.Dataset):
                 raise UserError(path, "does not name the sensor's size", "give height and width")
-            found.append(int(value[()]))
+            if value.dtype.kind not in "iu" or value.size != 1:
+                raise UserError(path, f"its {name} is {value.dtype} of shape {value.shape}", AGAIN)
+            found.append(int(part(path, f"events/{name}").whole().item()))
     if not all(1 <= side <= LARGEST for side in found):
         raise UserError(path, f"names a sensor of {found[1]}x{found[0]} px", AGAIN)
     return found[0], found[1]

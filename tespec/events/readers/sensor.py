@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 from pathlib import Path
 
+from tespec.documents import UNREADABLE, read_json
 from tespec.errors import UserError
 from tespec.events.readers.header import LARGEST
 
@@ -24,9 +24,9 @@ def described_size(path: Path, default: tuple[int, int]) -> tuple[int, int]:
     if facts is None:
         return default
     try:
-        sensor = json.loads(facts.read_text())["sensor"]
+        sensor = read_json(facts)["sensor"]
         height, width = int(sensor["height"]), int(sensor["width"])
-    except (ValueError, KeyError, TypeError, OverflowError, OSError) as error:
+    except (*UNREADABLE, KeyError, TypeError, OverflowError) as error:
         raise UserError(facts, "does not name the sensor's size", AGAIN) from error
     if not (1 <= height <= LARGEST and 1 <= width <= LARGEST):
         raise UserError(facts, f"names a sensor of {width}x{height} px", AGAIN)

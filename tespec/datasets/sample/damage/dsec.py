@@ -116,7 +116,7 @@ WAYS = {
     ),
     "no rectification": Way(lambda root: _rectify(root).unlink(), "labels need rectified events"),
     "rectification of another size": Way(
-        lambda root: rewrite(_rectify(root), "rectify_map", lambda places: places[:-1]), "rectify_map is float32"
+        lambda root: rewrite(_rectify(root), "rectify_map", lambda places: places[:-1]), "rectify_map has the shape"
     ),
     "rectification in whole pixels": Way(
         lambda root: rewrite(_rectify(root), "rectify_map", lambda places: places.astype(np.int16)),

@@ -1,0 +1,42 @@
+import os
+import struct
+import zlib
+
+import pytest
+from PIL import Image
+
+from tespec.datasets.images import open_images, read_image
+from tespec.errors import UserError
+
+PAGE = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def png_header(width, height):
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    return b"\x89PNG\r\n\x1a\n" + chunk + bytes(100)
+
+
+@pytest.mark.parametrize(
+    "content", [PAGE, png_header(60_000, 60_000), png_header(10_000, 9_999), b"", b"GIF89a" + bytes(99)]
+)
+def test_neither_programs_nor_bombs_are_images(tmp_path, content):
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(UserError, match=r"a.png: not a readable image"):
+        read_image(tmp_path / "a.png", 3)
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.bmp", "a.webp"])
+def test_every_ending_is_read_whatever_the_name_says(tmp_path, name):
+    Image.new("RGB", (8, 6), (200, 100, 50)).save(tmp_path / name)
+    (tmp_path / name).rename(tmp_path / "other.jpeg")
+    assert read_image(tmp_path / "other.jpeg", 1).size == (8, 6)
+
+
+def test_pipes_and_devices_are_no_images(tmp_path):
+    for number in range(2):
+        Image.new("L", (8, 6)).save(tmp_path / f"{number}.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    images = open_images(tmp_path)
+    assert sorted(path.name for path in (*images.train, *images.held_out)) == ["0.png", "1.png"]
