@@ -114,6 +114,10 @@ def test_the_long_parts(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         timed = [row for row in rows if row["seconds"]]
         assert {row["case"].split(", ")[2] for row in timed} == {"backbone", "with head"}
         assert all(row["figures"]["p95_seconds"] > 0 for row in timed)
+    elif part == "switches":
+        assert {row["case"] for row in rows} == {"recompute", "fused attention", "compiled"}
+        kept = next(row["figures"] for row in rows if row["case"] == "recompute")
+        assert 0 < kept["kept_bytes"] < kept["kept_bytes_off"]
     else:
         series = {row["case"].partition(":")[0] for row in rows}
         assert series >= {"resolution", "sequence length", "batch", "event rate", "recordings, a step"}
@@ -176,5 +180,5 @@ def test_without_pycocotools_the_row_says_so(
 def test_only_whole_parts_at_full_size_go_to_the_results_unasked() -> None:
     paths = [speed._default(part, quick, "box") for quick in (False, True) for part in (*PARTS, "")]
     assert [path and path.name for path in paths] == [
-        "box.json", "box-inference.json", "box-growth.json", None, None, None, None, None,
+        "box.json", "box-inference.json", "box-growth.json", "box-switches.json", *[None] * 6,
     ]  # fmt: skip

@@ -134,5 +134,5 @@ def test_processes_share_the_lanes(count, processes):
 
 
 def test_there_is_no_process_beyond_the_last():
-    with pytest.raises(ValueError, match="process 2 of 2"):
+    with pytest.raises(ValueError, match="part 2 of 2"):
         share_of(8, (2, 2))

@@ -77,7 +77,7 @@ def run_once(folder: Path, *, workers: int = 0) -> None:
     model = Small()
     with locked(setup.runs, RUN):
         if (folder / "curve.json").is_file():
-            leave(setup, RUN)
+            leave(setup, RUN, STEPS)
             return
         trained = train(model, SmallSteps(), SETTINGS, seed=5, setup=setup, run=RUN, facts={})
         write_weights(setup.runs / RUN / "model.safetensors", model.state_dict(), {})
