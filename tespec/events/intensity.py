@@ -60,7 +60,8 @@ def estimate_intensity(
 def _on_cpu(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float, by_time: bool) -> tuple[Tensor, Tensor]:
     lanes, segments, _, height, width = histograms.shape
     counts, before = histograms.contiguous().flatten(-2), image.contiguous().flatten(1)
-    video = torch.empty((lanes, segments, height, width))
+    # NumPy asks for huge pages, torch does not: touching fresh small ones takes longer than the sums.
+    video = torch.from_numpy(np.empty((lanes, segments, height, width), np.float32))
     exponents = rates.squeeze(-1).contiguous()
     fill_video(counts.numpy(), exponents.numpy(), contrast, by_time, before.numpy(), video.flatten(2).numpy())
     return video, video[:, -1].clone()  # apart from the video, which need not be kept alive for it
