@@ -11,7 +11,7 @@ MILLISECOND = 1000  # us
 
 
 @njit(cache=True, nogil=True)
-def count_words(words, borders, first_ms, times, height, width, rows, columns, clip, histogram):  # type: ignore[no-untyped-def]
+def count_words(words, borders, first_ms, times, height, width, rows, columns, clip, histogram, fresh):  # type: ignore[no-untyped-def]
     """Count the events of whole milliseconds that fall into bins of time; equal to unpacking and counting them.
 
     Args:
@@ -25,6 +25,7 @@ def count_words(words, borders, first_ms, times, height, width, rows, columns, c
         columns: (>= 2048,) likewise of columns.
         clip: uint8 largest count.
         histogram: (2 * bins, H, W) uint8, counted on top of.
+        fresh: what it holds is replaced.
 
     Returns:
         whether the words are whole: inside of the sensor and in order of time.
@@ -38,6 +39,10 @@ def count_words(words, borders, first_ms, times, height, width, rows, columns, c
     cells, outside = histogram.reshape(-1), np.uint32(0)
     for k in range(bins):
         negative, positive = np.uint64(k * area), np.uint64(bins * area)
+        if fresh:
+            # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
+            cells[k * area : (k + 1) * area] = 0
+            cells[(bins + k) * area : (bins + k + 1) * area] = 0
         # Places first, counts after: neither loop has a branch to mispredict, and stores do not hold up what follows.
         kept = np.int64(0)
         for i in range(ends[k], ends[k + 1]):

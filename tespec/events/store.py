@@ -130,7 +130,9 @@ class StoreStream:
         x, y, t, p = events
         return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
 
-    def count_events(self, times: NDArray[np.int64], region: Region, clip: int, out: NDArray[np.uint8]) -> None:
+    def count_events(
+        self, times: NDArray[np.int64], region: Region, clip: int, out: NDArray[np.uint8], fresh: bool = False
+    ) -> None:
         """Count the events of a window on top of `out`, as `slice`, `Region.apply` and `count_events` do.
 
         Args:
@@ -138,6 +140,7 @@ class StoreStream:
             region: where the events are counted.
             clip: largest count, at most 255.
             out: (2 * bins, H, W) uint8 of the region's size.
+            fresh: whatever `out` holds is not counted on top of but replaced.
 
         Raises:
             UserError: the words read are damaged.
@@ -146,7 +149,7 @@ class StoreStream:
         words, borders = self._words_of(first, end)
         rows, columns = region.places()
         sizes = self._first_ms + first, times, self.height, self.width
-        self._require(count_words(words, borders, *sizes, rows, columns, np.uint8(clip), out))
+        self._require(count_words(words, borders, *sizes, rows, columns, np.uint8(clip), out, fresh))
 
     def _milliseconds(self, t0: int, t1: int) -> tuple[int, int]:
         """The milliseconds that hold t0 <= t < t1 (us), counted from the first of the recording."""

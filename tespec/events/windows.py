@@ -45,19 +45,21 @@ def window_histograms(
     if limits.ndim != 2 or limits.shape[1] != 2:
         raise ValueError(f"windows have the shape {limits.shape} instead of (T + 1,) or (T, 2)")
     region = region or Region(stream.height, stream.width)
-    histograms = np.zeros((len(limits), 2 * bins, region.height, region.width), np.uint8)
+    histograms = np.empty((len(limits), 2 * bins, region.height, region.width), np.uint8)
     for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
         check_window(start, end, bins, rule, clip)
         if rule == "edges" and isinstance(stream, StoreStream):
-            stream.count_events(bin_times(start, end, bins), region, clip, histogram)
+            stream.count_events(bin_times(start, end, bins), region, clip, histogram, fresh=True)
             continue
         events = stream.slice(start, end)
         if not len(events.t):
+            histogram[...] = 0
             continue
         if rule == "rvt":
             times = rvt_bin_times(int(events.t[0]), int(events.t[-1]), bins)
         else:
             times = bin_times(start, end, bins)
         x, y, t, p = region.apply(events)
-        count_events(x, y, t, p, times, height=region.height, width=region.width, clip=clip, out=histogram)
+        sizes = {"height": region.height, "width": region.width, "clip": clip}
+        count_events(x, y, t, p, times, out=histogram, fresh=True, **sizes)
     return histograms

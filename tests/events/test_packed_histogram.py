@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tespec.errors import UserError
+from tespec.events.histogram import count_events
 from tespec.events.spatial import Region
 from tespec.events.store import open_store, pack
 from tespec.events.store_writing import WORDS
@@ -59,3 +61,23 @@ def test_damaged_words_are_refused(change: int, tmp_path: Path) -> None:
     packed = open_store(folder)
     with pytest.raises(UserError, match="damaged"):
         window_histograms(packed, [(0, 5_000)], 10)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_an_array_held_is_replaced_or_counted_on_top_of(stored: bool, tmp_path: Path) -> None:
+    stream = recording(0, 400, 5_000, 0)
+    packed = open_store(pack(stream, tmp_path / "recording"))
+    times, region = np.array([0, 1_000, 5_000]), Region(HEIGHT, WIDTH)
+
+    def count(out: NDArray[np.uint8], fresh: bool) -> NDArray[np.uint8]:
+        if stored:
+            packed.count_events(times, region, 255, out, fresh=fresh)
+        else:
+            sizes = {"height": HEIGHT, "width": WIDTH, "clip": 255}
+            count_events(*stream.slice(0, 5_000), times, out=out, fresh=fresh, **sizes)
+        return out
+
+    counts = count(np.zeros((4, HEIGHT, WIDTH), np.uint8), False)
+    held = np.full_like(counts, 7)
+    np.testing.assert_array_equal(count(held.copy(), True), counts)
+    np.testing.assert_array_equal(count(held.copy(), False), counts + 7)
