@@ -93,7 +93,7 @@ def count_events(
         ValueError: see `event_histogram`.
     """
     check_events(x, y, t, p, height, width)
-    if len(t) and (t[1:] < t[:-1]).any():
+    if not _rising(np.ascontiguousarray(t)):
         raise ValueError("the events are not sorted by time")
     shape = (2 * (len(times) - 1), height, width)
     histogram = np.empty(shape, np.uint8) if out is None else out
@@ -105,6 +105,14 @@ def count_events(
     borders = np.searchsorted(t, times)
     _count(columns, rows, positive, borders, np.uint8(clip), cells, width, height * width, fresh or out is None)
     return histogram
+
+
+@njit(cache=True, nogil=True)
+def _rising(t):  # type: ignore[no-untyped-def]
+    falls = False
+    for i in range(1, len(t)):
+        falls |= t[i] < t[i - 1]
+    return not falls
 
 
 @njit(cache=True, nogil=True)

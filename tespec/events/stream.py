@@ -61,7 +61,8 @@ def check_events(
     if any(values.dtype.kind not in "iub" for values in (x, y, t, p)):
         raise ValueError(f"x, y, t and p are {x.dtype}, {y.dtype}, {t.dtype} and {p.dtype}, not whole numbers")
     for name, values, limit in (("x", x, width), ("y", y, height), ("p", p, 2)):
-        if values.size and (int(values.min()) < 0 or int(values.max()) >= limit):
+        signed = values.dtype.kind == "i"
+        if values.size and (int(values.max()) >= limit or (signed and int(values.min()) < 0)):
             raise ValueError(f"{name} has values outside of 0 to {limit - 1}")
 
 
