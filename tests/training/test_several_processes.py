@@ -61,7 +61,7 @@ def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
         for ours, theirs in curves[:exact]:
             assert theirs == pytest.approx(ours, rel=2e-6, abs=1e-6), case
         for ours, theirs in curves[exact:]:
-            assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-4), case
+            assert theirs == pytest.approx(ours, rel=5e-4, abs=5e-4), case
         if "frozen" in case:
             assert two["metrics"] == pytest.approx(one["metrics"], rel=1e-5), case
             assert two["recordings"].keys() == one["recordings"].keys()
