@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,7 @@ def main() -> None:
     if options.list:
         print_list()
     elif options.describe:
-        describe(options.describe)
+        describe(options.describe, options.profile or "paper", options.set)
     elif options.model:
         draw_predictions(options, options.model)
     elif options.dry_run:
@@ -178,8 +179,8 @@ def print_list() -> None:
     print("profiles\n  " + "\n  ".join(names("profiles")))
 
 
-def describe(name: str) -> None:
-    """Print what is known of a method, or the settings of a task."""
+def describe(name: str, profile: str, changes: Sequence[str]) -> None:
+    """Print what is known of a method, or the settings of a task under a profile and changes."""
     import yaml
 
     from tespec.config import as_facts, finetuning_settings, names
@@ -187,7 +188,7 @@ def describe(name: str) -> None:
     from tespec.settings import ARCHITECTURES
 
     if name in names("tasks"):
-        facts = {arch: as_facts(finetuning_settings(name, arch, "paper")) for arch in ARCHITECTURES}
+        facts = {arch: as_facts(finetuning_settings(name, arch, profile, changes)) for arch in ARCHITECTURES}
     else:
         facts = find_method(name).facts()
     print(yaml.safe_dump({name: facts}, sort_keys=False, allow_unicode=True, width=100).rstrip())

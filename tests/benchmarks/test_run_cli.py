@@ -87,6 +87,10 @@ def test_lists_and_describes(call):
     code, out, _ = call(run_cli, "--describe", "ddd17")
     assert code == 0
     assert "batch_size: 16" in out
+    code, out, _ = call(run_cli, "--describe", "ddd17", "--profile", "small", "--set", "batch_size=3")
+    assert code == 0
+    assert "steps: 400" in out
+    assert "batch_size: 3" in out
 
 
 def test_dry_run_says_what_it_costs_and_writes_nothing(call, tiny_world, tmp_path):
