@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tespec.comparison.basis import Basis, RowKey, row_key
 from tespec.comparison.records import Record
@@ -11,6 +11,7 @@ from tespec.comparison.references import Published, Reference
 from tespec.comparison.table import MISSING
 
 OWN_GROUP = "Methods added here"
+PUBLISHED, SAMPLE = "paper", "sample"  # the paper's own profile, and data of the sample world
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,30 @@ def _own_facts(record: Record) -> dict[str, str]:
         "recurrent": "Yes" if record["arch"] == "recurrent" else "No",
         "pretraining": record["method"].get("pretraining_data") or MISSING,
     }
+
+
+def as_measured(line: Line, records: Sequence[Record]) -> Line:
+    """A line that says what its records were made with, where they agree and it is not what the paper's row says.
+
+    The network has its size's name where a profile changes it, weights made here the data they were made from.
+    """
+    widths = {str(record["config"].get("width") or "") for record in records}
+    sources = {made_from(record) for record in records}
+    facts = dict(line.facts)
+    if len(widths) == 1 and all(record["profile"] != PUBLISHED for record in records) and (width := widths.pop()):
+        facts["backbone"] = f"{line.facts['backbone']} ({width})"
+    if len(sources) == 1 and (source := sources.pop()):
+        facts["pretraining"] = source
+    return replace(line, facts=facts)
+
+
+def made_from(record: Record) -> str:
+    """The data that a record's weights were pre-trained on here; empty for weights that were not made here."""
+    recipe = record["weights"].get("recipe")
+    if not isinstance(recipe, dict) or not recipe.get("data"):
+        return ""
+    data = str(recipe["data"])
+    return f"{recipe.get('dataset', '')} of the sample world".strip() if data == SAMPLE else data
 
 
 def by_line(basis: Basis, lines: Sequence[Line], reference: Reference) -> dict[int, list[Record]]:

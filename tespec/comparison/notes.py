@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tespec.comparison.basis import Basis
+from tespec.comparison.lines import made_from
 from tespec.comparison.recipes import is_default
 
 SAMPLE = (
@@ -33,6 +34,8 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
     deviations = basis.records[0]["config"].get("deviations") or []
     if deviations:
         notes.append(f"Profile {basis.profile} deviates from the paper: {'; '.join(map(str, deviations))}.")
+    if made := _made_here(basis):
+        notes.append(f"{title}, {heading}: weights made here: {made}.")
     for records in basis.cells().values():
         if len({record["weights"].get("sha256") or "" for record in records}) > 1:
             name = f"{records[0]['method']['title']}, {records[0]['arch']}"
@@ -49,3 +52,13 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
             f"{title}, {heading}: newer records of the same seed from other weights stand in place of {names}."
         )
     return notes
+
+
+def _made_here(basis: Basis) -> str:
+    """Methods whose weights were pre-trained here, and on what."""
+    made = {
+        f"{' '.join(record['method']['title'].split())} on {source}"
+        for record in basis.records
+        if (source := made_from(record))
+    }
+    return ", ".join(sorted(made))

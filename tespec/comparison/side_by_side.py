@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tespec.comparison.basis import Average, Basis, average, metric
-from tespec.comparison.lines import Line, by_line, lines_of
+from tespec.comparison.lines import Line, as_measured, by_line, lines_of
 from tespec.comparison.notes import basis_notes
 from tespec.comparison.records import Record
 from tespec.comparison.references import Named, Reference
@@ -56,6 +56,8 @@ def side_by_side(
         Block(basis, heading, key, by_line(basis, lines, reference))
         for basis, (heading, key) in zip(used, _headings(reference, used), strict=True)
     ]
+    if columns == "measured":
+        lines = [as_measured(line, _all_records(blocks, index)) for index, line in enumerate(lines)]
     pairs = [_label(title, key, lines) for title, key in LABELS]
     for task in reference.tasks:
         of_task = [block for block in blocks if block.basis.task == task.name]
@@ -84,6 +86,10 @@ def side_by_side(
         reference.marks,
         tuple(dict.fromkeys(notes)),
     )
+
+
+def _all_records(blocks: Sequence[Block], index: int) -> list[Record]:
+    return [record for block in blocks for record in block.records.get(index, [])]
 
 
 def _headings(reference: Reference, used: Sequence[Basis]) -> list[tuple[str, str]]:

@@ -148,3 +148,29 @@ def test_choice_of_columns(sample_records: list[Record]) -> None:
     table = published_table("segmentation", sample_records, "measured")
     assert [row.facts["method"] for row in table.rows] == ["scratch", "tespec", "mine", "tespec"]
     assert {column.facts.get("source", "measured") for column in table.columns} == {"measured"}
+
+
+def test_measured_rows_say_what_was_made_here(record: Make) -> None:
+    recipe = {"dataset": "1mpx", "data": "sample"}
+    made = {"source": "backbone.safetensors", "sha256": "ab", "recipe": recipe}
+    config = record()["config"] | {"width": "micro"}
+    records = [record("tespec", config=config, weights=made), record("scratch", config=config)]
+
+    def labels(columns: str) -> dict[str, list[str]]:
+        rows = [row for group in published_table("segmentation", records, columns).groups for row in group.rows]
+        return {
+            row.facts["method"]: [cell.text for cell in row.cells[:4]]
+            for row in rows
+            if row.facts["arch"] == "recurrent"
+        }
+
+    assert labels("measured") == {
+        "scratch": ["No Pre-training", "Swin-T/7 (micro)", "Yes", "-"],
+        "tespec": ["TESPEC (Ours)", "Swin-T/7 (micro)", "Yes", "1mpx of the sample world"],
+    }
+    assert labels("both")["tespec"] == ["TESPEC (Ours)", "Swin-T/7", "Yes", "1Mpx"]
+    for columns in ("measured", "both"):
+        assert any(
+            "weights made here: TESPEC on 1mpx" in note
+            for note in published_table("segmentation", records, columns).notes
+        )
