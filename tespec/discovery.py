@@ -24,7 +24,8 @@ def find_registered(registry: Registry, name: str, setting: str) -> Any:
     Raises:
         UserError: nothing is; the message names what there is.
     """
-    kind = registry.get(name)
+    # Registry.get would import what a dotted name leads to, and the name may be a stranger's.
+    kind = registry.module_dict.get(name)
     if kind is None:
         there = ", ".join(sorted(registry.module_dict))
         raise UserError(setting, f"unknown {registry.name} {name!r}", f"choose from {there}")

@@ -16,6 +16,9 @@ ABOVE_ZERO, FROM_ZERO, SHARE, FACTOR = (
     (1.0, True, math.inf),
 )
 
+# Far beyond any head there is: a network is built from what a file from somebody else says.
+WIDTH, DEPTH = (1.0, True, 4096.0), (0.0, True, 64.0)
+
 # Setting: lowest value, whether it is allowed itself, and highest value.
 RANGES = {
     "augmentation.flip": SHARE,
@@ -24,6 +27,7 @@ RANGES = {
     "augmentation.zoom_in_share": SHARE,
     "augmentation.zoom_out": FACTOR,
     "head.alpha": ABOVE_ZERO,
+    "head.channels": WIDTH,
     "head.dropout": SHARE,
     "head.gradient_weight": FROM_ZERO,
     "head.max_depth": ABOVE_ZERO,
@@ -31,6 +35,7 @@ RANGES = {
     "head.min_diagonal": FROM_ZERO,
     "head.min_side": FROM_ZERO,
     "head.score_threshold": SHARE,
+    "head.neck_blocks": DEPTH,
     "head.si_lambda": SHARE,
     "head.si_weight": FROM_ZERO,
     "head.skip_ms": FROM_ZERO,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from tespec.errors import UserError
+from tespec.limits import check_limits
 from tespec.models import Backbone
 from tespec.models.padding import padded_size
 from tespec.models.resizing import fit_to
@@ -58,12 +59,13 @@ def load_trained(path: Path, size: tuple[int, int] | None = None) -> Trained:
     """A task's network for histograms of `size` (H, W) in px, default those of its training.
 
     Raises:
-        UserError: unreadable file, or one that no fine-tuning of this version wrote.
+        UserError: unreadable file, one that no fine-tuning of this version wrote, or a head larger than any.
     """
     tensors, recipe = read_weights(path)
     if "kind" not in recipe:
         raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
     trained_on = sensor_of(path, recipe)
+    check_limits(recipe)
     settings = build(Finetuning, {key: value for key, value in recipe.items() if key != SENSOR}, str(path))
     task = find_task(settings)
     model = task.network(settings, fresh_backbone(settings, size or trained_on))

@@ -122,7 +122,7 @@ def harm_tensors(path: Path, rng: Rng) -> None:
         elif kind == 1:
             tensor = tensor.reshape(-1)
         elif kind == 2:
-            tensor = tensor.reshape(*[1] * int(rng.integers(0, 5)), *tensor.shape)
+            tensor = tensor.reshape([1] * int(rng.integers(0, 5)) + list(tensor.shape))
         elif kind == 3:
             dtypes = (torch.float16, torch.float64, torch.int64, torch.bool, torch.float8_e4m3fn, torch.complex64)
             tensor = tensor.to(dtypes[rng.integers(len(dtypes))])
@@ -147,9 +147,31 @@ def read_whole_network(path: Path) -> None:
         raise refusals[0]
 
 
+def write_task_network(folder: Path) -> Path:
+    import torch
+
+    from tespec.config import as_facts, finetuning_settings
+    from tespec.training.labelled import fresh_backbone
+    from tespec.training.tasks import find_task
+    from tespec.weights.files import write_weights
+
+    torch.manual_seed(0)
+    settings = finetuning_settings("gen1", "feedforward", "tiny")
+    network = find_task(settings).network(settings, fresh_backbone(settings, (32, 32)))
+    write_weights(folder / "a.safetensors", network.state_dict(), as_facts(settings) | {"sensor": [32, 32]})
+    return folder / "a.safetensors"
+
+
+def read_task_network(path: Path) -> None:
+    from tespec.inference.load import load_trained
+
+    load_trained(path)
+
+
 WEIGHTS: dict[str, Target] = {
     "checkpoint": Target(write_checkpoint, read_checkpoint, harm_checkpoint),
     "safetensors": Target(write_safetensors, read_weights_file, bytes_of_one),
     "tensors": Target(write_safetensors, read_whole_network, harm_tensors, 0.1),
+    "task network": Target(write_task_network, read_task_network, harm_tensors, 0.1),
     "pth": Target(write_torch_file, read_weights_file, harm_torch_file),
 }
