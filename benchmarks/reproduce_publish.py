@@ -8,9 +8,9 @@ from pathlib import Path
 from benchmarks.reproduction import Reproduction
 from tespec.paths import REPOSITORY
 
-DOCS = REPOSITORY / "docs"
+DOCS, README = REPOSITORY / "docs", REPOSITORY / "README.md"
 BASELINE = "scratch"  # what gains are reckoned over
-DOCUMENTED = "small"  # the size that docs/reproduction.md shows
+DOCUMENTED = "small"  # the size that docs/reproduction.md and README.md show
 
 
 def publish(reproduction: Reproduction, results: Path) -> int:
@@ -24,7 +24,7 @@ def publish(reproduction: Reproduction, results: Path) -> int:
     from tespec.comparison.records import read_records
     from tespec.comparison.references_table import references_table
     from tespec.report.reproduction import draw_reproduction
-    from tespec.report.reproduction_text import put_in, results_text
+    from tespec.report.reproduction_text import put_in, results_text, short_text
 
     records, problems = read_records(results / "runs")
     chosen = [record for record in records if record["profile"] == reproduction.profile]
@@ -51,7 +51,11 @@ def publish(reproduction: Reproduction, results: Path) -> int:
         if results == reproduction.results and reproduction.name == DOCUMENTED:
             shown = DOCS / "pictures" / "reproduction.png"
             shown.write_bytes(picture.read_bytes())
-            page = DOCS / "reproduction.md"
-            text = results_text(chosen, f"pictures/{shown.name}")
-            print(f"Written: {write(page, put_in(page.read_text(encoding='utf-8'), text))}, {shown}")
+            texts = {
+                DOCS / "reproduction.md": results_text(chosen, f"pictures/{shown.name}"),
+                README: short_text(chosen, f"docs/pictures/{shown.name}", "docs/reproduction.md"),
+            }
+            for page, text in texts.items():
+                write(page, put_in(page.read_text(encoding="utf-8"), text))
+            print(f"Written: {', '.join(map(str, [*texts, shown]))}")
     return code
