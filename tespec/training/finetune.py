@@ -199,9 +199,9 @@ def computed(
         classes=evaluation.classes,
         time={
             "open": opened,
-            "train": trained.seconds,
+            "train": trained.before + trained.seconds,
             "evaluate": evaluation.seconds,
-            "total": time.monotonic() - began,
+            "total": trained.before + time.monotonic() - began,
         },
         curve=trained.curve,
     )

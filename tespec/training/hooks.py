@@ -82,16 +82,21 @@ class CheckpointHook(Hook):
     """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for, after the step under way.
 
     A stop is asked for by Ctrl-C, by SIGTERM, or by SIGUSR1, which SLURM sends before it takes a job away.
+
+    Attributes:
+        before: seconds of training up to the checkpoint that the run goes on from.
     """
 
     def __init__(self, folder: Path, run: str, curve: CurveHook, seconds: float) -> None:
         self._folder, self._run, self._curve, self._seconds = folder, run, curve, seconds
-        self._last = time.monotonic()
+        self.before = 0.0
+        self._began = self._last = time.monotonic()
         self._stack = ExitStack()
         self._stop: int | None = None
 
     def before_run(self, loop: Loop) -> None:
         """Take over the signals until the training ends."""
+        self._began = time.monotonic()
         for number in (signal.SIGINT, *PREEMPTIONS):
             previous = signal.signal(number, self._request_stop)
             self._stack.callback(signal.signal, number, previous)
@@ -107,7 +112,8 @@ class CheckpointHook(Hook):
         self._last = time.monotonic()
         state = loop.state_dict()
         weights = state.pop("model")
-        rest = {"run": self._run, "loop": state, "curve": self._curve.state_dict()}
+        seconds = self.before + self._last - self._began
+        rest = {"run": self._run, "loop": state, "curve": self._curve.state_dict(), "seconds": seconds}
         path = save_checkpoint(self._folder, loop.step, weights, rest) if is_first() else self._folder
         wait()
         if stop:

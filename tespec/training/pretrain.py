@@ -120,7 +120,11 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
             command=setup.command,
             environment=environment(device=describe(device)) | setup.facts(),
             resources=meter.resources(),
-            time={"train": trained.seconds, "evaluate": evaluated, "total": time.monotonic() - began},
+            time={
+                "train": trained.before + trained.seconds,
+                "evaluate": evaluated,
+                "total": trained.before + time.monotonic() - began,
+            },
             curve=trained.curve,
         )
         if is_first():

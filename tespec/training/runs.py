@@ -88,12 +88,14 @@ class Trained:
     Attributes:
         curve: mean losses over intervals of steps.
         seconds: what this process spent on it.
+        before: seconds up to the checkpoint that it went on from.
         skipped: steps that were passed over, since their numbers were not finite.
         tracker: takes the result, where there is one.
     """
 
     curve: list[dict[str, float]]
     seconds: float
+    before: float
     skipped: int
     tracker: TrackHook | None = None
 
@@ -179,13 +181,13 @@ def train(
         workers=setup.workers,
     )
     if setup.resume:
-        _resume(loop, curve, folder, run, device)
+        _resume(loop, curve, save, folder, run, device)
     elif checkpoints(folder):
         say(f"{folder}: an unfinished run is started again from its first step (--resume goes on)")
     began = time.monotonic()
     with _status(folder, loop):
         loop.run()
-    return Trained(curve.curve, time.monotonic() - began, loop.skipped, tracker)
+    return Trained(curve.curve, time.monotonic() - began, save.before, loop.skipped, tracker)
 
 
 @contextmanager
@@ -261,7 +263,7 @@ def finish(setup: Setup, run: str, steps: int) -> None:
     clear(folder)
 
 
-def _resume(loop: Loop, curve: CurveHook, folder: Path, run: str, device: torch.device) -> None:
+def _resume(loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path, run: str, device: torch.device) -> None:
     found = latest_checkpoint(folder) if processes.is_first() else ({}, {}, [])
     weights, rest, torn = processes.first_says(found)
     for name in torn:
@@ -272,4 +274,5 @@ def _resume(loop: Loop, curve: CurveHook, folder: Path, run: str, device: torch.
     require_same_run(rest, run, folder)
     loop.load_state_dict(rest["loop"] | {"model": weights})
     curve.load_state_dict(rest["curve"], device)
+    save.before = rest.get("seconds", 0.0)  # earlier versions did not keep them
     say(f"going on at step {loop.step}")

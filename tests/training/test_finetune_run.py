@@ -66,6 +66,7 @@ def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, monkeypatc
 
     def stop_at(hook, loop, step, batch=None, outputs=None):
         if loop.step == 3:
+            hook._began -= 1000.0
             hook._request_stop(2, None)
         original(hook, loop, step, batch, outputs)
 
@@ -76,6 +77,7 @@ def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, monkeypatc
     resumed = run(tiny_world, tmp_path, resume=True)
     for part in ("id", "metrics", "recordings", "classes", "curve"):
         assert resumed[part] == straight[1][part], part
+    assert all(1000 <= resumed["time"][name] < 2000 for name in ("train", "total"))
 
 
 def test_evaluation_does_not_depend_on_lanes_or_chunks(tiny_world):
