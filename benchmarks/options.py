@@ -30,6 +30,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--profile", help="paper or sample (default: sample for the sample world, else paper)")
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting; repeatable")
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
+    group.add_argument("--threads", type=positive, metavar="N",
+                       help="that compute on a CPU (default: the profile's, or what torch takes)")  # fmt: skip
     group.add_argument("--workers", type=whole_number, default=0, help="processes that prepare batches (default 0)")
     group.add_argument("--launcher", choices=LAUNCHERS, default="none", help="what started the processes of this run")
     group.add_argument("--accumulate", type=positive, default=1, metavar="N",
@@ -66,9 +68,11 @@ def positive(text: str) -> int:
 
 def setup_of(options: argparse.Namespace, script: str) -> Setup:
     """How and where, from the parsed options; the command line is kept for records."""
+    from tespec.config import threads_of
     from tespec.models.execution import Execution
     from tespec.training.runs import Setup
 
+    fixed = threads_of(options.profile) if options.profile else None
     return Setup(
         results=options.results,
         runs=options.runs,
@@ -80,8 +84,25 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         deterministic=options.deterministic,
         accumulate=options.accumulate,
         execution=Execution(options.recompute, options.fused_attention, options.compile),
-        command=shlex.join([*_started(options.launcher), f"benchmarks/{script}", *_deciding(sys.argv[1:])]),
+        threads=options.threads or fixed,
+        command=shlex.join(
+            [
+                *_started(options.launcher),
+                f"benchmarks/{script}",
+                *_deciding(sys.argv[1:]),
+                *([] if options.threads or fixed else _threads(options.device)),
+            ]
+        ),
     )
+
+
+def _threads(device: str | None) -> list[str]:
+    """Option for as many threads as the machine gives this run; none on a GPU."""
+    import torch
+
+    from tespec.training.device import choose_device
+
+    return ["--threads", str(torch.get_num_threads())] if choose_device(device).type == "cpu" else []
 
 
 def _started(launcher: str) -> list[str]:

@@ -109,6 +109,18 @@ def tolerances(task: str) -> dict[str, float]:
     return {str(name): float(value) for name, value in stated.items()}
 
 
+def threads_of(profile: str) -> int | None:
+    """Threads that compute on a CPU under a profile; None where it leaves them to the machine.
+
+    Raises:
+        UserError: there is no such profile, or it says something else than a number.
+    """
+    threads = _profile(profile).get("threads")
+    if threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0):
+        return threads
+    raise UserError(f"profile {profile}", f"threads: {threads!r} is no number of threads", "give 1 or more")
+
+
 def _scale(profile: dict[str, Any], network: str) -> dict[str, Any]:
     sizes = profile["networks"]
     if network not in sizes:

@@ -43,7 +43,7 @@ POINTS_ON_CURVE = 200
 
 @dataclass(frozen=True)
 class Setup:
-    """How runs are carried out; on a CPU nothing here changes a result.
+    """How runs are carried out; on a CPU nothing here but `threads` and `accumulate` changes a result.
 
     Attributes:
         results: folder of records, tables and pictures.
@@ -56,6 +56,7 @@ class Setup:
         track: name of a tracker, None for plain files alone.
         deterministic: repeat to the bit on a GPU as well.
         accumulate: turns that a process takes for a step, each on its part of the batch.
+        threads: that compute on a CPU, where sums are split among them and round differently; None: what torch took.
         execution: how networks are computed.
     """
 
@@ -69,6 +70,7 @@ class Setup:
     track: str | None = None
     deterministic: bool = False
     accumulate: int = 1
+    threads: int | None = None
     execution: Execution = field(default_factory=Execution)
 
     def facts(self) -> dict[str, Any]:
@@ -77,6 +79,7 @@ class Setup:
             "deterministic": self.deterministic,
             "processes": processes.count(),
             "accumulate": self.accumulate,
+            "threads": torch.get_num_threads(),
             **self.execution.facts(),
         }
 
@@ -117,6 +120,8 @@ def check_places(setup: Setup) -> None:
     """
     check_tracker(setup.track)
     be_deterministic(setup.deterministic)
+    if setup.threads:
+        torch.set_num_threads(setup.threads)
     for option, folder in (("--results", setup.results), ("--runs", setup.runs)):
         existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
