@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.cli import Parser, run
-from benchmarks.tables import choose, left_out, write
+from benchmarks.tables import choose, left_out
 from tespec.comparison.records import read_records
 from tespec.comparison.shipped import edited
 from tespec.paths import RESULTS
 from tespec.report.build import report
+from tespec.writing import write_whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         sys.stderr.write(f"no run in {folder}: the paper's numbers alone\n")
     text = report(chosen, options.results / "pictures", notes, options.baseline)
-    path = write(options.out or options.results / "report.html", text)
+    path = write_whole(options.out or options.results / "report.html", text)
     print(f"Written: {path} ({len(chosen)} runs, {len(text.encode()) / 1e6:.1f} MB)")
     return 1 if notes else 0
 

@@ -20,11 +20,11 @@ def publish(reproduction: Reproduction, results: Path) -> int:
         1 where something was left out, else 0.
     """
     from benchmarks import report, tables
-    from benchmarks.tables import write
     from tespec.comparison.records import read_records
     from tespec.comparison.references_table import references_table
     from tespec.report.reproduction import draw_reproduction
     from tespec.report.reproduction_text import put_in, results_text, short_text
+    from tespec.writing import write_whole
 
     records, problems = read_records(results / "runs")
     chosen = [record for record in records if record["profile"] == reproduction.profile]
@@ -56,6 +56,6 @@ def publish(reproduction: Reproduction, results: Path) -> int:
                 README: short_text(chosen, f"docs/pictures/{shown.name}", "docs/reproduction.md"),
             }
             for page, text in texts.items():
-                write(page, put_in(page.read_text(encoding="utf-8"), text))
+                write_whole(page, put_in(page.read_text(encoding="utf-8"), text))
             print(f"Written: {', '.join(map(str, [*texts, shown]))}")
     return code

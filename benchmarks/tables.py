@@ -11,7 +11,6 @@ python benchmarks/tables.py --audit
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,6 +37,7 @@ from tespec.comparison.side_by_side import COLUMNS
 from tespec.comparison.table import Table
 from tespec.errors import UserError
 from tespec.paths import RESULTS
+from tespec.writing import write_whole
 
 ENDINGS = """exit codes: 0 all is well; 1 a record was left out, a published number was edited, or with --check a
 number leaves its tolerance (tables are written all the same); 2 a mistake, nothing written"""
@@ -175,7 +175,7 @@ def claims(records: Sequence[Record], folder: Path, out: Path) -> int:
 
 def publish(name: str, table: Table, out: Path) -> None:
     """Print a table and write it in all forms."""
-    written = [write(out / file.format(name=name), render(table)) for file, render in FILES.items()]
+    written = [write_whole(out / file.format(name=name), render(table)) for file, render in FILES.items()]
     sys.stdout.write(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}\n")
 
 
@@ -198,15 +198,6 @@ def choose(records: Sequence[Record], wanted: dict[str, str | None], folder: Pat
 def left_out(problems: Sequence[str]) -> str:
     """Note on files that are no records."""
     return f"{len(problems)} file{'s' if len(problems) > 1 else ''} left out: {' | '.join(problems)}."
-
-
-def write(path: Path, text: str) -> Path:
-    """Write a file in one step and return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
-    return path
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from benchmarks.measure.row import Row
 from tespec.comparison.environment import environment
 from tespec.errors import UserError
 from tespec.training.device import describe
+from tespec.writing import write_whole
 
 SCHEMA = 1
 
@@ -57,11 +57,8 @@ def make_ledger(
 
 def write_ledger(ledger: Mapping[str, Any], path: Path) -> None:
     """Write a ledger and its page; files that are there are replaced when the new ones are whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     for target, text in ((path, json.dumps(ledger, indent=1) + "\n"), (path.with_suffix(".md"), page(ledger))):
-        unfinished = target.with_name(f".{target.name}.unfinished")
-        unfinished.write_text(text, encoding="utf-8")
-        os.replace(unfinished, target)
+        write_whole(target, text)
 
 
 def read_ledger(path: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,6 +13,7 @@ from tespec.comparison.check import check_record
 from tespec.comparison.identity import SCHEMA, code_version, identity, record_name
 from tespec.documents import read_json
 from tespec.errors import UserError
+from tespec.writing import write_whole
 
 
 class Record(TypedDict):
@@ -152,12 +152,7 @@ def new_record(
 
 def write_record(record: Record, folder: Path) -> Path:
     """Write `folder/<name>.json` in one step and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{record['name']}.json"
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    unfinished.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
-    return path
+    return write_whole(folder / f"{record['name']}.json", json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
 def read_record(path: Path) -> Record:

@@ -9,6 +9,8 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from tespec.writing import whole_file
+
 ACROSS = 4  # pictures side by side
 
 
@@ -35,7 +37,5 @@ def draw_curves(records: Sequence[Any], path: Path) -> None:
         axis.tick_params(labelsize=7)
     for axis in axes[len(records) :]:
         axis.set_axis_off()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    figure.savefig(unfinished, dpi=90, format="png", metadata={"Software": None})
-    unfinished.replace(path)
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=90, format="png", metadata={"Software": None})

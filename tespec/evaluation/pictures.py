@@ -11,6 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from tespec.writing import whole_file
+
 POSITIVE, NEGATIVE = (0.16, 0.29, 0.90), (0.87, 0.15, 0.15)
 HIDDEN = (0.13, 0.37, 0.21)
 GREY_RANGE = 2.5  # standard deviations shown between black and white
@@ -80,10 +82,8 @@ def draw_moments(moments: Sequence[Moment], path: Path) -> None:
             axis.set_yticks([])
             axis.set_title(column, fontsize=9)
         row[0].set_ylabel(moment.title, fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    figure.savefig(unfinished, dpi=100, format="png", metadata={"Software": None})
-    unfinished.replace(path)
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=100, format="png", metadata={"Software": None})
 
 
 def _pictures(moment: Moment) -> tuple[Image, Image, Image, Image, Image]:

@@ -7,8 +7,6 @@ the cache saves time and decides nothing.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.paths import cache_root
+from tespec.writing import whole_file
 
 VERSION = 1
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
@@ -66,12 +65,6 @@ def _place(path: Path) -> Path:
 
 
 def _keep(made: Scan, kept: Path) -> None:
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=kept.parent, prefix=f".{kept.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            numbers = np.array([made.clamped, made.first, made.columns, made.rows], np.int64)
-            np.savez(file, latest=made.latest, numbers=numbers)
-        os.replace(temporary, kept)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    numbers = np.array([made.clamped, made.first, made.columns, made.rows], np.int64)
+    with whole_file(kept) as unfinished, unfinished.open("wb") as file:
+        np.savez(file, latest=made.latest, numbers=numbers)

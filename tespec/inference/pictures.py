@@ -16,6 +16,7 @@ from tespec.boxes import Boxes
 from tespec.evaluation.label_pictures import add_legend, draw_label, faded_events
 from tespec.evaluation.pictures import event_image
 from tespec.inference.play import Moment
+from tespec.writing import whole_file
 
 COLUMNS = ("events", "prediction", "ground truth")
 PANEL = 4.0  # inches
@@ -24,10 +25,9 @@ FIGURE_DPI, VIDEO_DPI = 100, 80
 
 def draw_figure(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
     """Write a row of two or three pictures for each moment as a PNG."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
     figure = _figure(moments, classes, columns_of(moments))
-    figure.savefig(unfinished, dpi=FIGURE_DPI, format="png", metadata={"Software": None})
-    unfinished.replace(path)
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=FIGURE_DPI, format="png", metadata={"Software": None})
 
 
 def draw_video(moments: Sequence[Moment], classes: Sequence[str], path: Path, milliseconds: int) -> None:
@@ -35,11 +35,9 @@ def draw_video(moments: Sequence[Moment], classes: Sequence[str], path: Path, mi
     columns = columns_of(moments)
     pictures = (Image.fromarray(_pixels(moment, classes, columns)) for moment in moments)
     frames = [picture.quantize(dither=Image.Dither.NONE) for picture in pictures]
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    frames[0].save(
-        unfinished, format="GIF", save_all=True, append_images=frames[1:], duration=milliseconds, loop=0, optimize=False
-    )
-    unfinished.replace(path)
+    how = {"save_all": True, "append_images": frames[1:], "duration": milliseconds, "loop": 0, "optimize": False}
+    with whole_file(path) as unfinished:
+        frames[0].save(unfinished, format="GIF", **how)
 
 
 def above(moment: Moment, score: float) -> Moment:

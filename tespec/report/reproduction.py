@@ -12,6 +12,7 @@ from tespec.comparison.records import Record
 from tespec.comparison.references import read_reference
 from tespec.comparison.references_table import of_references
 from tespec.report.charts import COLOURS
+from tespec.writing import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,8 +47,8 @@ def draw_reproduction(records: Sequence[Record], path: Path) -> None:
     figure.legend(
         handles, labels, loc="outside lower center", ncols=min(len(labels), len(tasks)), frameon=False, fontsize=8
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=130, format="png", metadata={"Software": None})
 
 
 def _draw_task(

@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from tespec.writing import write_whole
+
 FILE = "status.json"
 RUNNING, PREEMPTED, FAILED, DONE = "running", "preempted", "failed", "done"
 
@@ -28,9 +30,7 @@ def write_status(folder: Path, state: str, step: int, reason: str = "") -> None:
         "process": os.getpid(),
         "written": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-    unfinished = folder / f".{FILE}.{os.getpid()}.part"
-    unfinished.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(unfinished, folder / FILE)
+    write_whole(folder / FILE, json.dumps(content, indent=1) + "\n")
 
 
 def read_status(folder: Path) -> dict[str, Any]:

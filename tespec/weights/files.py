@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from tespec.documents import UNREADABLE
 from tespec.errors import UserError
 from tespec.weights.recipe import require_recipe
 from tespec.weights.torch_files import read_torch, require_plain
+from tespec.writing import whole_file
 
 RECIPE_KEY = "tespec"
 WRAPPERS = ("state_dict", "model", "checkpoint")
@@ -26,17 +25,10 @@ WRAPPERS = ("state_dict", "model", "checkpoint")
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
     """Write tensors and the settings that made them as one safetensors file, atomically; gives its SHA-256."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with whole_file(path) as unfinished:
         # A single entry: safetensors writes several in random order, and equal weights would have unequal hashes.
-        save_file(plain, temporary, metadata={RECIPE_KEY: json.dumps(recipe, sort_keys=True)})
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+        save_file(plain, unfinished, metadata={RECIPE_KEY: json.dumps(recipe, sort_keys=True)})
     return sha256_of(path)
 
 

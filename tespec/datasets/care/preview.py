@@ -19,6 +19,7 @@ from tespec.errors import UserError
 from tespec.evaluation.label_pictures import add_legend, draw_label, faded_events
 from tespec.evaluation.pictures import event_image, grey_image
 from tespec.events.intensity import estimate_intensity
+from tespec.writing import whole_file
 
 BINS = 10
 CANDIDATES = 9  # labels around a place among which the busiest is shown
@@ -119,10 +120,8 @@ def draw(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
                 axis.set_title(column, fontsize=11)
     if classes:
         add_legend(figure, classes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    figure.savefig(unfinished, dpi=80, format="png", metadata={"Software": None})
-    unfinished.replace(path)
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=80, format="png", metadata={"Software": None})
 
 
 def _draw_row(cells: NDArray[np.object_], shown: Moment) -> None:

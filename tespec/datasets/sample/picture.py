@@ -18,6 +18,7 @@ from tespec.datasets.sample.writers.ddd17 import mask
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity, high_pass_intensity
 from tespec.events.stream import Events
+from tespec.writing import whole_file
 
 CAMERA = make_camera(260, 346)
 STREETS = ((3, False), (8, True))
@@ -57,9 +58,8 @@ def draw_world(path: Path, streets: tuple[tuple[int, bool], ...] = STREETS, came
         if row == 0:
             for axis, title in zip(axes, COLUMNS, strict=True):
                 axis.set_title(title)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    figure.savefig(unfinished, format="png", metadata={"Software": None})
-    unfinished.replace(path)
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, format="png", metadata={"Software": None})
 
 
 def moments(street: Street, camera: Camera) -> tuple[Moment, Moment]:

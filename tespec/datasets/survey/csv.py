@@ -10,14 +10,13 @@ from typing import Any
 import pandas as pd
 
 from tespec.datasets.survey.facts import RecordingFacts
+from tespec.writing import whole_file
 
 
 def write_csv(found: Sequence[RecordingFacts], path: Path) -> None:
     """Write a row for each recording, with every figure of `EventFacts` and `LabelFacts` in a column of its own."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([_row(facts) for facts in found]).to_csv(unfinished, index=False)
-    unfinished.replace(path)
+    with whole_file(path) as unfinished:
+        pd.DataFrame([_row(facts) for facts in found]).to_csv(unfinished, index=False)
 
 
 def _row(facts: RecordingFacts) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from tespec.events.readers.records import Records
 from tespec.events.scans import Scan, scan_once
 from tespec.events.stream import ArrayStream, Events
 from tespec.events.time_order import TimeOrder, scan_times
+from tespec.writing import whole_file
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
@@ -118,12 +117,6 @@ def write_dat(
         | (events.p.astype(np.uint32) << (X_BITS + Y_BITS))
     )
     text = f"% Data file containing CD events.\n% Version 2\n% Height {height}\n% Width {width}\n"
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode() + bytes((12, RECORD.itemsize)))
-            records.tofile(file)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        file.write(text.encode() + bytes((12, RECORD.itemsize)))
+        records.tofile(file)

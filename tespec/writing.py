@@ -1,0 +1,30 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A hidden place beside `path`, whose folder is made, to write the file to.
+
+    What was written takes the name when the block ends, in place of what had it, and goes when the block fails.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield unfinished
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Write a text file in UTF-8 in one step, and return its path."""
+    with whole_file(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+    return path
