@@ -13,9 +13,10 @@ from tespec.comparison.recipes import is_default, recipe_key
 from tespec.comparison.records import Record
 from tespec.comparison.statistics import Interval, student_interval
 
-# What a task sets for each architecture on its own; two architectures of one column may differ in these alone.
-OF_THE_ARCHITECTURE = {
-    "config": ("arch", "batch_size", "random_share", "segments", "window_ms"),
+# What a task sets for each architecture on its own, and a profile for each kind of network; two of them in one column
+# may differ in these alone.
+OF_THE_NETWORK = {
+    "config": ("arch", "batch_size", "random_share", "segments", "width", "window_ms"),
     "protocol": ("events",),
 }
 
@@ -90,8 +91,8 @@ def metric(record: Record, name: str, group: str = "") -> float | None:
 def bases(records: Sequence[Record]) -> list[Basis]:
     """Sort records into bases: same task, data, fingerprint, profile, protocol, settings and code.
 
-    Two architectures share a basis although each has its own windows and batch; as soon as one of them was run with
-    more than one such setting, they are kept apart.
+    Architectures and backbones share a basis although each has its own windows, batch and width; as soon as one of them
+    was run with more than one such setting, they are kept apart.
     """
     shared: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -99,9 +100,12 @@ def bases(records: Sequence[Record]) -> list[Basis]:
     divided: list[list[Record]] = []
     for members in shared.values():
         exact: dict[str, list[Record]] = defaultdict(list)
+        settings: dict[tuple[str, str], set[str]] = defaultdict(set)
         for record in members:
-            exact[_key(record, whole=True)].append(record)
-        one_each = len(exact) == len({record["arch"] for record in members})
+            key = _key(record, whole=True)
+            exact[key].append(record)
+            settings[record["arch"], record["method"].get("backbone") or ""].add(key)
+        one_each = all(len(keys) == 1 for keys in settings.values())
         divided.extend([members] if one_each else exact.values())
     divided.sort(key=lambda members: _order(members[0]))
     return [_basis(members, divided) for members in divided]
@@ -117,7 +121,7 @@ def _key(record: Record, *, whole: bool) -> str:
 
 def _parts(record: Record, *, whole: bool) -> dict[str, Any]:
     contents: dict[str, Mapping[str, Any]] = {"config": record["config"], "protocol": record["protocol"]}
-    left_out = {} if whole else OF_THE_ARCHITECTURE
+    left_out = {} if whole else OF_THE_NETWORK
     parts: dict[str, Any] = {
         name: {key: value for key, value in content.items() if key not in left_out.get(name, ())}
         for name, content in contents.items()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tespec.comparison.basis import OF_THE_ARCHITECTURE, average, bases
+from tespec.comparison.basis import OF_THE_NETWORK, average, bases
 from tespec.comparison.notes import basis_notes
 from tespec.comparison.recipes import is_default
 from tespec.comparison.records import Record
@@ -60,6 +60,17 @@ def test_architectures_part_when_one_was_run_with_two_windows(record: Make) -> N
     assert any("window_ms = 50.0" in basis.differs for basis in found)
 
 
+def test_networks_of_other_widths_share_a_basis_until_one_has_two(record: Make) -> None:
+    def of(backbone: str, width: str, seed: int = 0) -> Record:
+        method = {"title": backbone, "backbone": backbone}
+        return record(backbone, seed=seed, method=method, config=record()["config"] | {"width": width})
+
+    swin, resnet, wide = of("Swin-T/7", "micro"), of("ResNet50", "resnet-micro"), of("Swin-T/7", "tiny", seed=1)
+    (basis,) = bases([swin, resnet])
+    assert len(basis.cells()) == 2
+    assert [len(basis.records) for basis in bases([swin, resnet, wide])] == [1, 1, 1]
+
+
 def test_the_difference_between_bases_is_named(record: Make) -> None:
     config = dict(record()["config"]) | {"optimisation": {"steps": 300}}
     found = bases([record(), record(arch="feedforward"), record(config=config)])
@@ -92,7 +103,7 @@ def test_what_architectures_may_differ_in_is_what_the_configs_set_apart(task: st
         as_facts(finetuning_settings(task, arch, "paper")) for arch in ("recurrent", "feedforward")
     )
     differing = {key for key in recurrent if recurrent[key] != feedforward[key]}
-    assert differing <= set(OF_THE_ARCHITECTURE["config"])
+    assert differing <= set(OF_THE_NETWORK["config"])
 
 
 def pretrained(make, miou, changes=(), **fields):
