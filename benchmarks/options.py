@@ -72,7 +72,8 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
     from tespec.models.execution import Execution
     from tespec.training.runs import Setup
 
-    fixed = threads_of(options.profile) if options.profile else None
+    threads = options.threads or (threads_of(options.profile) if options.profile else None)
+    taken = [] if threads else _threads(options.device)
     return Setup(
         results=options.results,
         runs=options.runs,
@@ -84,15 +85,8 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         deterministic=options.deterministic,
         accumulate=options.accumulate,
         execution=Execution(options.recompute, options.fused_attention, options.compile),
-        threads=options.threads or fixed,
-        command=shlex.join(
-            [
-                *_started(options.launcher),
-                f"benchmarks/{script}",
-                *_deciding(sys.argv[1:]),
-                *([] if options.threads or fixed else _threads(options.device)),
-            ]
-        ),
+        threads=threads,
+        command=shlex.join([*_started(options.launcher), f"benchmarks/{script}", *_deciding(sys.argv[1:]), *taken]),
     )
 
 

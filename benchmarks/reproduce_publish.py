@@ -48,7 +48,7 @@ def publish(reproduction: Reproduction, results: Path) -> int:
         picture = results / "reproduction.png"
         draw_reproduction(chosen, picture)
         print(f"Written: {picture}")
-        if results == reproduction.results and reproduction.name == DOCUMENTED:
+        if results.resolve() == reproduction.results.resolve() and reproduction.name == DOCUMENTED:
             shown = DOCS / "pictures" / "reproduction.png"
             shown.write_bytes(picture.read_bytes())
             texts = {

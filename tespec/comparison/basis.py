@@ -100,12 +100,12 @@ def bases(records: Sequence[Record]) -> list[Basis]:
     divided: list[list[Record]] = []
     for members in shared.values():
         exact: dict[str, list[Record]] = defaultdict(list)
-        settings: dict[tuple[str, str], set[str]] = defaultdict(set)
+        networks: dict[tuple[str, str], set[str]] = defaultdict(set)
         for record in members:
             key = _key(record, whole=True)
             exact[key].append(record)
-            settings[record["arch"], record["method"].get("backbone") or ""].add(key)
-        one_each = all(len(keys) == 1 for keys in settings.values())
+            networks[row_key(record)[1:]].add(key)
+        one_each = all(len(keys) == 1 for keys in networks.values())
         divided.extend([members] if one_each else exact.values())
     divided.sort(key=lambda members: _order(members[0]))
     return [_basis(members, divided) for members in divided]
