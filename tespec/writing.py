@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     What was written takes the name when the block ends, in place of what had it, and goes when the block fails.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # No process number: two machines that share a disk may have the same.
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
         yield unfinished
         os.replace(unfinished, path)
