@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tespec.comparison.basis import Basis
 from tespec.comparison.lines import made_from
 from tespec.comparison.recipes import is_default
+from tespec.comparison.records import Record
 
 SAMPLE = (
     "The sample world is a small synthetic driving world. Its numbers compare methods at small scale; they are no "
@@ -36,13 +39,10 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
         notes.append(f"Profile {basis.profile} deviates from the paper: {'; '.join(map(str, deviations))}.")
     if made := _made_here(basis):
         notes.append(f"{title}, {heading}: weights made here: {made}.")
-    for records in basis.cells().values():
-        if len({record["weights"].get("sha256") or "" for record in records}) > 1:
-            name = f"{records[0]['method']['title']}, {records[0]['arch']}"
-            notes.append(f"{title}, {heading}: the seeds of {name} start from different weights.")
-        if not is_default(records[0]):
-            name = f"{records[0]['method']['title']}, {records[0]['arch']}"
-            notes.append(f"{title}, {heading}: the weights of {name} come from a pre-training with changed settings.")
+    if names := _names(basis, lambda cell: len({record["weights"].get("sha256") or "" for record in cell}) > 1):
+        notes.append(f"{title}, {heading}: the seeds of {names} start from different weights.")
+    if names := _names(basis, lambda cell: not is_default(cell[0])):
+        notes.append(f"{title}, {heading}: the weights of {names} come from a pre-training with changed settings.")
     if basis.variants:
         count = len(basis.variants)
         notes.append(f"{title}, {heading}: {count} run{'s' if count > 1 else ''} after other pre-trainings left out.")
@@ -52,6 +52,12 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
             f"{title}, {heading}: newer records of the same seed from other weights stand in place of {names}."
         )
     return notes
+
+
+def _names(basis: Basis, fits: Callable[[list[Record]], bool]) -> str:
+    """The cells that fit, as methods with their architectures."""
+    cells = (cell for cell in basis.cells().values() if fits(cell))
+    return "; ".join(f"{cell[0]['method']['title']}, {cell[0]['arch']}" for cell in cells)
 
 
 def _made_here(basis: Basis) -> str:

@@ -132,6 +132,16 @@ def test_seeds_from_different_weights_say_so(record: Make) -> None:
     assert "different weights" not in notes("aa", "aa")
 
 
+def test_one_note_names_all_rows_whose_seeds_start_from_different_weights(record: Make) -> None:
+    records = [
+        record("tespec", arch=arch, seed=seed, weights={"sha256": sha256})
+        for arch in ("feedforward", "recurrent")
+        for seed, sha256 in enumerate(("aa", "bb"))
+    ]
+    (note,) = (note for note in published_table("segmentation", records).notes if "different weights" in note)
+    assert "TESPEC, feedforward; TESPEC, recurrent" in note
+
+
 def test_a_record_left_out_for_a_newer_one_is_named(record: Make) -> None:
     old, new = (record(weights={"sha256": sha256}) for sha256 in ("aa", "bb"))
     old["written"] = "2000-01-01T00:00:00+00:00"
