@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tespec.comparison.claim_scores import measured_scores, newest_bases, published_scores
-from tespec.comparison.claims import RULE, VERDICTS, Claim, Finding, decide, findings, read_claims
+from tespec.comparison.claims import RULE, VERDICTS, Claim, Finding, Scores, decide, findings, read_claims
 from tespec.comparison.records import Record
-from tespec.comparison.statistics import UNDECIDED
+from tespec.comparison.robustness import verdicts_without
+from tespec.comparison.statistics import UNDECIDED, Interval
 from tespec.comparison.table import MISSING, Cell, Column, Group, Row, Table
 
 PAPER_NOTE = "Paper: the same from its tables; single numbers, so that they have a direction alone."
@@ -17,7 +18,7 @@ def claims_tables(records: Sequence[Record]) -> tuple[Table, Table]:
     """The claims with their verdicts, and every comparison behind them."""
     measured, published = measured_scores(records), published_scores()
     both = [(claim, findings(claim, measured), findings(claim, published)) for claim in read_claims()]
-    notes = (RULE, PAPER_NOTE, *_bases(records))
+    notes = (RULE, PAPER_NOTE, *_rests(measured), *_bases(records))
     return _short(both, notes), _long(both, notes)
 
 
@@ -62,11 +63,25 @@ def _cells(ours: Finding, paper: Finding, verdict: str) -> list[Cell]:
     interval = ours.interval
     return [
         Cell(f"{ours.effect:+.2f}", ours.effect, runs=ours.seeds),
-        Cell(MISSING if interval is None else f"{interval.low:+.2f} to {interval.high:+.2f}"),
+        Cell(MISSING if interval is None else _between(interval)),
         Cell(str(ours.seeds), ours.seeds),
         Cell(verdict if interval is not None else VERDICTS[UNDECIDED]),
         theirs,
     ]
+
+
+def _rests(scores: Scores) -> list[str]:
+    """Verdicts that would be others without one of the tasks, a line each."""
+    return [
+        f"{claim.says}: {verdict} without {task}, pooled {others.effect:+.2f}"
+        + (f" ({_between(others.interval)})." if others.interval else ".")
+        for claim in read_claims()
+        for task, others, verdict in verdicts_without(claim, scores)
+    ]
+
+
+def _between(interval: Interval) -> str:
+    return f"{interval.low:+.2f} to {interval.high:+.2f}"
 
 
 def _bases(records: Sequence[Record]) -> list[str]:

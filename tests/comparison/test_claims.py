@@ -156,6 +156,19 @@ def test_records_decide_and_ablations_are_told_apart_by_their_recipe(record: Mak
     assert "not widened for the number of" in " ".join(text.split())
 
 
+def test_a_verdict_that_needs_one_of_its_tasks_says_so(record: Make):
+    scores = {"ddd17": ([40.0, 41.0, 42.0], [50.0, 51.1, 52.0]), "dsec": ([40.0, 41.0, 42.0], [39.0, 42.2, 41.9])}
+    records = [
+        each
+        for task, (feedforward, recurrent) in scores.items()
+        for arch, values in (("feedforward", feedforward), ("recurrent", recurrent))
+        for each in measured(record, "scratch", arch, values, task=task)
+    ]
+    short, _ = claims_tables(records)
+    (note,) = (note for note in short.notes if "without" in note)
+    assert note.startswith("A recurrent network beats a feed-forward one: undecided without ddd17, pooled +0.03 (")
+
+
 def test_another_profile_s_records_do_not_mix(record: Make):
     old = measured(record, "scratch", "recurrent", [10.0, 11.0], profile="paper", data="ddd17")
     for each in old:

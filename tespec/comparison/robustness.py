@@ -1,0 +1,23 @@
+"""Whether a verdict rests on one task alone: the same claim, decided again without each task in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tespec.comparison.claims import VERDICTS, Claim, Finding, Scores, decide, findings
+from tespec.comparison.statistics import UNDECIDED
+
+
+def verdicts_without(claim: Claim, scores: Scores) -> Iterator[tuple[str, Finding, str]]:
+    """Tasks without which a claim's verdict would be another: task, what is pooled of the others, their verdict.
+
+    Undecided claims have none, nor those that were measured on one task.
+    """
+    verdict = decide(findings(claim, scores))
+    if verdict == VERDICTS[UNDECIDED] or len(claim.tasks) < 2:
+        return
+    for task in claim.tasks:
+        others = findings(replace(claim, tasks=tuple(each for each in claim.tasks if each != task)), scores)
+        if others[-1].effect is not None and (without := decide(others)) != verdict:
+            yield task, others[-1], without
