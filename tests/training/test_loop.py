@@ -225,6 +225,8 @@ def test_what_data_say_is_said_as_it_is(workers):
         loop.run()
 
 
+# torch hears of the death a second time where the signal arrives while it closes its iterator.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_worker_that_dies_is_named(tmp_path):
     class Deadly(Steps):
         def __getitem__(self, step):
