@@ -18,7 +18,7 @@ def claims_tables(records: Sequence[Record]) -> tuple[Table, Table]:
     """The claims with their verdicts, and every comparison behind them."""
     measured, published = measured_scores(records), published_scores()
     both = [(claim, findings(claim, measured), findings(claim, published)) for claim in read_claims()]
-    notes = (RULE, PAPER_NOTE, *_rests(measured), *_bases(records))
+    notes = (RULE, PAPER_NOTE, *_needed(both, measured), *_bases(records))
     return _short(both, notes), _long(both, notes)
 
 
@@ -70,13 +70,13 @@ def _cells(ours: Finding, paper: Finding, verdict: str) -> list[Cell]:
     ]
 
 
-def _rests(scores: Scores) -> list[str]:
-    """Verdicts that would be others without one of the tasks, a line each."""
+def _needed(both: Sequence[tuple[Claim, list[Finding], list[Finding]]], scores: Scores) -> list[str]:
+    """Tasks without which a verdict would be another, a line each."""
     return [
         f"{claim.says}: {verdict} without {task}, pooled {others.effect:+.2f}"
         + (f" ({_between(others.interval)})." if others.interval else ".")
-        for claim in read_claims()
-        for task, others, verdict in verdicts_without(claim, scores)
+        for claim, found, _ in both
+        for task, others, verdict in verdicts_without(claim, decide(found), scores)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Whether a verdict rests on one task alone: the same claim, decided again without each task in turn."""
+"""Whether a verdict needs one of its tasks: the same claim, decided again without each of them in turn."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from tespec.comparison.claims import VERDICTS, Claim, Finding, Scores, decide, f
 from tespec.comparison.statistics import UNDECIDED
 
 
-def verdicts_without(claim: Claim, scores: Scores) -> Iterator[tuple[str, Finding, str]]:
-    """Tasks without which a claim's verdict would be another: task, what is pooled of the others, their verdict.
+def verdicts_without(claim: Claim, verdict: str, scores: Scores) -> Iterator[tuple[str, Finding, str]]:
+    """Tasks without which a claim's verdict would be another: task, the others' pooled effect in points, their verdict.
 
     Undecided claims have none, nor those that were measured on one task.
     """
-    verdict = decide(findings(claim, scores))
     if verdict == VERDICTS[UNDECIDED] or len(claim.tasks) < 2:
         return
     for task in claim.tasks:
