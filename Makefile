@@ -11,13 +11,13 @@ PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WOR
 export PYTHON PIP_ARGS
 unexport PYTHONPATH
 
-.PHONY: help demo setup test test-slow soak lint clean
+.PHONY: help demo setup test test-slow test-anywhere soak lint clean
 # Two pips in one environment do not get along, whatever -j says.
 .NOTPARALLEL:
 
 help:  ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12] [PIP_ARGS='...'] [WORKERS=2]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/run.stamp  ## events, pre-training, fine-tuning and the table on the sample world
 	$(BIN)/python benchmarks/demo.py
@@ -29,6 +29,9 @@ test: .venv/dev.stamp  ## the tests, without the slow ones
 
 test-slow: .venv/dev.stamp  ## the slow tests alone
 	$(PYTEST) -m slow
+
+test-anywhere: .venv/dev.stamp  ## the tests with other vector instructions, threads and orders (half an hour)
+	WORKERS=$(WORKERS) tools/test_anywhere.sh
 
 soak: .venv/dev.stamp  ## kill, damage and watch for an hour
 	$(BIN)/python tests/soak/kills.py --kills 1000 --minutes 15

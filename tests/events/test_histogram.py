@@ -2,11 +2,9 @@
 
 import subprocess
 import sys
-from time import perf_counter
 
 import numpy as np
 import pytest
-import torch
 from event_cases import HEIGHT, WIDTH, event_arrays, plain_histogram, random_events
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,33 +124,3 @@ def test_an_array_that_cannot_hold_the_counts_is_refused(out):
 def test_importing_events_does_not_import_torch():
     code = "import sys, tespec.events; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-@pytest.mark.slow
-def test_it_is_at_least_twice_as_fast_as_adding_with_put():
-    height, width, bins = 360, 640, 10
-    events = random_events(1_000_000, height=height, width=width)
-    x, y, t, p = (torch.from_numpy(column.astype(np.int64)) for column in events)
-
-    def put():
-        counts = torch.zeros(2 * bins * height * width, dtype=torch.int16)
-        k = (t * bins // 50_000).clamp(max=bins - 1)
-        index = ((p * bins + k) * height + y) * width + x
-        return (
-            counts.put_(index, torch.ones_like(index, dtype=torch.int16), accumulate=True).clamp(0, 10).to(torch.uint8)
-        )
-
-    def ours():
-        return event_histogram(*events, t_start=0, t_end=50_000, bins=bins, height=height, width=width)
-
-    def seconds(function):
-        function()
-        times = []
-        for _ in range(9):
-            start = perf_counter()
-            function()
-            times.append(perf_counter() - start)
-        return min(times)
-
-    np.testing.assert_array_equal(ours().ravel(), put().numpy())
-    assert 2 * seconds(ours) < seconds(put)

@@ -36,7 +36,7 @@ def test_a_loss_falls_and_reaches_every_parameter():
     model, data = detection_model(), batch(BOXES)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     losses = []
-    for _ in range(12):
+    for _ in range(50):
         named, state = model.loss(data, None)
         optimizer.zero_grad()
         named["loss"].backward()
@@ -45,7 +45,8 @@ def test_a_loss_falls_and_reaches_every_parameter():
         parts = [named[name] for name in ("loss_box", "loss_objectness", "loss_class")]
         torch.testing.assert_close(named["loss"], sum(parts))
     assert all(parameter.grad is not None for parameter in model.parameters())
-    assert losses[-1] < 0.8 * losses[0]
+    # Assignments jump from step to step, so a few steps say little; after these the loss is a third of the first.
+    assert sum(losses[-5:]) / 5 < 0.6 * losses[0]
     assert not state[0][0].requires_grad
 
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -114,11 +113,9 @@ def test_the_command_line_by_two_processes_and_a_stop(world, tmp_path):
     changes = ["--set", "optimisation.steps=400", "--set", "batch_size=2", "--set", "segments=2"]
     command = torchrun(REPOSITORY / "benchmarks" / "run.py", *what, *changes, *options)
     started = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    began = time.monotonic()
-    while not any("training:" in line for line in iter(started.stderr.readline, "")):
-        assert time.monotonic() - began < 120
+    assert any("training:" in line for line in iter(started.stderr.readline, ""))
     started.send_signal(signal.SIGTERM)
-    _, said = started.communicate(timeout=120)
+    _, said = started.communicate()
     assert started.returncode != 0
     (run,) = (tmp_path / "runs").glob("evaluation-*")
     assert json.loads((run / "status.json").read_text())["state"] == "preempted", said

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Usage: tools/test_anywhere.sh [PYTEST ARGUMENTS]
+# Runs the tests once for each row below: what torch, MKL, oneDNN and numba may use of the processor, threads, and a
+# random order. Every row is run; exit code 1 names those that failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+WORKERS=${WORKERS:-2}
+# name, ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA, MKL_CBWR, NUMBA_CPU_NAME, threads of a process, seed of the order
+ROWS=(
+    "sse default SSE41 COMPATIBLE generic 1 1"
+    "avx2 avx2 AVX2 AVX2 x86-64-v3 2 2"
+    "avx512 avx512 DEFAULT AUTO - 4 3"
+)
+
+failed=()
+for row in "${ROWS[@]}"; do
+    read -r name capability onednn mkl numba threads seed <<<"$row"
+    if [[ $name != sse ]] && ! grep -qw "${name/avx512/avx512f}" /proc/cpuinfo; then
+        echo "-- $name: not tested, this processor does not have it"
+        continue
+    fi
+    environment=(ATEN_CPU_CAPABILITY="$capability" ONEDNN_MAX_CPU_ISA="$onednn" MKL_CBWR="$mkl"
+        OMP_NUM_THREADS="$threads" NUMBA_NUM_THREADS="$threads")
+    [[ $numba == - ]] || environment+=(NUMBA_CPU_NAME="$numba")
+    # Processes with several threads share the cores badly: fewer of them.
+    at_once=$(((WORKERS + threads - 1) / threads))
+    echo "-- $name: ${environment[*]}, order $seed, $at_once at once"
+    env "${environment[@]}" .venv/bin/python -m pytest -n "$at_once" -p randomly --randomly-seed="$seed" \
+        "$@" || failed+=("$name")
+done
+if ((${#failed[@]})); then
+    echo "failed: ${failed[*]}"
+    exit 1
+fi
