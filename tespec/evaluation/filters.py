@@ -8,6 +8,7 @@ import numpy as np
 
 from tespec.boxes import Boxes
 
+
 @dataclass(frozen=True)
 class BoxFilter:
     """Filter of ground truth and predictions alike, as RVT evaluates Gen1 and 1Mpx.
