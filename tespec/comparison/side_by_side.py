@@ -125,10 +125,7 @@ def _published(
         headers = (task.title, "paper", each.title) if divided else (task.title, each.title)
         facts = {"task": task.name, "source": "paper", "metric": each.name}
         column = Column(headers, f"{task.name} {each.name} paper", each.better, facts=facts)
-        cells = [
-            _number(_paper(line, task, each), reference.decimals, bold=_is_bold(line, task, each)) for line in lines
-        ]
-        pairs.append((column, cells))
+        pairs.append((column, [_published_cell(line, task, each, reference.decimals) for line in lines]))
     return pairs
 
 
@@ -177,12 +174,13 @@ def _paper(line: Line, task: Named, each: Named) -> float | None:
     return line.published.scores[task.name, each.name] if line.published else None
 
 
-def _is_bold(line: Line, task: Named, each: Named) -> bool:
-    return line.published is not None and (task.name, each.name) in line.published.bold
-
-
-def _number(value: float | None, decimals: int, *, bold: bool = False) -> Cell:
-    return Cell() if value is None else Cell(f"{value:.{decimals}f}", value, bold=bold)
+def _published_cell(line: Line, task: Named, each: Named, decimals: int) -> Cell:
+    """A published number; a footnote of its row is the number's own, and says nothing of one measured beside it."""
+    value = _paper(line, task, each)
+    if line.published is None or value is None:
+        return Cell()
+    bold = (task.name, each.name) in line.published.bold
+    return Cell(f"{value:.{decimals}f}", value, bold=bold, mark=line.published.mark)
 
 
 def measured_cell(found: Average | None, records: Sequence[Record], decimals: int) -> Cell:
@@ -203,5 +201,4 @@ def _difference(found: Average | None, paper: float | None, decimals: int) -> Ce
 
 
 def _row(line: Line, cells: list[Cell]) -> Row:
-    mark = line.published.mark if line.published else ""
-    return Row(tuple(cells), mark, not line.ranked, line.facts)
+    return Row(tuple(cells), not line.ranked, line.facts)

@@ -14,8 +14,12 @@ Make = Callable[..., Record]
 
 def row_of(table: Table, method: str, arch: str = "recurrent", mark: str = "", backbone: str = "Swin-T/7") -> Row:
     wanted = {"method": method, "arch": arch, "backbone": backbone}
-    (row,) = (row for row in table.rows if row.mark == mark and wanted.items() <= row.facts.items())
+    (row,) = (row for row in table.rows if marks_of(row) == mark and wanted.items() <= row.facts.items())
     return row
+
+
+def marks_of(row: Row) -> str:
+    return "".join({cell.mark for cell in row.cells})
 
 
 def cells(table: Table, row: Row, **facts: str) -> list[Cell]:
