@@ -6,7 +6,7 @@ import pytest
 
 from tespec.paths import REPOSITORY
 
-# Of Eq. 3, 5 and 8, a line or one of its neighbours names the subject; Eq. 6 and 7, the targets, are names by themselves.
+# Of Eq. 3, 5 and 8, a line or one of its neighbours names the subject; Eq. 6 and 7, the targets, have names.
 SUBJECTS = {3: r"histogram|border|bins|edges", 5: r"recurren|backbone|memory", 8: r"loss"}
 TARGETS = {6, 7}
 PLACES = ("tespec", "baselines", "benchmarks", "configs", "docs", "README.md")

@@ -42,10 +42,11 @@ def render_long_csv(table: Table) -> str:
     lines = [list(TIDY)]
     for group in table.groups:
         for row in group.rows:
-            of_row = [table.title, group.heading, *(row.facts.get(name, "") for name in ROW_FACTS)]
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if column.facts and cell.value is not None:
-                    of_column = [column.facts.get(name, "") for name in COLUMN_FACTS]
+                    facts = row.facts | cell.facts
+                    of_row = [table.title, group.heading, *(facts.get(name, "") for name in ROW_FACTS)]
+                    of_column = [column.facts.get(name) or facts.get(name, "") for name in COLUMN_FACTS]
                     lines.append([*of_row, cell.mark, *of_column, *_of_cell(cell)])
     return _csv(lines)
 

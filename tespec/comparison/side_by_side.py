@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tespec.comparison.basis import Average, Basis, average, metric
 from tespec.comparison.lines import Line, as_measured, by_line, lines_of
@@ -150,7 +150,10 @@ def _measured(
         facts = source | {"source": "measured", "metric": measure.metric.name, "frames": measure.frames}
         key = " ".join(filter(None, (task.name, measure.frames, measure.metric.name, block.key)))
         column = Column((task.title, block.heading, measure.title), key, measure.metric.better, facts=facts)
-        cells = [measured_cell(*both, reference.decimals) for both in zip(averages, members, strict=True)]
+        cells = [
+            replace(measured_cell(found, records, reference.decimals), facts=as_measured(line, records).facts)
+            for line, found, records in zip(lines, averages, members, strict=True)
+        ]
         pairs.append((column, cells))
         # The distance of a synthetic world's number from a real data set's means nothing.
         if differences and not measure.frames and basis.data != "sample":

@@ -41,6 +41,7 @@ class Cell:
         interval: where the mean lies with a probability of 95 %, by Student's t.
         sources: names of the records it was made from.
         mark: sign of a footnote of this number.
+        facts: what it is of where that differs from its row's facts, for tidy output.
     """
 
     text: str = MISSING
@@ -51,6 +52,7 @@ class Cell:
     interval: tuple[float, float] | None = None
     sources: tuple[str, ...] = ()
     mark: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
