@@ -21,6 +21,7 @@ def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[
     from tespec.config import as_facts
     from tespec.plugins import find_method
     from tespec.training.data import settings_of
+    from tespec.training.start import with_start
 
     states = {}
     changed = any(change.startswith("pretraining.") for change in options.set)
@@ -29,7 +30,9 @@ def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[
         method, data = find_method(cell.method), data_of(cell.task, options)
         own = [change for change in options.set if not change.startswith("pretraining.")]
         settings = settings_of(data, cell.task, cell.arch, options.profile, own, method.network)
-        config = as_facts(settings.after_pretraining_on(method.pretraining_data))
+        recipe = [change.removeprefix("pretraining.") for change in options.set if change not in own]
+        settings = with_start(settings, method, given.get(cell.method), sample=data.is_sample, changes=recipe)
+        config = as_facts(settings)
         # Records do not say which changes their weights were made with: such cells are run, and taken up if complete.
         told = not changed or method.recipe is None
         done = told and cell.method not in given and is_done(cell, config, records)

@@ -46,7 +46,7 @@ def parse() -> argparse.Namespace:
     how.add_argument("--results", type=Path, help="folder of records (default: results/sample-SIZE)")
     how.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints, weights and logs")
     how.add_argument("--dry-run", action="store_true", help="print what is missing and what it takes; run nothing")
-    how.add_argument("--publish", action="store_true", help="run nothing; write tables, claims, report and pictures")
+    how.add_argument("--publish", action="store_true", help="run nothing; write tables, claims, report, pictures, docs")
     options = parser.parse_args()
     if options.publish and options.dry_run:
         parser.error("--publish writes and --dry-run does not")
@@ -64,7 +64,7 @@ def main() -> int:
     results = options.results or reproduction.results
     chosen = choose(pieces(reproduction), reproduction, options)
     if options.publish:
-        return publish(reproduction, results)
+        return publish(reproduction, results, documented=True)
     records, problems = read_records(results / "runs")
     for problem in problems:
         say(f"left out: {problem}")

@@ -8,13 +8,18 @@ from pathlib import Path
 from benchmarks.reproduction import Reproduction
 from tespec.paths import REPOSITORY
 
-DOCS, README = REPOSITORY / "docs", REPOSITORY / "README.md"
+DOCS = REPOSITORY / "docs"
 BASELINE = "scratch"  # what gains are reckoned over
-DOCUMENTED = "small"  # the size that docs/reproduction.md and README.md show
+DOCUMENTED = "small"  # the size that docs/reproduction.md shows
 
 
-def publish(reproduction: Reproduction, results: Path) -> int:
+def publish(reproduction: Reproduction, results: Path, *, documented: bool = False) -> int:
     """Print the tables of the comparison and the claims, and write them, the report and the picture.
+
+    Args:
+        reproduction: what was run.
+        results: folder of its records.
+        documented: also writes docs/reproduction.md, where it is the size and the folder that page shows.
 
     Returns:
         1 where something was left out, else 0.
@@ -23,7 +28,7 @@ def publish(reproduction: Reproduction, results: Path) -> int:
     from tespec.comparison.records import read_records
     from tespec.comparison.references_table import references_table
     from tespec.report.reproduction import draw_reproduction
-    from tespec.report.reproduction_text import put_in, results_text, short_text
+    from tespec.report.reproduction_text import put_in, results_text
     from tespec.writing import write_whole
 
     records, problems = read_records(results / "runs")
@@ -42,20 +47,16 @@ def publish(reproduction: Reproduction, results: Path) -> int:
         code |= tables.main([*narrowed, *gains])
         references = references_table(chosen)
         if references is not None:
-            tables.publish("references", references, folder)
+            tables.publish("references", tables.dated(references, chosen), folder)
         code |= tables.main([*narrowed, "--claims"])
         code |= report.main([*narrowed, *gains])
         picture = results / "reproduction.png"
         draw_reproduction(chosen, picture)
         print(f"Written: {picture}")
-        if results.resolve() == reproduction.results.resolve() and reproduction.name == DOCUMENTED:
-            shown = DOCS / "pictures" / "reproduction.png"
+        if documented and results.resolve() == reproduction.results.resolve() and reproduction.name == DOCUMENTED:
+            shown, page = DOCS / "pictures" / "reproduction.png", DOCS / "reproduction.md"
             shown.write_bytes(picture.read_bytes())
-            texts = {
-                DOCS / "reproduction.md": results_text(chosen, f"pictures/{shown.name}"),
-                README: short_text(chosen, f"docs/pictures/{shown.name}", "docs/reproduction.md"),
-            }
-            for page, text in texts.items():
-                write_whole(page, put_in(page.read_text(encoding="utf-8"), text))
-            print(f"Written: {', '.join(map(str, [*texts, shown]))}")
+            text = results_text(chosen, f"pictures/{shown.name}")
+            write_whole(page, put_in(page.read_text(encoding="utf-8"), text))
+            print(f"Written: {page}, {shown}")
     return code

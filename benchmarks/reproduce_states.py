@@ -54,7 +54,7 @@ def wanted(piece: Piece, reproduction: Reproduction) -> dict[str, Any]:
     """Settings of the record of an evaluation or a reference."""
     method = "scratch" if piece.kind == REFERENCE else piece.method
     size, seed = str(reproduction.world["size"]), int(reproduction.world["seed"])
-    return _finetuning(method, piece.task, piece.arch, reproduction.profile, size, seed)
+    return _finetuning(method, piece.task, piece.arch, reproduction.profile, size, seed, piece.changes)
 
 
 def recipe_behind(piece: Piece, reproduction: Reproduction) -> dict[str, Any] | None:
@@ -63,14 +63,17 @@ def recipe_behind(piece: Piece, reproduction: Reproduction) -> dict[str, Any] | 
 
 
 @cache
-def _finetuning(method: str, task: str, arch: str, profile: str, size: str, seed: int) -> dict[str, Any]:
+def _finetuning(
+    method: str, task: str, arch: str, profile: str, size: str, seed: int, changes: tuple[str, ...]
+) -> dict[str, Any]:
     from tespec.config import as_facts, finetuning_settings
     from tespec.datasets.sample.world import description
     from tespec.plugins import find_method
+    from tespec.training.start import with_start
 
     kind = find_method(method)
     settings = finetuning_settings(task, arch, profile, (), description(size, seed, task).overrides(), kind.network)
-    return as_facts(settings.after_pretraining_on(kind.pretraining_data))
+    return as_facts(with_start(settings, kind, None, sample=True, changes=changes))
 
 
 @cache

@@ -202,12 +202,14 @@ def dry_run(options: argparse.Namespace) -> None:
     from tespec.plugins import find_method
     from tespec.training.device import choose_device
     from tespec.training.forecast import forecast
+    from tespec.training.start import with_start
     from tespec.training.tasks import build_task
 
-    find_method(options.method)
+    method = find_method(options.method)
     device = choose_device(options.device)
     with scratch_world(options.task) as worlds:
-        settings, _, data = resolve(options, worlds)
+        settings, recipe, data = resolve(options, worlds)
+        settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
         task = build_task(settings, data.root)
         require_sound(task.dataset)
         frames = settings.batch_size * settings.segments

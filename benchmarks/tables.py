@@ -20,9 +20,10 @@ from benchmarks.cli import Parser, run
 from tespec.comparison.ablation_runs import Measured, measured_rows, measured_table
 from tespec.comparison.ablations import Ablation, ablations
 from tespec.comparison.audit import render_audit
-from tespec.comparison.claims_table import claims_tables
+from tespec.comparison.claims_table import claims_table
 from tespec.comparison.deviations import deviations
 from tespec.comparison.effects import effects_table, require_baseline
+from tespec.comparison.notes import of_older_code
 from tespec.comparison.plain import plain_tables
 from tespec.comparison.published import TABLES, published_table
 from tespec.comparison.records import Record, read_records
@@ -75,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--check", action="store_true", help="hold measured numbers against the paper's; print no table"
     )
-    parser.add_argument("--claims", action="store_true", help="what the paper claims, held against the records")
-    parser.add_argument("--audit", action="store_true", help="recompute the gains that the paper's text names")
+    parser.add_argument("--claims", action="store_true", help="what the paper claims: effects with intervals, by task")
+    parser.add_argument("--audit", action="store_true", help="the gains that the paper names, and its contradictions")
     options = parser.parse_args(arguments)
 
     if options.audit:
@@ -100,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
     for name, table in tables(options, chosen):
-        publish(name, replace(table, notes=(*table.notes, *notes)), out)
+        dated_table = dated(table, chosen)
+        publish(name, replace(dated_table, notes=(*dated_table.notes, *notes)), out)
     return WARNED if notes else 0
 
 
@@ -160,17 +162,22 @@ def check(records: Sequence[Record], folder: Path) -> int:
 
 
 def claims(records: Sequence[Record], folder: Path, out: Path) -> int:
-    """Print and write every comparison behind the paper's claims, then their verdicts.
+    """Print and write every comparison behind the paper's claims.
 
     Raises:
         UserError: there is no evaluation.
     """
     if not records:
         raise UserError(folder, "holds no record of an evaluation", "run benchmarks/run.py first")
-    short, long = claims_tables(records)
-    publish("claims_in_detail", long, out)
-    publish("claims", short, out)
+    publish("claims", dated(claims_table(records), records), out)
     return 0
+
+
+def dated(table: Table, records: Sequence[Record]) -> Table:
+    """The table; where it holds measured numbers of older code, that comes first among its notes."""
+    measured = any(column.facts.get("source", "paper") != "paper" for column in table.columns)
+    note = of_older_code(records) if measured else ""
+    return replace(table, notes=(note, *table.notes)) if note else table
 
 
 def publish(name: str, table: Table, out: Path) -> None:

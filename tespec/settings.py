@@ -83,8 +83,9 @@ class Finetuning:
     deviations: tuple[str, ...]
 
     def after_pretraining_on(self, data: str) -> Finetuning:
-        """The settings of a backbone that was pre-trained on `data`."""
-        peak = self.peak_lr_after.get(data, self.optimisation.peak_lr)
+        """The settings of a backbone that was pre-trained on the data set `data`, in whatever case it is written."""
+        peaks = {name.casefold(): peak for name, peak in self.peak_lr_after.items()}
+        peak = peaks.get(data.casefold(), self.optimisation.peak_lr)
         return replace(self, optimisation=replace(self.optimisation, peak_lr=peak))
 
     @property

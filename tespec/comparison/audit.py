@@ -1,4 +1,4 @@
-"""Gains that the paper's text names, recomputed from its tables."""
+"""The paper held against itself: gains that its text names, recomputed from its tables, and places that disagree."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tespec.comparison.ablations import METRICS, read_ablation
+from tespec.comparison.ablations import DECIMALS, METRICS, read_ablation
+from tespec.comparison.plain import plain_tables
 from tespec.comparison.published import TABLES
 from tespec.comparison.references import PAPER, number, published, read_reference, text
 from tespec.errors import UserError
@@ -43,6 +44,23 @@ class Claim:
         return self.found == self.gain
 
 
+@dataclass(frozen=True)
+class Contradiction:
+    """Two places of the paper that cannot both be right.
+
+    Attributes:
+        where: section, caption or table of the one.
+        says: what it says.
+        there: that of the other.
+        against: what that says.
+    """
+
+    where: str
+    says: str
+    there: str
+    against: str
+
+
 def claims() -> tuple[Claim, ...]:
     """All claims of `results/paper/claims.yaml`."""
     with published(PAPER / "claims.yaml") as content:
@@ -57,6 +75,39 @@ def _claim(facts: Mapping[str, Any]) -> Claim:
     if isinstance(claim.places, bool) or not isinstance(claim.places, int) or not 0 <= claim.places <= 6:
         raise TypeError(f"{claim.places!r} is no number of decimals")
     return claim
+
+
+def contradictions() -> tuple[Contradiction, ...]:
+    """All contradictions of `results/paper/contradictions.yaml`, the published numbers in them filled in."""
+    with published(PAPER / "contradictions.yaml") as content:
+        return tuple(_contradiction(facts) for facts in content)
+
+
+def _contradiction(facts: Mapping[str, Any]) -> Contradiction:
+    places = {name: text(facts[name]) for name in ("where", "says", "there", "against")}
+    numbers = [shown(text(place)) for place in facts["cells"]]
+    if set(facts) != {*places, "cells"} or "{}" in places["against"]:
+        raise ValueError("a contradiction has two places and cells")
+    return Contradiction(**(places | {"against": places["against"].format(*numbers)}))
+
+
+def shown(place: str) -> str:
+    """A published number as its table prints it: a place of `cell`, or facts/table/row/column of a table of facts.
+
+    Raises:
+        UserError: there is no such cell, or it is empty.
+    """
+    parts = place.split("/")
+    if parts[0] in TABLES:
+        return f"{cell(place):.{read_reference(parts[0]).decimals}f}"
+    if parts[0] == "ablation":
+        return f"{cell(place):.{DECIMALS}f}"
+    if parts[0] == "facts" and len(parts) == 4 and (table := plain_tables().get(parts[1])) is not None:
+        columns = [column.key for column in table.columns]
+        for row in table.rows:
+            if row.cells[0].text == parts[2] and parts[3] in columns:
+                return row.cells[columns.index(parts[3])].text
+    raise _nowhere(place)
 
 
 def cell(place: str) -> float:
@@ -80,18 +131,24 @@ def cell(place: str) -> float:
             score = published.scores.get((task, metric))
             if same and score is not None:
                 return score
-    raise UserError("results/paper/claims.yaml", f"there is no published number {place}", "mend the claim")
+    raise _nowhere(place)
+
+
+def _nowhere(place: str) -> UserError:
+    return UserError("results/paper", f"there is no published number {place}", "restore claims and contradictions")
 
 
 def render_audit() -> str:
-    """A line for each claim, and how many hold."""
+    """A line for each gain that the text names, how many are those of the tables, and a line for each contradiction."""
     every = claims()
     lines = []
     for claim in every:
         verdict = "holds" if claim.holds else f"DOES NOT HOLD: the tables give {claim.found:.{claim.places}f}"
         lines.append(f"{claim.where}: {claim.says}, {_short(claim.more)}, {claim.gain:.{claim.places}f}: {verdict}")
     held = sum(claim.holds for claim in every)
-    return "\n".join([*lines, f"{held} of {len(every)} claims hold"]) + "\n"
+    lines += [f"{held} of {len(every)} claims hold", "", "Where the paper contradicts itself:"]
+    lines += [f"{each.where}: {each.says}; {each.there}: {each.against}" for each in contradictions()]
+    return "\n".join(lines) + "\n"
 
 
 def _short(place: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tespec.comparison.ablations import METRICS, AblationRow, read_ablation
 from tespec.comparison.basis import Basis, bases, metric
-from tespec.comparison.claims import Scores, points
+from tespec.comparison.claims import Scores
 from tespec.comparison.effects import PRIMARY
 from tespec.comparison.recipes import agrees, recipe_of
 from tespec.comparison.records import Record
@@ -20,7 +20,7 @@ ABLATED = "tespec"
 
 
 def measured_scores(records: Sequence[Record]) -> Scores:
-    """Scores by seed of evaluations; of a task, those on the basis with the newest record alone."""
+    """Scores by seed of evaluations; of a task, only those on the basis with the newest record."""
     chosen = newest_bases(records)
 
     def scores(cell: str, task: str) -> Mapping[int, float]:
@@ -32,9 +32,8 @@ def measured_scores(records: Sequence[Record]) -> Scores:
         for record in sorted((*chosen[task].records, *chosen[task].variants), key=lambda each: each["written"]):
             value = metric(record, name)
             fits = (record["method_name"], record["arch"]) == (method, arch) and _is_of_row(record, row)
-            # An error of nothing at all has no logarithm.
-            if fits and value is not None and (better == "higher" or value > 0):
-                found[record["seed"]] = points(value, better)
+            if fits and value is not None:
+                found[record["seed"]] = _gain(value, better)
         return found
 
     return scores
@@ -56,9 +55,14 @@ def published_scores() -> Scores:
             value = row.paper[list(METRICS).index("miou")]
         else:
             value = _published(table_of(task), method, arch == "recurrent", task)
-        return {} if value is None else {0: points(value, primary(task)[1])}
+        return {} if value is None else {0: _gain(value, primary(task)[1])}
 
     return scores
+
+
+def _gain(value: float, better: str) -> float:
+    """A score of which more is better."""
+    return value if better == "higher" else -value
 
 
 @cache

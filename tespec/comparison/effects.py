@@ -1,4 +1,4 @@
-"""A table of what methods gain over a named baseline, with intervals and a verdict for each."""
+"""A table of what methods gain over a named baseline, with intervals."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tespec.comparison.basis import Basis, bases, metric
 from tespec.comparison.records import Record
 from tespec.comparison.references import Reference, read_reference
-from tespec.comparison.statistics import HIGHER, LOWER, UNDECIDED, Effect, Interval, paired_effect
-from tespec.comparison.table import MISSING, Cell, Column, Group, Row, Table
+from tespec.comparison.statistics import Effect, Interval, paired_effect
+from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.errors import UserError
 
 # What a method is judged by, by table.
@@ -16,10 +16,8 @@ PRIMARY = {"detection": "map", "segmentation": "miou", "depth": "abs"}
 NOTE = (
     "Gain: mean over the seeds that both have of the paired difference, positive where the method is better. Seeds: "
     "95 % Student-t interval of it. Recordings: 95 % percentile bootstrap (10,000 resamples of recordings, not frames) "
-    "of the mean gain of a recording, averaged over seeds. Better or worse: two seeds or more, and no interval holds "
-    "zero; undecided otherwise."
+    "of the mean gain of a recording, averaged over seeds; of few recordings it is little more than their range."
 )
-VERDICTS = {HIGHER: "better", LOWER: "worse", UNDECIDED: "undecided"}
 
 
 def effects_table(name: str, records: Sequence[Record], baseline: str) -> Table:
@@ -50,7 +48,6 @@ def effects_table(name: str, records: Sequence[Record], baseline: str) -> Table:
             ("95 % over recordings", "over recordings", False),
             ("seeds", "seeds", True),
             ("recordings", "recordings", True),
-            ("verdict", "verdict", False),
         )
     ]
     kept = tuple(group for group in groups if group.rows)
@@ -88,6 +85,7 @@ def _rows(basis: Basis, baseline: str, name: str, better: str, reference: Refere
         several = len({key[2] for key in cells if key[:2] == (method, arch)}) > 1
         labels = [Cell(f"{title} ({backbone})" if several else title), Cell("Yes" if arch == "recurrent" else "No")]
         facts = {"method": method, "arch": arch, "title": title, "backbone": backbone}
+        facts |= {"task": basis.task, "data": basis.data, "profile": basis.profile}
         rows.append(Row((*labels, *_cells(found, reference.decimals)), facts=facts))
     return rows
 
@@ -117,16 +115,17 @@ def _of_recordings(records: Sequence[Record], name: str, sign: float) -> dict[in
 
 def _cells(found: Effect | None, decimals: int) -> list[Cell]:
     if found is None:
-        return [Cell() for _ in range(5)] + [Cell(MISSING)]
+        return [Cell() for _ in range(5)]
+    ends = None if found.over_seeds is None else (found.over_seeds.low, found.over_seeds.high)
     return [
-        Cell(f"{found.value:+.{decimals}f}", found.value, runs=found.seeds),
-        Cell(_text(found.over_seeds, decimals)),
-        Cell(_text(found.over_recordings, decimals)),
+        Cell(f"{found.value:+.{decimals}f}", found.value, runs=found.seeds, interval=ends),
+        interval_cell(found.over_seeds, decimals),
+        interval_cell(found.over_recordings, decimals),
         Cell(str(found.seeds), found.seeds),
         Cell(str(found.recordings), found.recordings),
-        Cell(VERDICTS[found.side]),
     ]
 
 
-def _text(interval: Interval | None, decimals: int) -> str:
-    return MISSING if interval is None else f"{interval.low:+.{decimals}f} to {interval.high:+.{decimals}f}"
+def interval_cell(interval: Interval | None, decimals: int) -> Cell:
+    """An interval as text, "-" where there is none."""
+    return Cell() if interval is None else Cell(f"[{interval.low:+.{decimals}f}, {interval.high:+.{decimals}f}]")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 from tespec.comparison.basis import Basis
 from tespec.comparison.lines import made_from
@@ -13,6 +14,20 @@ SAMPLE = (
     "The sample world is a small synthetic driving world. Its numbers compare methods at small scale; they are no "
     "measurement of {title} and not comparable with the paper's."
 )
+
+# Code is named by such a version in records that were computed before the corrections; newer ones name it otherwise.
+BEFORE_CORRECTIONS = re.compile(r"\d+\.\d+\.\d+\+r[0-3]")
+
+
+def of_older_code(records: Iterable[Record]) -> str:
+    """A sentence on records from before the corrections of the code; empty where there are none."""
+    versions = sorted({record["code"] for record in records if BEFORE_CORRECTIONS.fullmatch(record["code"])})
+    if not versions:
+        return ""
+    return (
+        f"Results of version {', '.join(versions)}, before the corrections in CHANGELOG.md; they do not describe "
+        "today's code."
+    )
 
 
 def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:

@@ -16,21 +16,23 @@ TIDY = ("table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS, "value", "std", "se
 
 
 def render_csv(table: Table) -> str:
-    """Wide CSV: the table's columns, `<name> std` behind each that has deviations; missing numbers are empty."""
-    deviating = [
-        any(row.cells[index].deviation is not None for row in table.rows) for index in range(len(table.columns))
-    ]
+    """Wide CSV: the table's columns; missing numbers are empty.
+
+    `<name> std` stands behind each column that has deviations, `<name> mark` behind each that has footnotes.
+    """
+    columns = [[row.cells[index] for row in table.rows] for index in range(len(table.columns))]
+    deviating = [any(cell.deviation is not None for cell in cells) for cells in columns]
+    marked = [any(cell.mark for cell in cells) for cells in columns]
     header = ["Group"]
-    for column, deviates in zip(table.columns, deviating, strict=True):
-        header += [column.key, f"{column.key} std"] if deviates else [column.key]
+    for column, deviates, has_marks in zip(table.columns, deviating, marked, strict=True):
+        header += [column.key, *[f"{column.key} std"] * deviates, *[f"{column.key} mark"] * has_marks]
     lines = [header]
     for group in table.groups:
         for row in group.rows:
             line = [group.heading]
             for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-                line.append(_number(cell.value) if column.number else cell.text + (row.mark if index == 0 else ""))
-                if deviating[index]:
-                    line.append(_number(cell.deviation))
+                line.append(_number(cell.value) if column.number else cell.text)
+                line += [_number(cell.deviation)] * deviating[index] + [cell.mark] * marked[index]
             lines.append(line)
     return _csv(lines)
 
@@ -40,11 +42,12 @@ def render_long_csv(table: Table) -> str:
     lines = [list(TIDY)]
     for group in table.groups:
         for row in group.rows:
-            of_row = [table.title, group.heading, *(row.facts.get(name, "") for name in ROW_FACTS), row.mark]
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if column.facts and cell.value is not None:
-                    of_column = [column.facts.get(name, "") for name in COLUMN_FACTS]
-                    lines.append([*of_row, *of_column, *_of_cell(cell)])
+                    facts = row.facts | cell.facts
+                    of_row = [table.title, group.heading, *(facts.get(name, "") for name in ROW_FACTS)]
+                    of_column = [column.facts.get(name) or facts.get(name, "") for name in COLUMN_FACTS]
+                    lines.append([*of_row, cell.mark, *of_column, *_of_cell(cell)])
     return _csv(lines)
 
 

@@ -99,8 +99,8 @@ def _headers(table: Table, *, sortable: bool) -> list[str]:
 
 def _row(row: Row, tip: Tip | None) -> str:
     cells = []
-    for index, cell in enumerate(row.cells):
-        text = escape(cell.text + (row.mark if index == 0 else ""))
+    for cell in row.cells:
+        text = escape(cell.text + cell.mark)
         text = f"<b>{text}</b>" if cell.bold else text
         value = f' data-value="{cell.value!r}"' if tip and cell.value is not None else ""
         if tip and cell.sources:

@@ -98,8 +98,8 @@ def _headers(table: Table) -> list[str]:
 
 def _row(row: Row) -> str:
     cells = []
-    for index, cell in enumerate(row.cells):
-        text = escape(cell.text + (row.mark if index == 0 else ""))
+    for cell in row.cells:
+        text = escape(cell.text + cell.mark)
         text = rf"\textbf{{{text}}}" if cell.bold else text
         cells.append(rf"\textcolor{{gray}}{{{text}}}" if row.grey else text)
     return " & ".join(cells) + r" \\"

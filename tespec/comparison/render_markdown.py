@@ -22,7 +22,7 @@ def render_markdown(table: Table) -> str:
 def _group(group: Group, width: int) -> list[str]:
     lines = [_line([f"*{_escape(group.heading)}*"] + [""] * (width - 1))] if group.heading else []
     for row in group.rows:
-        texts = [_escape(cell.text + (row.mark if index == 0 else "")) for index, cell in enumerate(row.cells)]
+        texts = [_escape(cell.text + cell.mark) for cell in row.cells]
         lines.append(_line([f"**{text}**" if cell.bold else text for text, cell in zip(texts, row.cells, strict=True)]))
     return lines
 

@@ -36,11 +36,13 @@ def render_text(table: Table) -> str:
 
 
 def _text(table: Table, row: Row, index: int) -> str:
-    cell: Cell = row.cells[index]
-    text = one_line(cell.text + (row.mark if index == 0 else ""))
-    # A blank keeps digits under digits where only some numbers of a column are marked.
-    starred = table.columns[index].number and any(each.cells[index].bold for each in table.rows)
-    return text + (BEST if cell.bold else " ") if starred else text
+    # Blanks keep digits under digits where only some numbers of a column are marked.
+    room = max(len(_signs(each.cells[index])) for each in table.rows) if table.columns[index].number else 0
+    return one_line(row.cells[index].text) + f"{_signs(row.cells[index]):{room}}"
+
+
+def _signs(cell: Cell) -> str:
+    return one_line(cell.mark) + (BEST if cell.bold else "")
 
 
 def _widths(table: Table) -> list[int]:

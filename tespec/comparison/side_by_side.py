@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tespec.comparison.basis import Average, Basis, average, metric
 from tespec.comparison.lines import Line, as_measured, by_line, lines_of
@@ -125,10 +125,7 @@ def _published(
         headers = (task.title, "paper", each.title) if divided else (task.title, each.title)
         facts = {"task": task.name, "source": "paper", "metric": each.name}
         column = Column(headers, f"{task.name} {each.name} paper", each.better, facts=facts)
-        cells = [
-            _number(_paper(line, task, each), reference.decimals, bold=_is_bold(line, task, each)) for line in lines
-        ]
-        pairs.append((column, cells))
+        pairs.append((column, [_published_cell(line, task, each, reference.decimals) for line in lines]))
     return pairs
 
 
@@ -153,7 +150,10 @@ def _measured(
         facts = source | {"source": "measured", "metric": measure.metric.name, "frames": measure.frames}
         key = " ".join(filter(None, (task.name, measure.frames, measure.metric.name, block.key)))
         column = Column((task.title, block.heading, measure.title), key, measure.metric.better, facts=facts)
-        cells = [measured_cell(*both, reference.decimals) for both in zip(averages, members, strict=True)]
+        cells = [
+            replace(measured_cell(found, records, reference.decimals), facts=as_measured(line, records).facts)
+            for line, found, records in zip(lines, averages, members, strict=True)
+        ]
         pairs.append((column, cells))
         # The distance of a synthetic world's number from a real data set's means nothing.
         if differences and not measure.frames and basis.data != "sample":
@@ -177,12 +177,13 @@ def _paper(line: Line, task: Named, each: Named) -> float | None:
     return line.published.scores[task.name, each.name] if line.published else None
 
 
-def _is_bold(line: Line, task: Named, each: Named) -> bool:
-    return line.published is not None and (task.name, each.name) in line.published.bold
-
-
-def _number(value: float | None, decimals: int, *, bold: bool = False) -> Cell:
-    return Cell() if value is None else Cell(f"{value:.{decimals}f}", value, bold=bold)
+def _published_cell(line: Line, task: Named, each: Named, decimals: int) -> Cell:
+    """A published number; a footnote of its row is the number's own, and says nothing of one measured beside it."""
+    value = _paper(line, task, each)
+    if line.published is None or value is None:
+        return Cell()
+    bold = (task.name, each.name) in line.published.bold
+    return Cell(f"{value:.{decimals}f}", value, bold=bold, mark=line.published.mark)
 
 
 def measured_cell(found: Average | None, records: Sequence[Record], decimals: int) -> Cell:
@@ -203,5 +204,4 @@ def _difference(found: Average | None, paper: float | None, decimals: int) -> Ce
 
 
 def _row(line: Line, cells: list[Cell]) -> Row:
-    mark = line.published.mark if line.published else ""
-    return Row(tuple(cells), mark, not line.ranked, line.facts)
+    return Row(tuple(cells), not line.ranked, line.facts)

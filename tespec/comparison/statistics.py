@@ -11,7 +11,6 @@ import numpy as np
 
 LEVEL = 0.95
 RESAMPLES = 10_000
-HIGHER, LOWER, UNDECIDED = "higher", "lower", "undecided"
 
 
 @dataclass(frozen=True)
@@ -20,11 +19,6 @@ class Interval:
 
     low: float
     high: float
-
-    @property
-    def side(self) -> str:
-        """Whether all of it lies above or below zero."""
-        return HIGHER if self.low > 0 else LOWER if self.high < 0 else UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -44,15 +38,6 @@ class Effect:
     recordings: int
     over_seeds: Interval | None
     over_recordings: Interval | None
-
-    @property
-    def side(self) -> str:
-        """Higher or lower where there are two seeds or more and no interval that there is holds zero, else undecided.
-
-        Recordings alone decide nothing: they say how the two networks differ, not how the two ways of training do.
-        """
-        sides = {each.side for each in (self.over_seeds, self.over_recordings) if each is not None}
-        return sides.pop() if self.over_seeds is not None and len(sides) == 1 else UNDECIDED
 
 
 def student_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:

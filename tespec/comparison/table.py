@@ -40,6 +40,8 @@ class Cell:
         bold: whether it is the best of its column.
         interval: where the mean lies with a probability of 95 %, by Student's t.
         sources: names of the records it was made from.
+        mark: sign of a footnote of this number.
+        facts: what it is of where that differs from its row's facts, for tidy output.
     """
 
     text: str = MISSING
@@ -49,6 +51,8 @@ class Cell:
     bold: bool = False
     interval: tuple[float, float] | None = None
     sources: tuple[str, ...] = ()
+    mark: str = ""
+    facts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,11 @@ class Row:
 
     Attributes:
         cells: as many as there are columns.
-        mark: sign of a footnote, drawn at the first cell.
         grey: set apart: not compared with the other rows.
         facts: what the row is (method, architecture, ...), for tidy output.
     """
 
     cells: tuple[Cell, ...]
-    mark: str = ""
     grey: bool = False
     facts: dict[str, str] = field(default_factory=dict)
 
@@ -122,8 +124,8 @@ class Table:
         return spans
 
     def used_marks(self) -> dict[str, str]:
-        """Footnotes that a row refers to."""
-        used = {row.mark for row in self.rows}
+        """Footnotes that a number refers to."""
+        used = {cell.mark for row in self.rows for cell in row.cells}
         return {mark: text for mark, text in self.marks.items() if mark in used}
 
 

@@ -23,7 +23,7 @@ def check_window(t_start: int, t_end: int, bins: int, rule: str, clip: int) -> N
 
 
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
-    """Bins of the rule "edges" (Eq. 5), which divides the window between its borders.
+    """Bins of the rule "edges" (Eq. 3), which divides the window between its borders.
 
     Returns:
         (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1], which are those with

@@ -1,4 +1,4 @@
-"""Event histograms (Eq. 5): how many events of each polarity fell on each pixel in each time bin."""
+"""Event histograms (Eq. 3): how many events of each polarity fell on each pixel in each time bin."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def event_histogram(
         bins: time bins per window.
         height: rows of the sensor.
         width: columns of the sensor.
-        rule: "edges" divides the window between its borders (Eq. 5); "rvt" between its first and its last event, bit by
+        rule: "edges" divides the window between its borders (Eq. 3); "rvt" between its first and its last event, bit by
             bit as uzh-rpg/RVT, data/utils/representations.py, does.
         clip: largest count; counts saturate there.
         out: C-contiguous (2*bins, height, width) uint8 to count on top of; default: new zeros.

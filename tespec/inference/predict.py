@@ -22,7 +22,7 @@ from tespec.settings import Finetuning
 from tespec.training.labelled import open_dataset
 from tespec.training.progress import progress
 
-SEGMENT_MS = 50.0  # of recurrent networks where no label cuts the time (paper, Sec. 3.1)
+SEGMENT_MS = 50.0  # of recurrent networks where no label cuts the time (paper, Sec. 4.1)
 ROWS = 4  # of the figure
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tespec.comparison.ablation_runs import measured_rows, measured_table
 from tespec.comparison.ablations import ablations
-from tespec.comparison.claims_table import claims_tables
+from tespec.comparison.claims_table import claims_table
 from tespec.comparison.effects import effects_table, require_baseline
+from tespec.comparison.notes import of_older_code
 from tespec.comparison.plain import plain_tables
 from tespec.comparison.published import TABLES, published_table
 from tespec.comparison.records import Record
@@ -44,11 +45,11 @@ def report(records: Sequence[Record], pictures: Path, notes: Sequence[str] = (),
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     return page(
         TITLE,
-        [*_lead(records), *notes],
+        [*filter(None, [of_older_code(records)]), *_lead(records), *notes],
         [
             *(_section(name, published_table(name, evaluations), tip) for name in TABLES),
             *_gains(evaluations, baseline, tip),
-            Section("claims", "The paper's claims", _claims(evaluations, tip)),
+            Section("claims", "Claims, comparison by comparison", _claims(evaluations, tip)),
             Section("references", "Floor and upper reference", _references(records, tip)),
             Section("ablations", "Ablations", _ablations(records, tip)),
             Section("curves", "Training curves", curves(records)),
@@ -106,7 +107,7 @@ def _gains(records: Sequence[Record], baseline: str | None, tip: Tip) -> list[Se
 
 
 def _claims(records: Sequence[Record], tip: Tip) -> str:
-    return "".join(_titled(table, tip, apart=True) for table in claims_tables(records)) if records else ""
+    return html_table(claims_table(records), tip, apart=True) if records else ""
 
 
 def _references(records: Sequence[Record], tip: Tip) -> str:

@@ -4,79 +4,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 
-from tespec.comparison.claims_table import claims_tables
-from tespec.comparison.published import TABLES, published_table
+from tespec.comparison.claims_table import claims_table
+from tespec.comparison.notes import of_older_code
 from tespec.comparison.records import Record
 from tespec.comparison.references_table import references_table
 from tespec.comparison.render_markdown import render_markdown
-from tespec.comparison.table import Table
 
 BEGIN, END = "<!-- results: written by reproduce.py --publish -->", "<!-- end of results -->"
 
 
 def results_text(records: Sequence[Record], picture: str) -> str:
-    """Figure, claims, references and the three tables.
+    """What the records are, figure, floor and ceiling, and the effects on each task.
 
     Args:
         records: of the comparison.
         picture: path of the figure, as the page links it.
     """
     evaluations = [record for record in records if record["kind"] == "evaluation"]
-    short, long = claims_tables(evaluations)
-    parts = [ran(records), f"![Each method on each task]({picture})", render_markdown(short)]
     references = references_table(records)
-    if references is not None:
-        parts.append(render_markdown(references))
-    parts += [render_markdown(table) for table in measured_tables(evaluations)]
-    parts.append(f"<details><summary>Every comparison</summary>\n\n{render_markdown(long)}\n</details>")
-    return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def short_text(records: Sequence[Record], picture: str, page: str) -> str:
-    """Figure, verdicts and the three tables without what stands beside them on the whole page.
-
-    Args:
-        records: of the comparison.
-        picture: path of the figure, as the text links it.
-        page: path of the whole page, likewise.
-    """
-    evaluations = [record for record in records if record["kind"] == "evaluation"]
-    claims, _ = claims_tables(evaluations)
-    tables = [_short(table) for table in measured_tables(evaluations)]
-    seeds = ", ".join(map(str, sorted({record["seed"] for record in evaluations})))
-    said = (
-        f"Mean ± standard deviation over seeds {seeds}; bold: the best of a column. The floor looks at nothing, the "
-        f"upper reference sees the true frame. Effects are in points. [Rules, intervals, every comparison]({page})"
-    )
-    shown = [render_markdown(replace(table, notes=())).strip() for table in (claims, *tables)]
-    return "\n\n".join([f"![Each method on each task]({picture})", said, *shown]) + "\n"
-
-
-def measured_tables(records: Sequence[Record]) -> list[Table]:
-    """Those of the paper's tables of which something was measured, without the paper's numbers."""
-    tables = [published_table(name, records, "measured") for name in TABLES]
-    return [table for table in tables if table.groups]
-
-
-def _short(table: Table) -> Table:
-    """Labels and the paper's metrics over all frames, under the task's name alone."""
-    kept = [
-        index
-        for index, column in enumerate(table.columns)
-        if not column.number or (column.facts.get("source") == "measured" and not column.facts.get("frames"))
+    parts = [
+        of_older_code(records),
+        ran(records),
+        f"![Each method on each task]({picture})",
+        "" if references is None else render_markdown(references),
+        render_markdown(claims_table(evaluations)),
     ]
-    columns = tuple(
-        replace(column, headers=(column.headers[0], column.headers[-1]) if column.number else column.headers)
-        for column in (table.columns[index] for index in kept)
-    )
-    groups = tuple(
-        replace(group, rows=tuple(replace(row, cells=tuple(row.cells[index] for index in kept)) for row in group.rows))
-        for group in table.groups
-    )
-    return replace(table, columns=columns, groups=groups)
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def ran(records: Sequence[Record]) -> str:

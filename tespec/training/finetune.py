@@ -27,6 +27,7 @@ from tespec.training.pretrain import pretrain
 from tespec.training.resources import Meter, start
 from tespec.training.runs import Setup, check_places, deal, finish, leave, of_turns, say, train
 from tespec.training.seeding import derive, seed_everything
+from tespec.training.start import with_start
 from tespec.training.tasks import build_task
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.report import WeightsReport
@@ -107,7 +108,7 @@ def open_cell(
     device = choose_device(setup.device)
     meter = start(device)
     # What is computed in determines the result, so it is part of the record's identity.
-    settings = settings.after_pretraining_on(method.pretraining_data)
+    settings = with_start(settings, method, checkpoint, sample=data.is_sample, changes=pretraining_changes)
     settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
     with first_goes_first():
         task = build_task(settings, data.root)

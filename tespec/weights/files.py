@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +19,7 @@ from tespec.weights.recipe import require_recipe
 from tespec.weights.torch_files import read_torch, require_plain
 from tespec.writing import whole_file
 
+T = TypeVar("T")
 RECIPE_KEY = "tespec"
 WRAPPERS = ("state_dict", "model", "checkpoint")
 
@@ -62,6 +63,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, recipe
 
 
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The recipe in a file's header, {} where it holds none; no tensor is read.
+
+    Raises:
+        UserError: missing or unreadable file.
+    """
+    if not path.is_file():
+        raise UserError(path, "no such weights file", "check the path given to --checkpoint")
+    return _open_safetensors(path, lambda file: None)[1] if _is_safetensors(path) else {}
+
+
 def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Check the values.
 
@@ -81,17 +93,22 @@ def _is_safetensors(path: Path) -> bool:
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    return _open_safetensors(path, lambda file: {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+
+
+def _open_safetensors(path: Path, read: Callable[[Any], T]) -> tuple[T, dict[str, Any]]:
+    """What `read` takes of the open file, and the recipe in its header."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+            found = read(file)
         recipe = json.loads(metadata.get(RECIPE_KEY, "{}"))
     except (SafetensorError, *UNREADABLE, AttributeError) as error:
         raise UserError(path, f"not a readable safetensors file ({error})", "copy or write it again") from error
     if not isinstance(recipe, dict):
         raise UserError(path, "the recipe in it is no mapping", "write the file again")
     require_recipe(path, recipe)
-    return tensors, recipe
+    return found, recipe
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:

@@ -72,7 +72,7 @@ class Nesting(HTMLParser):
 
 def test_html_escapes_what_it_shows_and_is_well_formed(sample_records: list[Record]) -> None:
     bad = "<script>alert('x')</script> & \"more\""
-    row = Row((Cell(bad), Cell("1.0", 1.0, bold=True)), mark="†", grey=True)
+    row = Row((Cell(bad), Cell("1.0", 1.0, bold=True, mark="†")), grey=True)
     columns = (Column((bad,), "a", number=False), Column((bad, "b"), "b"))
     table = Table(bad, columns, (Group(bad, (row,)),), {"†": bad}, (bad,))
     for page in (render_html(table), render_html(published_table("detection", sample_records))):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from tespec.comparison.published import published_table
 from tespec.comparison.records import Record
+from tespec.comparison.render_csv import render_long_csv
 from tespec.comparison.table import Cell, Row, Table
 
 Make = Callable[..., Record]
@@ -14,8 +17,12 @@ Make = Callable[..., Record]
 
 def row_of(table: Table, method: str, arch: str = "recurrent", mark: str = "", backbone: str = "Swin-T/7") -> Row:
     wanted = {"method": method, "arch": arch, "backbone": backbone}
-    (row,) = (row for row in table.rows if row.mark == mark and wanted.items() <= row.facts.items())
+    (row,) = (row for row in table.rows if marks_of(row) == mark and wanted.items() <= row.facts.items())
     return row
+
+
+def marks_of(row: Row) -> str:
+    return "".join({cell.mark for cell in row.cells})
 
 
 def cells(table: Table, row: Row, **facts: str) -> list[Cell]:
@@ -179,6 +186,9 @@ def test_measured_rows_say_what_was_made_here(record: Make) -> None:
         "tespec": ["TESPEC (Ours)", "Swin-T/7 (micro)", "Yes", "1mpx of the sample world"],
     }
     assert labels("both")["tespec"] == ["TESPEC (Ours)", "Swin-T/7", "Yes", "1Mpx"]
+    tidy = csv.DictReader(io.StringIO(render_long_csv(published_table("segmentation", records))))
+    said = {(line["source"], line["backbone"], line["pretraining"]) for line in tidy if line["method"] == "tespec"}
+    assert said == {("paper", "Swin-T/7", "1Mpx"), ("measured", "Swin-T/7 (micro)", "1mpx of the sample world")}
     for columns in ("measured", "both"):
         assert any(
             "weights made here: TESPEC on 1mpx" in note

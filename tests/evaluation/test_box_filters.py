@@ -45,10 +45,34 @@ def test_limits_of_gen1_are_inclusive(size, passes):
     assert len(GEN1.apply(box(5, 5, *size), 500_001).label) == passes
 
 
-@given(st.floats(0, 300), st.floats(0, 200))
-def test_a_box_on_the_limit_is_kept_wherever_it_stands(left, top):
-    assert len(filter_boxes(box(left, top, 10, 40), 30, 10).label) == 1
-    assert len(filter_boxes(box(left, top, 18, 24), 30, 10).label) == 1
+def rvt_filter(boxes, min_diagonal, min_side):
+    """The protocol in plain words: float32 width and height from the corners, each compared as it is."""
+    kept = []
+    for number, (left, top, right, bottom) in enumerate(boxes.corners):
+        width, height = np.float32(right - left), np.float32(bottom - top)
+        diagonal = np.float32(width * width) + np.float32(height * height)
+        if width >= min_side and height >= min_side and diagonal >= min_diagonal**2 and width > 0 and height > 0:
+            kept.append(number)
+    return kept
+
+
+near_the_limits = st.sampled_from([9.9995, 9.999999, 10, 10.0005, 18, 23.9995, 24, 29.9999, 30, 40])
+
+
+@given(
+    st.lists(st.tuples(st.floats(-20, 300), st.floats(-20, 240), near_the_limits, near_the_limits), max_size=12),
+    st.sampled_from([(30, 10), (15, 5), (0, 0)]),
+)
+def test_sizes_at_the_limits_are_decided_as_the_protocol_decides(places, limits):
+    corners = np.array([(x, y, x + w, y + h) for x, y, w, h in places]).reshape(-1, 4)
+    boxes = make_boxes(corners, np.arange(len(places)))
+    assert filter_boxes(boxes, *limits).label.tolist() == rvt_filter(boxes, *limits)
+
+
+@pytest.mark.parametrize("short", [(9.9995, 40), (40, 9.9995), (17.9995, 24), (18, 23.9995)])
+def test_a_box_that_misses_a_limit_by_less_than_a_thousandth_of_a_pixel_does_not_count(short):
+    # At 0 a size is exact in float32, so that nothing but the limit decides.
+    assert not len(GEN1.apply(box(0, 0, *short), 500_001).label)
 
 
 @pytest.mark.parametrize("size", [(0, 0), (0, 50), (50, 0), (-20, 50)])

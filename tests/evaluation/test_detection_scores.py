@@ -67,6 +67,25 @@ def test_scores_after_the_filters_are_those_of_pycocotools_on_what_is_left():
     assert scores.predictions == sum(len(predicted.label) for predicted, _ in counted)
 
 
+def test_predictions_a_hair_under_a_limit_are_no_false_positives():
+    """Scores on sets full of sizes at the limits are those of pycocotools on what the bare protocol leaves."""
+    rng = np.random.default_rng(0)
+    made = []
+    for number, frame in enumerate(random_frames(5, 60, len(NAMES))):
+        corners = frame.predicted.corners.astype(np.float64)
+        corners[:, 2:] = corners[:, :2] + rng.choice([9.9995, 10, 10.0005, 28.2, 28.5, 40], (len(corners), 2))
+        predicted = make_boxes(corners, frame.predicted.label, frame.predicted.score)
+        made.append(frame._replace(predicted=predicted, time_us=LATE + number))
+
+    def left(given):
+        width, height = given.corners[:, 2] - given.corners[:, 0], given.corners[:, 3] - given.corners[:, 1]
+        return given.keep((width >= 10) & (height >= 10) & (width**2 + height**2 >= 900))
+
+    ranked = sorted(made, key=lambda frame: (frame.recording, frame.time_us))
+    counted = [(left(each.predicted), left(each.truth)) for each in ranked if len(left(each.truth).label)]
+    assert scorer_of(made, GEN1).overall().metrics() == pytest.approx(coco_scores(counted, len(NAMES)), abs=1e-6)
+
+
 def test_a_class_without_ground_truth_is_left_out_of_the_mean():
     made = random_frames(3, 30, len(NAMES), missing=(1,))
     scores = scorer_of(made).overall()

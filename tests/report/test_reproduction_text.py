@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import escape
 
 import pytest
 
-from tespec.comparison.records import Record
+from tespec.comparison.notes import of_older_code
+from tespec.comparison.records import Record, read_records, write_record
 from tespec.paths import REPOSITORY
-from tespec.report.reproduction_text import BEGIN, END, put_in, results_text, short_text
+from tespec.report.reproduction_text import BEGIN, END, put_in, results_text
 
 Make = Callable[..., Record]
 
 
-def test_results_are_claims_references_and_tables_of_the_records(make: Make) -> None:
+def test_results_are_effects_and_references_of_the_records(make: Make) -> None:
     records = [
         make(name, arch=arch, seed=seed)
         for name in ("scratch", "tespec")
@@ -24,20 +26,17 @@ def test_results_are_claims_references_and_tables_of_the_records(make: Make) -> 
     assert "8 fine-tunings, 1 references" in text
     assert "](pictures/it.png)" in text
     assert "12.345" in text
-    assert re.search(r"TESPEC beats no pre-training.*undecided", text)
+    assert re.search(r"over no pre-training \| DDD17 \| mIoU ↑ \| \+0\.000", text)
+    assert text.count("No verdicts:") == 1
+    assert not any(word in text for word in ("undecided", "does not hold", "holds |", "pooled"))
 
 
-def test_the_short_form_has_figure_verdicts_and_the_papers_metrics_alone(make: Make) -> None:
-    records = [make(name, seed=seed) for name in ("scratch", "tespec") for seed in range(2)]
-    text = short_text(records, "pictures/it.png", "docs/it.md")
-    assert "](pictures/it.png)" in text
-    assert "](docs/it.md)" in text
-    assert "seeds 0, 1" in text
-    assert re.search(r"TESPEC beats no pre-training.*undecided", text)
-    header = next(line for line in text.splitlines() if line.startswith("| Method"))
-    assert header.count("mIoU") == 1
-    assert "moving" not in header
-    assert "profile" not in text
+def test_results_of_older_code_say_so_first(make: Make) -> None:
+    old, new = make("scratch"), make("tespec")
+    old["code"], new["code"] = "0.1.0+r3", "0.1.0-5f2ab0c1"
+    first = results_text([old, new], "it.png").splitlines()[0]
+    assert first.startswith("Results of version 0.1.0+r3, before the corrections in CHANGELOG.md; they do not describe")
+    assert "Results of version" not in results_text([new], "it.png")
 
 
 def test_a_page_keeps_what_stands_around_its_results() -> None:
@@ -49,7 +48,35 @@ def test_a_page_keeps_what_stands_around_its_results() -> None:
         put_in("above\nbelow\n", "new")
 
 
-@pytest.mark.parametrize("name", ["docs/reproduction.md", "README.md"])
-def test_the_pages_of_the_reproduction_have_a_place_for_results(name: str) -> None:
-    page = (REPOSITORY / name).read_text(encoding="utf-8")
+def test_the_page_of_the_reproduction_is_written_from_the_committed_records() -> None:
+    page = (REPOSITORY / "docs" / "reproduction.md").read_text(encoding="utf-8")
     assert "new" in put_in(page, "new")
+    records, _ = read_records(REPOSITORY / "results" / "sample-small" / "runs")
+    sentence = of_older_code(records)
+    assert sentence
+    assert page.split(BEGIN)[1].strip().startswith(sentence)
+    results = REPOSITORY / "results" / "sample-small"
+    assert escape(sentence) in (results / "report.html").read_text(encoding="utf-8")
+    verdicts = re.compile(r"\b(undecided|does not hold|holds)\b")
+    for path in (REPOSITORY / "docs" / "reproduction.md", *(results / "tables").iterdir()):
+        assert not verdicts.search(path.read_text(encoding="utf-8")), path
+
+
+def test_publishing_writes_the_page_only_when_asked_and_never_the_readme(make, tmp_path, monkeypatch) -> None:
+    from benchmarks import reproduce_publish, reproduction
+
+    readme = (REPOSITORY / "README.md").read_bytes()
+    monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(reproduce_publish, "DOCS", tmp_path / "docs")
+    page = tmp_path / "docs" / "reproduction.md"
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    page.write_text(f"above\n{BEGIN}\n{END}\n", encoding="utf-8")
+    small = reproduction.read_reproduction("small")
+    for seed in range(2):
+        write_record(make("scratch", seed=seed, profile="small"), small.results / "runs")
+    reproduce_publish.publish(small, small.results)
+    assert page.read_text(encoding="utf-8") == f"above\n{BEGIN}\n{END}\n"
+    assert (small.results / "tables" / "claims.csv").is_file()
+    reproduce_publish.publish(small, small.results, documented=True)
+    assert "2 fine-tunings" in page.read_text(encoding="utf-8")
+    assert (REPOSITORY / "README.md").read_bytes() == readme

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tespec.weights.convert.recognise import SOURCES, convert
+from tespec.weights.convert.recognise import SOURCES, convert, recognised
 from tespec.weights.convert.source import Converted, Source
 
-__all__ = ["SOURCES", "Converted", "Source", "convert"]
+__all__ = ["SOURCES", "Converted", "Source", "convert", "recognised"]

@@ -10,7 +10,7 @@ def repeat_channels(weight: Tensor, channels: int, rescale: bool = False) -> Ten
 
     An image of k channels that is repeated and cut in the same way then gives the sum over all repetitions; `rescale`
     multiplies by k / channels, so that it gives what it gave before where `channels` is a multiple of k. The paper
-    repeats and does not say that it rescales (section on the compared methods), so False is its way.
+    repeats and does not say that it rescales (appendix C, "Recurrent Backbone"), so False is its way.
 
     Raises:
         ValueError: the weight takes more than `channels` already.

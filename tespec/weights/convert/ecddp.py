@@ -34,7 +34,17 @@ def _has_student(tensors: Tensors) -> bool:
 
 
 CROP = (192, 192)  # config/pretrain/swin_small.yml, img_size
-ECDDP = Source("ecddp", "ECDDP's teacher, a Swin Transformer", _has_teacher, rename_ecddp, SWIN_STEM, CROP, False)
+DATA = "E-TartanAir"
+ECDDP = Source(
+    "ecddp",
+    "ECDDP's teacher, a Swin Transformer",
+    _has_teacher,
+    rename_ecddp,
+    SWIN_STEM,
+    CROP,
+    has_lstms=False,
+    data=DATA,
+)
 ECDDP_STUDENT = Source(
     "ecddp-student",
     "ECDDP's student, a Swin Transformer; the file holds no teacher",
@@ -42,5 +52,6 @@ ECDDP_STUDENT = Source(
     _rename_student,
     SWIN_STEM,
     CROP,
-    False,
+    has_lstms=False,
+    data=DATA,
 )

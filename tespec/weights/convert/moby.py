@@ -20,4 +20,13 @@ def _fits(tensors: Tensors) -> bool:
     return has_swin(tensors, ENCODER)
 
 
-MOBY = Source("moby", "MoBY's online encoder, a Swin Transformer", _fits, rename_moby, SWIN_STEM, IMAGENET, False)
+MOBY = Source(
+    "moby",
+    "MoBY's online encoder, a Swin Transformer",
+    _fits,
+    rename_moby,
+    SWIN_STEM,
+    IMAGENET,
+    has_lstms=False,
+    data="ImageNet-1k",
+)

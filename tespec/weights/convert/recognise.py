@@ -43,9 +43,7 @@ def convert(
     Raises:
         UserError: the names belong to no known source, or to one that cannot be used.
     """
-    if all(name.startswith(DATA_PARALLEL) for name in tensors):
-        tensors = {name.removeprefix(DATA_PARALLEL): tensor for name, tensor in tensors.items()}
-    source = next((source for source in SOURCES if source.fits(tensors)), None)
+    tensors, source = recognised(tensors)
     if source is None:
         refuse_strangers(tensors, where)
         raise UserError(
@@ -60,3 +58,10 @@ def convert(
     if name is None or kernel is None or kernel.ndim != 4 or kernel.shape[1] >= channels:
         return Converted(source, renamed, unused)
     return Converted(source, renamed | {name: repeat_channels(kernel, channels, rescale)}, unused, (name,))
+
+
+def recognised(tensors: Tensors) -> tuple[Tensors, Source | None]:
+    """Tensors without the prefix of torch's data parallelism, and the source whose naming they have, None for none."""
+    if all(name.startswith(DATA_PARALLEL) for name in tensors):
+        tensors = {name.removeprefix(DATA_PARALLEL): tensor for name, tensor in tensors.items()}
+    return tensors, next((source for source in SOURCES if source.fits(tensors)), None)

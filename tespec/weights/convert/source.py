@@ -29,6 +29,7 @@ class Source:
             for weights that were trained on our histograms, whose channels must agree.
         sensor: rows and columns, in px, that the weights were trained at.
         has_lstms: whether ConvLSTMs belong to it; None: the recipe in the file says so.
+        data: data set that its publisher trained it on, as tables call it; empty where the naming does not say.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Source:
     stem: str | None
     sensor: tuple[int, int] | None
     has_lstms: bool | None
+    data: str = ""
 
 
 @dataclass(frozen=True)

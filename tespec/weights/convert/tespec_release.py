@@ -45,4 +45,5 @@ TESPEC_RELEASE = Source(
     stem=None,
     sensor=(360, 640),
     has_lstms=True,
+    data="1Mpx",
 )

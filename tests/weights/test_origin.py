@@ -1,0 +1,105 @@
+"""What weights were pre-trained on, by their file; and the learning rate that follows from it."""
+
+import pytest
+import torch
+from published_files import ecddp, moby, tespec_release, timm_new
+from safetensors.torch import save_file
+
+from tespec.config import finetuning_settings
+from tespec.errors import UserError
+from tespec.models import EventSwin
+from tespec.plugins import find_method, register_methods
+from tespec.training.start import with_start
+from tespec.weights import origin
+from tespec.weights.export import rewrite
+from tespec.weights.files import read_recipe, write_weights
+from tespec.weights.inspection import inspect
+from tespec.weights.origin import Origin, origin_of
+
+SIZE = (96, 160)
+RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx"}
+OTHERS, OWN = 3.46e-4, 1e-4  # peak learning rates on 1Mpx by the paper: in general, and after pre-training on 1Mpx
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _methods():
+    register_methods()
+
+
+def own_file(folder, **facts):
+    path = folder / "backbone.safetensors"
+    write_weights(path, EventSwin(arch="micro", img_size=SIZE).state_dict(), RECIPE | facts)
+    return path
+
+
+def published(folder, content, name="weights.pth"):
+    path = folder / name
+    torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [("1mpx", Origin("1mpx")), ("drive", Origin("drive")), ("sample", Origin("1mpx", sample=True))],
+)
+def test_weights_of_this_harness_name_their_data_in_the_header(tmp_path, monkeypatch, data, expected):
+    path = own_file(tmp_path, data=data)
+
+    def never(_):
+        raise AssertionError("a tensor was read")
+
+    monkeypatch.setattr(origin, "read_tensors", never)
+    assert origin_of(path) == expected
+    assert read_recipe(path)["data"] == data
+
+
+@pytest.mark.parametrize(
+    ("content", "data"),
+    [(tespec_release(), "1Mpx"), (moby(), "ImageNet-1k"), (ecddp(), "E-TartanAir"), (timm_new(), "")],
+    ids=["tespec", "moby", "ecddp", "timm"],
+)
+def test_a_published_file_has_the_data_of_its_publication_converted_or_not(tmp_path, content, data):
+    path = published(tmp_path, content)
+    assert origin_of(path) == Origin(data)
+    rewritten = rewrite(inspect(path))
+    converted = tmp_path / "converted.safetensors"
+    write_weights(converted, rewritten.tensors, rewritten.recipe)
+    assert origin_of(converted) == Origin(data)
+
+
+def test_a_file_that_says_nothing_has_no_data(tmp_path):
+    bare = tmp_path / "bare.safetensors"
+    save_file({"something": torch.zeros(2)}, bare)
+    (tmp_path / "own.npz").write_bytes(b"a format of one's own")
+    assert origin_of(bare) == origin_of(tmp_path / "own.npz") == origin_of(tmp_path / "gone") == Origin()
+    with pytest.raises(UserError, match="no such weights file"):
+        read_recipe(tmp_path / "gone")
+
+
+def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
+    settings = finetuning_settings(task, "recurrent", "paper")
+    return with_start(settings, find_method(method), checkpoint, sample=sample, changes=changes).optimisation.peak_lr
+
+
+def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
+    assert peak_of("tespec", own_file(tmp_path, data="1mpx")) == OWN
+    assert peak_of("tespec", own_file(tmp_path, data="drive")) == OTHERS
+    assert peak_of("tespec", own_file(tmp_path, data="gen1", dataset="gen1")) == OTHERS
+    assert peak_of("ecddp", own_file(tmp_path, data="1mpx")) == OWN
+    assert peak_of("ecddp", published(tmp_path, ecddp())) == OTHERS
+    assert peak_of("tespec", published(tmp_path, tespec_release())) == OWN
+    assert peak_of("scratch", None) == OTHERS
+    assert peak_of("tespec", published(tmp_path, tespec_release()), task="gen1") == 2e-4
+
+
+def test_the_sample_world_is_no_twin_of_the_real_data(tmp_path):
+    sample, real = own_file(tmp_path, data="sample"), published(tmp_path, tespec_release())
+    assert [peak_of("tespec", sample, sample=each) for each in (True, False)] == [OWN, OTHERS]
+    assert [peak_of("tespec", real, sample=each) for each in (True, False)] == [OTHERS, OWN]
+
+
+def test_weights_that_are_still_to_be_made_count_by_their_recipe():
+    assert peak_of("tespec", None, sample=True) == OWN
+    assert peak_of("ecddp", None, sample=True) == OWN
+    assert peak_of("moby", None, sample=True) == OTHERS
+    assert peak_of("tespec", None, sample=True, changes=("dataset=gen1",)) == OTHERS
