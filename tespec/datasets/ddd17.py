@@ -58,7 +58,7 @@ class Ddd17(LabelledDataset):
             if not folder.is_dir():
                 raise UserError(folder, f"recording of the {split} split is missing", "copy it into the archive")
             beside = [folder / part for part in ("index", *MASK_PLACES, SPEED) if (folder / part).exists()]
-            found.append(RecordingFiles(name, split, EventSource(folder), tuple(beside)))
+            found.append(RecordingFiles(name, split, EventSource(folder, self.given_sensor), tuple(beside)))
         return found
 
     def open(self, files: RecordingFiles) -> LabelledRecording:

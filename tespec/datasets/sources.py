@@ -22,6 +22,7 @@ from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, header_of
 from tespec.events.windows import window_histograms
+from tespec.sensor import Size
 
 OPEN_RECORDINGS = 128
 STORE = ".store"  # what the folder of a packed store adds to the name of the file it was made from
@@ -68,20 +69,22 @@ class EventSource:
 
     Attributes:
         path: what `open_events` opens; it may be missing where the store is there.
-        height: rows of the sensor in px, for recordings that do not name them; given together with `width`.
-        width: columns, likewise.
+        sensor: its (height, width) in px as the user gives it, for recordings that do not name it.
         rectify_map: DSEC's file of rectified coordinates, where they are to be applied.
     """
 
     path: Path
-    height: int | None = None
-    width: int | None = None
+    sensor: Size | None = None
     rectify_map: Path | None = None
 
     @property
     def stream(self) -> EventStream:
         """The open recording; pickles of this object do not hold it."""
         return _open(self)
+
+    def recorded(self) -> EventStream:
+        """The recording itself, opened past a packed store and without rectification."""
+        return open_events(self.path, *(self.sensor or (None, None)))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -134,10 +137,10 @@ def names_size(path: Path) -> bool:
 def _open(source: EventSource) -> EventStream:
     store = store_of(source.path)
     if (store / HEADER).is_file():
-        stream = open_events(store)
         _check_store(source.path, store)
+        stream = open_events(store, *(source.sensor or (None, None)))
     else:
-        stream = open_events(source.path, source.height, source.width)
+        stream = source.recorded()
     if source.rectify_map is None:
         return stream
     return RectifiedStream(stream, read_rectification(source.rectify_map, stream.height, stream.width))

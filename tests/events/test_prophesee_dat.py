@@ -64,7 +64,7 @@ def test_a_size_may_be_given_where_the_header_has_none(tmp_path):
     path = dat(tmp_path / "a.dat", [(300, 200, 3, 1)], header="% Data file containing CD events.\n")
     stream = open_events(path, height=240, width=304)
     assert (stream.height, stream.width) == (240, 304)
-    with pytest.raises(UserError, match="does not name the sensor's size; give height and width"):
+    with pytest.raises(UserError, match="does not name the sensor's size; give --sensor"):
         open_events(path)
 
 

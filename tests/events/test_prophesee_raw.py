@@ -142,9 +142,11 @@ def test_headers_of_several_recorders(tmp_path, header, size):
     assert (stream.height, stream.width) == size
 
 
-def test_a_given_size_goes_before_the_headers(tmp_path):
-    path = evt3(tmp_path / "a.raw", *evt3_time(5), (ADDR_X, 700))
-    assert open_events(path, height=720, width=1280).width == 1280
+def test_a_given_size_that_contradicts_the_header_is_refused(tmp_path):
+    path = evt3(tmp_path / "a.raw", *evt3_time(5), (ADDR_X, 600))
+    assert open_events(path, height=480, width=640).width == 640
+    with pytest.raises(UserError, match="its sensor is 640x480 px, not 1280x720; leave --sensor out"):
+        open_events(path, height=720, width=1280)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from tespec.datasets.description import FILE as DESCRIPTION
 from tespec.datasets.sources import EventSource, store_of
 from tespec.datasets.survey.run import size_of
 from tespec.errors import UserError
-from tespec.events.opening import open_events
 from tespec.events.store import HEADER, is_whole, pack
 
 MANIFEST = "packed.json"
@@ -150,5 +149,5 @@ def pack_job(job: Job, progress: Progress) -> None:
     job.target.parent.mkdir(parents=True, exist_ok=True)
     if is_whole(job.target) and not source.path.exists():
         return
-    stream = open_events(source.path, source.height, source.width)
+    stream = source.recorded()
     pack(stream, job.target, source.path, lambda done, total: progress(job.name, done, total))

@@ -9,12 +9,13 @@ import numpy as np
 
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.finding import find_recordings
-from tespec.datasets.prophesee.archive import ArchiveSource, is_archive
+from tespec.datasets.prophesee.archive import ArchiveSource, archive_of, is_archive
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
 from tespec.events.spatial import Region
+from tespec.sensor import Size
 
 SPLIT = "all"
 WINDOW_US = 50_000
@@ -38,18 +39,22 @@ class NoLabels:
 class Recordings(LabelledDataset):
     """Every recording below a folder, or a single one; see `LabelledDataset`.
 
+    Args:
+        root: file or folder.
+        sensor: (height, width) of their sensor in px, for those that do not name it.
+
     Raises:
         UserError: there is none.
     """
 
     title = "recordings"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, sensor: Size | None = None) -> None:
         if not root.exists():
             raise UserError(root, "no such file or folder", "check the path")
         folder = root.parent if root.is_file() else root
         self._paths = {path.relative_to(folder).as_posix(): path for path in find_recordings(root)}
-        super().__init__(folder, {SPLIT: tuple(self._paths)})
+        super().__init__(folder, {SPLIT: tuple(self._paths)}, sensor=sensor)
         self.layout = "events without labels"
 
     def files(self, split: str) -> list[RecordingFiles]:
@@ -58,7 +63,8 @@ class Recordings(LabelledDataset):
 
     def _files(self, name: str) -> RecordingFiles:
         path = self._paths[name]
-        source = ArchiveSource(path) if is_archive(path) else EventSource(path)
+        sensor = self.given_sensor
+        source = archive_of(path, sensor) if is_archive(path) else EventSource(path, sensor)
         return RecordingFiles(name, SPLIT, source, ())
 
     def open(self, files: RecordingFiles) -> LabelledRecording:

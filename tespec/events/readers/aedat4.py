@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tespec.errors import UserError
 from tespec.events.readers.blocks import BlockStream
-from tespec.events.readers.header import LARGEST
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.stream import Events
 
 MAGIC = b"#!AER-DAT4.0\r\n"
@@ -40,14 +40,14 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
 
     Args:
         path: the file.
-        height: rows of the sensor in px; default: what the file says.
+        height: rows of the sensor in px, which have to be those that the file says.
         width: columns, likewise.
 
     Raises:
         UserError: another format, damaged or truncated file, no events, or events outside of the sensor.
     """
     header = _read_header(path)
-    size = (height, width) if height is not None and width is not None else header.size
+    size = resolve_size(path, height, width, header.size)
     packets = _find_packets(path, header)
     if not packets:
         raise UserError(path, "holds no events", "give a recording with events")
@@ -84,8 +84,6 @@ def _read_header(path: Path) -> _Header:
         raise UserError(path, f"is compressed by unknown method {compression}", "give one with LZ4, ZSTD or none")
     if stream is None:
         raise UserError(path, "has no stream of events", "give a recording with events")
-    if not all(1 <= side <= LARGEST for side in size):
-        raise UserError(path, f"names a sensor of {size[1]}x{size[0]} px", AGAIN)
     whole = path.stat().st_size
     return _Header(compression, stream, size, begin, end if begin <= end <= whole else whole)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tespec.errors import UserError
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.records import Records
-from tespec.events.readers.sensor import described_size
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.scans import scan_once
 from tespec.events.stream import Events
 from tespec.events.time_order import TimeOrder, scan_times
@@ -87,7 +87,7 @@ def open_ddd17(folder: Path, height: int | None = None, width: int | None = None
         raise UserError(folder / EVENTS, what, "copy both files again")
     times = Records(folder / TIMES, np.dtype("<i8"), 0, count)
     xyp = Records(folder / EVENTS, np.dtype("<i2" if value_bytes == 2 else "u1"), 0, 3 * count)
-    sensor = (height, width) if height is not None and width is not None else described_size(folder, SENSOR)
+    sensor = resolve_size(folder, height, width, default=SENSOR)
     return Ddd17Stream(folder, times, xyp, _ticks_per_us(folder, _index(folder)[:, 0]), sensor)
 
 

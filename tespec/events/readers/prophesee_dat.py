@@ -9,8 +9,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.readers.header import read_header, resolve_size
+from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.readers.records import Records
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.scans import Scan, scan_once
 from tespec.events.stream import ArrayStream, Events
 from tespec.events.time_order import TimeOrder, scan_times
@@ -45,14 +46,15 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
 
     Args:
         path: the file.
-        height: rows of the sensor in px, where the header does not name them or is wrong.
+        height: rows of the sensor in px, where the header does not name them.
         width: columns, likewise.
 
     Raises:
-        UserError: empty or truncated file, another event type, no sensor size, or events outside of the sensor.
+        UserError: empty or truncated file, another event type, no sensor size or one that contradicts
+            the header, or events outside of the sensor.
     """
     header = read_header(path)
-    rows, columns = resolve_size(path, header, height, width)
+    rows, columns = resolve_size(path, height, width, sensor_size(header))
     with path.open("rb") as file:
         file.seek(header.size)
         kind = file.read(2)
