@@ -14,13 +14,13 @@ from tespec.datasets.rectification import RectifiedStream, read_rectification
 from tespec.datasets.windows import Windows
 from tespec.errors import UserError
 from tespec.events import EventStream, open_events
-from tespec.events.provenance import files_of, sample, size_of
+from tespec.events.provenance import describe, files_of, is_of, sample
 from tespec.events.readers.ddd17 import EVENTS
 from tespec.events.readers.hdf5 import SUFFIXES, open_file, reading
 from tespec.events.readers.hdf5_links import found_within
 from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.spatial import Region
-from tespec.events.store import HEADER, header_of
+from tespec.events.store import HEADER, header_of, verify_store
 from tespec.events.windows import window_histograms
 from tespec.sensor import Size
 
@@ -89,23 +89,37 @@ class EventSource:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files of the events, and the rectification."""
-        packed = not self._is_raw and (store_of(self.path) / HEADER).is_file()
+        packed = not self.is_recorded and (store_of(self.path) / HEADER).is_file()
         path = store_of(self.path) if packed else self.path
         return (*files_of(path), *([self.rectify_map] if self.rectify_map else []))
 
     @property
-    def _is_raw(self) -> bool:
-        """Whether the events are there as they were recorded, packed or not."""
+    def is_recorded(self) -> bool:
+        """Whether the events are there as they were recorded, packed besides or not."""
         return self.path.is_file() or (self.path / EVENTS).is_file()
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
         store = store_of(self.path)
-        if self._is_raw or not (store / HEADER).is_file():
+        if self.is_recorded or not (store / HEADER).is_file():
             return [sample(file) for file in self.files]
         made_from = header_of(store)["source"]
         files = [sample(file) for file in files_of(store)] if made_from is None else list(made_from["files"])
         return files + ([sample(self.rectify_map)] if self.rectify_map else [])
+
+    def verify(self) -> None:
+        """Read a packed recording whole, and compare it with the SHA-256 that were noted when it was packed.
+
+        Raises:
+            UserError: the store is damaged, or the recording beside it is another than the one that was packed.
+        """
+        store = store_of(self.path)
+        if not (store / HEADER).is_file():
+            return
+        verify_store(store)
+        made_from = header_of(store)["source"]
+        if self.is_recorded and made_from is not None:
+            _require_same(store, self.path, describe(self.path)["sha256"] == made_from.get("sha256"))
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
         """(N, 2*bins, H, W) uint8 of windows (N, 2) in us."""
@@ -113,7 +127,9 @@ class EventSource:
 
 
 def store_of(path: Path) -> Path:
-    """Where the packed store of a recording lies: beside its file, or in its folder."""
+    """Where the packed store of a recording lies: beside its file, or in its folder; a store is its own."""
+    if (path / HEADER).is_file():
+        return path
     return path / f"events{STORE}" if path.is_dir() else path.with_name(path.name + STORE)
 
 
@@ -137,7 +153,9 @@ def names_size(path: Path) -> bool:
 def _open(source: EventSource) -> EventStream:
     store = store_of(source.path)
     if (store / HEADER).is_file():
-        _check_store(source.path, store)
+        made_from = header_of(store)["source"]
+        if source.is_recorded and made_from is not None:
+            _require_same(store, source.path, is_of(made_from, source.path))
         stream = open_events(store, *(source.sensor or (None, None)))
     else:
         stream = source.recorded()
@@ -146,11 +164,8 @@ def _open(source: EventSource) -> EventStream:
     return RectifiedStream(stream, read_rectification(source.rectify_map, stream.height, stream.width))
 
 
-def _check_store(path: Path, store: Path) -> None:
-    """Refuse a store that was made from another file than the one it lies beside."""
-    made_from = header_of(store)["source"]
-    if made_from is None or not (path.is_file() or (path / EVENTS).is_file()):
-        return
-    if size_of(path) != made_from["bytes"]:
-        what = f"was made from {made_from['bytes']:,} bytes, but {path.name} has {size_of(path):,}"
+def _require_same(store: Path, path: Path, same: bool) -> None:
+    """Refuse a store that was made from another version of the file it lies beside."""
+    if not same:
+        what = f"was made from another version of {path.name} than the one beside it"
         raise UserError(store, what, "remove the store and prepare the recording again")

@@ -14,11 +14,13 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
+from tespec.events.readers.ddd17 import IMAGES, INDEX
 from tespec.events.spatial import Region
 from tespec.sensor import Size
 
 SPLIT = "all"
 WINDOW_US = 50_000
+BESIDE = (INDEX, IMAGES)  # of a DDD17 recording: pre-training on pairs of events and image needs them
 
 
 class NoLabels:
@@ -65,7 +67,7 @@ class Recordings(LabelledDataset):
         path = self._paths[name]
         sensor = self.given_sensor
         source = archive_of(path, sensor) if is_archive(path) else EventSource(path, sensor)
-        return RecordingFiles(name, SPLIT, source, ())
+        return RecordingFiles(name, SPLIT, source, tuple(path / each for each in BESIDE if (path / each).is_dir()))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording, cut into windows of 50 ms."""
