@@ -26,10 +26,12 @@ from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import open_store, pack, verify_store
 from tespec.settings import Downsample
 from tespec.training.labelled import open_dataset
+from tespec.training.tasks import import_tasks
 from tespec.writing import one_at_a_time
 
 
 def opened(root, dataset):
+    import_tasks()
     settings = finetuning_settings(dataset, "recurrent", "sample", (), read_description(root).overrides())
     return open_dataset(settings, root)
 
