@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +14,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.readers.blocks import BlockStream
+from tespec.events.readers.blocks import BlockStream, Place, scan_blocks
 from tespec.events.readers.sensor import resolve_size
+from tespec.events.scans import scan_once
 from tespec.events.stream import Events
 
 MAGIC = b"#!AER-DAT4.0\r\n"
@@ -48,14 +50,16 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
     """
     header = _read_header(path)
     size = resolve_size(path, height, width, header.size)
-    packets = _find_packets(path, header)
-    if not packets:
-        raise UserError(path, "holds no events", "give a recording with events")
 
-    def decode(number: int) -> Events:
-        return _decode(path, header.compression, *packets[number])
+    def decode(place: Place) -> Events:
+        return _decode(path, header.compression, *place.tolist())
 
-    return BlockStream(path, size, (decode(number) for number in range(len(packets))), decode)
+    def first_look() -> Iterator[tuple[Place, Events]]:
+        for packet in _find_packets(path, header):
+            place = np.array(packet, np.int64)
+            yield place, decode(place)
+
+    return BlockStream(path, size, scan_once(path, lambda: scan_blocks(first_look())), decode)
 
 
 def _read_header(path: Path) -> _Header:

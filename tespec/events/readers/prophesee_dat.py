@@ -1,4 +1,7 @@
-"""Prophesee `.dat`: a text header, two bytes of type and size, then two 32-bit words an event."""
+"""Prophesee `.dat`: a text header, two bytes of type and size, then two 32-bit words an event.
+
+Times are in us, in 32 bits; in recordings that are longer than these bits reach, they begin again from 0.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from tespec.writing import whole_file
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
+PERIOD = 1 << 32  # us, 71.6 minutes, after which the times begin again from 0
 X_BITS, Y_BITS = 14, 14
 AT_ONCE = 1 << 20  # events looked at at a time
 
@@ -28,7 +32,7 @@ class DatStream:
 
     def __init__(self, records: Records, height: int, width: int, scan: Scan) -> None:
         self.height, self.width, self.count = height, width, len(records)
-        self._words, self._order = records.field("word"), TimeOrder(records.field("t"), scan)
+        self._words, self._order = records.field("word"), TimeOrder(records.field("t"), scan, PERIOD)
         self.t_first, self.t_last, self.clamped = self._order.first, self._order.last, self._order.clamped
 
     def slice(self, t0: int, t1: int) -> Events:
@@ -81,7 +85,7 @@ def _scan(records: Records) -> Scan:
     for begin in range(0, len(records), AT_ONCE):
         found = _extent(np.ascontiguousarray(records.field("word")[begin : begin + AT_ONCE]))
         columns, rows = max(columns, found[0]), max(rows, found[1])
-    return scan_times(records.field("t"))._replace(columns=columns, rows=rows)
+    return scan_times(records.field("t"), PERIOD)._replace(columns=columns, rows=rows)
 
 
 @njit(cache=True, nogil=True)
@@ -108,7 +112,7 @@ def write_dat(
         ValueError: a time that does not fit 32 bits, or events outside of the sensor.
     """
     stream = ArrayStream(x, y, t, p, height, width)
-    if stream.t_last >= 1 << 32 or stream.t_first < 0:
+    if stream.t_last >= PERIOD or stream.t_first < 0:
         raise ValueError(f"times {stream.t_first} to {stream.t_last} us do not fit 32 bits")
     events = stream.slice(stream.t_first, stream.t_last + 1)
     records = np.empty(stream.count, RECORD)

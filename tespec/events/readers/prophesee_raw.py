@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.readers.blocks import BlockStream
+from tespec.events.readers.blocks import BlockStream, Place, scan_blocks
 from tespec.events.readers.header import Header, read_header, sensor_size
 from tespec.events.readers.records import Records
 from tespec.events.readers.sensor import resolve_size
+from tespec.events.scans import scan_once
 from tespec.events.stream import Events
 
 # EVT3: 16-bit words, their kind in the upper four bits.
@@ -48,22 +48,19 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
     if body % dtype.itemsize:
         raise UserError(path, f"truncated: {body % dtype.itemsize} bytes after the last whole word", "copy it again")
     words = Records(path, dtype, header.size, body // dtype.itemsize)
-    length = BLOCK
-    starts = range(0, len(words), length)
     decode = _decode_evt3 if encoding == 3 else _decode_evt2
-    states: list[NDArray[np.int64]] = []
 
-    def first_look() -> Iterator[Events]:
+    def first_look() -> Iterator[tuple[Place, Events]]:
         state = np.zeros(STATE, np.int64)
-        for start in starts:
-            states.append(state.copy())
-            yield Events(*decode(words[start : start + length], state))
+        for start in range(0, len(words), BLOCK):
+            place = np.array([start, start + BLOCK, *state], np.int64)
+            yield place, Events(*decode(words[start : start + BLOCK], state))
 
-    def again(number: int) -> Events:
-        start = starts[number]
-        return Events(*decode(words[start : start + length], states[number].copy()))
+    def again(place: Place) -> Events:
+        start, end, *state = place.tolist()
+        return Events(*decode(words[start:end], np.array(state, np.int64)))
 
-    return BlockStream(path, size, first_look(), again)
+    return BlockStream(path, size, scan_once(path, lambda: scan_blocks(first_look())), again)
 
 
 def _encoding(path: Path, header: Header) -> int:
