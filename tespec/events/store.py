@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tespec.documents import UNREADABLE, read_json
 from tespec.errors import UserError
 from tespec.events.packed_histogram import count_words
-from tespec.events.packing import MAX_HEIGHT, MAX_WIDTH, unpack_words
+from tespec.events.packing import LAYOUT, MAX_HEIGHT, MAX_WIDTH, unpack_words
 from tespec.events.provenance import describe, is_of, size_of
 from tespec.events.spatial import Region
 from tespec.events.store_writing import HEADER, INDEX, VERSION, WORDS, Packing, Progress
@@ -170,7 +170,7 @@ class StoreStream:
         words, borders = self._words_of(first, end)
         rows, columns = region.places()
         sizes = self._first_ms + first, times, self.height, self.width
-        self._require(count_words(words, borders, *sizes, rows, columns, np.uint8(clip), out, fresh))
+        self._require(count_words(LAYOUT, words, borders, *sizes, rows, columns, np.uint8(clip), out, fresh))
 
     def _milliseconds(self, t0: int, t1: int) -> tuple[int, int]:
         """The milliseconds that hold t0 <= t < t1 (us), counted from the first of the recording."""
