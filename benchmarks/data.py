@@ -4,6 +4,7 @@ python benchmarks/data.py check dsec /data/dsec             # every file and lab
 python benchmarks/data.py prepare 1mpx /data/1mpx           # pack events beside their files, for fast reading
 python benchmarks/data.py prepare recordings /data/own      # recordings of any kind, for pre-training
 python benchmarks/data.py preview dsec /data/dsec           # a picture: events, histogram, intensity, labels
+python benchmarks/data.py preview recordings drive.raw --sensor 640x480
 python benchmarks/data.py stats gen1 /data/gen1 --out gen1.csv
 python benchmarks/data.py download-guide mvsec              # where to get it, licence, size, layout
 python benchmarks/data.py extract gen1.tar /data/gen1       # unpack a download, with limits
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.cli import Parser, run
+from benchmarks.options import add_sensor
 from tespec.errors import UserError
+from tespec.sensor import parse_size
 
 if TYPE_CHECKING:
     from tespec.datasets.base import LabelledDataset
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 RECORDINGS = "recordings"  # in place of a dataset: recordings of any kind, without labels
 WRONG = 1  # exit code of a check that found something
 NORM_EVENTS = 5000.0  # N of Eq. 7, as the paper sets it
+RULE = "edges"  # of histograms of recordings that belong to no dataset
 
 
 def parse() -> argparse.Namespace:
@@ -43,13 +47,14 @@ def parse() -> argparse.Namespace:
         ("download-guide", "where to get a dataset, its licence, size and layout"),
     ):
         command = commands.add_parser(name, help=what, description=what)
-        command.add_argument("dataset", metavar="DATASET", help="gen1, 1mpx, dsec, ddd17 or mvsec; to check "
-                             "and prepare also: recordings, for those of any kind")  # fmt: skip
+        command.add_argument("dataset", metavar="DATASET", help="gen1, 1mpx, dsec, ddd17 or mvsec; or recordings, for "
+                             "a file or folder of any kind")  # fmt: skip
         if name == "download-guide":
             continue
-        command.add_argument("path", type=Path, metavar="PATH", help="folder of the dataset")
+        command.add_argument("path", type=Path, metavar="PATH", help="folder of the dataset, or a recording")
         command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting, for "
                              "example protocol.labels=ess; repeatable")  # fmt: skip
+        add_sensor(command)
         if name in ("check", "stats", "prepare"):
             command.add_argument("--processes", type=positive, default=1, help="recordings at once (default 1)")
         if name in ("check", "stats"):
@@ -98,7 +103,15 @@ def find_dataset(options: argparse.Namespace) -> LabelledDataset:
     """The dataset, or the recordings of any kind, in the path given."""
     from tespec.datasets.care.recordings import Recordings
 
-    return Recordings(options.path) if options.dataset == RECORDINGS else open_dataset(options)[1]
+    if options.dataset != RECORDINGS:
+        return open_dataset(options)[1]
+    sensor = None
+    for change in options.set:
+        key, _, value = change.partition("=")
+        if key != "sensor_px":
+            raise UserError(f"--set {change}", f"{RECORDINGS} have no such setting", "leave it out")
+        sensor = parse_size(value)
+    return Recordings(options.path, sensor)
 
 
 def open_dataset(options: argparse.Namespace) -> tuple[Finetuning, LabelledDataset]:
@@ -217,11 +230,17 @@ def prepare(options: argparse.Namespace) -> int:
 def preview(options: argparse.Namespace) -> int:
     """Draw a few moments."""
     from tespec.datasets.care.preview import choose, draw, moment
+    from tespec.datasets.care.recordings import SPLIT
 
-    settings, dataset = open_dataset(options)
-    chosen = choose(dataset.recordings(options.split), options.count, settings.rule)
+    if options.dataset == RECORDINGS:
+        dataset, rule = find_dataset(options), RULE
+        recordings = dataset.recordings(SPLIT)
+    else:
+        settings, dataset = open_dataset(options)
+        recordings, rule = dataset.recordings(options.split), settings.rule
+    chosen = choose(recordings, options.count, rule)
     path = options.out or Path(f"preview-{options.dataset}.png")
-    moments = [moment(recording, label, settings.rule, norm_events=NORM_EVENTS) for recording, label in chosen]
+    moments = [moment(recording, place, rule, norm_events=NORM_EVENTS) for recording, place in chosen]
     draw(moments, dataset.classes, path)
     print(f"written: {path}")
     return 0

@@ -6,10 +6,13 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tespec.errors import UserError
 from tespec.paths import RESULTS, RUNS
+from tespec.sensor import parse_size
 
 if TYPE_CHECKING:
     from tespec.training.runs import Setup
@@ -29,6 +32,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=whole_number, default=0, help="decides everything random (default 0)")
     group.add_argument("--profile", help="paper or sample (default: sample for the sample world, else paper)")
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting; repeatable")
+    add_sensor(group)
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
     group.add_argument("--threads", type=positive, metavar="N",
                        help="that compute on a CPU (default: the profile's, or what torch takes)")  # fmt: skip
@@ -48,6 +52,30 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
     group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
                        help="Python file that registers a method; it is run")  # fmt: skip
+
+
+def add_sensor(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the size of the sensor, which becomes the setting `sensor_px`; the parser has `--set` as well."""
+    parser.add_argument("--sensor", action=_Sensor, metavar="WIDTHxHEIGHT",
+                        help="in px, of recordings that do not name it; as --set sensor_px=WIDTHxHEIGHT")  # fmt: skip
+
+
+class _Sensor(argparse.Action):
+    """Checks the size and puts it among the changed settings too."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        try:
+            parse_size(str(values))
+        except UserError as error:
+            parser.error(str(error))
+        namespace.sensor = str(values)
+        namespace.set = [*namespace.set, f"sensor_px={values}"]
 
 
 def whole_number(text: str) -> int:

@@ -141,7 +141,7 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
         raise UserError(weights, "the weights of this run are gone", "give --overwrite to train again")
     if root is None and not Path(options.predict).exists():
         root = find_data(load_trained(weights).settings.task, options.data).root
-    request = Request(options.predict, options.out, tuple(options.clip), options.min_score)
+    request = Request(options.predict, options.out, tuple(options.clip), options.min_score, options.sensor)
     drawn = predict(weights, request, root, choose_device(options.device))
     print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
 

@@ -57,6 +57,7 @@ def finetuning_settings(
             f"task {task}", f"no architecture {arch!r}", f"choose from {', '.join(map(str, architectures))}"
         )
     facts |= _part(architectures, arch, f"task {task}")
+    facts |= {"sensor_px": None}
     del facts["architectures"]
     facts = _change(facts, changes)
     facts["task"] = facts.pop("name", None)
@@ -80,7 +81,8 @@ def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (),
     swaps = [change for change in changes if change.startswith("objective=")]
     facts = _change(facts, swaps)
     objective = objective_facts(str(facts.get("objective")), profile)
-    facts = _change(facts | {"objective": objective}, [change for change in changes if change not in swaps])
+    facts |= {"objective": objective, "sensor_px": None}
+    facts = _change(facts, [change for change in changes if change not in swaps])
     settings = build(Pretraining, facts | _scale(scale, network), f"recipe {recipe}")
     check_limits(as_facts(settings))
     return settings

@@ -22,15 +22,18 @@ class UserError(Exception):
         where: the file, folder or setting the message is about.
         what: what is wrong with it.
         remedy: what to do about it.
+
+    Attributes:
+        where, what, remedy: as given, `where` as text.
     """
 
     def __init__(self, where: object, what: str, remedy: str) -> None:
         super().__init__(one_line(f"{where}: {what}; {remedy}"))
-        self._parts = (str(where), what, remedy)
+        self.where, self.what, self.remedy = str(where), what, remedy
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
         """Worker processes send them."""
-        return UserError, self._parts
+        return UserError, (self.where, self.what, self.remedy)
 
 
 class Preempted(KeyboardInterrupt):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tespec.sensor import Size, parse_size
+
 ARCHITECTURES = ("recurrent", "feedforward")
 
 
@@ -52,7 +54,8 @@ class Downsample:
 class Finetuning:
     """One cell of the tables: a task's settings for one architecture under one profile; windows in ms.
 
-    `peak_lr_after` holds the peak learning rates of backbones that were pre-trained on the data it names.
+    `peak_lr_after` holds the peak learning rates of backbones that were pre-trained on the data it names, `sensor_px`
+    the size of the sensor, as "640x480", for recordings that do not name it.
     """
 
     task: str
@@ -81,6 +84,12 @@ class Finetuning:
     profile: str
     width: str
     deviations: tuple[str, ...]
+    sensor_px: str | None = None
+
+    @property
+    def sensor(self) -> Size | None:
+        """See `Pretraining`."""
+        return parse_size(self.sensor_px) if self.sensor_px else None
 
     def after_pretraining_on(self, data: str) -> Finetuning:
         """The settings of a backbone that was pre-trained on the data set `data`, in whatever case it is written."""
@@ -116,7 +125,8 @@ class Target:
 class Pretraining:
     """One pre-training recipe under one profile; windows in ms.
 
-    `objective` holds the name of what is learned and its own settings, which each objective knows.
+    `objective` holds the name of what is learned and its own settings, which each objective knows; `sensor_px` the size
+    of the sensor, as "640x480", for recordings that do not name it.
     """
 
     name: str
@@ -136,6 +146,16 @@ class Pretraining:
     profile: str
     width: str
     deviations: tuple[str, ...]
+    sensor_px: str | None = None
+
+    @property
+    def sensor(self) -> Size | None:
+        """(height, width) in px of the sensor of recordings that do not name it, where the user gives it.
+
+        Raises:
+            UserError: `sensor_px` is no size.
+        """
+        return parse_size(self.sensor_px) if self.sensor_px else None
 
     @property
     def arch(self) -> str:

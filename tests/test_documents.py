@@ -64,7 +64,7 @@ def test_every_reader_refuses_depth_in_one_line(tmp_path: Path) -> None:
     for read in (
         lambda: read_record(tmp_path / "dataset.json"),
         lambda: read_description(tmp_path),
-        lambda: described_size(tmp_path / "a" / "b", (1, 1)),
+        lambda: described_size(tmp_path / "a" / "b"),
         lambda: header_of(tmp_path),
         read_published,
         lambda: finetuning_settings("ddd17", "recurrent", "sample", [f"batch_size={DEEP}"]),

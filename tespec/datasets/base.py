@@ -13,6 +13,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import Source
 from tespec.datasets.windows import WindowRule
 from tespec.errors import UserError
+from tespec.sensor import Size
 from tespec.settings import Downsample
 from tespec.typed import build
 
@@ -49,6 +50,7 @@ class LabelledDataset(ABC):
         rule: which events belong to a label.
         downsample: how coordinates are reduced.
         protocol: where published protocols differ, which is followed; fields of `protocol_type`.
+        sensor: (height, width) of the sensor in px, for recordings that do not name it.
 
     Attributes:
         layout: in words, which of the known layouts was found.
@@ -70,10 +72,11 @@ class LabelledDataset(ABC):
         rule: WindowRule | None = None,
         downsample: Downsample | None = None,
         protocol: Mapping[str, Any] | None = None,
+        sensor: Size | None = None,
     ) -> None:
         if not root.is_dir():
             raise UserError(root, "no such folder", f"give the folder of the {self.title} dataset")
-        self.root, self.splits, self.classes = root, splits, tuple(classes)
+        self.root, self.splits, self.classes, self.given_sensor = root, splits, tuple(classes), sensor
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
         self.protocol = build(self.protocol_type, protocol or {}, f"protocol of {self.title}")

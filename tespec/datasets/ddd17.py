@@ -15,7 +15,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.errors import UserError
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.ddd17 import EVENTS, image_index
+from tespec.events.readers.ddd17 import EVENTS, IMAGES, INDEX, image_index
 from tespec.events.spatial import Region
 from tespec.registry import DATASETS
 
@@ -57,8 +57,8 @@ class Ddd17(LabelledDataset):
             folder = self.root / name
             if not folder.is_dir():
                 raise UserError(folder, f"recording of the {split} split is missing", "copy it into the archive")
-            beside = [folder / part for part in ("index", *MASK_PLACES, SPEED) if (folder / part).exists()]
-            found.append(RecordingFiles(name, split, EventSource(folder), tuple(beside)))
+            beside = [folder / part for part in (INDEX, *MASK_PLACES, IMAGES, SPEED) if (folder / part).exists()]
+            found.append(RecordingFiles(name, split, EventSource(folder, self.given_sensor), tuple(beside)))
         return found
 
     def open(self, files: RecordingFiles) -> LabelledRecording:

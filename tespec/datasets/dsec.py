@@ -119,7 +119,7 @@ class Dsec(LabelledDataset):
             raise UserError(folder / EVENTS, "no such file", "copy the sequence's events (left camera)")
         rectify = folder / RECTIFY if self.protocol.rectify else None
         beside = [*labels, *([rectify] if rectify else []), speed_file(self.root, name)]
-        source = EventSource(folder / EVENTS, rectify_map=rectify)
+        source = EventSource(folder / EVENTS, self.given_sensor, rectify)
         return RecordingFiles(name, split, source, tuple(path for path in beside if path.exists()))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:

@@ -68,7 +68,8 @@ class Mvsec(LabelledDataset):
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth beside the events")
         beside = [truth, speed_file(self.root, name)]
-        return RecordingFiles(name, split, EventSource(data), tuple(path for path in beside if path.exists()))
+        source = EventSource(data, self.given_sensor)
+        return RecordingFiles(name, split, source, tuple(path for path in beside if path.exists()))
 
     def _search(self, pattern: str) -> list[Path]:
         """Recordings, or their packed stores, in the folder or in the folders in it."""

@@ -10,11 +10,12 @@ from pathlib import Path
 from tespec.datasets.description import read_description
 from tespec.datasets.downsampling import reduced
 from tespec.datasets.finding import find_recordings, is_named
-from tespec.datasets.prophesee.archive import WINDOW_US, ArchiveSource, is_archive
+from tespec.datasets.prophesee.archive import WINDOW_US, ArchiveSource, archive_of, is_archive
 from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
+from tespec.sensor import Size
 from tespec.settings import Downsample
 
 TRAIN, HELD_OUT = "train", "val"
@@ -44,7 +45,7 @@ class Division:
         return self.train[0].region.height, self.train[0].region.width
 
 
-def divide(root: Path, window_ms: float, downsample: Downsample) -> Division:
+def divide(root: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Division:
     """Recordings at or under `root`, cut into windows side by side.
 
     Where `dataset.json` names splits, or folders "train" and "val" lie side by side, the recordings of "train" are
@@ -56,6 +57,7 @@ def divide(root: Path, window_ms: float, downsample: Downsample) -> Division:
         root: a recording, or a folder that holds some at any depth.
         window_ms: length of the windows in ms.
         downsample: how coordinates are reduced.
+        sensor: (height, width) in px, for recordings that do not name it.
 
     Raises:
         UserError: no recording, one that cannot be read, none as long as a window, or sensors of different sizes.
@@ -64,7 +66,7 @@ def divide(root: Path, window_ms: float, downsample: Downsample) -> Division:
     train, held_out = _splits(root, paths)
     recordings, clamped = {}, {}
     for path in (*train, *held_out):
-        recordings[path] = cut(root, path, window_ms, downsample)
+        recordings[path] = cut(root, path, window_ms, downsample, sensor)
         if isinstance(recordings[path].source, EventSource) and recordings[path].stream.clamped:
             clamped[path] = recordings[path].stream.clamped
     _check(root, list(recordings.values()), window_ms)
@@ -100,7 +102,7 @@ def _of_name(root: Path, paths: list[Path], name: str) -> Path:
     return found[0]
 
 
-def cut(root: Path, path: Path, window_ms: float, downsample: Downsample) -> Recording:
+def cut(root: Path, path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Recording:
     """The recording `path` at or under `root`, in windows side by side of `window_ms`.
 
     Raises:
@@ -108,8 +110,8 @@ def cut(root: Path, path: Path, window_ms: float, downsample: Downsample) -> Rec
     """
     name = path.name if path == root else path.relative_to(root).as_posix()
     if is_archive(path):
-        return _of_archive(name, ArchiveSource(path), window_ms)
-    source = EventSource(path)
+        return _of_archive(name, archive_of(path, sensor), window_ms)
+    source = EventSource(path, sensor)
     stream = source.stream
     if stream.t_last - stream.t_first > LONGEST_US:
         hours = (stream.t_last - stream.t_first) / 3.6e9

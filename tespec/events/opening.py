@@ -14,6 +14,7 @@ from tespec.events.readers.mvsec import open_mvsec
 from tespec.events.readers.prophesee_dat import open_dat
 from tespec.events.readers.prophesee_raw import open_raw
 from tespec.events.readers.rvt import open_rvt
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.store import HEADER, open_store
 from tespec.events.stream import EventStream
 
@@ -49,11 +50,12 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
 
     Args:
         path: file or folder.
-        height: rows of the sensor in px, for recordings that do not name them; given together with `width`.
+        height: rows of the sensor in px, for recordings that do not name them; given together with `width`. Where
+            neither they nor the recording say it, the nearest `dataset.json` above does.
         width: columns, likewise.
 
     Raises:
-        UserError: the recording is missing, of no known kind, empty, truncated or inconsistent.
+        UserError: the recording is missing, of no known kind, empty, truncated or inconsistent, or of another size.
         ValueError: only one of height and width is given.
     """
     path = Path(path)
@@ -82,8 +84,5 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
 
 def _open_store(path: Path, height: int | None, width: int | None) -> EventStream:
     stream = open_store(path)
-    if height is not None and (stream.height, stream.width) != (height, width):
-        raise UserError(
-            path, f"its sensor is {stream.width}x{stream.height} px, not {width}x{height}", "leave the size out"
-        )
+    resolve_size(path, height, width, (stream.height, stream.width))
     return stream

@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tespec.events.packing import MAX_HEIGHT, MAX_WIDTH, P_SHIFT, US_SHIFT, Y_SHIFT
-
 MILLISECOND = 1000  # us
 
 
 @njit(cache=True, nogil=True)
-def count_words(words, borders, first_ms, times, height, width, rows, columns, clip, histogram, fresh):  # type: ignore[no-untyped-def]
+def count_words(layout, words, borders, first_ms, times, height, width, rows, columns, clip, histogram, fresh):  # type: ignore[no-untyped-def]
     """Count the events of whole milliseconds that fall into bins of time; equal to unpacking and counting them.
 
     Args:
-        words: (N,) uint32, see `tespec.events.packing`.
+        layout: of the words, `tespec.events.packing.LAYOUT`.
+        words: (N,) uint32.
         borders: (M + 1,) indices into `words`, rising from 0 to N: where each of M milliseconds begins and ends.
         first_ms: the first millisecond.
         times: (bins + 1,) int64 borders of the bins in us, rising.
@@ -30,13 +29,15 @@ def count_words(words, borders, first_ms, times, height, width, rows, columns, c
     Returns:
         whether the words are whole: inside of the sensor and in order of time.
     """
-    if not _in_order(words, borders):
+    if not _in_order(words, borders, layout.us_shift):
         return False
     bins, wide = len(times) - 1, np.uint64(histogram.shape[2])
     area = histogram.shape[1] * histogram.shape[2]
-    ends = _ends_of_bins(words, borders, first_ms, times)
+    ends = _ends_of_bins(words, borders, first_ms, times, layout.us_shift)
     places = np.empty(max(1, np.diff(ends).max()), np.uint32)
     cells, outside = histogram.reshape(-1), np.uint32(0)
+    of_x, of_y = np.uint64(layout.columns - 1), np.uint64(layout.rows - 1)
+    y_shift, p_shift = np.uint64(layout.y_shift), np.uint64(layout.p_shift)
     for k in range(bins):
         negative, positive = np.uint64(k * area), np.uint64(bins * area)
         if fresh:
@@ -47,9 +48,9 @@ def count_words(words, borders, first_ms, times, height, width, rows, columns, c
         kept = np.int64(0)
         for i in range(ends[k], ends[k + 1]):
             word = np.uint64(words[i])
-            x, y = word & np.uint64(MAX_WIDTH - 1), (word >> np.uint64(Y_SHIFT)) & np.uint64(MAX_HEIGHT - 1)
+            x, y = word & of_x, (word >> y_shift) & of_y
             outside |= np.uint32(x >= np.uint64(width)) | np.uint32(y >= np.uint64(height))
-            column, row, polarity = columns[x], rows[y], (word >> np.uint64(P_SHIFT)) & np.uint64(1)
+            column, row, polarity = columns[x], rows[y], (word >> p_shift) & np.uint64(1)
             places[kept] = np.uint32(negative + polarity * positive + np.uint64(row) * wide + np.uint64(column))
             kept += np.int64((column | row) >= 0)
         for i in range(kept):
@@ -58,20 +59,20 @@ def count_words(words, borders, first_ms, times, height, width, rows, columns, c
 
 
 @njit(cache=True, nogil=True)
-def _in_order(words, borders):  # type: ignore[no-untyped-def]
+def _in_order(words, borders, us_shift):  # type: ignore[no-untyped-def]
     """Whether microseconds rise within each millisecond and stay below its end."""
     wrong = np.uint32(0)
     for millisecond in range(len(borders) - 1):
         previous = np.uint32(0)
         for i in range(borders[millisecond], borders[millisecond + 1]):
-            us = words[i] >> np.uint32(US_SHIFT)
+            us = words[i] >> np.uint32(us_shift)
             wrong |= np.uint32(us < previous) | np.uint32(us >= np.uint32(MILLISECOND))
             previous = us
     return wrong == 0
 
 
 @njit(cache=True, nogil=True)
-def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-def]
+def _ends_of_bins(words, borders, first_ms, times, us_shift):  # type: ignore[no-untyped-def]
     """(bins + 1,) index of the first event that is not before each border of the bins."""
     ends = np.empty(len(times), np.int64)
     for k in range(len(times)):
@@ -83,7 +84,7 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
         low, high = borders[millisecond], borders[millisecond + 1]
         while low < high:
             middle = (low + high) // 2
-            if np.int64(words[middle] >> np.uint32(US_SHIFT)) < us:
+            if np.int64(words[middle] >> np.uint32(us_shift)) < us:
                 low = middle + 1
             else:
                 high = middle

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
 X_BITS, Y_BITS, P_BITS = 11, 10, 1
 MAX_WIDTH, MAX_HEIGHT = 1 << X_BITS, 1 << Y_BITS
 Y_SHIFT, P_SHIFT, US_SHIFT = X_BITS, X_BITS + Y_BITS, X_BITS + Y_BITS + P_BITS
+
+
+class Layout(NamedTuple):
+    """Where the parts of a word lie, for kernels of other files: numba's cache notices changes of their own alone."""
+
+    columns: int
+    rows: int
+    y_shift: int
+    p_shift: int
+    us_shift: int
+
+
+LAYOUT = Layout(MAX_WIDTH, MAX_HEIGHT, Y_SHIFT, P_SHIFT, US_SHIFT)
 
 
 @njit(cache=True, nogil=True)

@@ -43,6 +43,18 @@ def sample(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": size, "sampled_sha256": digest.hexdigest()}
 
 
+def is_of(made_from: dict[str, Any], path: Path) -> bool:
+    """Whether the files of a recording, by size and sampled SHA-256, are those that `describe` spoke of.
+
+    Takes no time, however large they are; a change between the samples that keeps the size goes unseen. Names do not
+    count.
+    """
+    files = made_from.get("files")
+    said = [(each.get("bytes"), each.get("sampled_sha256")) for each in files] if isinstance(files, list) else []
+    found = [sample(file) for file in files_of(path)]
+    return said == [(each["bytes"], each["sampled_sha256"]) for each in found]
+
+
 def describe(path: Path) -> dict[str, Any]:
     """Name, bytes and SHA-256 of a recording's files one after the other, and what `sample` says of each.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tespec.paths import cache_root
 from tespec.writing import whole_file
 
-VERSION = 1
+VERSION = 2  # raised by every change of what scans hold
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
 
 
@@ -32,6 +32,9 @@ class Scan(NamedTuple):
         first: time of the first event; 0 if there is none.
         columns: largest x plus one, where the scan has looked at it; else 0.
         rows: largest y plus one, likewise.
+        count: number of events, for recordings that do not say it.
+        places: (blocks, K) int64 what a decoder needs to know of each block, for recordings that can only be decoded
+            from front to back; else (0, 0).
     """
 
     latest: NDArray[np.int64]
@@ -39,6 +42,8 @@ class Scan(NamedTuple):
     first: int
     columns: int = 0
     rows: int = 0
+    count: int = 0
+    places: NDArray[np.int64] = np.empty((0, 0), np.int64)
 
 
 def scan_once(path: Path, scan: Callable[[], Scan]) -> Scan:
@@ -46,10 +51,10 @@ def scan_once(path: Path, scan: Callable[[], Scan]) -> Scan:
     kept = _place(path)
     try:
         with kept.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            numbers = content["numbers"]
-            if numbers.shape == (4,) and content["latest"].dtype == np.int64 and content["latest"].ndim == 1:
-                clamped, first, columns, rows = numbers.tolist()
-                return Scan(content["latest"], clamped, first, columns, rows)
+            latest, numbers, places = (content[name] for name in ("latest", "numbers", "places"))
+            shaped = numbers.shape == (5,) and latest.ndim == 1 and places.ndim == 2
+            if shaped and latest.dtype == places.dtype == np.int64 and len(places) in (0, len(latest)):
+                return Scan(latest, *numbers.tolist(), places)
     except UNREADABLE:
         pass
     made = scan()
@@ -65,6 +70,6 @@ def _place(path: Path) -> Path:
 
 
 def _keep(made: Scan, kept: Path) -> None:
-    numbers = np.array([made.clamped, made.first, made.columns, made.rows], np.int64)
+    numbers = np.array([made.clamped, made.first, made.columns, made.rows, made.count], np.int64)
     with whole_file(kept) as unfinished, unfinished.open("wb") as file:
-        np.savez(file, latest=made.latest, numbers=numbers)
+        np.savez(file, latest=made.latest, numbers=numbers, places=made.places)

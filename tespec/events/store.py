@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from tespec.documents import UNREADABLE, read_json
 from tespec.errors import UserError
 from tespec.events.packed_histogram import count_words
-from tespec.events.packing import MAX_HEIGHT, MAX_WIDTH, unpack_words
-from tespec.events.provenance import describe, size_of
+from tespec.events.packing import LAYOUT, MAX_HEIGHT, MAX_WIDTH, unpack_words
+from tespec.events.provenance import describe, is_of, size_of
 from tespec.events.spatial import Region
 from tespec.events.store_writing import HEADER, INDEX, VERSION, WORDS, Packing, Progress
 from tespec.events.stream import Events, EventStream
+from tespec.writing import one_at_a_time
 
 AGAIN = "pack the recording again"
 LONGEST_MS = 7 * 24 * 3600 * 1000  # a week, whose index is 4.8 GB; anything longer is a broken time
@@ -34,7 +35,8 @@ def pack(stream: EventStream, folder: Path, source: Path | None = None, progress
     """Write `stream` as a packed store, some milliseconds at a time, into a folder that appears when it is whole.
 
     Killed at any point, it goes on where it was when it is called again with the same source. A whole store of the
-    same source is left as it is.
+    same source is left as it is, one of another version of the source is replaced. Of several processes that pack into
+    one folder the first does the work, the others wait for it.
 
     Args:
         stream: any recording.
@@ -55,17 +57,42 @@ def pack(stream: EventStream, folder: Path, source: Path | None = None, progress
     if (stream.t_last - stream.t_first) // 1000 >= LONGEST_MS:
         days = (stream.t_last - stream.t_first) / 86_400e6
         raise UserError(folder, f"a recording of {days:.0f} days cannot be", "check the times of its events")
-    if folder.exists():
-        if source is not None and is_whole(folder) and _of_source(folder, source):
-            return folder
+    with one_at_a_time(folder):
+        if not (folder.exists() and _is_packed(folder, stream, source)):
+            _pack(stream, folder, source, progress or (lambda done, total: None))
+    return folder
+
+
+def _is_packed(folder: Path, stream: EventStream, source: Path | None) -> bool:
+    """Whether what is in the folder is what would be packed; False where it is of another version of the source.
+
+    Raises:
+        UserError: it is something else.
+    """
+    if source is None or not is_whole(folder):
         raise UserError(folder, "exists already", "remove it or choose another folder")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    header = header_of(folder)
+    made_from = header["source"]
+    if made_from is None or not is_of(made_from, source):
+        if made_from is not None and made_from.get("name") == source.name:
+            return False
+        raise UserError(folder, "exists already", "remove it or choose another folder")
+    if (header["height"], header["width"]) != (stream.height, stream.width):
+        size = f"{header['width']}x{header['height']} px, not {stream.width}x{stream.height}"
+        raise UserError(folder, f"was packed for a sensor of {size}", "remove it, or give that size")
+    return True
+
+
+def _pack(stream: EventStream, folder: Path, source: Path | None, progress: Progress) -> None:
+    unfinished, stale = (folder.with_name(f".{folder.name}.{state}") for state in ("unfinished", "stale"))
+    shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed between the two renamings
     try:
-        packing = Packing(stream, unfinished, None if source is None else describe(source))
-        packing.run(progress or (lambda done, total: None))
+        Packing(stream, unfinished, None if source is None else describe(source)).run(progress)
         os.chmod(unfinished, 0o755)
+        if folder.exists():
+            folder.rename(stale)
         unfinished.rename(folder)
+        shutil.rmtree(stale, ignore_errors=True)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -75,7 +102,6 @@ def pack(stream: EventStream, folder: Path, source: Path | None = None, progress
         if source is None:
             shutil.rmtree(unfinished, ignore_errors=True)  # nothing says whether it could be continued
         raise
-    return folder
 
 
 def is_whole(folder: Path) -> bool:
@@ -98,11 +124,6 @@ def verify_store(folder: Path) -> None:
     for name in (WORDS, INDEX):
         if describe(folder / name)["sha256"] != header["sha256"].get(name):
             raise UserError(folder / name, "is not what was written", AGAIN)
-
-
-def _of_source(folder: Path, source: Path) -> bool:
-    made_from = header_of(folder)["source"]
-    return made_from is not None and made_from.get("bytes") == size_of(source)
 
 
 class StoreStream:
@@ -149,7 +170,7 @@ class StoreStream:
         words, borders = self._words_of(first, end)
         rows, columns = region.places()
         sizes = self._first_ms + first, times, self.height, self.width
-        self._require(count_words(words, borders, *sizes, rows, columns, np.uint8(clip), out, fresh))
+        self._require(count_words(LAYOUT, words, borders, *sizes, rows, columns, np.uint8(clip), out, fresh))
 
     def _milliseconds(self, t0: int, t1: int) -> tuple[int, int]:
         """The milliseconds that hold t0 <= t < t1 (us), counted from the first of the recording."""

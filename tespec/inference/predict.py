@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from tespec.errors import UserError
 from tespec.inference.load import load_trained
 from tespec.inference.pictures import above, draw_figure, draw_video
 from tespec.inference.play import Moment, play
+from tespec.sensor import parse_size
 from tespec.settings import Finetuning
 from tespec.training.labelled import open_dataset
 from tespec.training.progress import progress
@@ -35,12 +36,14 @@ class Request:
         out: folder for the pictures.
         clip: first and last second.
         min_score: boxes of a lower score are not drawn.
+        sensor_px: size of the recording's sensor, as "640x480", where it does not name it.
     """
 
     recording: str
     out: Path
     clip: tuple[float, float]
     min_score: float
+    sensor_px: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def predict(weights: Path, request: Request, root: Path | None, device: torch.de
         UserError: weights or recording cannot be read, or the clip holds nothing.
     """
     settings = load_trained(weights).settings
-    recording = find(settings, request.recording, root)
+    recording = find(settings, request.recording, root, request.sensor_px)
     model, task, settings = load_trained(weights, (recording.region.height, recording.region.width))
     model.to(device)
     played = []
@@ -82,8 +85,15 @@ def predict(weights: Path, request: Request, root: Path | None, device: torch.de
     return Drawn(figure, video, len(played), sum(moment.truth is not None for moment in played))
 
 
-def find(settings: Finetuning, wanted: str, root: Path | None) -> Recording:
+def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
     """The recording of that name or path: of the task's data with its labels, else any other, without.
+
+    Args:
+        settings: of the network's training.
+        wanted: name or path.
+        root: folder of the task's data; None where there is none.
+        sensor_px: size of the recording's sensor, where it does not name it; default, in the task's data: as in the
+            training.
 
     Raises:
         UserError: there is none, or it cannot be read.
@@ -92,7 +102,7 @@ def find(settings: Finetuning, wanted: str, root: Path | None) -> Recording:
     if len(path.parts) > 1 and not path.exists():
         raise UserError(f"--predict {wanted}", "no such file or folder", "check the path")
     if root is not None:
-        dataset = open_dataset(settings, root)
+        dataset = open_dataset(replace(settings, sensor_px=sensor_px or settings.sensor_px), root)
         for split in settings.splits:
             for files in dataset.files(split) if settings.splits[split] else ():
                 if _is_wanted(files, wanted):
@@ -104,7 +114,8 @@ def find(settings: Finetuning, wanted: str, root: Path | None) -> Recording:
     (found, *others) = find_recordings(path)
     if others:
         raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")
-    return cut(path, found, settings.window_ms or SEGMENT_MS, settings.downsample)
+    sensor = parse_size(sensor_px) if sensor_px else None
+    return cut(path, found, settings.window_ms or SEGMENT_MS, settings.downsample, sensor)
 
 
 def _is_wanted(files: RecordingFiles, wanted: str) -> bool:

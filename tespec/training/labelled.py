@@ -200,6 +200,7 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
         WindowRule(settings.recurrent, settings.window_ms),
         settings.downsample,
         settings.protocol,
+        sensor=settings.sensor,
     )
     return dataset
 

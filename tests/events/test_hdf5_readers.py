@@ -53,7 +53,7 @@ def test_sizes_are_those_of_the_sensors_where_nothing_else_is_said(tmp_path):
     assert (stream.height, stream.width) == (260, 346)
     stream = open_events(rvt(tmp_path / "c.h5", *EVENTS, height=100, width=200))
     assert (stream.height, stream.width) == (100, 200)
-    with pytest.raises(UserError, match=r"d.h5: does not name the sensor's size; give height and width"):
+    with pytest.raises(UserError, match=r"d.h5: does not name the sensor's size; give --sensor"):
         open_events(rvt(tmp_path / "d.h5", *EVENTS, events__height=None))
 
 

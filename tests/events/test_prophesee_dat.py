@@ -9,6 +9,7 @@ from recording_files import dat
 from tespec.errors import UserError
 from tespec.events import Events, EventStream, open_events, time_order
 from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.store import pack
 
 
 def test_words_are_read_as_described(tmp_path):
@@ -64,7 +65,7 @@ def test_a_size_may_be_given_where_the_header_has_none(tmp_path):
     path = dat(tmp_path / "a.dat", [(300, 200, 3, 1)], header="% Data file containing CD events.\n")
     stream = open_events(path, height=240, width=304)
     assert (stream.height, stream.width) == (240, 304)
-    with pytest.raises(UserError, match="does not name the sensor's size; give height and width"):
+    with pytest.raises(UserError, match="does not name the sensor's size; give --sensor"):
         open_events(path)
 
 
@@ -100,3 +101,55 @@ def test_times_that_do_not_fit_are_not_written(tmp_path, t):
     with pytest.raises(ValueError, match="do not fit 32 bits"):
         write_dat(tmp_path / "a.dat", zeros, zeros, np.array(t), zeros, 4, 4)
     assert not list(tmp_path.iterdir())
+
+
+WRAP = 1 << 32
+
+
+def wrapped(path, times):
+    """A file whose clock of 32 bits has gone through `times` us."""
+    return dat(path, [(number % 640, number % 480, int(t) % WRAP, number % 2) for number, t in enumerate(times)])
+
+
+def test_time_goes_on_where_its_32_bits_end(tmp_path):
+    rng = np.random.default_rng(0)
+    # Three hours, over two ends of the clock; more events than a block, and some that step back, across an end as well.
+    times = np.sort(rng.integers(WRAP - 1_800_000_000, 3 * WRAP - 2_000_000_000, 50_000))
+    times[20_000] -= 700_000
+    ends = np.searchsorted(times, [WRAP, 2 * WRAP])
+    times[ends] = [WRAP + 3, 2 * WRAP]
+    times[ends + 1] = [WRAP - 9, 2 * WRAP + 5]
+    raised = np.maximum.accumulate(times)
+    path = wrapped(tmp_path / "a.dat", times)
+    for stream in (open_events(path), open_events(path)):  # the second from the scan in the cache
+        assert (stream.count, stream.t_first, stream.t_last) == (50_000, times[0], raised[-1])
+        assert stream.clamped == (raised != times).sum() > 1
+        np.testing.assert_array_equal(stream.slice(0, 3 * WRAP).t, raised)
+        for t0, t1 in [(WRAP - 5_000_000, WRAP + 5_000_000), (2 * WRAP, 2 * WRAP + 1), (2 * WRAP - 7, 3 * WRAP)]:
+            inside = (raised >= t0) & (raised < t1)
+            found = stream.slice(t0, t1)
+            np.testing.assert_array_equal(found.t, raised[inside])
+            np.testing.assert_array_equal(found.x, (np.arange(50_000) % 640)[inside])
+
+
+def test_nothing_is_lost_when_such_a_file_is_packed(tmp_path):
+    times = np.arange(WRAP - 2_000_000, WRAP + 2_000_000, 1_000)
+    path = wrapped(tmp_path / "a.dat", times)
+    store = open_events(pack(open_events(path), tmp_path / "store", path))
+    assert (store.count, store.clamped) == (4_000, 0)
+    np.testing.assert_array_equal(store.slice(0, 2 * WRAP).t, times)
+
+
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ([3_000_000_000, 1_000_000_000, 3_000_000_001], [3_000_000_000, 3_000_000_000, 3_000_000_001]),
+        ([3_000_000_000, 800_000_000], [3_000_000_000, WRAP + 800_000_000]),
+        ([0, WRAP - 1], [0, WRAP - 1]),  # before the clock's start there is nothing to step back to
+        ([WRAP - 1, 0, WRAP - 2, 1], [WRAP - 1, WRAP, WRAP, WRAP + 1]),
+    ],
+)
+def test_half_of_the_clock_tells_a_step_back_from_its_end(tmp_path, times, wanted):
+    stream = open_events(dat(tmp_path / "a.dat", [(1, 1, t, 1) for t in times]))
+    assert stream.slice(0, 2 * WRAP).t.tolist() == wanted
+    assert stream.t_last == wanted[-1]

@@ -142,9 +142,11 @@ def test_headers_of_several_recorders(tmp_path, header, size):
     assert (stream.height, stream.width) == size
 
 
-def test_a_given_size_goes_before_the_headers(tmp_path):
-    path = evt3(tmp_path / "a.raw", *evt3_time(5), (ADDR_X, 700))
-    assert open_events(path, height=720, width=1280).width == 1280
+def test_a_given_size_that_contradicts_the_header_is_refused(tmp_path):
+    path = evt3(tmp_path / "a.raw", *evt3_time(5), (ADDR_X, 600))
+    assert open_events(path, height=480, width=640).width == 640
+    with pytest.raises(UserError, match="its sensor is 640x480 px, not 1280x720; leave --sensor out"):
+        open_events(path, height=720, width=1280)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +188,10 @@ def test_rows_stay_as_they_were_between_words(tmp_path):
 
 
 @pytest.mark.parametrize("words", [1_000, 77_777])
-def test_blocks_of_any_length_give_the_same_events(monkeypatch, words):
+def test_blocks_of_any_length_give_the_same_events(monkeypatch, tmp_path, words):
     whole = open_events(REAL)
     monkeypatch.setattr(prophesee_raw, "BLOCK", words)
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))  # of no other length
     stream = open_events(REAL)
     assert (stream.count, stream.clamped, stream.t_first, stream.t_last) == (
         whole.count,

@@ -1,13 +1,17 @@
 """Scans in the cache save time and decide nothing."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tespec.errors import UserError
+from tespec.events import open_events
 from tespec.events.readers.records import Records
 from tespec.events.scans import Scan, scan_once
 
-SCAN = Scan(np.array([5, 9], np.int64), 3, -2, 640, 480)
+SCAN = Scan(np.array([5, 9], np.int64), 3, -2, 640, 480, 70, np.array([[7, 8, 9], [1, 2, 3]], np.int64))
+REAL = Path(__file__).parents[1] / "data"
 
 
 class Counting:
@@ -20,7 +24,7 @@ class Counting:
 
 
 def same(one, other):
-    return one[1:] == other[1:] and np.array_equal(one.latest, other.latest)
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.fixture
@@ -60,6 +64,37 @@ def test_a_damaged_scan_is_made_again(cache, recording, content):
     assert same(scan_once(recording, scan), SCAN)
     assert same(scan_once(recording, scan), SCAN)
     assert scan.times == 2
+
+
+def test_a_scan_whose_parts_do_not_fit_is_made_again(cache, recording):
+    scan = Counting()
+    scan_once(recording, scan)
+    (kept,) = (cache / "scans").iterdir()
+    np.savez(kept, latest=SCAN.latest, numbers=np.zeros(5, np.int64), places=SCAN.places[:1])
+    assert same(scan_once(recording, scan), SCAN)
+    assert scan.times == 2
+
+
+@pytest.mark.parametrize("name", ["evt3_640x480_2.08s.raw", "davis.aedat4"])
+def test_recordings_that_are_decoded_from_front_to_back_are_so_once(cache, tmp_path, monkeypatch, name):
+    path = tmp_path / name
+    path.write_bytes((REAL / name).read_bytes())
+    first = open_events(path)
+    wanted = first.slice(first.t_first, first.t_last + 1)
+    assert len(list((cache / "scans").iterdir())) == 1
+
+    def again(*arguments):
+        raise AssertionError("decoded from front to back again")
+
+    reader = "prophesee_raw" if name.endswith(".raw") else "aedat4"
+    monkeypatch.setattr(f"tespec.events.readers.{reader}.scan_blocks", again)
+    second = open_events(path)
+    facts = ("height", "width", "count", "t_first", "t_last", "clamped")
+    assert [getattr(second, fact) for fact in facts] == [getattr(first, fact) for fact in facts]
+    for one, other in zip(second.slice(first.t_first, first.t_last + 1), wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+    middle = (first.t_first + first.t_last) // 2
+    np.testing.assert_array_equal(second.slice(middle, middle + 5_000).t, first.slice(middle, middle + 5_000).t)
 
 
 def test_a_cache_that_cannot_be_written_to_costs_time_only(cache, recording):

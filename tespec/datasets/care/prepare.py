@@ -15,13 +15,13 @@ from typing import Any
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.description import FILE as DESCRIPTION
 from tespec.datasets.sources import EventSource, store_of
-from tespec.datasets.survey.run import size_of
 from tespec.errors import UserError
-from tespec.events.opening import open_events
 from tespec.events.store import HEADER, is_whole, pack
+from tespec.writing import one_at_a_time, write_whole
 
 MANIFEST = "packed.json"
 BYTES_PER_EVENT = 4
+BLOCK = 1 << 20  # bytes
 REPORT_SECONDS = 0.5  # between looks at what other processes report
 Progress = Callable[[str, int, int], None]
 
@@ -87,33 +87,58 @@ def prepare(
         raise UserError(place, "cannot be written to", "name another folder with --out")
     for job in planned:
         for source, target in job.copies:
-            _copy(source, target)
+            copy(source, target)
     if out is not None and (dataset.root / DESCRIPTION).is_file():
-        _copy(dataset.root / DESCRIPTION, out / DESCRIPTION)
+        copy(dataset.root / DESCRIPTION, out / DESCRIPTION)
     packed: dict[str, dict[str, Any]] = {}
     for job in _pack_all(planned, processes, progress):
         header = json.loads((job.target / HEADER).read_text())
         facts = {name: header[name] for name in ("count", "clamped", "source", "sha256")}
         packed[f"{job.split}/{job.name}"] = {"store": job.target.relative_to(place).as_posix(), **facts}
     manifest = place / MANIFEST
-    unfinished = manifest.with_name(f".{MANIFEST}.unfinished")
-    unfinished.write_text(json.dumps({"layout": dataset.layout, "recordings": dict(sorted(packed.items()))}, indent=1))
-    unfinished.replace(manifest)
-    return manifest
+    facts = {"layout": dataset.layout, "recordings": dict(sorted(packed.items()))}
+    return write_whole(manifest, json.dumps(facts, indent=1))
 
 
-def _copy(source: Path, target: Path) -> None:
-    if target.exists() and size_of(target) == size_of(source):
-        return
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(source, unfinished)
-        shutil.rmtree(target, ignore_errors=True)
+def copy(source: Path, target: Path) -> None:
+    """Make `target` a copy of a file or folder, whatever it holds; one that holds the same bytes is left as it is."""
+    with one_at_a_time(target):
+        if _same(source, target):
+            return
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        _remove(unfinished)
+        if source.is_dir():
+            shutil.copytree(source, unfinished)
+        else:
+            shutil.copyfile(source, unfinished)
+        if source.is_dir() or target.is_dir():
+            _remove(target)  # which no renaming replaces
+        unfinished.replace(target)
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
     else:
-        shutil.copyfile(source, unfinished)
-    unfinished.replace(target)
+        path.unlink(missing_ok=True)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two files hold the same bytes, or two folders the same files."""
+    if one.is_dir():
+        found, there = _files(one), _files(other)
+        return found == there and other.is_dir() and all(_same(one / name, other / name) for name in found)
+    if not other.is_file() or one.stat().st_size != other.stat().st_size:
+        return False
+    with one.open("rb") as first, other.open("rb") as second:
+        while block := first.read(BLOCK):
+            if block != second.read(BLOCK):
+                return False
+    return True
 
 
 def _pack_all(planned: Sequence[Job], processes: int, progress: Progress | None) -> Iterator[Job]:
@@ -146,9 +171,10 @@ def _pack_and_tell(job: Job, messages: Any) -> None:
 
 def pack_job(job: Job, progress: Progress) -> None:
     """Pack one recording in this process."""
-    source = job.source
-    job.target.parent.mkdir(parents=True, exist_ok=True)
-    if is_whole(job.target) and not source.path.exists():
+    source, store = job.source, store_of(job.source.path)
+    if not source.is_recorded and is_whole(store):
+        if store != job.target:
+            copy(store, job.target)
         return
-    stream = open_events(source.path, source.height, source.width)
+    stream = source.recorded()
     pack(stream, job.target, source.path, lambda done, total: progress(job.name, done, total))

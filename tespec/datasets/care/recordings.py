@@ -9,15 +9,18 @@ import numpy as np
 
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.finding import find_recordings
-from tespec.datasets.prophesee.archive import ArchiveSource, is_archive
+from tespec.datasets.prophesee.archive import ArchiveSource, archive_of, is_archive
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
+from tespec.events.readers.ddd17 import IMAGES, INDEX
 from tespec.events.spatial import Region
+from tespec.sensor import Size
 
 SPLIT = "all"
 WINDOW_US = 50_000
+BESIDE = (INDEX, IMAGES)  # of a DDD17 recording: pre-training on pairs of events and image needs them
 
 
 class NoLabels:
@@ -38,18 +41,22 @@ class NoLabels:
 class Recordings(LabelledDataset):
     """Every recording below a folder, or a single one; see `LabelledDataset`.
 
+    Args:
+        root: file or folder.
+        sensor: (height, width) of their sensor in px, for those that do not name it.
+
     Raises:
         UserError: there is none.
     """
 
     title = "recordings"
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, sensor: Size | None = None) -> None:
         if not root.exists():
             raise UserError(root, "no such file or folder", "check the path")
         folder = root.parent if root.is_file() else root
         self._paths = {path.relative_to(folder).as_posix(): path for path in find_recordings(root)}
-        super().__init__(folder, {SPLIT: tuple(self._paths)})
+        super().__init__(folder, {SPLIT: tuple(self._paths)}, sensor=sensor)
         self.layout = "events without labels"
 
     def files(self, split: str) -> list[RecordingFiles]:
@@ -58,8 +65,9 @@ class Recordings(LabelledDataset):
 
     def _files(self, name: str) -> RecordingFiles:
         path = self._paths[name]
-        source = ArchiveSource(path) if is_archive(path) else EventSource(path)
-        return RecordingFiles(name, SPLIT, source, ())
+        sensor = self.given_sensor
+        source = archive_of(path, sensor) if is_archive(path) else EventSource(path, sensor)
+        return RecordingFiles(name, SPLIT, source, tuple(path / each for each in BESIDE if (path / each).is_dir()))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording, cut into windows of 50 ms."""

@@ -15,7 +15,9 @@ from tespec.events import EventStream
 from tespec.events.provenance import sample
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
+from tespec.sensor import Size
 
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
@@ -28,6 +30,19 @@ SPACING_US = (45_000, 55_000)  # between windows; they are laid between labels, 
 def is_archive(folder: Path) -> bool:
     """Whether a folder is a recording of a preprocessed archive."""
     return any((folder / REPRESENTATIONS / name).is_file() for name in FILES)
+
+
+def archive_of(path: Path, sensor: Size | None = None) -> ArchiveSource:
+    """The histograms in folder `path`, which have to be those of a `sensor` (height, width) in px where one is given.
+
+    Raises:
+        UserError: they are of another sensor, or damaged.
+    """
+    source = ArchiveSource(path)
+    if sensor is not None:
+        region, factor = source.region, source.factor
+        resolve_size(path, *sensor, named=(factor * region.height, factor * region.width))
+    return source
 
 
 @dataclass(frozen=True)

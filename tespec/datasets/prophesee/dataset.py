@@ -11,7 +11,7 @@ import numpy as np
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.downsampling import reduced
 from tespec.datasets.ego_speed import speed_at, speed_file
-from tespec.datasets.prophesee.archive import LABELS, WINDOW_US, ArchiveSource, read_places
+from tespec.datasets.prophesee.archive import LABELS, WINDOW_US, ArchiveSource, archive_of, read_places
 from tespec.datasets.prophesee.boxes import (
     RULES,
     BoxLabels,
@@ -120,13 +120,13 @@ class PropheseeDataset(LabelledDataset):
         path, layout = self._found[split][name]
         speed = [file for file in (speed_file(self.root, name),) if file.is_file()]
         if layout == ARCHIVE:
-            return RecordingFiles(name, split, ArchiveSource(path), tuple(speed))
+            return RecordingFiles(name, split, archive_of(path, self.given_sensor), tuple(speed))
         boxes = path.with_name(name + BOXES)
         if not boxes.is_file():
             raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
-        height, width = described_size(path, self.sensor)
         # A header's size wins over the dataset's, which older files without one need.
-        source = EventSource(path) if names_size(path) else EventSource(path, height, width)
+        known = None if names_size(path) else described_size(path) or self.sensor
+        source = EventSource(path, self.given_sensor or known)
         return RecordingFiles(name, split, source, (boxes, *speed))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:

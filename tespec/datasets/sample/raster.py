@@ -9,11 +9,10 @@ import numpy.typing as npt
 from numba import njit
 
 from tespec.datasets.sample.camera import Camera, View
-from tespec.datasets.sample.scene import COS, CX, CY, CZ, HX, HY, HZ, SIN, Array
+from tespec.datasets.sample.scene import BONNET_HIT, WORLD, Array, World
 
 NEAR, FAR = 0.15, 95.0
 SMALLEST = 0.6  # px: smaller boxes are left out
-SKY_HIT, GROUND_HIT, BONNET_HIT = -1, -2, -3
 
 
 def raster(boxes: Array, camera: Camera, view: View) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
@@ -32,13 +31,14 @@ def raster(boxes: Array, camera: Camera, view: View) -> tuple[npt.NDArray[np.flo
     hit = np.empty((camera.height, camera.width), np.int32)
     depth[camera.bonnet_row :], hit[camera.bonnet_row :] = 1.0, BONNET_HIT
     free = slice(0, camera.bonnet_row)
-    _ground(depth[free], hit[free], view.position, view.axes, camera.focal, camera.column, camera.row)
-    _boxes(depth[free], hit[free], boxes, view.position, view.axes, camera.focal, camera.column, camera.row)
+    _ground(WORLD, depth[free], hit[free], view.position, view.axes, camera.focal, camera.column, camera.row)
+    _boxes(WORLD, depth[free], hit[free], boxes, view.position, view.axes, camera.focal, camera.column, camera.row)
     return depth, hit
 
 
 @njit(cache=True)
 def _ground(
+    world: World,
     depth: npt.NDArray[np.float32],
     hit: npt.NDArray[np.int32],
     eye: Array,
@@ -56,10 +56,10 @@ def _ground(
             distance = -eye[2] / fall if fall < -1e-4 else np.inf
             if distance < FAR:
                 depth[y, x] = distance
-                hit[y, x] = GROUND_HIT
+                hit[y, x] = world.GROUND_HIT
             else:
                 depth[y, x] = np.inf
-                hit[y, x] = SKY_HIT
+                hit[y, x] = world.SKY_HIT
 
 
 @njit(cache=True)
@@ -72,6 +72,7 @@ def _slab(offset: float, direction: float, half: float) -> tuple[float, float]:
 
 @njit(cache=True)
 def _boxes(
+    world: World,
     depth: npt.NDArray[np.float32],
     hit: npt.NDArray[np.int32],
     boxes: Array,
@@ -84,8 +85,8 @@ def _boxes(
     height, width = depth.shape
     for index in range(boxes.shape[0]):
         box = boxes[index]
-        dx, dy, dz = box[CX] - eye[0], box[CY] - eye[1], box[CZ] - eye[2]
-        hx, hy, hz, cos, sin = box[HX], box[HY], box[HZ], box[COS], box[SIN]
+        dx, dy, dz = box[world.CX] - eye[0], box[world.CY] - eye[1], box[world.CZ] - eye[2]
+        hx, hy, hz, cos, sin = box[world.HX], box[world.HY], box[world.HZ], box[world.COS], box[world.SIN]
         radius = math.sqrt(hx * hx + hy * hy + hz * hz)
         ahead = axes[0, 0] * dx + axes[0, 1] * dy + axes[0, 2] * dz
         if ahead < -radius or ahead - radius > FAR or 2 * focal * radius < SMALLEST * max(ahead, 0.3):

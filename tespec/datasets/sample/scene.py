@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +61,23 @@ LANE = 1.7
 PARKING = 4.1
 
 PARKED = 1000  # first instance of the parked cars, whose lamps are off
+
+# What a pixel's ray hits besides the rows of a box table.
+SKY_HIT, GROUND_HIT, BONNET_HIT = -1, -2, -3
+# Direction a surface faces: box faces in the box's frame, then up for the ground; the sky has none.
+FACE_FRONT, FACE_BACK, FACE_LEFT, FACE_RIGHT, FACE_UP, FACE_DOWN, FACE_NONE = range(7)
+
+
+# Of the numbers above those that kernels read. They take them as an argument, since numba's cache notices changes of a
+# kernel's own file alone.
+World = namedtuple(
+    "World",
+    "CX CY CZ HX HY HZ COS SIN CLASS INSTANCE ALBEDO TEXTURE SEED "
+    "FACADE PLANKS BRICKS LEAVES BODYWORK CABIN CLOTH PANEL LAMP ROAD SIDEWALK TERRAIN SKY CAR "
+    "BLOCK ROAD_HALF SIDEWALK_WIDTH PARKED SKY_HIT GROUND_HIT BONNET_HIT "
+    "FACE_FRONT FACE_BACK FACE_LEFT FACE_RIGHT FACE_UP FACE_DOWN FACE_NONE",
+)
+WORLD = World(**{name: globals()[name] for name in World._fields})
 
 
 @dataclass

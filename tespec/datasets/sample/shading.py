@@ -10,9 +10,8 @@ import numpy.typing as npt
 from numba import njit
 
 from tespec.datasets.sample.camera import Camera, View
-from tespec.datasets.sample.raster import BONNET_HIT
-from tespec.datasets.sample.scene import COS, SIN, Array
-from tespec.datasets.sample.texture import FACE_BACK, FACE_DOWN, FACE_FRONT, FACE_LEFT, FACE_NONE, FACE_UP, Surface
+from tespec.datasets.sample.scene import WORLD, Array, World
+from tespec.datasets.sample.texture import Surface
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,7 @@ def shade(
     bright = np.empty(depth.shape, np.float32)
     blurred = np.empty(depth.shape, np.float32)
     _light(
+        WORLD,
         surface.albedo,
         surface.glow,
         surface.face,
@@ -68,17 +68,17 @@ def shade(
 
 
 @njit(cache=True)
-def _facing(face: int, cos: float, sin: float, sun_x: float, sun_y: float) -> float:
+def _facing(world: World, face: int, cos: float, sin: float, sun_x: float, sun_y: float) -> float:
     """Light that a surface gets by the way it faces, at least 0.25."""
-    if face == FACE_UP:
+    if face == world.FACE_UP:
         towards = 0.8
-    elif face == FACE_DOWN:
+    elif face == world.FACE_DOWN:
         towards = -0.8
-    elif face == FACE_FRONT:
+    elif face == world.FACE_FRONT:
         towards = cos * sun_x + sin * sun_y
-    elif face == FACE_BACK:
+    elif face == world.FACE_BACK:
         towards = -cos * sun_x - sin * sun_y
-    elif face == FACE_LEFT:
+    elif face == world.FACE_LEFT:
         towards = cos * sun_y - sin * sun_x
     else:
         towards = sin * sun_x - cos * sun_y
@@ -87,6 +87,7 @@ def _facing(face: int, cos: float, sin: float, sun_x: float, sun_y: float) -> fl
 
 @njit(cache=True)
 def _light(
+    world: World,
     albedo: npt.NDArray[np.float32],
     glow: npt.NDArray[np.float32],
     face: npt.NDArray[np.uint8],
@@ -108,11 +109,11 @@ def _light(
         v = (y + 0.5 - row) / focal
         for x in range(width):
             looks, index = face[y, x], hit[y, x]
-            if looks == FACE_NONE:
+            if looks == world.FACE_NONE:
                 bright[y, x] = strength * sky * albedo[y, x]
                 continue
-            cos, sin = (boxes[index, COS], boxes[index, SIN]) if index >= 0 else (1.0, 0.0)
-            falling = strength * _facing(looks, cos, sin, sun_x, sun_y)
+            cos, sin = (boxes[index, world.COS], boxes[index, world.SIN]) if index >= 0 else (1.0, 0.0)
+            falling = strength * _facing(world, looks, cos, sin, sun_x, sun_y)
             if headlights > 0.0:
                 t = depth[y, x]
                 u = (x + 0.5 - column) / focal
@@ -121,7 +122,7 @@ def _light(
                 pool = (math.cos(math.pi * wx / 24.0) * math.cos(math.pi * wy / 24.0)) ** 2
                 falling *= 1.0 + street_lamps * pool
                 beam = math.exp(-4.0 * u * u - 6.0 * max(-v, 0.0)) / (1.0 + (t / 7.0) ** 2)
-                falling += headlights * beam if index != BONNET_HIT else 0.0
+                falling += headlights * beam if index != world.BONNET_HIT else 0.0
             bright[y, x] = falling * albedo[y, x] + glow[y, x]
 
 

@@ -54,7 +54,7 @@ def stop_and_go(
     go, stop = rng.uniform(*habit.go, switches), rng.uniform(*habit.stop, switches)
     target = habit.top_speed * rng.uniform(0.5, 1.0, switches)
     travelled, speed = _follow(
-        path.speed_limit, start, before, before + frames, 1.0 / frame_rate, go, stop, target, habit.acceleration
+        path.speed_limit, STEP, start, before, before + frames, 1.0 / frame_rate, go, stop, target, habit.acceleration
     )
     return travelled[before:], speed[before:]
 
@@ -62,6 +62,7 @@ def stop_and_go(
 @njit(cache=True)
 def _follow(
     limit: Array,
+    step: float,
     start: float,
     before: int,
     frames: int,
@@ -82,7 +83,7 @@ def _follow(
             phase += 0 if driving else 1
             driving = not driving
         wanted = target[phase] if driving else 0.0
-        sample = min(max(int(at / STEP), 0), limit.size - 1)
+        sample = min(max(int(at / step), 0), limit.size - 1)
         wanted = min(wanted, limit[sample])
         speed += min(max(wanted - speed, -1.5 * acceleration * dt), acceleration * dt)
         travelled[frame] = at

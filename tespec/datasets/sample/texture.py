@@ -1,6 +1,7 @@
 """What a surface looks like before light falls on it: patterns that fade out where a pixel is too coarse for them.
 
-All functions a kernel calls stand in its own file, because numba's cache only notices changes of that file.
+All functions a kernel calls stand in its own file, because numba's cache only notices changes of that file; constants
+of other files are arguments.
 """
 
 from __future__ import annotations
@@ -13,44 +14,8 @@ import numpy.typing as npt
 from numba import njit
 
 from tespec.datasets.sample.camera import Camera, View
-from tespec.datasets.sample.raster import BONNET_HIT, GROUND_HIT, SKY_HIT
-from tespec.datasets.sample.scene import (
-    ALBEDO,
-    BLOCK,
-    BODYWORK,
-    BRICKS,
-    CABIN,
-    CAR,
-    CLASS,
-    CLOTH,
-    COS,
-    CX,
-    CY,
-    CZ,
-    FACADE,
-    HX,
-    HY,
-    HZ,
-    INSTANCE,
-    LAMP,
-    LEAVES,
-    PANEL,
-    PARKED,
-    PLANKS,
-    ROAD,
-    ROAD_HALF,
-    SEED,
-    SIDEWALK,
-    SIDEWALK_WIDTH,
-    SIN,
-    SKY,
-    TERRAIN,
-    TEXTURE,
-    Array,
-)
+from tespec.datasets.sample.scene import WORLD, Array, World
 
-# Direction a surface faces: box faces in the box's frame, then up for the ground; the sky has none.
-FACE_FRONT, FACE_BACK, FACE_LEFT, FACE_RIGHT, FACE_UP, FACE_DOWN, FACE_NONE = range(7)
 DARK_ALBEDO = 0.02
 
 
@@ -81,6 +46,7 @@ def paint(
         np.empty(shape, np.float32), np.zeros(shape, np.float32), np.empty(shape, np.uint8), np.empty(shape, np.uint8)
     )
     _paint(
+        WORLD,
         depth,
         hit,
         boxes,
@@ -147,50 +113,50 @@ def _line(distance: float, half: float, footprint: float) -> float:
 
 
 @njit(cache=True)
-def _markings(across: float, along: float, from_crossing: float, wide: float, long: float) -> float:
+def _markings(world: World, across: float, along: float, from_crossing: float, wide: float, long: float) -> float:
     """White paint on a road: `across` metres from its centre line, `along` it; footprints across and along."""
-    if from_crossing > ROAD_HALF + 4.0:
+    if from_crossing > world.ROAD_HALF + 4.0:
         dash = 0.5 + _stripes(along, 4.0, 0.5, long)
-        edge = _line(abs(across) - ROAD_HALF + 0.3, 0.09, wide)
+        edge = _line(abs(across) - world.ROAD_HALF + 0.3, 0.09, wide)
         return max(dash * _line(across, 0.1, wide), edge)
-    if from_crossing > ROAD_HALF + 3.4:
+    if from_crossing > world.ROAD_HALF + 3.4:
         return 1.0 if across * along < 0.0 else 0.0
-    if from_crossing > ROAD_HALF + 0.4:
+    if from_crossing > world.ROAD_HALF + 0.4:
         return 0.5 + _stripes(across, 1.1, 0.5, wide)
     return 0.0
 
 
 @njit(cache=True)
-def _ground(x: float, y: float, wide_x: float, wide_y: float) -> tuple[float, int]:
+def _ground(world: World, x: float, y: float, wide_x: float, wide_y: float) -> tuple[float, int]:
     """Albedo and class of the ground; footprints in x and y in metres."""
-    dx, dy = x - BLOCK * math.floor(x / BLOCK + 0.5), y - BLOCK * math.floor(y / BLOCK + 0.5)
+    dx, dy = x - world.BLOCK * math.floor(x / world.BLOCK + 0.5), y - world.BLOCK * math.floor(y / world.BLOCK + 0.5)
     ax, ay = abs(dx), abs(dy)
     footprint = math.sqrt(wide_x * wide_y)
-    if ax < ROAD_HALF or ay < ROAD_HALF:
+    if ax < world.ROAD_HALF or ay < world.ROAD_HALF:
         tar = 0.17 * (1 + 0.5 * _octaves(x, y, 3, footprint, 0.7) + 0.25 * _octaves(x, y, 13, footprint, 7.0))
         paint = 0.0
-        if ay >= ROAD_HALF:
-            paint = _markings(dx, dy, ay, wide_x, wide_y)
-        elif ax >= ROAD_HALF:
-            paint = _markings(dy, -dx, ax, wide_y, wide_x)
-        return tar + (0.75 - tar) * paint, ROAD
+        if ay >= world.ROAD_HALF:
+            paint = _markings(world, dx, dy, ay, wide_x, wide_y)
+        elif ax >= world.ROAD_HALF:
+            paint = _markings(world, dy, -dx, ax, wide_y, wide_x)
+        return tar + (0.75 - tar) * paint, world.ROAD
     edge = min(ax, ay)
-    if edge < ROAD_HALF + SIDEWALK_WIDTH:
+    if edge < world.ROAD_HALF + world.SIDEWALK_WIDTH:
         stone = 0.42 * (1 + 0.4 * _octaves(x, y, 5, footprint, 0.9) + 0.2 * _octaves(x, y, 15, footprint, 8.0))
         joint = max(_line(x - math.floor(x + 0.5), 0.04, wide_x), _line(y - math.floor(y + 0.5), 0.04, wide_y))
-        kerb = _line(edge - ROAD_HALF, 0.16, wide_x if ax < ay else wide_y)
+        kerb = _line(edge - world.ROAD_HALF, 0.16, wide_x if ax < ay else wide_y)
         stone *= 1 - 0.45 * joint
-        return stone + (0.62 - stone) * kerb, SIDEWALK
-    return 0.3 * (1 + 0.8 * _octaves(x, y, 7, footprint, 1.2)), TERRAIN
+        return stone + (0.62 - stone) * kerb, world.SIDEWALK
+    return 0.3 * (1 + 0.8 * _octaves(x, y, 7, footprint, 1.2)), world.TERRAIN
 
 
 @njit(cache=True)
 def _facade(
-    albedo: float, u: float, v: float, height: float, wall: int, seed: int, footprint: float
+    world: World, albedo: float, u: float, v: float, height: float, wall: int, seed: int, footprint: float
 ) -> tuple[float, float]:
     """Albedo of a house front with windows, and the light from the lit ones."""
     glow = 0.0
-    if wall < FACE_UP:
+    if wall < world.FACE_UP:
         period = 2.2 + 1.6 * _hash(seed, 1, 2)
         opening = 0.35 + 0.25 * _hash(seed, 3, 4)
         seen = _fade(1.0 / period, footprint)
@@ -207,57 +173,59 @@ def _facade(
 
 @njit(cache=True)
 def _bodywork(
-    albedo: float, box: Array, u: float, v: float, face: int, seed: int, footprint: float
+    world: World, albedo: float, box: Array, u: float, v: float, face: int, seed: int, footprint: float
 ) -> tuple[float, float]:
     """Paint, lamps and number plate of a vehicle, and the light from the lamps."""
     albedo *= 1 + 0.12 * _octaves(u, v, seed, footprint, 1.0)
-    if face != FACE_FRONT and face != FACE_BACK:
+    if face != world.FACE_FRONT and face != world.FACE_BACK:
         return albedo, 0.0
-    level = box[CZ] + v
-    if 0.6 < level < 0.85 and abs(u) > 0.6 * box[HY]:
-        lit = 1.0 if box[INSTANCE] < PARKED else 0.0
-        return (0.95, 2.5 * lit) if face == FACE_FRONT else (0.5, 0.2 * lit)
+    level = box[world.CZ] + v
+    if 0.6 < level < 0.85 and abs(u) > 0.6 * box[world.HY]:
+        lit = 1.0 if box[world.INSTANCE] < world.PARKED else 0.0
+        return (0.95, 2.5 * lit) if face == world.FACE_FRONT else (0.5, 0.2 * lit)
     if 0.35 < level < 0.5 and abs(u) < 0.28:
         return 0.9, 0.0
     return albedo, 0.0
 
 
 @njit(cache=True)
-def _cabin(albedo: float, box: Array, u: float, v: float, face: int, seed: int, footprint: float) -> float:
+def _cabin(
+    world: World, albedo: float, box: Array, u: float, v: float, face: int, seed: int, footprint: float
+) -> float:
     """Paint with a pane of glass on each side."""
-    if face < FACE_UP:
-        half = box[HY] if face < FACE_LEFT else box[HX]
-        if abs(u) < 0.87 * half and abs(v + 0.05 * box[HZ]) < 0.72 * box[HZ]:
+    if face < world.FACE_UP:
+        half = box[world.HY] if face < world.FACE_LEFT else box[world.HX]
+        if abs(u) < 0.87 * half and abs(v + 0.05 * box[world.HZ]) < 0.72 * box[world.HZ]:
             return 0.06 + 0.1 * (0.5 + _noise(2 * u, 2 * v, seed))
     return albedo * (1 + 0.12 * _octaves(u, v, seed, footprint, 1.0))
 
 
 @njit(cache=True)
 def _pattern(
-    box: Array, face: int, u: float, v: float, height: float, footprint: float, night: float
+    world: World, box: Array, face: int, u: float, v: float, height: float, footprint: float, night: float
 ) -> tuple[float, float]:
     """Albedo and glow of a point (u, v) on a box's face, `height` metres above the ground."""
-    texture, albedo = int(box[TEXTURE]), box[ALBEDO]
-    seed = int(box[SEED] * 7.3) + face
+    texture, albedo = int(box[world.TEXTURE]), box[world.ALBEDO]
+    seed = int(box[world.SEED] * 7.3) + face
     glow = 0.0
-    if texture == FACADE:
-        albedo, glow = _facade(albedo, u, v, height, face, seed, footprint)
-    elif texture == PLANKS:
+    if texture == world.FACADE:
+        albedo, glow = _facade(world, albedo, u, v, height, face, seed, footprint)
+    elif texture == world.PLANKS:
         albedo *= 1 + _stripes(u, 0.5, 0.5, footprint) + 0.3 * _octaves(u, v, seed, footprint, 2.0)
-    elif texture == BRICKS:
+    elif texture == world.BRICKS:
         albedo *= 1 + 0.6 * _stripes(height, 0.3, 0.2, footprint) + 0.6 * _octaves(u, v, seed, footprint, 1.5)
-    elif texture == LEAVES:
+    elif texture == world.LEAVES:
         albedo *= 1 + 1.5 * _octaves(u, v, seed, footprint, 2.2)
-    elif texture == BODYWORK:
-        albedo, glow = _bodywork(albedo, box, u, v, face, seed, footprint)
-    elif texture == CABIN:
-        albedo = _cabin(albedo, box, u, v, face, seed, footprint)
-    elif texture == CLOTH:
+    elif texture == world.BODYWORK:
+        albedo, glow = _bodywork(world, albedo, box, u, v, face, seed, footprint)
+    elif texture == world.CABIN:
+        albedo = _cabin(world, albedo, box, u, v, face, seed, footprint)
+    elif texture == world.CLOTH:
         albedo *= 1 + 0.7 * _octaves(u, v, seed, footprint, 4.0)
-    elif texture == PANEL:
-        albedo *= 1 + (1.2 if abs(u) < 0.7 * box[HX] else 0.2) * _stripes(v, 0.25, 0.4, footprint)
-    elif texture == LAMP:
-        glow = 4.0 if face == FACE_DOWN else 1.5
+    elif texture == world.PANEL:
+        albedo *= 1 + (1.2 if abs(u) < 0.7 * box[world.HX] else 0.2) * _stripes(v, 0.25, 0.4, footprint)
+    elif texture == world.LAMP:
+        glow = 4.0 if face == world.FACE_DOWN else 1.5
     else:
         albedo *= 1 + 0.3 * _octaves(u, v, seed, footprint, 3.0)
     return max(albedo, DARK_ALBEDO), glow * night
@@ -265,6 +233,7 @@ def _pattern(
 
 @njit(cache=True)
 def _paint(
+    world: World,
     depth: npt.NDArray[np.float32],
     hit: npt.NDArray[np.int32],
     boxes: Array,
@@ -288,33 +257,33 @@ def _paint(
             d0 = axes[0, 0] - u * axes[1, 0] - v * axes[2, 0]
             d1 = axes[0, 1] - u * axes[1, 1] - v * axes[2, 1]
             d2 = axes[0, 2] - u * axes[1, 2] - v * axes[2, 2]
-            if index == SKY_HIT:
+            if index == world.SKY_HIT:
                 albedo[y, x] = 1.15 + 0.25 * max(d2, 0.0) + 0.15 * _noise(3 * math.atan2(d1, d0), 6 * d2, 99)
-                face[y, x], label[y, x] = FACE_NONE, SKY
+                face[y, x], label[y, x] = world.FACE_NONE, world.SKY
                 continue
-            if index == BONNET_HIT:
+            if index == world.BONNET_HIT:
                 albedo[y, x] = 0.12 + 0.1 * (height - y) / height
-                face[y, x], label[y, x] = FACE_UP, CAR
+                face[y, x], label[y, x] = world.FACE_UP, world.CAR
                 continue
             footprint = t / focal
             wx, wy, wz = eye[0] + t * d0, eye[1] + t * d1, eye[2] + t * d2
-            if index == GROUND_HIT:
+            if index == world.GROUND_HIT:
                 level = math.sqrt(d0 * d0 + d1 * d1)
                 slant = min(level / -d2, 12.0)
                 wide_x = footprint * (abs(d1) + slant * abs(d0)) / level
                 wide_y = footprint * (abs(d0) + slant * abs(d1)) / level
-                albedo[y, x], label[y, x] = _ground(wx, wy, wide_x, wide_y)
-                face[y, x] = FACE_UP
+                albedo[y, x], label[y, x] = _ground(world, wx, wy, wide_x, wide_y)
+                face[y, x] = world.FACE_UP
                 continue
             box = boxes[index]
-            wx, wy, wz = wx - box[CX], wy - box[CY], wz - box[CZ]
-            px, py = box[COS] * wx + box[SIN] * wy, box[COS] * wy - box[SIN] * wx
-            side_x, side_y, side_z = abs(px) / box[HX], abs(py) / box[HY], abs(wz) / box[HZ]
+            wx, wy, wz = wx - box[world.CX], wy - box[world.CY], wz - box[world.CZ]
+            px, py = box[world.COS] * wx + box[world.SIN] * wy, box[world.COS] * wy - box[world.SIN] * wx
+            side_x, side_y, side_z = abs(px) / box[world.HX], abs(py) / box[world.HY], abs(wz) / box[world.HZ]
             if side_x >= side_y and side_x >= side_z:
-                looks, a, b = (FACE_FRONT if px > 0 else FACE_BACK), py, wz
+                looks, a, b = (world.FACE_FRONT if px > 0 else world.FACE_BACK), py, wz
             elif side_y >= side_z:
-                looks, a, b = (FACE_LEFT if py > 0 else FACE_RIGHT), px, wz
+                looks, a, b = (world.FACE_LEFT if py > 0 else world.FACE_RIGHT), px, wz
             else:
-                looks, a, b = (FACE_UP if wz > 0 else FACE_DOWN), px, py
-            albedo[y, x], glow[y, x] = _pattern(box, looks, a, b, wz + box[CZ], footprint, night)
-            face[y, x], label[y, x] = looks, int(box[CLASS])
+                looks, a, b = (world.FACE_UP if wz > 0 else world.FACE_DOWN), px, py
+            albedo[y, x], glow[y, x] = _pattern(world, box, looks, a, b, wz + box[world.CZ], footprint, night)
+            face[y, x], label[y, x] = looks, int(box[world.CLASS])

@@ -36,4 +36,4 @@ def _row(facts: RecordingFacts) -> dict[str, Any]:
         row |= {"labels_extent_min": low, "labels_extent_max": high}
         row |= {f"class_{name}": count for name, count in of_labels.pop("classes").items()}
         row |= {f"labels_{name}": value for name, value in of_labels.items()}
-    return row | {"problems": " | ".join(facts.problems), "notes": " | ".join(facts.notes)}
+    return row | {"problems": " | ".join(map(str, facts.problems)), "notes": " | ".join(facts.notes)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tespec.errors import UserError
+
 
 @dataclass(frozen=True)
 class EventFacts:
@@ -79,7 +81,7 @@ class RecordingFacts:
         labels: what they hold.
         windows: number of windows that the rule gives.
         seconds: how long the survey took.
-        problems: what makes it unusable, a line each.
+        problems: what makes it unusable.
         notes: what is unusual but handled, a line each.
     """
 
@@ -90,5 +92,5 @@ class RecordingFacts:
     labels: LabelFacts | None = None
     windows: int = 0
     seconds: float = 0.0
-    problems: tuple[str, ...] = field(default=())
+    problems: tuple[UserError, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())

@@ -73,7 +73,7 @@ def remarks(found: Sequence[RecordingFacts]) -> Iterator[str]:
 
 def problems(found: Sequence[RecordingFacts]) -> list[str]:
     """Everything that makes a recording unusable, a line each, without repetition."""
-    return list(dict.fromkeys(problem for facts in found for problem in facts.problems))
+    return list(dict.fromkeys(str(problem) for facts in found for problem in facts.problems))
 
 
 def bytes_in_words(count: float) -> str:

@@ -58,13 +58,7 @@ def require_sound(dataset: LabelledDataset) -> None:
     """
     for facts in survey(dataset, quick=True):
         if facts.problems:
-            raise UserError(*_parts(facts.problems[0]))
-
-
-def _parts(problem: str) -> tuple[str, str, str]:
-    where, _, rest = problem.partition(": ")
-    what, _, remedy = rest.rpartition("; ")
-    return where, what, remedy
+            raise facts.problems[0]
 
 
 def survey_recording(dataset: LabelledDataset, task: Task, quick: bool = False) -> RecordingFacts:
@@ -79,18 +73,20 @@ def survey_recording(dataset: LabelledDataset, task: Task, quick: bool = False) 
         recording = dataset.open(files)
         facts = replace(facts, windows=len(recording))
     except UserError as error:
-        return replace(facts, problems=(str(error),), seconds=time.monotonic() - began)
-    problems: list[str] = []
+        return replace(facts, problems=(error,), seconds=time.monotonic() - began)
+    problems: list[UserError] = []
     events: EventFacts | None = None
     labels: LabelFacts | None = None
     try:
         labels = label_facts(recording, dataset.classes, quick)
     except UserError as error:
-        problems.append(str(error))
+        problems.append(error)
     try:
         events = _events(recording, quick)
-    except (UserError, ValueError) as error:
-        problems.append(str(error) if isinstance(error, UserError) else f"{recording.path}: {error}; copy it again")
+    except UserError as error:
+        problems.append(error)
+    except ValueError as error:
+        problems.append(UserError(recording.path, str(error), "copy it again"))
     return replace(
         facts,
         events=events,
@@ -109,6 +105,8 @@ def _only(dataset: LabelledDataset, split: str, name: str) -> LabelledDataset:
 
 def _events(recording: LabelledRecording, quick: bool) -> EventFacts | None:
     if isinstance(recording.source, EventSource):
+        if not quick:
+            recording.source.verify()
         return event_facts(replace(recording.source, rectify_map=None).stream, quick)
     # An archive of histograms: that each of them can be read is all there is to check.
     for first in (0, len(recording) - 1) if quick else range(len(recording)):

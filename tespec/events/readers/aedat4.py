@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +14,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.readers.blocks import BlockStream
-from tespec.events.readers.header import LARGEST
+from tespec.events.readers.blocks import BlockStream, Place, scan_blocks
+from tespec.events.readers.sensor import resolve_size
+from tespec.events.scans import scan_once
 from tespec.events.stream import Events
 
 MAGIC = b"#!AER-DAT4.0\r\n"
@@ -40,22 +42,24 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
 
     Args:
         path: the file.
-        height: rows of the sensor in px; default: what the file says.
+        height: rows of the sensor in px, which have to be those that the file says.
         width: columns, likewise.
 
     Raises:
         UserError: another format, damaged or truncated file, no events, or events outside of the sensor.
     """
     header = _read_header(path)
-    size = (height, width) if height is not None and width is not None else header.size
-    packets = _find_packets(path, header)
-    if not packets:
-        raise UserError(path, "holds no events", "give a recording with events")
+    size = resolve_size(path, height, width, header.size)
 
-    def decode(number: int) -> Events:
-        return _decode(path, header.compression, *packets[number])
+    def decode(place: Place) -> Events:
+        return _decode(path, header.compression, *place.tolist())
 
-    return BlockStream(path, size, (decode(number) for number in range(len(packets))), decode)
+    def first_look() -> Iterator[tuple[Place, Events]]:
+        for packet in _find_packets(path, header):
+            place = np.array(packet, np.int64)
+            yield place, decode(place)
+
+    return BlockStream(path, size, scan_once(path, lambda: scan_blocks(first_look())), decode)
 
 
 def _read_header(path: Path) -> _Header:
@@ -84,8 +88,6 @@ def _read_header(path: Path) -> _Header:
         raise UserError(path, f"is compressed by unknown method {compression}", "give one with LZ4, ZSTD or none")
     if stream is None:
         raise UserError(path, "has no stream of events", "give a recording with events")
-    if not all(1 <= side <= LARGEST for side in size):
-        raise UserError(path, f"names a sensor of {size[1]}x{size[0]} px", AGAIN)
     whole = path.stat().st_size
     return _Header(compression, stream, size, begin, end if begin <= end <= whole else whole)
 

@@ -7,54 +7,63 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tespec.errors import UserError
+from tespec.events.scans import Scan
 from tespec.events.stream import Events
 
 DECODED = 4  # blocks kept decoded: windows that follow each other lie in the same ones
 EARLIEST = np.iinfo(np.int64).min
 
 
+Place = NDArray[np.int64]  # (K,) what a decoder needs to know of a block, such as where it begins
+
+
+def scan_blocks(blocks: Iterable[tuple[Place, Events]]) -> Scan:
+    """Look through all blocks of a recording, decoded in order, whose times may step back."""
+    latest: list[int] = []
+    places: list[Place] = []
+    count = clamped = first = columns = rows = 0
+    now = EARLIEST
+    for place, (x, y, t, _) in blocks:
+        if len(t):
+            if not count:
+                first = int(t[0])
+            ordered = np.maximum.accumulate(np.maximum(t, now))
+            clamped += int((ordered != t).sum())
+            now = int(ordered[-1])
+            columns, rows = max(columns, int(x.max()) + 1), max(rows, int(y.max()) + 1)
+        count += len(t)
+        latest.append(now)
+        places.append(place)
+    kept = np.array(places, np.int64).reshape(len(places), -1) if places else np.empty((0, 0), np.int64)
+    return Scan(np.array(latest, np.int64), clamped, first, columns, rows, count, kept)
+
+
 class BlockStream:
     """Events in blocks; see `EventStream`.
-
-    Opening decodes every block once, and keeps of each its number of events and its latest time.
 
     Args:
         path: for messages.
         size: (height, width) of the sensor in px.
-        blocks: decoded in order, for the first look.
-        decode: decodes one of them again, by its number; times may step back.
+        scan: what `scan_blocks` found.
+        decode: decodes a block again, by its place; times may step back.
 
     Raises:
         UserError: there are no events, or some lie outside of the sensor.
     """
 
-    def __init__(
-        self, path: Path, size: tuple[int, int], blocks: Iterable[Events], decode: Callable[[int], Events]
-    ) -> None:
+    def __init__(self, path: Path, size: tuple[int, int], scan: Scan, decode: Callable[[Place], Events]) -> None:
         self.height, self.width = size
-        self.count = self.clamped = self.t_first = 0
-        latest: list[int] = []
-        now, columns, rows = EARLIEST, 0, 0
-        for x, y, t, _ in blocks:
-            if len(t):
-                if not self.count:
-                    self.t_first = int(t[0])
-                ordered = np.maximum.accumulate(np.maximum(t, now))
-                self.clamped += int((ordered != t).sum())
-                now = int(ordered[-1])
-                columns, rows = max(columns, int(x.max()) + 1), max(rows, int(y.max()) + 1)
-            self.count += len(t)
-            latest.append(now)
-        if not self.count:
+        if not scan.count:
             raise UserError(path, "holds no events", "give a recording with events")
-        if columns > self.width or rows > self.height:
-            what = f"has events on {columns}x{rows} px, its sensor is {self.width}x{self.height} px"
+        if scan.columns > self.width or scan.rows > self.height:
+            what = f"has events on {scan.columns}x{scan.rows} px, its sensor is {self.width}x{self.height} px"
             raise UserError(path, what, "copy it again, or give its true size")
-        self.t_last = now
-        self._latest = np.array(latest, np.int64)
-        self._block = lru_cache(maxsize=DECODED)(lambda number: self._ordered(decode(number), number))
+        self.count, self.clamped, self._latest = scan.count, scan.clamped, scan.latest
+        self.t_first, self.t_last = scan.first, int(scan.latest[-1])
+        self._block = lru_cache(maxsize=DECODED)(lambda number: self._ordered(decode(scan.places[number]), number))
 
     def _ordered(self, events: Events, number: int) -> Events:
         before = self._latest[number - 1] if number else EARLIEST

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from tespec.errors import UserError
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.records import Records
-from tespec.events.readers.sensor import described_size
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.scans import scan_once
 from tespec.events.stream import Events
 from tespec.events.time_order import TimeOrder, scan_times
 
 TIMES, EVENTS = "events.dat.t", "events.dat.xyp"
+INDEX, IMAGES = "index", "imgs"  # folders: when images were taken, and the images where the archive has them
 INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # one row per image, in any of them
 SENSOR = (260, 346)  # px, DAVIS346
 FRAME_PERIOD_US = (10_000, 100_000)  # the archive's is about 33 ms
@@ -87,7 +88,7 @@ def open_ddd17(folder: Path, height: int | None = None, width: int | None = None
         raise UserError(folder / EVENTS, what, "copy both files again")
     times = Records(folder / TIMES, np.dtype("<i8"), 0, count)
     xyp = Records(folder / EVENTS, np.dtype("<i2" if value_bytes == 2 else "u1"), 0, 3 * count)
-    sensor = (height, width) if height is not None and width is not None else described_size(folder, SENSOR)
+    sensor = resolve_size(folder, height, width, default=SENSOR)
     return Ddd17Stream(folder, times, xyp, _ticks_per_us(folder, _index(folder)[:, 0]), sensor)
 
 
@@ -106,7 +107,7 @@ def image_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _index(folder: Path) -> NDArray[np.int64]:
     for name in INDICES:
-        path = folder / "index" / name
+        path = folder / INDEX / name
         if not path.is_file():
             continue
         rows = load_array(path)
@@ -115,7 +116,7 @@ def _index(folder: Path) -> NDArray[np.int64]:
         if rows.dtype.kind not in "iuf" or not np.isfinite(rows).all():
             raise UserError(path, "holds other things than numbers", "copy it again")
         return rows.astype(np.int64)
-    raise UserError(folder / "index", "holds none of " + ", ".join(INDICES), "copy the folder again")
+    raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")
 
 
 def _ticks_per_us(folder: Path, stamps: NDArray[np.int64]) -> int:
@@ -124,4 +125,4 @@ def _ticks_per_us(folder: Path, stamps: NDArray[np.int64]) -> int:
         if FRAME_PERIOD_US[0] <= spacing / ticks <= FRAME_PERIOD_US[1]:
             return ticks
     what = f"images are {spacing:g} ticks apart, which is 10 to 100 ms neither in ns nor in us"
-    raise UserError(folder / "index", what, "copy the folder again")
+    raise UserError(folder / INDEX, what, "copy the folder again")

@@ -9,7 +9,7 @@ import numpy as np
 from tespec.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.readers.hdf5_stream import H5Stream, columns, read_columns
-from tespec.events.readers.sensor import described_size
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.scans import Scan
 
 SENSOR = (480, 640)
@@ -34,7 +34,7 @@ def open_dsec(path: Path, height: int | None = None, width: int | None = None) -
         offset = int(dataset(path, OFFSET, "iu", 0)[()])
     if abs(offset) > LARGEST_OFFSET:
         raise UserError(path, f"{OFFSET} is {offset}", AGAIN)
-    size = (height, width) if height is not None and width is not None else described_size(path, SENSOR)
+    size = resolve_size(path, height, width, default=SENSOR)
     return H5Stream(
         path,
         count,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tespec.errors import UserError
+from tespec.events.readers.cameras import camera_size
 
 LONGEST = 1 << 16  # bytes; real headers have a few hundred
-LARGEST = 1 << 14  # px; coordinates have at most 14 bits
 
 
 class Header(NamedTuple):
@@ -50,7 +50,7 @@ def read_header(path: Path) -> Header:
 
 
 def sensor_size(header: Header) -> tuple[int, int] | None:
-    """(height, width) in px where the header names them, in any of the three ways that recorders use."""
+    """(height, width) in px that the header names, in any of the three ways that recorders use, or by its camera."""
     fields = header.fields
     # Of a number without end Python makes none.
     if all(re.fullmatch(r"\d{1,9}", fields.get(side, "")) for side in ("height", "width")):
@@ -61,18 +61,4 @@ def sensor_size(header: Header) -> tuple[int, int] | None:
     described = dict(re.findall(r"\b(height|width)=(\d{1,9})\b", fields.get("format", "")))
     if len(described) == 2:
         return int(described["height"]), int(described["width"])
-    return None
-
-
-def resolve_size(path: Path, header: Header, height: int | None, width: int | None) -> tuple[int, int]:
-    """(height, width) of the sensor: as given, else from the header.
-
-    Raises:
-        UserError: neither says it, or it is no size of a sensor.
-    """
-    found = (height, width) if height is not None and width is not None else sensor_size(header)
-    if found is None:
-        raise UserError(path, "its header does not name the sensor's size", "give height and width")
-    if not all(1 <= side <= LARGEST for side in found):
-        raise UserError(path, f"a sensor of {found[1]}x{found[0]} px", f"give a height and width of 1 to {LARGEST} px")
-    return found
+    return camera_size(fields)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tespec.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, require_plausible
 from tespec.events.readers.hdf5_stream import H5Stream
-from tespec.events.readers.sensor import described_size
+from tespec.events.readers.sensor import resolve_size
 
 SENSOR = (260, 346)
 EVENTS = "davis/left/events"
@@ -34,7 +34,7 @@ def open_mvsec(path: Path, height: int | None = None, width: int | None = None) 
     if shape[1] != 4:
         raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
     require_plausible(path, EVENTS, found)
-    size = (height, width) if height is not None and width is not None else described_size(path, SENSOR)
+    size = resolve_size(path, height, width, default=SENSOR)
     return H5Stream(
         path,
         shape[0],

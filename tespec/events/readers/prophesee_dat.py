@@ -1,4 +1,7 @@
-"""Prophesee `.dat`: a text header, two bytes of type and size, then two 32-bit words an event."""
+"""Prophesee `.dat`: a text header, two bytes of type and size, then two 32-bit words an event.
+
+Times are in us, in 32 bits; in recordings that are longer than these bits reach, they begin again from 0.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.readers.header import read_header, resolve_size
+from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.readers.records import Records
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.scans import Scan, scan_once
 from tespec.events.stream import ArrayStream, Events
 from tespec.events.time_order import TimeOrder, scan_times
@@ -18,6 +22,7 @@ from tespec.writing import whole_file
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
+PERIOD = 1 << 32  # us, 71.6 minutes, after which the times begin again from 0
 X_BITS, Y_BITS = 14, 14
 AT_ONCE = 1 << 20  # events looked at at a time
 
@@ -27,7 +32,7 @@ class DatStream:
 
     def __init__(self, records: Records, height: int, width: int, scan: Scan) -> None:
         self.height, self.width, self.count = height, width, len(records)
-        self._words, self._order = records.field("word"), TimeOrder(records.field("t"), scan)
+        self._words, self._order = records.field("word"), TimeOrder(records.field("t"), scan, PERIOD)
         self.t_first, self.t_last, self.clamped = self._order.first, self._order.last, self._order.clamped
 
     def slice(self, t0: int, t1: int) -> Events:
@@ -45,14 +50,15 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
 
     Args:
         path: the file.
-        height: rows of the sensor in px, where the header does not name them or is wrong.
+        height: rows of the sensor in px, where the header does not name them.
         width: columns, likewise.
 
     Raises:
-        UserError: empty or truncated file, another event type, no sensor size, or events outside of the sensor.
+        UserError: empty or truncated file, another event type, no sensor size or one that contradicts
+            the header, or events outside of the sensor.
     """
     header = read_header(path)
-    rows, columns = resolve_size(path, header, height, width)
+    rows, columns = resolve_size(path, height, width, sensor_size(header))
     with path.open("rb") as file:
         file.seek(header.size)
         kind = file.read(2)
@@ -79,7 +85,7 @@ def _scan(records: Records) -> Scan:
     for begin in range(0, len(records), AT_ONCE):
         found = _extent(np.ascontiguousarray(records.field("word")[begin : begin + AT_ONCE]))
         columns, rows = max(columns, found[0]), max(rows, found[1])
-    return scan_times(records.field("t"))._replace(columns=columns, rows=rows)
+    return scan_times(records.field("t"), PERIOD)._replace(columns=columns, rows=rows)
 
 
 @njit(cache=True, nogil=True)
@@ -106,7 +112,7 @@ def write_dat(
         ValueError: a time that does not fit 32 bits, or events outside of the sensor.
     """
     stream = ArrayStream(x, y, t, p, height, width)
-    if stream.t_last >= 1 << 32 or stream.t_first < 0:
+    if stream.t_last >= PERIOD or stream.t_first < 0:
         raise ValueError(f"times {stream.t_first} to {stream.t_last} us do not fit 32 bits")
     events = stream.slice(stream.t_first, stream.t_last + 1)
     records = np.empty(stream.count, RECORD)

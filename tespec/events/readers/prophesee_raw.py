@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from tespec.errors import UserError
-from tespec.events.readers.blocks import BlockStream
-from tespec.events.readers.header import LARGEST, Header, read_header, resolve_size
+from tespec.events.readers.blocks import BlockStream, Place, scan_blocks
+from tespec.events.readers.header import Header, read_header, sensor_size
 from tespec.events.readers.records import Records
+from tespec.events.readers.sensor import resolve_size
+from tespec.events.scans import scan_once
 from tespec.events.stream import Events
 
 # EVT3: 16-bit words, their kind in the upper four bits.
@@ -23,6 +24,7 @@ EVT2_TIME_HIGH = 8
 
 
 BLOCK = 1 << 20  # words decoded at a time
+OFF_SENSOR = 1 << 14  # px, beyond any column
 STATE = 7  # numbers that decoding carries from word to word
 
 
@@ -31,36 +33,34 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
 
     Args:
         path: the file.
-        height: rows of the sensor in px, where the header does not name them or is wrong.
+        height: rows of the sensor in px, where the header does not name them.
         width: columns, likewise.
 
     Raises:
-        UserError: empty or truncated file, another encoding, no sensor size, or events outside of the sensor.
+        UserError: empty or truncated file, another encoding, no sensor size or one that contradicts
+            the header, or events outside of the sensor.
     """
     header = read_header(path)
     encoding = _encoding(path, header)
-    size = resolve_size(path, header, height, width)
+    size = resolve_size(path, height, width, sensor_size(header))
     dtype = np.dtype("<u2" if encoding == 3 else "<u4")
     body = path.stat().st_size - header.size
     if body % dtype.itemsize:
         raise UserError(path, f"truncated: {body % dtype.itemsize} bytes after the last whole word", "copy it again")
     words = Records(path, dtype, header.size, body // dtype.itemsize)
-    length = BLOCK
-    starts = range(0, len(words), length)
     decode = _decode_evt3 if encoding == 3 else _decode_evt2
-    states: list[NDArray[np.int64]] = []
 
-    def first_look() -> Iterator[Events]:
+    def first_look() -> Iterator[tuple[Place, Events]]:
         state = np.zeros(STATE, np.int64)
-        for start in starts:
-            states.append(state.copy())
-            yield Events(*decode(words[start : start + length], state))
+        for start in range(0, len(words), BLOCK):
+            place = np.array([start, start + BLOCK, *state], np.int64)
+            yield place, Events(*decode(words[start : start + BLOCK], state))
 
-    def again(number: int) -> Events:
-        start = starts[number]
-        return Events(*decode(words[start : start + length], states[number].copy()))
+    def again(place: Place) -> Events:
+        start, end, *state = place.tolist()
+        return Events(*decode(words[start:end], np.array(state, np.int64)))
 
-    return BlockStream(path, size, first_look(), again)
+    return BlockStream(path, size, scan_once(path, lambda: scan_blocks(first_look())), again)
 
 
 def _encoding(path: Path, header: Header) -> int:
@@ -116,7 +116,7 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
                         x[n], y[n], p[n] = base + bit, row, polarity
                         t[n] = wraps * EVT3_WRAP + (high << 12) + low
                         n += 1
-            base = min(base + length, LARGEST)  # off every sensor, and never back onto it by overflow
+            base = min(base + length, OFF_SENSOR)  # and never back onto it by overflow
     state[0], state[1], state[2] = row, base, polarity
     state[3], state[4], state[5], state[6] = high, low, wraps, timed
     return x[:n], y[:n], t[:n], p[:n]

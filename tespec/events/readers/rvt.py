@@ -10,7 +10,7 @@ from tespec.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, open_file, part, reading
 from tespec.events.readers.hdf5_links import found_within
 from tespec.events.readers.hdf5_stream import H5Stream, columns, read_columns
-from tespec.events.readers.header import LARGEST
+from tespec.events.readers.sensor import resolve_size
 
 
 def open_rvt(path: Path, height: int | None = None, width: int | None = None) -> H5Stream:
@@ -18,14 +18,14 @@ def open_rvt(path: Path, height: int | None = None, width: int | None = None) ->
 
     Args:
         path: of the file.
-        height: rows of the sensor in px, where the file does not name them or is wrong.
+        height: rows of the sensor in px, where the file does not name them.
         width: columns, likewise.
 
     Raises:
-        UserError: damaged or incomplete file, or no sensor size.
+        UserError: damaged or incomplete file, no sensor size, or one that contradicts the file.
     """
     count = columns(path)
-    size = (height, width) if height is not None and width is not None else _size(path)
+    size = resolve_size(path, height, width, _named(path))
     return H5Stream(
         path,
         count,
@@ -35,16 +35,15 @@ def open_rvt(path: Path, height: int | None = None, width: int | None = None) ->
     )
 
 
-def _size(path: Path) -> tuple[int, int]:
+def _named(path: Path) -> tuple[int, int] | None:
+    """(height, width) as the file names them."""
     found = []
     for name in ("height", "width"):
         with reading(path, name):
             value = found_within(path, open_file(path), f"events/{name}")
             if not isinstance(value, h5py.Dataset):
-                raise UserError(path, "does not name the sensor's size", "give height and width")
+                return None
             if value.dtype.kind not in "iu" or value.size != 1:
                 raise UserError(path, f"its {name} is {value.dtype} of shape {value.shape}", AGAIN)
             found.append(int(part(path, f"events/{name}").whole().item()))
-    if not all(1 <= side <= LARGEST for side in found):
-        raise UserError(path, f"names a sensor of {found[1]}x{found[0]} px", AGAIN)
     return found[0], found[1]

@@ -31,7 +31,7 @@ class EventObjective(PretrainingTask):
 
     def __init__(self, settings: Pretraining, root: Path) -> None:
         super().__init__(settings, root)
-        self._division = divide(root, settings.window_ms, settings.downsample)
+        self._division = divide(root, settings.window_ms, settings.downsample, settings.sensor)
         self.notes = tuple(
             f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
             for path, count in self._division.clamped.items()

@@ -49,7 +49,7 @@ class ImageContrastTask(PretrainingTask):
             raise UserError("recurrent", "pairs of events and image have no order in time", "set it to false")
         if settings.batch_size < 2:
             raise UserError("batch_size", "a pair alone has nothing to be told from", "give 2 or more")
-        division = divide(root, settings.window_ms, settings.downsample)
+        division = divide(root, settings.window_ms, settings.downsample, settings.sensor)
         self._train = paired(division.train, settings.window_ms)
         self._held_out: list[Paired] = some(paired(division.held_out, settings.window_ms), HELD_OUT_PAIRS)
 

@@ -6,8 +6,21 @@ import numpy as np
 import pytest
 
 from tespec.datasets.sample.camera import make_camera, make_view
-from tespec.datasets.sample.raster import BONNET_HIT, GROUND_HIT, SKY_HIT, raster
-from tespec.datasets.sample.scene import BUILDING, COLUMNS, COS, CX, CZ, HX, HZ, SIN, BoxList
+from tespec.datasets.sample.raster import raster
+from tespec.datasets.sample.scene import (
+    BONNET_HIT,
+    BUILDING,
+    COLUMNS,
+    COS,
+    CX,
+    CZ,
+    GROUND_HIT,
+    HX,
+    HZ,
+    SIN,
+    SKY_HIT,
+    BoxList,
+)
 from tespec.datasets.sample.street import Street
 
 CAMERA = make_camera(96, 128)

@@ -8,8 +8,19 @@ import pytest
 from tespec.datasets.sample.camera import make_camera
 from tespec.datasets.sample.city import city
 from tespec.datasets.sample.paths import STEP, around_block, centre_line, from_points
-from tespec.datasets.sample.raster import GROUND_HIT
-from tespec.datasets.sample.scene import CAR, INSTANCE, PERSON, RIDER, ROAD, SIDEWALK, SKY, TERRAIN, TRUCK, TWO_WHEELER
+from tespec.datasets.sample.scene import (
+    CAR,
+    GROUND_HIT,
+    INSTANCE,
+    PERSON,
+    RIDER,
+    ROAD,
+    SIDEWALK,
+    SKY,
+    TERRAIN,
+    TRUCK,
+    TWO_WHEELER,
+)
 from tespec.datasets.sample.speeds import EGO, stop_and_go
 from tespec.datasets.sample.street import Street, drive, record, render
 

@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import pickle
 import shutil
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 from PIL import Image
 
 from tespec.boxes import make_boxes
+from tespec.datasets.care.recordings import Recordings
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.survey import report
 from tespec.datasets.survey.csv import write_csv
 from tespec.datasets.survey.events import event_facts
 from tespec.datasets.survey.labels import label_facts
-from tespec.datasets.survey.run import survey, survey_recording
+from tespec.datasets.survey.run import require_sound, survey, survey_recording
+from tespec.errors import UserError
 from tespec.events.spatial import Region
 from tespec.events.stream import ArrayStream, Events
 from tespec.registry import DATASETS
@@ -133,4 +136,18 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
 def test_a_recording_that_is_not_named_is_left_alone(tiny_world):
     dataset = DATASETS.get("Ddd17")(tiny_world / "ddd17", {"test": ["dir2"]}, (), protocol={"rows": 64})
     facts = survey_recording(dataset, ("test", "dir9"))
-    assert "dir9: recording of the test split is missing" in facts.problems[0]
+    assert "dir9: recording of the test split is missing" in str(facts.problems[0])
+
+
+def test_a_mistake_keeps_its_parts_whatever_they_hold(tmp_path):
+    path = tmp_path / "drive: the second; again" / "a.dat"
+    path.parent.mkdir()
+    path.write_bytes(b"% Height 4\n% Width 4\n" + bytes((12, 8)) + bytes(12))
+    (facts,) = survey(Recordings(path))
+    (problem,) = facts.problems
+    assert (problem.where, problem.remedy) == (str(path), "copy it again")
+    with pytest.raises(UserError) as raised:
+        require_sound(Recordings(path))
+    assert (raised.value.where, raised.value.what) == (str(path), problem.what)
+    again = pickle.loads(pickle.dumps(problem))
+    assert (again.where, again.what, again.remedy) == (problem.where, problem.what, problem.remedy)
