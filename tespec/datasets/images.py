@@ -15,6 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tespec.datasets.lanes import Shuffled
 from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.errors import UserError
 
@@ -168,14 +169,12 @@ class ImageSteps(Dataset[dict[str, Tensor]]):
 
     def __init__(self, folder: ImageFolder, rule: ViewRule, batch_size: int, seed: int, part: Part = WHOLE) -> None:
         self._folder, self._rule, self._batch, self._seed = folder, rule, batch_size, seed
-        self._share = share_of(batch_size, part)
+        self._share, self._order = share_of(batch_size, part), Shuffled(len(folder.train), seed)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         views, labels = [], []
         for position in (step * self._batch + row for row in self._share):
-            lap, place = divmod(position, len(self._folder.train))
-            order = np.random.default_rng([self._seed, *b"order", lap]).permutation(len(self._folder.train))
-            path = self._folder.train[int(order[place])]
+            path = self._folder.train[self._order[position]]
             image = read_image(path, self._rule.channels)
             generator = np.random.default_rng([self._seed, *b"views", position])
             views.append(np.stack([random_view(image, self._rule, generator) for _ in range(self._rule.count)]))
