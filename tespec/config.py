@@ -111,6 +111,16 @@ def tolerances(task: str) -> dict[str, float]:
     return {str(name): float(value) for name, value in stated.items()}
 
 
+def official_splits() -> list[tuple[str, dict[str, list[str]]]]:
+    """Registered name of each task's dataset, and the names of the recordings of its splits.
+
+    Raises:
+        UserError: a config does not hold them.
+    """
+    read = [(f"task {name}", _read("tasks", name)) for name in names("tasks")]
+    return [(str(facts.get("dataset")), dict(_part(facts, "splits", where))) for where, facts in read]
+
+
 def threads_of(profile: str) -> int | None:
     """Threads that compute on a CPU under a profile; None where it leaves them to the machine.
 

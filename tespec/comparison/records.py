@@ -38,7 +38,7 @@ class Record(TypedDict):
         protocol: what the numbers mean, in words.
         metrics: overall numbers by name.
         groups: numbers of named groups of frames.
-        recordings: numbers of each recording.
+        recordings: numbers of each recording; of a pre-training, how much of it is trained on and held out.
         classes: number of each class.
         weights: what the backbone was started from, or the file a pre-training wrote.
         command: command line that computed it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from tespec.errors import UserError
 from tespec.sensor import Size
 from tespec.settings import Downsample
 from tespec.typed import build
+
+SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
+UNKNOWN = "unknown"  # in place of a split: a recording of the dataset, of which nothing says to which it belongs
+LEVELS = 5  # folders from a recording's file up to its dataset's
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,25 @@ class LabelledDataset(ABC):
             if opened is not None:
                 opened(len(found), len(every))
         return found
+
+    @classmethod
+    def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
+        """The split that a recording of the official archive belongs to, wherever it lies.
+
+        Args:
+            path: of the recording, or of a folder within it.
+            splits: names of the recordings of each split.
+
+        Returns:
+            the split, None where it is in none or of another dataset, `UNKNOWN` where that cannot be told.
+        """
+        return next((split for split in splits for name in splits[split] if cls.is_called(path, name)), None)
+
+    @classmethod
+    def is_called(cls, path: Path, name: str) -> bool:
+        """Whether a file or folder belongs to the official recording `name`, which names it or a folder it lies in."""
+        whole = re.compile(rf"(?<![a-zA-Z0-9]){re.escape(name)}(?![a-zA-Z0-9])")
+        return any(whole.search(part) for part in path.parts[-LEVELS:])
 
     def describe(self) -> dict[str, str]:
         """The protocol in words: what is read, and which of the published ways is followed."""

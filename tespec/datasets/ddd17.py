@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.base import LEVELS, LabelledDataset, RecordingFiles
 from tespec.datasets.masks import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource
+from tespec.datasets.sources import STORE, EventSource
 from tespec.errors import UserError
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.ddd17 import EVENTS, IMAGES, INDEX, image_index
+from tespec.events.readers.ddd17 import EVENTS, IMAGES, INDEX, TIMES, image_index
 from tespec.events.spatial import Region
+from tespec.events.store import HEADER
 from tespec.registry import DATASETS
 
 MASK_PLACES = ("segmentation_masks.zip", "segmentation_masks")
 SPEED = "ego_speed.npy"
+PARTS = (TIMES, f"events{STORE}", HEADER, "index", "imgs", *MASK_PLACES)  # of a recording, packed or not
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,12 @@ class Ddd17(LabelledDataset):
             labelled=labelled,
             ego_speed=None if speed is None else speed[images],
         )
+
+    @classmethod
+    def is_called(cls, path: Path, name: str) -> bool:
+        """Whether a file or folder belongs to the recording `name`; other folders that are named so do not count."""
+        folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
+        return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
 
     def describe(self) -> dict[str, str]:
         """The protocol in words."""

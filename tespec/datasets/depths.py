@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +49,10 @@ class DepthMaps:
         if (depth[known] < 0).any():
             raise UserError(self.path, f"map {number} of {self.name} holds depths below zero", AGAIN)
         return np.where(known & (depth > 0), depth, np.float32(np.nan))
+
+    def part(self, first: int, end: int) -> DepthMaps:
+        """The maps from `first` to `end` (exclusive)."""
+        return replace(self, maps=self.maps[first:end])
 
     def checksums(self) -> list[int]:
         """CRC-32 of some maps, spread over the recording."""

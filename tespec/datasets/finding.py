@@ -55,6 +55,7 @@ def _packed_from(folder: Path) -> Path:
     return folder.parent if name == "events" else folder.with_name(name)
 
 
-def is_named(path: Path, name: str) -> bool:
-    """Whether a recording is the one that a dataset's splits call `name`: by its file, or by a folder it lies in."""
-    return name in path.parts or path.stem == name or any(path.name == name + ending for ending in ENDINGS)
+def names_of(path: Path) -> set[str]:
+    """What a dataset's splits may call a recording at `path` below it: its file, or a folder it lies in."""
+    without = {path.name.removesuffix(ending) for ending in ENDINGS}
+    return {*path.parts, path.stem, *without}

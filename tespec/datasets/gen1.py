@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tespec.datasets.prophesee.dataset import PropheseeDataset
 from tespec.registry import DATASETS
 
@@ -13,3 +15,4 @@ class Gen1(PropheseeDataset):
     title = "Gen1"
     sensor = (240, 304)
     known_classes = 2
+    official = re.compile(r"\d\d-\d\d-\d\d_\d\d-\d\d-\d\d_\d+_\d+")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,10 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tespec.datasets.base import HELD_OUT, TEST, TRAIN
+from tespec.datasets.lanes import Shuffled
 from tespec.datasets.parts import WHOLE, Part, share_of
+from tespec.datasets.splits import Splits
 from tespec.errors import UserError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -43,16 +47,26 @@ class ImageFolder:
         train: images, sorted by path.
         held_out: likewise.
         classes: names of the folders that images lie in, sorted.
+        tested_on: names of folders that were left alone.
     """
 
     root: Path
     train: tuple[Path, ...]
     held_out: tuple[Path, ...]
     classes: tuple[str, ...]
+    tested_on: tuple[str, ...]
 
     def label(self, path: Path) -> int:
         """Number of the class an image lies in."""
         return self.classes.index(path.parent.name)
+
+    def counts(self) -> dict[str, dict[str, float]]:
+        """Number of images of each folder that are trained on ("train") and "held_out"."""
+        found: dict[str, dict[str, float]] = {}
+        for name, split in (("train", self.train), ("held_out", self.held_out)):
+            for folder, count in Counter(path.parent for path in split).items():
+                found.setdefault(folder.relative_to(self.root).as_posix(), {})[name] = count
+        return found
 
     def fingerprint(self) -> str:
         """Twelve hexadecimal digits of SHA-256 over the splits and the images' names and sizes in bytes."""
@@ -65,27 +79,33 @@ class ImageFolder:
 
 
 def open_images(root: Path) -> ImageFolder:
-    """All images below `root`; those below `val` are held out, or else the tenth whose names have the lowest hashes.
+    """All images below `root` but those of test splits; those of validation splits are held out, see `Splits`.
+
+    Where there are none of those, the tenth whose names have the lowest hashes is held out.
 
     Raises:
-        UserError: no folder, or fewer than two images.
+        UserError: no folder, fewer than two images, or none to train on.
     """
     if not root.is_dir():
         raise UserError(root, "is no folder of images", "give a folder")
     found = sorted(
         path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file() and _shown(path, root)
     )
-    if len(found) < 2:
-        raise UserError(root, f"holds {len(found)} images ({', '.join(ENDINGS)})", "give a folder with more")
-    held_out = [path for path in found if path.relative_to(root).parts[0] == "val"]
+    folders = Splits(root).sort(sorted({path.parent for path in found}))
+    split = {folder: name for name in (TRAIN, HELD_OUT) for folder in folders[name]}
+    train, held_out = ([path for path in found if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT))
+    if len(train) + len(held_out) < 2:
+        what = f"holds {len(train) + len(held_out)} images ({', '.join(ENDINGS)})"
+        raise UserError(root, what, "give a folder with more")
     if not held_out:
-        by_hash = sorted(found, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
-        held_out = sorted(by_hash[: max(1, round(HELD_OUT_SHARE * len(found)))])
-    kept = set(held_out)
-    train = tuple(path for path in found if path not in kept)
+        by_hash = sorted(train, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
+        held_out = sorted(by_hash[: max(1, round(HELD_OUT_SHARE * len(train)))])
+        train = sorted(set(train) - set(held_out))
     if not train:
         raise UserError(root, "holds images below val alone", "put those to train on below train")
-    return ImageFolder(root, train, tuple(held_out), tuple(sorted({path.parent.name for path in found})))
+    classes = sorted({path.parent.name for path in (*train, *held_out)})
+    tested_on = tuple(folder.relative_to(root).as_posix() for folder in folders[TEST])
+    return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), tested_on)
 
 
 def _shown(path: Path, root: Path) -> bool:
@@ -168,14 +188,12 @@ class ImageSteps(Dataset[dict[str, Tensor]]):
 
     def __init__(self, folder: ImageFolder, rule: ViewRule, batch_size: int, seed: int, part: Part = WHOLE) -> None:
         self._folder, self._rule, self._batch, self._seed = folder, rule, batch_size, seed
-        self._share = share_of(batch_size, part)
+        self._share, self._order = share_of(batch_size, part), Shuffled(len(folder.train), seed)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         views, labels = [], []
         for position in (step * self._batch + row for row in self._share):
-            lap, place = divmod(position, len(self._folder.train))
-            order = np.random.default_rng([self._seed, *b"order", lap]).permutation(len(self._folder.train))
-            path = self._folder.train[int(order[place])]
+            path = self._folder.train[self._order[position]]
             image = read_image(path, self._rule.channels)
             generator = np.random.default_rng([self._seed, *b"views", position])
             views.append(np.stack([random_view(image, self._rule, generator) for _ in range(self._rule.count)]))

@@ -8,7 +8,7 @@ import re
 import warnings
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
@@ -119,6 +119,10 @@ class MaskFiles:
         if len(unknown):
             raise UserError(where, f"holds class {int(unknown[0])} of {self.classes}", "check the archive's classes")
         return mask
+
+    def part(self, first: int, end: int) -> MaskFiles:
+        """The masks from `first` to `end` (exclusive)."""
+        return replace(self, names=self.names[first:end])
 
     def checksums(self) -> list[int]:
         """CRC-32 of each mask's file, the same for a zip archive and for the folder that was extracted from it."""

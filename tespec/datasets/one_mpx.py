@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tespec.datasets.prophesee.dataset import PropheseeDataset
 from tespec.registry import DATASETS
 
@@ -13,3 +15,4 @@ class OneMpx(PropheseeDataset):
     title = "1Mpx"
     sensor = (720, 1280)
     known_classes = 7
+    official = re.compile(r"moorea_\d{4}-\d\d-\d\d_.*\d+_\d+")

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 
 from tespec.datasets.augment import apply_maps, draw_maps
 from tespec.datasets.images import as_input, read_image
+from tespec.datasets.lanes import Shuffled
 from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.recording import Recording
 from tespec.datasets.windows import windows_of_length
@@ -78,13 +79,12 @@ class PairSteps(Dataset[dict[str, Tensor]]):
         self._recordings, self._settings, self._seed = recordings, settings, seed
         self._share = share_of(settings.batch_size, part)
         self._ends = np.cumsum([len(recording) for recording in recordings])
+        self._order = Shuffled(int(self._ends[-1]), seed)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         settings, histograms, images = self._settings, [], []
-        total = int(self._ends[-1])
         for position in (step * settings.batch_size + row for row in self._share):
-            lap, place = divmod(position, total)
-            number = int(np.random.default_rng([self._seed, *b"order", lap]).permutation(total)[place])
+            number = self._order[position]
             index = int(np.searchsorted(self._ends, number, side="right"))
             recording = self._recordings[index]
             window = number - int(self._ends[index]) + len(recording)

@@ -73,29 +73,13 @@ class Labels(Protocol[T_co]):
         """
         ...
 
-    def checksums(self) -> list[int]:
-        """CRC-32 of each label, whatever the layout it is stored in."""
+    def part(self, first: int, end: int) -> Labels[T_co]:
+        """The labels from `first` to `end` (exclusive)."""
         ...
 
-
-@dataclass(frozen=True)
-class LabelSlice:
-    """A run of labels of a recording."""
-
-    labels: Labels[Any]
-    first: int
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        """The label number `index` of the run."""
-        return self.labels[self.first + range(self.count)[index]]
-
     def checksums(self) -> list[int]:
-        """CRC-32 of each label of the run."""
-        return self.labels.checksums()[self.first : self.first + self.count]
+        """CRC-32 of the labels, or of some spread over them, whatever the layout they are stored in."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +114,7 @@ class LabelledRecording(Recording):
         return replace(
             self,
             windows=self.windows[first:end],
-            labels=LabelSlice(self.labels, kept.start, len(kept)),
+            labels=self.labels.part(kept.start, kept.stop),
             labelled=self.labelled[kept.start : kept.stop] - first,
             ego_speed=None if self.ego_speed is None else self.ego_speed[kept.start : kept.stop],
         )
@@ -141,7 +125,8 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
 
     Of a longer gap the last `longest` - 1 windows before its end stay, to lead up to the next label (after
     uzh-rpg/RVT, data/genx_utils/sequence_for_streaming.py), so that any `longest` windows in a row of a part hold a
-    label. Windows after a part's last label are left out. A recording without such gaps stays one.
+    label. Windows after a part's last label are left out, but for those that bring a part to `longest` windows. A
+    recording without such gaps stays one.
     """
     parts: list[LabelledRecording] = []
     for recording in recordings:
@@ -151,6 +136,7 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
             if cut == following:
                 continue
             first = max(0, int(recording.labelled[cut]) - longest + 1)
-            part = recording.part(first, int(recording.labelled[following - 1]) + 1)
+            end = min(len(recording), max(int(recording.labelled[following - 1]) + 1, first + longest))
+            part = recording.part(first, end)
             parts.append(part if len(cuts) == 1 else replace(part, name=f"{recording.name} (part {number + 1})"))
     return parts

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.description import read_description
 from tespec.datasets.downsampling import reduced
-from tespec.datasets.finding import find_recordings, is_named
+from tespec.datasets.finding import find_recordings, names_of
 from tespec.datasets.prophesee.archive import WINDOW_US, ArchiveSource, archive_of, is_archive
 from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
+from tespec.datasets.splits import Splits
 from tespec.datasets.windows import windows_side_by_side
 from tespec.errors import UserError
 from tespec.sensor import Size
 from tespec.settings import Downsample
 
-TRAIN, HELD_OUT = "train", "val"
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
 HELD_OUT_TIME = 0.25
@@ -33,11 +34,13 @@ class Division:
         train: at least one.
         held_out: at least one.
         clamped: number of events whose time stepped back and was raised, of each recording that has any.
+        tested_on: names of recordings that were left alone.
     """
 
     train: list[Recording]
     held_out: list[Recording]
     clamped: dict[Path, int]
+    tested_on: tuple[str, ...]
 
     @property
     def size(self) -> tuple[int, int]:
@@ -45,13 +48,21 @@ class Division:
         return self.train[0].region.height, self.train[0].region.width
 
 
+def lengths_by_split(train: Sequence[Recording], held_out: Sequence[Recording]) -> dict[str, dict[str, float]]:
+    """Number of windows of each recording, as "train" or "held_out"."""
+    return {
+        recording.name: {name: len(recording)}
+        for name, split in (("train", train), ("held_out", held_out))
+        for recording in split
+    }
+
+
 def divide(root: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Division:
     """Recordings at or under `root`, cut into windows side by side.
 
-    Where `dataset.json` names splits, or folders "train" and "val" lie side by side, the recordings of "train" are
-    trained on and those of "val" held out; others, such as "test", are left alone. With a single split, or none, the
-    fifth of the recordings whose names have the lowest hashes is held out if there are five or more; else the last
-    quarter of each recording's time.
+    What is tested on is never opened, and what is validated on is held out: see `Splits`. Where nothing is, the fifth
+    of the recordings whose names have the lowest hashes is held out if there are five or more; else the last quarter
+    of each recording's time.
 
     Args:
         root: a recording, or a folder that holds some at any depth.
@@ -60,10 +71,14 @@ def divide(root: Path, window_ms: float, downsample: Downsample, sensor: Size | 
         sensor: (height, width) in px, for recordings that do not name it.
 
     Raises:
-        UserError: no recording, one that cannot be read, none as long as a window, or sensors of different sizes.
+        UserError: no recording to train on, one that cannot be read, none as long as a window, or sensors of different
+            sizes.
     """
-    paths = find_recordings(root)
-    train, held_out = _splits(root, paths)
+    split = Splits(root).sort(found := find_recordings(root))
+    _check_description(root, found)
+    train, held_out = split[TRAIN], split[HELD_OUT]
+    if not train:
+        raise UserError(root, "names no recording to train on", "give some, or name others in its dataset.json")
     recordings, clamped = {}, {}
     for path in (*train, *held_out):
         recordings[path] = cut(root, path, window_ms, downsample, sensor)
@@ -71,35 +86,24 @@ def divide(root: Path, window_ms: float, downsample: Downsample, sensor: Size | 
             clamped[path] = recordings[path].stream.clamped
     _check(root, list(recordings.values()), window_ms)
     if held_out:
-        return Division([recordings[path] for path in train], [recordings[path] for path in held_out], clamped)
-    if len(train) >= ENOUGH:
+        parts = [recordings[path] for path in train], [recordings[path] for path in held_out]
+    elif len(train) >= ENOUGH:
         by_hash = sorted(recordings.values(), key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
         count = round(HELD_OUT_SHARE * len(by_hash))
-        return Division(_by_name(by_hash[count:]), _by_name(by_hash[:count]), clamped)
-    parts = [_part_in_time(recording) for recording in recordings.values()]
-    return Division([before for before, _ in parts], [after for _, after in parts], clamped)
-
-
-def _splits(root: Path, paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """Recordings to train on and to hold out by what the folder says; nothing to hold out if it does not say."""
-    named = read_description(root).splits if root.is_dir() else {}
-    if TRAIN in named:
-        train, held_out = (
-            [_of_name(root, paths, name) for name in named.get(split, ())] for split in (TRAIN, HELD_OUT)
-        )
+        parts = _by_name(by_hash[count:]), _by_name(by_hash[:count])
     else:
-        inside = {split: [path for path in paths if (root / split) in path.parents] for split in (TRAIN, HELD_OUT)}
-        train, held_out = inside[TRAIN] or paths, inside[HELD_OUT] if inside[TRAIN] else []
-    if not train:
-        raise UserError(root, f"its dataset.json names no recording for {TRAIN}", "write it again, or remove it")
-    return train, held_out
+        halves = [_part_in_time(recording) for recording in recordings.values()]
+        parts = [before for before, _ in halves], [after for _, after in halves]
+    return Division(*parts, clamped, tuple(name_of(root, path) for path in split[TEST]))
 
 
-def _of_name(root: Path, paths: list[Path], name: str) -> Path:
-    found = [path for path in paths if is_named(path.relative_to(root), name)]
-    if not found:
-        raise UserError(root, f"recording {name} of its dataset.json is missing", "copy it again")
-    return found[0]
+def _check_description(root: Path, paths: Sequence[Path]) -> None:
+    """Refuse a `dataset.json` in `root` that names recordings which are not there."""
+    named = read_description(root).splits
+    there: set[str] = set().union(*(names_of(path.relative_to(root)) for path in paths)) if named else set()
+    missing = [name for split in (TRAIN, HELD_OUT) for name in named.get(split, ()) if name not in there]
+    if missing:
+        raise UserError(root, f"recording {missing[0]} of its dataset.json is missing", "copy it again")
 
 
 def cut(root: Path, path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Recording:
@@ -108,7 +112,7 @@ def cut(root: Path, path: Path, window_ms: float, downsample: Downsample, sensor
     Raises:
         UserError: it cannot be read, or one of its times is damaged.
     """
-    name = path.name if path == root else path.relative_to(root).as_posix()
+    name = name_of(root, path)
     if is_archive(path):
         return _of_archive(name, archive_of(path, sensor), window_ms)
     source = EventSource(path, sensor)
@@ -118,6 +122,11 @@ def cut(root: Path, path: Path, window_ms: float, downsample: Downsample, sensor
         raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")
     windows = windows_side_by_side(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
     return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
+
+
+def name_of(root: Path, path: Path) -> str:
+    """What records and messages call the recording `path` at or under `root`."""
+    return path.name if path == root else path.relative_to(root).as_posix()
 
 
 def _of_archive(name: str, source: ArchiveSource, window_ms: float) -> Recording:

@@ -114,7 +114,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
             protocol=task.protocol(),
             metrics=metrics,
             groups={},
-            recordings={},
+            recordings=task.recordings(),
             classes={},
             weights={"source": WEIGHTS, "sha256": sha256},
             command=setup.command,

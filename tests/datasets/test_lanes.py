@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.datasets.lanes import Lanes, serpentine
+from tespec.datasets.lanes import Lanes, Shuffled, serpentine
 from tespec.datasets.parts import share_of
 
 LENGTHS = st.lists(st.integers(0, 25), min_size=1, max_size=6)
@@ -28,29 +29,58 @@ def test_a_stream_goes_on_where_it_stopped(lanes, data):
     now, then = lanes.slot(lane, step), lanes.slot(lane, step + 1)
     ended = now.first // lanes.segments == chunks_of(lanes)[now.recording] - 1
     if ended:
-        assert (then.first, then.fresh) == (0, True)
+        assert (then.first < lanes.segments, then.fresh) == (True, True)
         assert then.play > now.play
     else:
         assert then == (now.recording, now.first + lanes.segments, now.play, False)
 
 
+def laps_of(lanes, lane, count):
+    """What a lane plays in `count` whole laps from step 0 on, by lap; the cut one it may begin with is left out."""
+    total = sum(chunks_of(lanes))
+    slots = [lanes.slot(lane, step) for step in range((count + 1) * total)]
+    laps = [list(lap) for _, lap in groupby(slots, key=lambda slot: slot.play // len(lanes.lengths))]
+    return [lap for lap in laps if len(lap) == total][:count]
+
+
 @given(playable_lanes(), st.data())
-def test_each_lap_plays_every_chunk_once_in_an_order_of_its_own(lanes, data):
+def test_each_lap_plays_as_many_chunks_of_each_recording_as_it_holds_in_a_row(lanes, data):
     lane, chunks = data.draw(st.integers(0, lanes.count - 1)), chunks_of(lanes)
-    slots = [lanes.slot(lane, step) for step in range(3 * sum(chunks))]
-    laps = [list(lap) for _, lap in groupby(slots, key=lambda slot: slot.play // len(chunks))]
-    for lap in laps[1:-1]:
-        played = sorted((slot.recording, slot.first) for slot in lap)
-        assert played == [(k, c * lanes.segments) for k, count in enumerate(chunks) for c in range(count)]
+    for lap in laps_of(lanes, lane, 3):
+        passes = [list(each) for _, each in groupby(lap, key=lambda slot: slot.play)]
+        assert sorted(each[0].recording for each in passes) == [k for k, count in enumerate(chunks) if count]
+        for each in passes:
+            recording, phase = each[0].recording, each[0].first
+            assert [slot.first for slot in each] == [phase + c * lanes.segments for c in range(chunks[recording])]
+            assert each[-1].first + lanes.segments <= lanes.lengths[recording]
+
+
+@given(playable_lanes(), st.data())
+def test_every_window_plays_within_as_many_laps_as_a_chunk_has_windows(lanes, data):
+    lane = data.draw(st.integers(0, lanes.count - 1))
+    played = {
+        (slot.recording, slot.first + place)
+        for lap in laps_of(lanes, lane, lanes.segments)
+        for slot in lap
+        for place in range(lanes.segments)
+    }
+    whole = [number for number, length in enumerate(lanes.lengths) if length >= lanes.segments]
+    assert played == {(number, window) for number in whole for window in range(lanes.lengths[number])}
+
+
+@given(playable_lanes(random_share=0.5), st.data())
+def test_a_slot_does_not_depend_on_what_was_asked_for_before(lanes, data):
+    lane = data.draw(st.integers(0, lanes.count - 1))
+    steps = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=8))
+    assert [lanes.slot(lane, step) for step in steps] == [replace(lanes).slot(lane, step) for step in steps]
 
 
 @given(playable_lanes())
-def test_state_starts_afresh_with_the_run_and_with_each_recording_only(lanes):
+def test_state_starts_afresh_with_the_run_and_with_each_pass_only(lanes):
     for lane in range(lanes.count):
-        assert lanes.slot(lane, 0).fresh
-        for step in range(1, 20):
-            slot = lanes.slot(lane, step)
-            assert slot.fresh == (slot.first == 0)
+        slots = [lanes.slot(lane, step) for step in range(20)]
+        assert slots[0].fresh
+        assert [now.fresh for now in slots[1:]] == [now.play != before.play for before, now in pairwise(slots)]
 
 
 @given(playable_lanes(random_share=1.0), st.integers(0, 10**9))
@@ -66,7 +96,8 @@ def test_random_lanes_reach_every_window_and_streams_stay_streams():
     lanes = Lanes((3, 7), segments=2, count=4, seed=0, random_share=0.5)
     seen = {lanes.slot(lane, step)[:2] for lane in (0, 1) for step in range(200)}
     assert seen == {(0, first) for first in range(2)} | {(1, first) for first in range(6)}
-    assert not any(lanes.slot(lane, step).first % 2 for lane in (2, 3) for step in range(50))
+    streams = [lanes.slot(lane, step) for lane in (2, 3) for step in range(50)]
+    assert not all(slot.fresh for slot in streams)
 
 
 def test_lanes_of_a_single_recording_differ():
@@ -110,13 +141,23 @@ def test_random_chunks_end_where_they_may_and_everywhere_there(data, seed):
     ends = tuple(np.array(sorted(data.draw(st.sets(st.integers(0, length - 1)))), np.int64) for length in lengths)
     lanes = Lanes(lengths, segments, 2, seed, 1.0, ends)
     allowed = {
-        (number, int(end)) for number, each in enumerate(ends) for end in each if segments - 1 <= end < lengths[number]
+        (number, max(0, int(end) - segments + 1))
+        for number, each in enumerate(ends)
+        for end in each
+        if lengths[number] >= segments
     }
-    assert lanes.playable == bool(allowed and max(lengths) >= segments)
+    assert lanes.playable == bool(allowed)
     if lanes.playable:
         slots = [lanes.slot(lane, step) for lane in range(2) for step in range(20)]
-        assert {(slot.recording, slot.first + segments - 1) for slot in slots} <= allowed
-        assert all(slot.fresh and slot.first >= 0 for slot in slots)
+        assert {(slot.recording, slot.first) for slot in slots} <= allowed
+        assert all(slot.fresh for slot in slots)
+
+
+def test_random_chunks_reach_every_label_those_before_a_whole_chunk_as_well():
+    ends = (np.array([0, 2, 6]), np.array([1]), np.array([0]))
+    lanes = Lanes((8, 4, 2), segments=4, count=1, seed=0, random_share=1.0, ends=ends)
+    slots = {lanes.slot(0, step)[:2] for step in range(200)}
+    assert slots == {(0, 0), (0, 3), (1, 0)}
 
 
 def test_all_ends_allowed_is_no_restriction():
@@ -136,3 +177,17 @@ def test_processes_share_the_lanes(count, processes):
 def test_there_is_no_process_beyond_the_last():
     with pytest.raises(ValueError, match="part 2 of 2"):
         share_of(8, (2, 2))
+
+
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2**40))
+def test_what_is_shuffled_is_shown_once_in_each_lap_and_its_order_drawn_once(count, batch, seed):
+    drawn, default_rng = [], np.random.default_rng
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np.random, "default_rng", lambda key: drawn.append(key) or default_rng(key))
+        order = Shuffled(count, seed)
+        shown = [[order[step * batch + row] for row in range(batch)] for step in range(3 * count)]
+    flat = [each for batch in shown for each in batch]
+    laps = [flat[first : first + count] for first in range(0, len(flat), count)]
+    assert all(sorted(lap) == list(range(count)) for lap in laps)
+    assert len(drawn) == len(laps)
+    assert [Shuffled(count, seed)[position] for position in range(0, len(flat), 7)] == flat[::7]

@@ -153,6 +153,28 @@ def test_augmentation_is_drawn_once_for_each_recording_pass(tiny_world):
     assert len(set.union(*drawn.values())) == len(drawn) > 6
 
 
+def learned(steps, laps):
+    """Recording and number of each label that reaches the head within some laps of the streams."""
+    per_lap = sum(len(recording) // steps.segments for recording in steps._recordings)
+    return {
+        (slot.recording, label)
+        for step in range((laps + 1) * per_lap)
+        for slot in steps._slots(step)
+        for label in steps._choose(steps._recordings[slot.recording].labels_in(slot.first, steps.segments), 0, step)
+    }
+
+
+@pytest.mark.parametrize("segments", [8, 13])
+def test_every_label_is_learned_from_where_all_lanes_are_streams(tiny_world, segments):
+    import_tasks()
+    masks = labelled(tiny_world, segments=segments, batch_size=1, random_share=0.0, labels_per_chunk=None)
+    boxes = with_boxes(tiny_world, segments=segments, batch_size=1, random_share=0.0, labels_per_chunk=None)
+    assert any(len(each) % segments for each in masks._recordings)
+    for steps in (masks, boxes):
+        wanted = {(number, label) for number, each in enumerate(steps._recordings) for label in range(len(each.labels))}
+        assert learned(steps, laps=segments) == wanted
+
+
 def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
     long, other = labelled_recordings(tiny_world)
     short = dataclasses.replace(other.part(0, 4), name="short")

@@ -62,6 +62,8 @@ def test_from_data_to_weights(world, tmp_path, case):
     assert {"feature_std", "feature_rank"} < set(result.metrics)
     assert record["protocol"]["loss"]
     assert len(record["curve"]) == 4
+    assert {part for each in record["recordings"].values() for part in each} == {"train", "held_out"}
+    assert not any("test" in name or name.startswith("dir2") for name in record["recordings"])
     _, recipe = read_weights(result.weights)
     assert recipe["recurrent"] == (record["arch"] == "recurrent")
 

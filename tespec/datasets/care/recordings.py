@@ -33,6 +33,10 @@ class NoLabels:
         """There is none to be had."""
         raise IndexError(index)
 
+    def part(self, first: int, end: int) -> NoLabels:
+        """No label either."""
+        return self
+
     def checksums(self) -> list[int]:
         """Of no label."""
         return []

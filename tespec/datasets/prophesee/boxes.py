@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -165,6 +165,10 @@ class BoxLabels:
         """Boxes of label number `index`."""
         begin, end = self.borders[: len(self)][index], self.borders[1:][index]
         return make_boxes(self.corners[begin:end], self.label[begin:end])
+
+    def part(self, first: int, end: int) -> BoxLabels:
+        """The labels from `first` to `end` (exclusive)."""
+        return replace(self, borders=self.borders[first : end + 1])
 
     def checksums(self) -> list[int]:
         """CRC-32 of each label's boxes."""

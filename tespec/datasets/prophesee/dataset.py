@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.base import LEVELS, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.downsampling import reduced
 from tespec.datasets.ego_speed import speed_at, speed_file
 from tespec.datasets.prophesee.archive import LABELS, WINDOW_US, ArchiveSource, archive_of, read_places
@@ -29,7 +31,6 @@ from tespec.errors import UserError
 from tespec.events.readers.sensor import described_size
 
 EVERY = ("*",)  # names of a split that stand for every recording in its folder
-TRAINING = "train"
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,19 @@ class PropheseeProtocol:
 
 
 class PropheseeDataset(LabelledDataset):
-    """See `LabelledDataset`; subclasses say what is particular to one of the two."""
+    """See `LabelledDataset`; subclasses say what is particular to one of the two.
+
+    Attributes:
+        sensor: (H, W) in px.
+        known_classes: number of classes in the files of boxes.
+        official: how names of the archive's recordings begin.
+    """
 
     protocol_type = PropheseeProtocol
     protocol: PropheseeProtocol
     sensor: ClassVar[tuple[int, int]]
     known_classes: ClassVar[int]
+    official: ClassVar[re.Pattern[str]]
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
@@ -141,7 +149,7 @@ class PropheseeDataset(LabelledDataset):
             what = f"has boxes up to {boxes.t[-1] / 1e6:.3f} s, the events end at {stream.t_last / 1e6:.3f} s"
             raise UserError(files.beside[0], what, "copy boxes and events again")
         region = reduced(stream.height, stream.width, self.downsample)
-        training = files.split == TRAINING
+        training = files.split == TRAIN
         rules, count = self._rules(), len(self.classes) or self.known_classes
         kept = choose_boxes(boxes, rules, count, stream.height, stream.width, training)
         times = choose_frames(kept.t, rules)
@@ -200,6 +208,14 @@ class PropheseeDataset(LabelledDataset):
             chosen.max_width_share,
             chosen.period_from_labels,
         )
+
+    @classmethod
+    def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
+        """The split of a recording, which the folder it lies in alone tells."""
+        parts = path.parts[-LEVELS:]
+        if not any(cls.official.match(part) for part in parts):
+            return None
+        return next((part for part in reversed(parts) if part in SPLITS), UNKNOWN)
 
     def describe(self) -> dict[str, str]:
         """The protocol in words."""

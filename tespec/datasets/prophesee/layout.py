@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from tespec.datasets.base import SPLITS
 from tespec.datasets.prophesee.archive import LABELS, REPRESENTATIONS
 from tespec.datasets.sources import STORE
 from tespec.errors import UserError
 
-SPLITS = ("train", "val", "test")
 DAT, H5, ARCHIVE = "Prophesee .dat", "RVT's intermediate .h5", "RVT's preprocessed archive"
 BOXES = "_bbox.npy"
 # What event files end with, by layout; each may have been replaced by its packed store.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from tespec.training.progress import progress
 from tespec.typed import build
 
 PLACES = 4096  # whose features are compared
+SHOWN = 8  # names in a line
 SEED = 0  # of what objectives draw on data held out, the same for every run
 Batch = dict[str, Tensor]
 
@@ -79,6 +80,10 @@ class PretrainingTask(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Hash of the data."""
+
+    @abstractmethod
+    def recordings(self) -> dict[str, dict[str, float]]:
+        """How many windows, pairs or images of each recording, or folder, are trained on ("train") or "held_out"."""
 
     @abstractmethod
     def network(self) -> Any:
@@ -144,6 +149,12 @@ class PretrainingTask(ABC):
     def draw(self, model: Any, device: torch.device, path: Path) -> bool:
         """Draw what the model does on data held out, where there is something to see; whether it did."""
         return False
+
+
+def left_alone(names: Sequence[str]) -> tuple[str, ...]:
+    """A line for the user about recordings of test splits; none where there are none."""
+    more = "" if len(names) <= SHOWN else f" and {len(names) - SHOWN} more"
+    return (f"of a test split, so left alone: {', '.join(names[:SHOWN])}{more}",) if names else ()
 
 
 def side_by_side(features: list[Tensor]) -> Tensor:

@@ -13,11 +13,11 @@ from torch import Tensor
 from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.steps import PretrainSteps, Steps
-from tespec.datasets.unlabelled import divide
+from tespec.datasets.unlabelled import divide, lengths_by_split
 from tespec.errors import UserError
 from tespec.models.state import reset
 from tespec.settings import Mask, Pretraining
-from tespec.training.objectives.base import Batch, PretrainingTask
+from tespec.training.objectives.base import Batch, PretrainingTask, left_alone
 from tespec.training.objectives.held_out import HeldOut
 
 
@@ -32,10 +32,11 @@ class EventObjective(PretrainingTask):
     def __init__(self, settings: Pretraining, root: Path) -> None:
         super().__init__(settings, root)
         self._division = divide(root, settings.window_ms, settings.downsample, settings.sensor)
-        self.notes = tuple(
+        stepped = (
             f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
             for path, count in self._division.clamped.items()
         )
+        self.notes = (*left_alone(self._division.tested_on), *stepped)
         if max(map(len, self._division.held_out)) < settings.segments:
             raise UserError(root, f"nothing held out has {settings.segments} windows", "set fewer segments")
 
@@ -47,6 +48,10 @@ class EventObjective(PretrainingTask):
     def fingerprint(self) -> str:
         """Hash of the recordings."""
         return fingerprint(self._division.train, self._division.held_out)
+
+    def recordings(self) -> dict[str, dict[str, float]]:
+        """Windows of each recording."""
+        return lengths_by_split(self._division.train, self._division.held_out)
 
     def counts(self) -> dict[str, str]:
         """Recordings, in words."""

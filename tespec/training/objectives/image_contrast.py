@@ -14,14 +14,14 @@ from torch import Tensor
 from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.pairs import Paired, PairSteps, paired, some
 from tespec.datasets.parts import WHOLE, Part
-from tespec.datasets.unlabelled import divide
+from tespec.datasets.unlabelled import divide, lengths_by_split
 from tespec.errors import UserError
 from tespec.models import build_backbone
 from tespec.models.padding import padded_size
 from tespec.pretraining.objectives.image_contrast import ImageContrast
 from tespec.registry import OBJECTIVES
 from tespec.settings import Pretraining
-from tespec.training.objectives.base import Batch, PretrainingTask
+from tespec.training.objectives.base import Batch, PretrainingTask, left_alone
 
 HELD_OUT_PAIRS = 256
 
@@ -50,6 +50,7 @@ class ImageContrastTask(PretrainingTask):
         if settings.batch_size < 2:
             raise UserError("batch_size", "a pair alone has nothing to be told from", "give 2 or more")
         division = divide(root, settings.window_ms, settings.downsample, settings.sensor)
+        self.notes = left_alone(division.tested_on)
         self._train = paired(division.train, settings.window_ms)
         self._held_out: list[Paired] = some(paired(division.held_out, settings.window_ms), HELD_OUT_PAIRS)
 
@@ -65,6 +66,10 @@ class ImageContrastTask(PretrainingTask):
         for path in (path for each in (*self._train, *self._held_out) for path in each.images):
             digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
         return digest.hexdigest()[:12]
+
+    def recordings(self) -> dict[str, dict[str, float]]:
+        """Pairs of each recording."""
+        return lengths_by_split(self._train, self._held_out)
 
     def counts(self) -> dict[str, str]:
         """Pairs, in words."""

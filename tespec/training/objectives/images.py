@@ -13,7 +13,7 @@ from tespec.datasets.images import ImageSteps, ViewRule, held_out_batch, open_im
 from tespec.datasets.parts import WHOLE, Part
 from tespec.errors import UserError
 from tespec.settings import Pretraining
-from tespec.training.objectives.base import Batch, PretrainingTask
+from tespec.training.objectives.base import Batch, PretrainingTask, left_alone
 
 HELD_OUT_IMAGES = 512
 
@@ -31,6 +31,7 @@ class ImageObjective(PretrainingTask):
         if self.own.channels not in (1, 3):
             raise UserError("objective.channels", f"{self.own.channels} is neither grey nor RGB", "choose 1 or 3")
         self.images = open_images(root)
+        self.notes = left_alone(self.images.tested_on)
 
     @property
     def rule(self) -> ViewRule:
@@ -52,6 +53,10 @@ class ImageObjective(PretrainingTask):
     def fingerprint(self) -> str:
         """Hash of the folder."""
         return self.images.fingerprint()
+
+    def recordings(self) -> dict[str, dict[str, float]]:
+        """Images of each folder."""
+        return self.images.counts()
 
     def counts(self) -> dict[str, str]:
         """Images and classes, in words."""
