@@ -71,7 +71,7 @@ def test_blur_stays_behind_a_moving_bar_under_eq_6_and_goes_under_eq_7():
 
 def test_on_a_real_recording_what_has_moved_on_stays_under_eq_6_and_goes_under_eq_7():
     moving, after = instants(real(), windows_at(real(), [1.35, 2.0]), alpha=5.0, norm_events=500.0)
-    # Pixels that the moving person touched and that have been silent since.
+    # Pixels that the moving object touched and that have been silent since.
     silent = (moving.histogram.sum(0) > 0) & (after.histogram.sum(0) == 0)
     high_pass, intensity = (
         np.abs(getattr(after, name)[silent]).mean() / np.abs(getattr(moving, name)[silent]).mean()
