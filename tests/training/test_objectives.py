@@ -86,7 +86,7 @@ def test_a_task_starts_from_them(world, tmp_path, case, arch):
     assert ("swin.patch_embed.proj.weight" in weights["adapted"]) == (case == "moby")
 
 
-@pytest.mark.parametrize("case", ["moby", "tespec, ecddp", "tespec, cpc", "ecdp"])
+@pytest.mark.parametrize("case", ["moby", "tespec, Eq. 6", "tespec, ecddp", "tespec, cpc", "ecdp"])
 def test_resumed_equals_uninterrupted(world, tmp_path, case, monkeypatch):
     original = CheckpointHook.after_train_iter
 
