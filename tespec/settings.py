@@ -113,7 +113,10 @@ class Mask:
 
 @dataclass(frozen=True)
 class Target:
-    """What is rebuilt ("eq7", "eq6" or "histograms"); alpha in 1/s, N in events, C in log intensity."""
+    """What is rebuilt: "intensity" (Eq. 7), "high_pass" (Eq. 6), "uniform_decay" or "histograms".
+
+    alpha in 1/s, N in events, C in log intensity.
+    """
 
     kind: str
     alpha: float

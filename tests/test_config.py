@@ -29,7 +29,7 @@ def test_paper_pretraining_settings_are_those_of_the_appendix():
     assert (settings.batch_size, settings.segments, settings.window_ms) == (8, 15, 50)
     objective = settings.objective
     assert objective["mask"] == {"unit": 32, "ratio": 0.5}
-    assert objective["target"] == {"kind": "eq7", "alpha": 5.0, "norm_events": 5000.0, "contrast": 1.0}
+    assert objective["target"] == {"kind": "intensity", "alpha": 5.0, "norm_events": 5000.0, "contrast": 1.0}
     assert (settings.optimisation.peak_lr, settings.optimisation.schedule) == (2e-4, "linear")
     assert (settings.optimisation.steps, settings.optimisation.warmup_steps) == (400_000, 2000)
     assert objective["visible_weight"] == 0

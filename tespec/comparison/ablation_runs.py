@@ -13,9 +13,9 @@ from tespec.comparison.identity import canonical
 from tespec.comparison.recipes import recipe_key, recipe_of
 from tespec.comparison.records import Record
 from tespec.comparison.table import Table, without_empty
-from tespec.config import objective_facts
+from tespec.config import as_facts, objective_facts, pretraining_settings
 
-METHOD = "tespec"
+METHOD, PAPER = "tespec", "paper"  # the method that is ablated, and the profile of its published numbers
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,35 @@ def _with(facts: Mapping[str, Any], path: Sequence[str], change: Any) -> dict[st
     return {**facts, path[0]: _with(inner, path[1:], change) if path[1:] else change(inner)}
 
 
+def used_values(ablation: Ablation, measured: Measured) -> dict[str, str]:
+    """By the name of a row, the values of what its table varies that it was measured with, where the paper's differ."""
+    papers = as_facts(pretraining_settings(METHOD, PAPER))
+    found: dict[str, str] = {}
+    for row in ablation.rows:
+        recipe = recipe_of(measured.rows[row.name][0]) if row.name in measured.rows else None
+        if recipe is None:
+            continue
+        published = changed(row, papers)
+        pairs = ((_value(recipe, key), _value(published, key)) for key in ablation.settings)
+        values = [_number(ours) for ours, theirs in pairs if ours is not None and ours != theirs]
+        if values:
+            found[row.name] = ", ".join(values)
+    return found
+
+
+def _value(facts: Mapping[str, Any], key: str) -> Any:
+    """The setting of a dotted name; None where there is none, or a whole group."""
+    value: Any = facts
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return None if isinstance(value, Mapping) else value
+
+
+def _number(value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:,.10g}" if is_number else str(value)
+
+
 def measured_table(ablation: Ablation, measured: Measured | None) -> Table:
     """The ablation with what was measured of it; the paper's numbers alone where nothing was."""
     if measured is None:
@@ -124,4 +153,5 @@ def measured_table(ablation: Ablation, measured: Measured | None) -> Table:
     uneven = [name for name, records in measured.rows.items() if len(records) < len(seeds)]
     if uneven:
         notes.append(f"Fewer seeds: {', '.join(uneven)}.")
-    return ablation_table(ablation, measured.rows, notes, compared=basis.data != "sample")
+    used = used_values(ablation, measured)
+    return ablation_table(ablation, measured.rows, notes, compared=basis.data != "sample", used=used)

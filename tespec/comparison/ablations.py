@@ -53,6 +53,11 @@ class Ablation:
     task: str
     rows: tuple[AblationRow, ...]
 
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What its rows change."""
+        return tuple(dict.fromkeys(key for row in self.rows for key in (*row.set, *row.scale)))
+
 
 def ablations() -> dict[str, Ablation]:
     """All of the paper's ablations by name, and those of this project behind them."""
@@ -76,7 +81,11 @@ def read_ablation(name: str) -> Ablation:
 
 
 def ablation_table(
-    ablation: Ablation, measured: Mapping[str, Sequence[Record]], notes: Sequence[str] = (), compared: bool = True
+    ablation: Ablation,
+    measured: Mapping[str, Sequence[Record]],
+    notes: Sequence[str] = (),
+    compared: bool = True,
+    used: Mapping[str, str] | None = None,
 ) -> Table:
     """The paper's numbers and, where there are records of a row, their mean, deviation and difference from the paper.
 
@@ -85,6 +94,7 @@ def ablation_table(
         measured: records by the row's name, one for each seed.
         notes: what stands below.
         compared: False leaves the difference out, where data are not the paper's.
+        used: by the row's name, the value it was measured with where that is not the paper's.
     """
     sources = ("paper", "measured", "difference") if compared else ("paper", "measured")
     columns = [Column((ablation.variable,), ablation.variable, number=False)]
@@ -93,14 +103,15 @@ def ablation_table(
             facts = {"task": ablation.task, "source": source, "metric": metric}
             better = "higher" if source != "difference" else ""
             columns.append(Column((title, source), f"{metric} {source}", better, facts=facts))
-    rows = [_row(row, measured.get(row.name, ()), compared) for row in ablation.rows]
+    rows = [_row(row, measured.get(row.name, ()), compared, (used or {}).get(row.name)) for row in ablation.rows]
     chosen = [index for index, column in enumerate(columns) if column.better]
     groups = with_best_bold([Group("", tuple(rows))], columns, chosen)
     return Table(f"Ablation: {ablation.title} ({ablation.task.upper()})", tuple(columns), groups, notes=tuple(notes))
 
 
-def _row(row: AblationRow, records: Sequence[Record], compared: bool) -> Row:
-    cells = [Cell(row.name + (" (default)" if row.default else ""))]
+def _row(row: AblationRow, records: Sequence[Record], compared: bool, used: str | None) -> Row:
+    said = (["default"] if row.default else []) + ([f"measured with {used}"] if used else [])
+    cells = [Cell(row.name + (f" ({', '.join(said)})" if said else ""))]
     for metric, paper in zip(METRICS, row.paper, strict=True):
         values = [record["metrics"][metric] for record in records]
         cells.append(Cell() if paper is None else Cell(f"{paper:.{DECIMALS}f}", paper))

@@ -1,4 +1,4 @@
-"""Intensity from events: the estimate that TESPEC rebuilds (Eq. 7), and the filter of single events (Eq. 6)."""
+"""Intensity from events: TESPEC's estimate (Eq. 7), and the filter of prior work (Eq. 6), of histograms or events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tespec.events.intensity_kernel import fill_video
+from tespec.events.intensity_kernel import fill_high_pass, fill_video
 from tespec.events.stream import check_events
 
 
@@ -33,8 +33,8 @@ def estimate_intensity(
         histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
         state: (B, H, W) image before the first segment; None is zero everywhere.
         alpha: decay in 1/s.
-        norm_events: N, in events; None lets the image decay by exp(-alpha * bin_seconds) in every bin, with or without
-            events: the filter of Eq. 6, with the times of events rounded to the ends of their bins.
+        norm_events: N, in events; None is the uniform decay: exp(-alpha * bin_seconds) in every bin, with or without
+            events (Eq. 7 without n / N, which the paper speaks of and does not measure).
         contrast: C, the log-intensity step of one event.
         bin_seconds: length of a bin in s, one for all or (B, T).
 
@@ -44,27 +44,43 @@ def estimate_intensity(
     Raises:
         ValueError: shapes that do not fit.
     """
-    if histograms.ndim != 5 or histograms.shape[2] % 2:
-        raise ValueError(f"histograms have the shape {tuple(histograms.shape)} instead of (B, T, 2*bins, H, W)")
-    lanes, segments, _, height, width = histograms.shape
-    if state is not None and state.shape != (lanes, height, width):
-        raise ValueError(f"state has the shape {tuple(state.shape)} instead of {(lanes, height, width)}")
-    seconds = torch.as_tensor(bin_seconds, dtype=torch.float64, device=histograms.device).expand(lanes, segments)
-    rates = (-alpha / (norm_events or 1.0) * seconds).unsqueeze(-1)
+    lanes, _, _, height, width = _checked(histograms, state, ())
+    rates = (-alpha / (norm_events or 1.0) * _seconds(bin_seconds, histograms)).unsqueeze(-1)
     image = histograms.new_zeros((lanes, height, width), dtype=torch.float32) if state is None else state.float()
     if histograms.device.type == "cpu" and histograms.dtype is torch.uint8:
         return _on_cpu(histograms, image, rates, contrast, norm_events is None)
     return _on_device(histograms, image, rates, contrast, norm_events is None)
 
 
+def _checked(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) -> torch.Size:
+    """The shape of histograms; `state` has `planes` between its lanes and its rows."""
+    if histograms.ndim != 5 or histograms.shape[2] % 2:
+        raise ValueError(f"histograms have the shape {tuple(histograms.shape)} instead of (B, T, 2*bins, H, W)")
+    wanted = (len(histograms), *planes, *histograms.shape[-2:])
+    if state is not None and state.shape != wanted:
+        raise ValueError(f"state has the shape {tuple(state.shape)} instead of {wanted}")
+    return histograms.shape
+
+
+def _seconds(bin_seconds: float | Tensor, histograms: Tensor) -> Tensor:
+    """Length (B, T) of the bins in s, float64, on the device of the histograms."""
+    if isinstance(bin_seconds, Tensor):
+        return bin_seconds.to(histograms.device, torch.float64).expand(histograms.shape[:2])
+    return histograms.new_full(histograms.shape[:2], bin_seconds, dtype=torch.float64)
+
+
 def _on_cpu(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float, by_time: bool) -> tuple[Tensor, Tensor]:
     lanes, segments, _, height, width = histograms.shape
     counts, before = histograms.contiguous().flatten(-2), image.contiguous().flatten(1)
-    # NumPy asks for huge pages, torch does not: touching fresh small ones takes longer than the sums.
-    video = torch.from_numpy(np.empty((lanes, segments, height, width), np.float32))
+    video = _empty_video(lanes, segments, height, width)
     exponents = rates.squeeze(-1).contiguous()
     fill_video(counts.numpy(), exponents.numpy(), contrast, by_time, before.numpy(), video.flatten(2).numpy())
     return video, video[:, -1].clone()  # apart from the video, which need not be kept alive for it
+
+
+def _empty_video(*shape: int) -> Tensor:
+    # NumPy asks for huge pages, torch does not: touching fresh small ones takes longer than the sums.
+    return torch.from_numpy(np.empty(shape, np.float32))
 
 
 def _on_device(
@@ -98,6 +114,70 @@ def _weights(exponents: Tensor, contrast: float) -> tuple[Tensor, Tensor]:
     return weights.float(), after[..., 0].exp().float()
 
 
+def estimate_high_pass(
+    histograms: Tensor,
+    state: Tensor | None = None,
+    *,
+    alpha: float = 5.0,
+    contrast: float = 1.0,
+    bin_seconds: float | Tensor = 0.005,
+) -> tuple[Tensor, Tensor]:
+    """Log-intensity image at the end of each segment by the filter of prior work (Eq. 6), in fp32.
+
+    All events of a bin count as events of its end. A pixel with events in a bin decays by exp(-alpha * time since the
+    end of the bin of its last event) and gains contrast * (positive - negative); a pixel without stays the same to the
+    bit. With events at the ends of bins, this is `high_pass_intensity`.
+
+    Args:
+        histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
+        state: (B, 2, H, W), the image before the first segment and the time since each pixel's last event in s; None
+            is zero everywhere (a pixel at zero decays to zero, whatever the time).
+        alpha: decay in 1/s.
+        contrast: C, the log-intensity step of one event.
+        bin_seconds: length of a bin in s, one for all or (B, T).
+
+    Returns:
+        the video (B, T, H, W) float32 and the state (B, 2, H, W) float32 after the last segment.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    lanes, segments, _, height, width = _checked(histograms, state, (2,))
+    seconds = _seconds(bin_seconds, histograms)
+    state = histograms.new_zeros((lanes, 2, height, width), dtype=torch.float32) if state is None else state.float()
+    if histograms.device.type != "cpu" or histograms.dtype is not torch.uint8:
+        return _high_pass_on_device(histograms, state, alpha, contrast, seconds)
+    after = state.clone(memory_format=torch.contiguous_format)
+    video = _empty_video(lanes, segments, height, width)
+    counts, images, pixels = histograms.contiguous().flatten(-2), video.flatten(2), after.flatten(2)
+    fill_high_pass(counts.numpy(), alpha, contrast, seconds.contiguous().numpy(), pixels.numpy(), images.numpy())
+    return video, after
+
+
+def _high_pass_on_device(
+    histograms: Tensor, state: Tensor, alpha: float, contrast: float, seconds: Tensor
+) -> tuple[Tensor, Tensor]:
+    bins, (image, age) = histograms.shape[2] // 2, state.unbind(1)
+    step = seconds.float()[..., None, None]
+    gained = torch.zeros((*histograms.shape[:2], *histograms.shape[-2:]), device=histograms.device)
+    last = torch.full_like(gained, -1.0)  # bin of a pixel's last event in its segment
+    # What a segment's own events make does not depend on the image before: all segments at once, bin by bin.
+    for k in range(bins):
+        negative, positive = histograms[:, :, k], histograms[:, :, bins + k]
+        seen = (negative != 0) | (positive != 0)
+        decayed = gained * torch.exp(-alpha * step * (k - last))
+        gained = torch.where(seen, decayed + contrast * (positive.float() - negative.float()), gained)
+        last = last.masked_fill(seen, k)
+    video = torch.empty_like(gained)
+    for segment in range(histograms.shape[1]):
+        seconds_here, ended = step[:, segment], last[:, segment]
+        elapsed = age + (ended + 1) * seconds_here
+        changed = torch.exp(-alpha * elapsed) * image + gained[:, segment]
+        image = video[:, segment] = torch.where(ended < 0, image, changed)
+        age = torch.where(ended < 0, age + bins * seconds_here, (bins - 1 - ended) * seconds_here)
+    return video, torch.stack([image, age], 1)
+
+
 def high_pass_intensity(
     x: NDArray[np.integer],
     y: NDArray[np.integer],
@@ -110,11 +190,11 @@ def high_pass_intensity(
     contrast: float = 1.0,
     times: NDArray[np.integer],
 ) -> NDArray[np.float32]:
-    """Log-intensity images by the filter that updates each pixel at its own events (Eq. 6).
+    """Log-intensity images by the filter that updates each pixel at its own events alone (Eq. 6).
 
-    An event decays its pixel by exp(-alpha * time since that pixel's last event) and adds +-contrast. Eq. 6 says
-    nothing of pixels between their events; as in the high-pass filter it comes from (Scheerlinck et al., "Continuous-
-    time Intensity Estimation Using Event Cameras", ACCV 2018), reading an image decays every pixel to that time.
+    An event decays its pixel by exp(-alpha * time since that pixel's last event) and adds +-contrast. A pixel is never
+    updated otherwise, so that blur persists (paper, Sec. 3): reading an image decays nothing, unlike in the filter that
+    Eq. 6 builds upon (Scheerlinck et al., "Continuous-time Intensity Estimation Using Event Cameras", ACCV 2018).
 
     Args:
         x: (N,) columns in px, inside the sensor.
@@ -141,9 +221,9 @@ def high_pass_intensity(
     image = np.zeros((height, width), np.float64)
     video = np.empty((len(limits), height, width), np.float32)
     begin = 0
-    for index, (limit, end) in enumerate(zip(limits, np.searchsorted(t, limits), strict=True)):
+    for index, end in enumerate(np.searchsorted(t, limits)):
         _filter(x[begin:end], y[begin:end], t[begin:end], p[begin:end], alpha * 1e-6, contrast, image, last)
-        video[index] = image * np.exp(-alpha * 1e-6 * np.maximum(limit - last, 0))
+        video[index] = image
         begin = end
     return video
 

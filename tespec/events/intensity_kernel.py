@@ -1,4 +1,4 @@
-"""The sums of Eq. 7 over byte histograms on a CPU: counts are read from memory once and never held as floats."""
+"""Eq. 7 and Eq. 6 over byte histograms on a CPU: counts are read from memory once and never held as floats."""
 
 from __future__ import annotations
 
@@ -68,3 +68,47 @@ def _accumulate(histogram, weights, decay, previous, image):  # type: ignore[no-
             negative, positive = histogram[bins - 1, begin : begin + BLOCK], histogram[-1, begin : begin + BLOCK]
             for i in range(len(block)):
                 block[i] += weights[bins - 1] * (np.float32(positive[i]) - np.float32(negative[i]))
+
+
+@njit(cache=True, nogil=True)
+def fill_high_pass(histograms, alpha, contrast, seconds, pixels, video):  # type: ignore[no-untyped-def]
+    """Fill the video: a pixel with events in a bin decays over the time since its last one, and gains its signed count.
+
+    Args:
+        histograms: (B, T, 2*bins, pixels) uint8, negative polarity first.
+        alpha: decay in 1/s.
+        contrast: of one event.
+        seconds: (B, T) float64, length of a bin.
+        pixels: (B, 2, pixels) float32, the image and the time since each pixel's last event in s; brought up to the end
+            of the last segment.
+        video: (B, T, pixels) float32, written.
+    """
+    for lane in range(len(histograms)):
+        image, age = pixels[lane, 0], pixels[lane, 1]
+        for segment in range(histograms.shape[1]):
+            _filter_segment(histograms[lane, segment], alpha, contrast, seconds[lane, segment], image, age)
+            video[lane, segment] = image
+
+
+@njit(cache=True, nogil=True)
+def _filter_segment(histogram, alpha, contrast, seconds, image, age):  # type: ignore[no-untyped-def]
+    bins = len(histogram) // 2
+    last = np.empty(BLOCK, np.int64)  # bin of a pixel's last event in the segment, -1 without one
+    for begin in range(0, len(image), BLOCK):
+        block, since = image[begin : begin + BLOCK], age[begin : begin + BLOCK]
+        last[:] = -1
+        for k in range(bins):
+            negative, positive = histogram[k, begin : begin + BLOCK], histogram[bins + k, begin : begin + BLOCK]
+            for i in range(len(block)):
+                if negative[i] or positive[i]:
+                    elapsed = (k - last[i]) * seconds
+                    if last[i] < 0:
+                        elapsed += since[i]
+                    signed = np.float64(positive[i]) - np.float64(negative[i])
+                    block[i] = math.exp(-alpha * elapsed) * block[i] + contrast * signed
+                    last[i] = k
+        for i in range(len(block)):
+            if last[i] < 0:
+                since[i] += bins * seconds
+            else:
+                since[i] = (bins - 1 - last[i]) * seconds

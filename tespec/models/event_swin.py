@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 import tespec.compat  # noqa: F401  # before timm
 
 import torch
-from timm.models.swin_transformer import SwinTransformer
+from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
 
 from tespec.errors import UserError
@@ -110,6 +110,12 @@ class EventSwin(Backbone):
     def stage_modules(self) -> list[nn.Module]:
         """Swin's layers."""
         return list(self.swin.layers)
+
+    def take_any_size(self) -> None:
+        """Let `embed_patches` and `encode` run on frames of any size of whole 32 px, with the windows of `img_size`."""
+        for block in self.modules():
+            if isinstance(block, SwinTransformerBlock):
+                block.dynamic_mask = True
 
     def embed(self, histograms: Tensor) -> Tensor:
         """Tokens (B, T, H/4, W/4, channels[0]) of histograms (B, T, 2 * bins, H, W), padded to `img_size`."""

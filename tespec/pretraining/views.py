@@ -32,6 +32,22 @@ def draw_view(size: tuple[int, int], wanted: tuple[int, int], scale: tuple[float
     return of_rows, of_columns.flip(0) if draws[4] < 0.5 else of_columns
 
 
+def random_crops(frames: Tensor, side: int) -> Tensor:
+    """A square (B, T, C, side, side) of each lane of frames (B, T, C, H, W), at a place drawn from torch's generator.
+
+    A side that is longer than the image's is cut down to it. Places are drawn for the lanes of all processes.
+    """
+    height, width = (min(side, whole) for whole in frames.shape[-2:])
+    whole, own = rows(len(frames))
+    draws = torch.rand(whole, 2)[own].tolist()
+    room = (frames.shape[-2] - height + 1, frames.shape[-1] - width + 1)
+    crops = []
+    for lane, (down, right) in zip(frames, draws, strict=True):
+        top, left = int(down * room[0]), int(right * room[1])
+        crops.append(lane[..., top : top + height, left : left + width])
+    return torch.stack(crops)
+
+
 def random_views(frames: Tensor, wanted: tuple[int, int], scale: tuple[float, float]) -> Tensor:
     """A view (B, T, C, h, w) of each lane of frames (B, T, C, H, W), the same for all its segments.
 

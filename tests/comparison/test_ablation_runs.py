@@ -52,6 +52,42 @@ def test_records_find_their_rows_by_the_weights_they_started_from(record: Make) 
     assert "Fewer seeds: Eq. 6." in shown
 
 
+def labels(record: Make, table: str, default: dict[str, Any]) -> list[str]:
+    ablation = read_ablation(table)
+    records = [
+        fine_tuned(record, changed(row, default), 40.0 + number, task=ablation.task)
+        for number, row in enumerate(ablation.rows)
+    ]
+    (found,) = measured_rows(ablation, records)
+    return [row.cells[0].text for row in measured_table(ablation, found).rows]
+
+
+def test_a_row_says_the_value_that_was_used(record: Make) -> None:
+    assert labels(record, "norm_events", DEFAULT) == [
+        "500 (measured with 300)",
+        "5,000 (default, measured with 3,000)",
+        "50,000 (measured with 30,000)",
+        "200,000 (measured with 120,000)",
+    ]
+    assert labels(record, "steps", DEFAULT)[:3] == [
+        "200k (measured with 300)",
+        "300k (measured with 450)",
+        "400k (default, measured with 600)",
+    ]
+    assert labels(record, "masking", DEFAULT) == ["0%", "25%", "50% (default)", "75%"]
+    assert labels(record, "objective", DEFAULT) == ["CPC", "ECDDP", "MAE (default)"]
+    half = as_facts(pretraining_settings("tespec", "sample", ["objective.mask.ratio=0.4"]))
+    assert labels(record, "masking", half)[2] == "50% (default, measured with 0.4)"
+
+
+def test_with_the_papers_settings_a_row_is_named_as_in_the_paper(record: Make) -> None:
+    papers = as_facts(pretraining_settings("tespec", "paper"))
+    for name, ablation in ablations().items():
+        assert labels(record, name, papers) == [
+            row.name + (" (default)" if row.default else "") for row in ablation.rows
+        ]
+
+
 def test_another_length_of_training_is_another_default(record: Make) -> None:
     short = as_facts(pretraining_settings("tespec", "sample", ["optimisation.steps=7"]))
     records = [

@@ -63,6 +63,34 @@ def test_every_row_is_a_pretraining_of_its_own(name, profile):
     assert all(resolved.count(facts) == 1 for facts in resolved)
 
 
+def flat(facts, prefix=""):
+    """Settings by their dotted names."""
+    found = {}
+    for key, value in facts.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+@pytest.mark.parametrize("profile", ["paper", "sample"])
+@pytest.mark.parametrize("name", ablations())
+def test_a_row_differs_from_the_default_in_the_setting_it_names_and_in_no_other(name, profile):
+    default = as_facts(pretraining_settings("tespec", profile))
+    for row in read_ablation(name).rows:
+        found, unchanged = flat(as_facts(pretraining_settings("tespec", profile, row.changes(default)))), flat(default)
+        different = {key for key in found | unchanged if found.get(key) != unchanged.get(key)}
+        named = {*row.set, *row.scale}
+        if named == {"objective"}:
+            # Another objective brings its own settings, and takes those of masked reconstruction away.
+            assert {key.partition(".")[0] for key in different} == named
+            assert found["objective.type"] == row.set["objective"]
+        else:
+            assert different == named
+            assert {key: found[key] for key in row.set} == row.set
+            assert {key: found[key] for key in row.scale} == {
+                key: unchanged[key] * factor for key, factor in row.scale.items()
+            }
+
+
 def test_numbers_that_are_scaled_are_the_papers():
     default = as_facts(pretraining_settings("tespec", "paper"))
     for name, key, numbers in (

@@ -1,8 +1,19 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from tespec.evaluation.pictures import NEGATIVE, POSITIVE, Moment, draw_moments, event_image, grey_image
+from tespec.evaluation.pictures import (
+    NEGATIVE,
+    POSITIVE,
+    Moment,
+    _pictures,
+    draw_moments,
+    event_image,
+    grey_image,
+    spread_of,
+)
 
 
 def moment(title="moving", seed=0):
@@ -34,7 +45,7 @@ def test_a_picture_has_a_row_for_each_moment_and_is_the_same_each_time(tmp_path)
     assert one.read_bytes() == again.read_bytes()
     with Image.open(one) as short, Image.open(two) as tall:
         assert short.width == tall.width
-        assert tall.height > 1.8 * short.height
+        assert tall.height > 1.7 * short.height
     assert sorted(path.name for path in one.parent.iterdir()) == ["again.png", "one.png", "two.png"]
 
 
@@ -58,3 +69,30 @@ def test_nothing_half_written_is_left_in_place_of_a_picture(tmp_path, monkeypatc
     with pytest.raises(OSError, match="disk full"):
         draw_moments([moment()], path)
     assert path.read_bytes() == b"before"
+
+
+def titles_of(monkeypatch, tmp_path, *shown):
+    said = []
+    monkeypatch.setattr("matplotlib.axes.Axes.set_title", lambda axis, title, **_: said.append(title))
+    draw_moments(*shown[:1], tmp_path / "x.png", *shown[1:])
+    return said
+
+
+def test_the_columns_name_the_equation_of_what_they_show(monkeypatch, tmp_path):
+    for target, title in (
+        ("intensity", "intensity, Eq. 7 (target)"),
+        ("high_pass", "intensity, Eq. 6 (target)"),
+        ("uniform_decay", "intensity, uniform decay (target)"),
+        ("histograms", "positive minus negative events (target)"),
+    ):
+        columns = titles_of(monkeypatch, tmp_path, [moment()], target)
+        assert columns[1:3] == ["intensity, Eq. 6", title]
+
+
+def test_an_autoencoders_whole_reconstruction_is_shown(monkeypatch, tmp_path):
+    shown = moment()
+    nothing_hidden = replace(shown, mask=np.zeros_like(shown.mask))
+    assert titles_of(monkeypatch, tmp_path, [nothing_hidden])[3:] == ["input", "reconstruction"]
+    pictures = _pictures(nothing_hidden)
+    np.testing.assert_array_equal(pictures[3], pictures[0])
+    np.testing.assert_array_equal(pictures[4], grey_image(shown.reconstruction, spread_of(shown.target)))

@@ -1,9 +1,11 @@
+import copy
 import math
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from tespec.config import objective_facts
 from tespec.errors import UserError
 from tespec.evaluation.features import spread
 from tespec.models import build_backbone
@@ -15,7 +17,7 @@ from tespec.pretraining.objectives.dense_distillation import DenseDistillation
 from tespec.pretraining.objectives.image_contrast import ImageContrast
 from tespec.pretraining.objectives.momentum_contrast import MomentumContrast
 from tespec.pretraining.objectives.predictive_coding import PredictiveCoding
-from tespec.pretraining.views import draw_view, random_views
+from tespec.pretraining.views import draw_view, random_crops, random_views
 
 SIZE = (64, 96)
 
@@ -35,7 +37,10 @@ def views(count=2, lanes=4):
 
 
 def distillation(recurrent=False):
-    return DenseDistillation(backbone(recurrent), 32, 16, 24, clusters=3, local_views=1, mask_ratio=0.5, momentum=0.9)
+    sides = {"crop": 64, "large": 64, "small": 32}
+    return DenseDistillation(
+        backbone(recurrent), 32, 16, 24, clusters=3, local_views=1, **sides, mask_ratio=0.5, momentum=0.9
+    )
 
 
 OBJECTIVES = {
@@ -190,6 +195,83 @@ def test_views_are_crops_of_the_image_the_same_for_all_segments():
         rows, columns = draw_view(SIZE, SIZE, (1.0, 1.0))
         area = (rows.max() - rows.min() + 1) * (columns.max() - columns.min() + 1)
         assert 0.7 * 64 * 96 <= area <= 64 * 96
+
+
+def test_a_crop_is_a_square_of_the_image_the_same_for_all_segments():
+    frames = torch.arange(64 * 96).view(1, 1, 1, 64, 96).expand(5, 3, 1, 64, 96)
+    torch.manual_seed(0)
+    places = set()
+    for lane in random_crops(frames, 40):
+        assert lane.shape == (3, 1, 40, 40)
+        top, left = divmod(int(lane[0, 0, 0, 0]), 96)
+        assert torch.equal(lane, frames[0, :, :, top : top + 40, left : left + 40])
+        places.add((top, left))
+    assert len(places) > 1
+    assert random_crops(frames, 80).shape == (5, 3, 1, 64, 80)
+    assert torch.equal(random_crops(frames, 320), frames)
+    # Every place can be drawn: the last row and column as well as the first.
+    lanes = torch.arange(3 * 3).view(1, 1, 1, 3, 3).expand(200, 1, 1, 3, 3)
+    assert set(random_crops(lanes, 2)[:, 0, 0, 0, 0].tolist()) == {0, 1, 3, 4}
+
+
+def test_ecddp_sees_crops_of_the_published_sizes_of_the_last_segment_alone(monkeypatch):
+    settings = objective_facts("ecddp", "paper")
+    assert {name: settings[name] for name in ("crop", "large", "small", "local_views")} == {
+        "crop": 320, "large": 192, "small": 96, "local_views": 8
+    }  # fmt: skip
+    torch.manual_seed(0)
+    sides = {name: settings[name] for name in ("local_views", "crop", "large", "small")}
+    whole = build_backbone("micro", True, 10, (384, 640))
+    model = DenseDistillation(whole, 32, 16, 24, clusters=3, **sides, mask_ratio=0.4, momentum=0.9)
+    seen = []
+    monkeypatch.setattr(type(whole), "encode", _spied(type(whole).encode, seen))
+    frames = torch.randint(0, 4, (2, 3, 20, 360, 640), dtype=torch.uint8)
+
+    def loss(histograms):
+        torch.manual_seed(0)
+        return model.loss({"histograms": histograms})[0]["loss"].item()
+
+    with torch.no_grad():
+        found = loss(frames)
+        large, small = (2, 1, 48, 48, 24), (2, 1, 24, 24, 24)
+        assert seen == [large] * 4 + [small] * 8
+        earlier, last = frames.clone(), frames.clone()
+        earlier[:, :-1], last[:, -1] = 0, 0
+        assert loss(earlier) == found
+        assert loss(last) != found
+
+
+def _spied(encode, seen):
+    def spy(backbone, tokens, state=None):
+        assert state is None
+        seen.append(tuple(tokens.shape))
+        return encode(backbone, tokens, state)
+
+    return spy
+
+
+@pytest.mark.parametrize("name", ["large", "small"])
+def test_views_of_broken_tokens_are_refused(name):
+    sides = {"crop": 64, "large": 64, "small": 32} | {name: 40}
+    with pytest.raises(UserError, match=rf"objective\.{name}: 40 px is no multiple of 32"):
+        DenseDistillation(backbone(), 32, 16, 24, clusters=3, local_views=1, **sides, mask_ratio=0.5, momentum=0.9)
+
+
+@torch.no_grad()
+def test_a_network_that_takes_any_size_is_the_one_built_for_that_size():
+    networks = []
+    for size in ((448, 448), (480, 512)):
+        torch.manual_seed(0)
+        networks.append(build_backbone("micro", True, 10, size))
+    smaller, larger = networks
+    for size in ((448, 448), (480, 512)):
+        frames = torch.randint(0, 4, (1, 20, *size), dtype=torch.uint8)
+        wanted = (smaller if size == (448, 448) else larger)(frames.unsqueeze(1))[0]
+        flexible = copy.deepcopy(smaller)
+        flexible.take_any_size()
+        found, _ = flexible.encode(flexible.embed_patches(frames).unsqueeze(1))
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_spread_tells_collapse_from_variety():

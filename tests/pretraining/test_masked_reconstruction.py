@@ -3,7 +3,7 @@ import torch
 from mmengine.registry import DefaultScope
 
 from tespec.errors import UserError
-from tespec.events.intensity import estimate_intensity
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models import EventSwin
 from tespec.pretraining.masking import draw_mask
 from tespec.pretraining.objectives import MaskedReconstruction
@@ -84,8 +84,30 @@ def test_hidden_events_do_not_reach_the_prediction():
 
 
 @torch.no_grad()
-def test_a_step_equals_its_halves_with_the_state_carried():
-    model, batch = objective(patch_norm=False), masked_batch(segments=6)
+def test_the_target_of_eq_6_is_the_filter_of_eq_6():
+    model = objective(target="high_pass", alpha=7.0, contrast=0.5)
+    drawn, (_, state) = model.reconstruct(masked_batch(), None)
+    video, last = estimate_high_pass(masked_batch()["histograms"], alpha=7.0, contrast=0.5)
+    torch.testing.assert_close(drawn.video, video)
+    torch.testing.assert_close(state, last)
+
+
+@torch.no_grad()
+def test_only_the_uniform_decay_fades_where_nothing_happens():
+    """Under Eq. 6 and Eq. 7 an image without new events stays; the decay of every bin is neither of them."""
+    batch, silence = masked_batch(), masked_batch()
+    silence["histograms"] = torch.zeros_like(silence["histograms"])
+    for target, stays in (("intensity", True), ("high_pass", True), ("uniform_decay", False)):
+        model = objective(target=target)
+        seen, state = model.reconstruct(batch, None)
+        after, _ = model.reconstruct(silence, state)
+        assert torch.equal(after.video[:, -1], seen.video[:, -1]) == stays, target
+
+
+@pytest.mark.parametrize("target", ["intensity", "high_pass", "uniform_decay", "histograms"])
+@torch.no_grad()
+def test_a_step_equals_its_halves_with_the_state_carried(target):
+    model, batch = objective(patch_norm=False, target=target), masked_batch(segments=6)
     whole, end = model.reconstruct(batch, None)
     first, state = model.reconstruct(batch | {"histograms": batch["histograms"][:, :3]}, None)
     second, state = model.reconstruct(batch | {"histograms": batch["histograms"][:, 3:]}, state)
@@ -95,9 +117,10 @@ def test_a_step_equals_its_halves_with_the_state_carried():
     torch.testing.assert_close(state[1], end[1], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("target", ["intensity", "high_pass"])
 @torch.no_grad()
-def test_fresh_lanes_start_anew():
-    model, batch = objective(patch_norm=False), masked_batch()
+def test_fresh_lanes_start_anew(target):
+    model, batch = objective(patch_norm=False, target=target), masked_batch()
     _, state = model.loss(masked_batch(seed=1), None)
     afresh, _ = model.reconstruct(batch, None)
     carried, _ = model.reconstruct(batch, state)
@@ -123,6 +146,33 @@ def test_a_feed_forward_backbone_carries_the_intensity_alone():
     assert state is None
     assert intensity.shape == (2, HEIGHT, WIDTH)
     assert torch.isfinite(losses["loss"])
+
+
+def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
+    model, batch = objective(patch_norm=False, autoencoding=True, visible_weight=0.5), masked_batch(ratio=0.0)
+    losses, _ = model.loss(batch, None)
+    drawn, _ = model.reconstruct(batch, None)
+    assert set(losses) == {"loss", "loss_all", "loss_zero"}
+    for name in ("loss", "loss_all"):
+        assert losses[name].item() == pytest.approx((drawn.prediction - drawn.video).square().mean().item(), rel=1e-5)
+    assert losses["loss_zero"].item() == pytest.approx(drawn.video.square().mean().item(), rel=1e-5)
+    losses["loss"].backward()
+    for name in ("backbone.swin.patch_embed.proj.weight", "backbone.lstms.3.gates.weight"):
+        assert model.get_parameter(name).grad.abs().sum() > 0, name
+
+
+def test_a_few_steps_train_an_autoencoder():
+    model, batch = objective(eps=0.05, autoencoding=True), masked_batch(ratio=0.0, segments=2)
+    before = {name: value.clone() for name, value in model.backbone.state_dict().items()}
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        losses, _ = model.loss(batch, None)
+        optimizer.zero_grad()
+        losses["loss"].backward()
+        optimizer.step()
+    after = model.backbone.state_dict()
+    still = [name for name in before if torch.equal(before[name], after[name])]
+    assert still == [name for name in before if not before[name].is_floating_point()]
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])

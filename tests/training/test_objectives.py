@@ -23,7 +23,8 @@ FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=3"]
 # Method, its data, and changes.
 CASES = {
     "tespec": ("tespec", "1mpx", []),
-    "tespec, eq6": ("tespec", "1mpx", ["objective.target.kind=eq6"]),
+    "tespec, Eq. 6": ("tespec", "1mpx", ["objective.target.kind=high_pass"]),
+    "tespec, uniform decay": ("tespec", "1mpx", ["objective.target.kind=uniform_decay"]),
     "tespec, histograms": ("tespec", "1mpx", ["objective.target.kind=histograms"]),
     "tespec, no memory": ("tespec", "1mpx", ["recurrent=false"]),
     "tespec, cpc": ("tespec", "1mpx", ["objective=cpc"]),
@@ -87,7 +88,7 @@ def test_a_task_starts_from_them(world, tmp_path, case, arch):
     assert ("swin.patch_embed.proj.weight" in weights["adapted"]) == (case == "moby")
 
 
-@pytest.mark.parametrize("case", ["moby", "tespec, ecddp", "tespec, cpc", "ecdp"])
+@pytest.mark.parametrize("case", ["moby", "tespec, Eq. 6", "tespec, ecddp", "tespec, cpc", "ecdp"])
 def test_resumed_equals_uninterrupted(world, tmp_path, case, monkeypatch):
     original = CheckpointHook.after_train_iter
 
@@ -115,7 +116,7 @@ def test_methods_pretrain_by_objectives_that_exist():
 
 MISTAKES = [
     ("tespec", "1mpx", "objective=mae", r"mae: no such file in configs/objectives; choose from classification, cpc"),
-    ("tespec", "1mpx", "objective.target.kind=eq8", r"objective.target.kind: unknown value 'eq8'; choose from eq7"),
+    ("tespec", "1mpx", "objective.target.kind=eq6", r"target.kind: unknown value 'eq6'; choose from intensity"),
     ("tespec", "1mpx", "objective.ahead=2", r"--set objective.ahead=2: unknown setting 'ahead'"),
     ("moby", "objects", "recurrent=true", r"recurrent: images have no order in time; set it to false"),
     ("moby", "objects", "objective.channels=2", r"objective.channels: 2 is neither grey nor RGB; choose 1 or 3"),

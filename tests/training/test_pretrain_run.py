@@ -14,9 +14,8 @@ from tespec.training.pretrain import pretrain
 from tespec.training.runs import Setup
 from tespec.weights.files import sha256_of
 
-SETTINGS = pretraining_settings(
-    "tespec", "sample", ["optimisation.steps=6", "optimisation.warmup_steps=2", "batch_size=2", "segments=3"]
-)
+CHANGES = ["optimisation.steps=6", "optimisation.warmup_steps=2", "batch_size=2", "segments=3"]
+SETTINGS = pretraining_settings("tespec", "sample", CHANGES)
 
 
 def setup_in(folder, **changes):
@@ -55,6 +54,25 @@ def test_carried_and_zeroed_states_differ(straight):
     metrics = straight[1].metrics
     assert metrics["loss_masked_carried"] != metrics["loss_masked_zeroed"]
     assert all(torch.isfinite(torch.tensor(list(metrics.values()))))
+
+
+def test_without_masks_it_is_an_autoencoder(tiny_world, tmp_path):
+    settings = pretraining_settings("tespec", "sample", [*CHANGES, "objective.mask.ratio=0.0"])
+    result = run(tiny_world, tmp_path, settings=settings)
+    (record,) = (json.loads(path.read_text()) for path in (tmp_path / "results" / "runs").iterdir())
+    scores = {"loss_all_carried", "loss_all_zeroed", "loss_zero"}
+    assert scores < set(result.metrics)
+    assert not [name for name in (*result.metrics, *record["protocol"]) if "masked" in name]
+    assert scores < set(record["protocol"])
+    assert "on all patches" in record["protocol"]["loss"]
+    assert all(value > 0 for name, value in result.metrics.items() if name in scores)
+    assert all(point["loss"] > 0 for point in record["curve"])
+
+
+def test_a_ratio_that_hides_no_patch_is_refused(tiny_world, tmp_path):
+    settings = pretraining_settings("tespec", "sample", [*CHANGES, "objective.mask.ratio=0.001"])
+    with pytest.raises(UserError, match=r"objective.mask.ratio: 0.001 of \d+ patches is none; give .* 0 for an auto"):
+        run(tiny_world, tmp_path, settings=settings)
 
 
 def test_the_backbone_streams(straight):

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from tespec.datasets.sample.camera import Camera, make_camera
 from tespec.datasets.sample.street import Frame, Street, record
 from tespec.datasets.sample.writers.ddd17 import mask
+from tespec.evaluation.pictures import NEGATIVE, POSITIVE
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity, high_pass_intensity
 from tespec.events.stream import Events
@@ -114,8 +115,8 @@ def _moment(frame: Frame, events: Events, standing_seconds: float) -> Moment:
 def _draw_row(axes: npt.NDArray[np.object_], moment: Moment) -> None:
     frame = moment.frame
     dots = np.full((*frame.depth.shape, 3), 255, np.uint8)
-    colour = np.where(moment.recent.p[:, None] == 1, (220, 30, 30), (30, 50, 225))
-    dots[moment.recent.y, moment.recent.x] = colour
+    positive, negative = (np.round(255 * np.array(colour)).astype(np.uint8) for colour in (POSITIVE, NEGATIVE))
+    dots[moment.recent.y, moment.recent.x] = np.where(moment.recent.p[:, None] == 1, positive, negative)
     images: list[tuple[npt.NDArray[np.generic], str]] = [
         (np.repeat(frame.grey[..., None], 3, axis=2), "gray"),
         (dots, "gray"),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tespec.errors import UserError
 from tespec.models.event_swin import EventSwin
 from tespec.models.padding import STRIDE
 from tespec.pretraining.clusters import cluster, pool
@@ -14,7 +15,7 @@ from tespec.pretraining.contrast import agreement, sinkhorn
 from tespec.pretraining.heads import PrototypeHead
 from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
-from tespec.pretraining.views import random_views
+from tespec.pretraining.views import random_crops, random_views
 from tespec.processes import averaged, of_all_rows, rows
 
 GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the image's area (Yan98/ECDDP, config)
@@ -47,23 +48,30 @@ class _Seen(NamedTuple):
 class DenseDistillation(nn.Module):
     """Patch, context and image losses of Yang, Pan, Liu, "Event Camera Data Dense Pre-training" (ECCV 2024).
 
-    Two large crops go to the teacher; the student sees them masked, and small crops besides. It has to name the
+    Two large views of a square of the last segment go to the teacher; the student sees them masked, and small views of
+    the square besides. It has to name the
     teacher's prototype at each hidden patch (patch loss), for each of the teacher's clusters of patches (context loss)
     and for the image as a whole, whichever crop it sees (image loss). The teacher's assignments are balanced by
     Sinkhorn's algorithm, and the teacher follows the student.
 
-    Differences from the published training: crops are resized to one size, so that window sizes stay; of a sequence
-    the last segment is compared; weight decay is constant.
+    As published, single windows are compared: of a sequence the last segment is all that is seen, and ConvLSTMs start
+    from zeros. How else this differs from the publication is said in configs/objectives/ecddp.yaml.
 
     Args:
-        backbone: what is pre-trained; built for views of its `img_size`.
+        backbone: what is pre-trained; it keeps the windows of attention of its own `img_size` for views of any size.
         hidden: width of the heads' perceptrons.
         bottleneck: dimensions of prototypes.
         prototypes: their number.
         clusters: contexts per image.
-        local_views: number of small crops.
+        local_views: number of small views.
+        crop: side in px of the square that all views are of; the image's side where that is shorter.
+        large: side of the large views in px, a multiple of 32.
+        small: side of the small views in px, a multiple of 32.
         mask_ratio: share of patches hidden from the student.
         momentum: of the teacher at the start; it rises to 1.
+
+    Raises:
+        UserError: views whose sides are no multiples of 32 px.
     """
 
     draws_alike = True  # of what is drawn for the whole batch, each process takes its own
@@ -77,14 +85,22 @@ class DenseDistillation(nn.Module):
         prototypes: int,
         clusters: int,
         local_views: int,
+        crop: int,
+        large: int,
+        small: int,
         mask_ratio: float,
         momentum: float,
     ) -> None:
         super().__init__()
+        for name, side in (("large", large), ("small", small)):
+            if side % STRIDE or side <= 0:
+                raise UserError(f"objective.{name}", f"{side} px is no multiple of {STRIDE}", "choose one")
+        backbone.take_any_size()
         self.student = _Student(backbone, hidden, bottleneck, prototypes)
         self.teacher = teacher_of(self.student)
         self.mask_patch = MaskPatch(STRIDE, backbone.in_channels)
         self.clusters, self.local_views, self.mask_ratio = clusters, local_views, mask_ratio
+        self.crop, self.large, self.small = crop, (large, large), (small, small)
         self.momentum = momentum
         self.register_buffer("share", torch.zeros((), dtype=torch.float64))
 
@@ -108,10 +124,10 @@ class DenseDistillation(nn.Module):
         Returns:
             "loss", the sum of "loss_patch", "loss_context" and "loss_image"; and None.
         """
-        frames, size = batch["histograms"], self.student.backbone.img_size
-        large = [random_views(frames, size, GLOBAL) for _ in range(2)]
-        small = [random_views(frames, size, LOCAL) for _ in range(self.local_views)]
-        units = (size[0] // STRIDE, size[1] // STRIDE)
+        frames = random_crops(batch["histograms"][:, -1:], self.crop)
+        large = [random_views(frames, self.large, GLOBAL) for _ in range(2)]
+        small = [random_views(frames, self.small, LOCAL) for _ in range(self.local_views)]
+        units = (self.large[0] // STRIDE, self.large[1] // STRIDE)
         whole, own = rows(len(frames))
         seeds = torch.randint(2**31, (2, whole))[:, own].tolist()
         masks = [torch.stack([draw_mask(seed, *units, self.mask_ratio) for seed in row]) for row in seeds]
@@ -128,7 +144,7 @@ class DenseDistillation(nn.Module):
         return {"loss": torch.stack(list(losses.values())).sum()} | losses, None
 
     def _see(self, network: _Student, frames: Tensor, mask: Tensor | None = None) -> _Seen:
-        tokens = network.backbone.embed(frames)
+        tokens = network.backbone.embed_patches(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
         if mask is not None:
             tokens = replace_hidden(tokens, mask, network.backbone.embed_patches(self.mask_patch()))
         features, _ = network.backbone.encode(tokens)

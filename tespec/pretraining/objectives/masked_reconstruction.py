@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
 from tespec.errors import UserError
-from tespec.events.intensity import estimate_intensity
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.padding import STRIDE, crop
@@ -22,7 +22,7 @@ from tespec.processes import averaged
 from tespec.registry import MODELS
 
 ObjectiveState = tuple[BackboneState | None, Tensor]
-TARGETS = ("eq7", "eq6", "histograms")
+TARGETS = ("intensity", "high_pass", "uniform_decay", "histograms")
 
 
 class Reconstruction(NamedTuple):
@@ -51,15 +51,15 @@ class _Patches(NamedTuple):
 class MaskedReconstruction(nn.Module):
     """Mean squared error between the decoder's image and the patch-normalised target video.
 
-    The target is the intensity video by Eq. 7 or by Eq. 6 (binned), or the input's own histograms (paper, table
-    "Reconstruction Target"). The state of a lane is the backbone's state and the intensity image, which is empty where
-    there is none; both go from step to step.
+    The target is the intensity video by Eq. 7 or by Eq. 6, or the input's own histograms (paper, table "Reconstruction
+    Target"). The state of a lane is the backbone's state and the target's, as `estimate_intensity` or
+    `estimate_high_pass` carry it, which is empty for histograms; both go from step to step.
 
     Args:
         backbone: what is pre-trained.
         decoder: "type" and settings of a registered decoder, which is built with the backbone's `channels` and
             `img_size`.
-        target: "eq7", "eq6" or "histograms".
+        target: "intensity" (Eq. 7), "high_pass" (Eq. 6), "uniform_decay" (Eq. 7 without n / N) or "histograms".
         mask_unit: side of a mask unit and of a target patch in px: 4, 8, 16 or 32.
         alpha: decay of the intensity, 1/s.
         norm_events: N, events per frame for which it decays with alpha.
@@ -68,6 +68,7 @@ class MaskedReconstruction(nn.Module):
         patch_norm: normalise the target patch by patch.
         eps: added to a patch's variance, in units of C squared.
         visible_weight: weight of the error on visible patches; 0 in the paper.
+        autoencoding: nothing is hidden, and the loss is on all patches (paper, table "Masking Ratio", 0 %).
         shared_over_channels: one mask patch for all channels.
 
     Raises:
@@ -78,7 +79,7 @@ class MaskedReconstruction(nn.Module):
         self,
         backbone: EventSwin,
         decoder: Mapping[str, Any],
-        target: str = "eq7",
+        target: str = "intensity",
         mask_unit: int = 32,
         alpha: float = 5.0,
         norm_events: float = 5000.0,
@@ -87,6 +88,7 @@ class MaskedReconstruction(nn.Module):
         patch_norm: bool = True,
         eps: float = 1e-6,
         visible_weight: float = 0.0,
+        autoencoding: bool = False,
         shared_over_channels: bool = True,
     ) -> None:
         super().__init__()
@@ -106,12 +108,12 @@ class MaskedReconstruction(nn.Module):
         self.patch_norm = patch_norm
         self.eps = eps * contrast**2
         self.visible_weight = visible_weight
-        self._estimate = partial(
-            estimate_intensity,
-            alpha=alpha,
-            norm_events=norm_events if target == "eq7" else None,
-            contrast=contrast,
-            bin_seconds=bin_seconds,
+        self.autoencoding = autoencoding
+        constants = {"alpha": alpha, "contrast": contrast, "bin_seconds": bin_seconds}
+        self._estimate = (
+            partial(estimate_high_pass, **constants)
+            if target == "high_pass"
+            else partial(estimate_intensity, **constants, norm_events=norm_events if target == "intensity" else None)
         )
 
     def loss(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[dict[str, Tensor], ObjectiveState]:
@@ -123,22 +125,28 @@ class MaskedReconstruction(nn.Module):
 
         Returns:
             "loss", which is "loss_masked" + visible_weight * "loss_visible", and "loss_zero", what predicting zero
-            costs on the hidden pixels; and the detached state.
+            costs on the hidden pixels; of an autoencoder "loss", which is "loss_all", and "loss_zero" on all pixels;
+            and the detached state.
 
         Raises:
             ValueError: a mask of another size.
         """
         video, patches, state = self._run(batch, state)
         pixels = self._inside(video).sum(-1)
-        hidden = batch["mask"].unsqueeze(1)
         error = (patches.prediction - patches.target).square().sum(-1)
+        zero = patches.target.square().sum(-1)
+        hidden = batch["mask"].unsqueeze(1)
+        if self.autoencoding:
+            everywhere = pixels.expand_as(hidden)
+            loss = _mean(error, everywhere)
+            return {"loss": loss, "loss_all": loss, "loss_zero": _mean(zero, everywhere)}, detach(state)
         masked = _mean(error, pixels * hidden)
         visible = _mean(error, pixels * ~hidden)
         losses = {
             "loss": masked + self.visible_weight * visible,
             "loss_masked": masked,
             "loss_visible": visible,
-            "loss_zero": _mean(patches.target.square().sum(-1), pixels * hidden),
+            "loss_zero": _mean(zero, pixels * hidden),
         }
         return losses, detach(state)
 
@@ -159,23 +167,23 @@ class MaskedReconstruction(nn.Module):
 
     def _run(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[Tensor, _Patches, ObjectiveState]:
         """Target video (B, T, planes, H, W), its patches and the predicted ones, and the state after the step."""
-        backbone_state, intensity = (None, None) if state is None else reset(state, batch["fresh"])
+        backbone_state, target_state = (None, None) if state is None else reset(state, batch["fresh"])
         histograms, mask = batch["histograms"], batch["mask"]
         units = tuple(-(-side // self.mask_unit) for side in histograms.shape[-2:])
         if mask.shape[1:] != units:
             raise ValueError(f"a mask of {tuple(mask.shape[1:])} units does not cover an image of {units}")
-        video, intensity = self._target(histograms, intensity)
+        video, target_state = self._target(histograms, target_state)
         tokens = replace_hidden(self.backbone.embed(histograms), mask, self.backbone.embed_patches(self.mask_patch()))
         features, backbone_state = self.backbone.encode(tokens, backbone_state)
         prediction = self._patches(crop(self.decoder(features), _size(video)).float())
-        return video, _Patches(*self._normalised(video), prediction), (backbone_state, intensity)
+        return video, _Patches(*self._normalised(video), prediction), (backbone_state, target_state)
 
-    def _target(self, histograms: Tensor, intensity: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _target(self, histograms: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.target == "histograms":
             return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
         with torch.autocast(histograms.device.type, enabled=False):  # counts leave the range of half precision
-            video, intensity = self._estimate(histograms, intensity)
-        return video.unsqueeze(2), intensity
+            video, state = self._estimate(histograms, state)
+        return video.unsqueeze(2), state
 
     def _normalised(self, video: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Target patches, mean and deviation."""

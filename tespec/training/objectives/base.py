@@ -47,7 +47,7 @@ class PretrainingTask(ABC):
 
     def __init__(self, settings: Pretraining, root: Path) -> None:
         self.settings, self.root = settings, root
-        own = {key: value for key, value in settings.objective.items() if key != "type"}
+        own = {key: value for key, value in settings.objective.items() if key not in ("type", "deviations")}
         self.own = build(type(self).settings_type, own, "objective")
 
     @property

@@ -18,6 +18,9 @@ class DistillationSettings:
     prototypes: int
     clusters: int
     local_views: int
+    crop: int
+    large: int
+    small: int
     mask_ratio: float
     momentum: float
 
@@ -39,6 +42,9 @@ class DenseDistillationTask(EventObjective):
             own.prototypes,
             own.clusters,
             own.local_views,
+            own.crop,
+            own.large,
+            own.small,
             own.mask_ratio,
             own.momentum,
         )

@@ -17,7 +17,7 @@ from tespec.training.progress import progress
 
 RECORDINGS = 8
 CHUNKS = 60  # of each recording
-CARRIED, ZEROED, PREDICT_ZERO = "loss_masked_carried", "loss_masked_zeroed", "loss_zero"
+PREDICT_ZERO = "loss_zero"
 
 
 class Chunk(NamedTuple):
@@ -77,28 +77,30 @@ class HeldOut:
 
 
 @torch.no_grad()
-def held_out_losses(model: Any, held_out: HeldOut) -> dict[str, float]:
-    """Mean masked loss with the backbone's state carried along a recording, and with it zeroed at each chunk.
+def held_out_losses(model: Any, held_out: HeldOut, scored: str = "loss_masked") -> dict[str, float]:
+    """Mean loss with the backbone's state carried along a recording, and with it zeroed at each chunk.
 
-    The intensity image is carried in both, so that the targets are the same. The gap between the two is what the
-    model gets from its memory.
+    The target's state is carried in both, so that the targets are the same. The gap between the two is what the model
+    gets from its memory.
 
     Args:
-        model: an objective whose state is (backbone state, intensity image).
+        model: an objective whose state is (backbone state, target's state).
         held_out: recordings with at least one chunk.
+        scored: which of the model's losses.
 
     Returns:
-        `loss_masked_carried`, `loss_masked_zeroed`, and `loss_zero`, the loss of predicting zero everywhere.
+        `<scored>_carried`, `<scored>_zeroed`, and `loss_zero`, the loss of predicting zero everywhere.
     """
     model.eval()
-    sums = dict.fromkeys((CARRIED, ZEROED, PREDICT_ZERO), 0.0)
+    carried_name, zeroed_name = f"{scored}_carried", f"{scored}_zeroed"
+    sums = dict.fromkeys((carried_name, zeroed_name, PREDICT_ZERO), 0.0)
     state: Any = None
     with progress("held-out recordings", "chunks") as advance:
         for done, chunk in enumerate(held_out, start=1):
             zeroed, _ = model.loss(chunk.batch, None if state is None else (None, state[1]))
             carried, state = model.loss(chunk.batch, state)
-            sums[CARRIED] += carried["loss_masked"].item()
-            sums[ZEROED] += zeroed["loss_masked"].item()
+            sums[carried_name] += carried[scored].item()
+            sums[zeroed_name] += zeroed[scored].item()
             sums[PREDICT_ZERO] += carried["loss_zero"].item()
             advance(done, len(held_out), "")
     return {name: total / len(held_out) for name, total in sums.items()}

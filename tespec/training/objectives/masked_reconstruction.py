@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from tespec.datasets.description import read_description
 from tespec.discovery import find_registered
+from tespec.errors import UserError
 from tespec.pretraining.objectives.masked_reconstruction import MaskedReconstruction
 from tespec.registry import MODELS, OBJECTIVES
 from tespec.settings import Mask, Target
@@ -35,7 +37,7 @@ class MaskedReconstructionTask(EventObjective):
     """TESPEC's objective."""
 
     settings_type = MaskedSettings
-    loss_is = "mean squared error on the hidden patches of the patch-normalised target"
+    loss_is = "mean squared error of the rebuilt target"
 
     def masks(self) -> Mask:
         """How masks are drawn."""
@@ -46,7 +48,7 @@ class MaskedReconstructionTask(EventObjective):
         """The objective with a fresh backbone."""
         own, settings = self.own, self.settings
         find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
-        return MaskedReconstruction(
+        network = MaskedReconstruction(
             self.swin(),
             own.decoder,
             target=own.target.kind,
@@ -58,20 +60,40 @@ class MaskedReconstructionTask(EventObjective):
             patch_norm=own.patch_norm,
             eps=own.patch_eps,
             visible_weight=own.visible_weight,
+            autoencoding=self._autoencoding,
         )
+        units = math.prod(-(-side // own.mask.unit) for side in self.size)
+        if not self._autoencoding and round(own.mask.ratio * units) == 0:
+            what = f"{own.mask.ratio:g} of {units} patches is none"
+            raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} or more, or 0 for an autoencoder")
+        return network
+
+    @property
+    def _autoencoding(self) -> bool:
+        return bool(self.own.mask.ratio == 0)
+
+    @property
+    def _scored(self) -> str:
+        return "loss_all" if self._autoencoding else "loss_masked"
 
     def protocol(self) -> dict[str, str]:
         """What the numbers mean, in words."""
+        own = self.own
+        rebuilt = f"{own.target.kind} target{', normalised patch by patch' if own.patch_norm else ''}"
+        where = "all patches: nothing is hidden" if self._autoencoding else "the hidden patches"
+        if own.visible_weight and not self._autoencoding:
+            where += f", plus {own.visible_weight:g} times that on the visible ones"
         return super().protocol() | {
-            "loss_masked_carried": "backbone state carried from chunk to chunk",
-            "loss_masked_zeroed": "backbone state zeroed at each chunk, intensity image carried",
+            "loss": f"mean squared error of the {rebuilt}, on {where}",
+            f"{self._scored}_carried": "backbone state carried from chunk to chunk",
+            f"{self._scored}_zeroed": "backbone state zeroed at each chunk, the target's state carried",
             "loss_zero": "zero predicted everywhere",
         }
 
     def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
         """What the state is worth, and how features spread."""
         spread = super().evaluate(model, device)
-        return held_out_losses(model, self.chunks(device)) | {
+        return held_out_losses(model, self.chunks(device), self._scored) | {
             name: value for name, value in spread.items() if name != "loss"
         }
 

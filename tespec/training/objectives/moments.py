@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tespec.datasets.recording import Recording
-from tespec.datasets.sources import EventSource
 from tespec.evaluation.pictures import Moment, draw_moments
-from tespec.events.intensity import high_pass_intensity
+from tespec.events.intensity import estimate_high_pass
+from tespec.models.state import reset
 from tespec.settings import Target
 from tespec.training.objectives.held_out import HeldOut
 
@@ -20,7 +19,7 @@ MOVING, QUIET = 0.8, 0.1  # quantiles of the number of events in a segment
 
 
 class _Place(NamedTuple):
-    """A segment of the chunks played, its number of events, and how much the intensity image shows there."""
+    """A segment of the chunks played, its number of events, and how much the target shows there."""
 
     chunk: int
     segment: int
@@ -44,26 +43,35 @@ def draw_held_out(
         model: an objective with `reconstruct`.
         held_out: recordings with at least one chunk.
         path: the PNG to write.
-        target: constants of the intensity.
+        target: what is rebuilt, and the constants of the intensity.
         titles: what the two rows are called.
     """
     model.eval()
     chosen = _choose(model, held_out)
     moments: dict[_Place, Moment] = {}
     state: Any = None
+    filtered: torch.Tensor | None = None
+    seconds = held_out.settings.window_ms / 1000 / held_out.settings.bins
     for number, chunk in enumerate(held_out):
         reconstruction, state = model.reconstruct(chunk.batch, state)
+        high_pass, filtered = estimate_high_pass(
+            chunk.batch["histograms"],
+            reset(filtered, chunk.batch["fresh"]),
+            alpha=target.alpha,
+            contrast=target.contrast,
+            bin_seconds=seconds,
+        )
         for title, place in zip(titles, chosen, strict=True):
             if place.chunk == number:
                 moments[place] = Moment(
                     title=f"{title}, {place.events:,} events",
                     histogram=chunk.batch["histograms"][0, place.segment].cpu().numpy(),
-                    high_pass=_high_pass(chunk.recording, chunk.first + place.segment, target),
-                    intensity=_image(reconstruction.video[0, place.segment]),
+                    high_pass=_image(high_pass[0, place.segment]),
+                    target=_image(reconstruction.video[0, place.segment]),
                     mask=reconstruction.mask[0].cpu().numpy(),
                     reconstruction=_image(reconstruction.prediction[0, place.segment]),
                 )
-    draw_moments([moments[place] for place in chosen], path)
+    draw_moments([moments[place] for place in chosen], path, target.kind)
 
 
 def _choose(model: Any, held_out: HeldOut) -> tuple[_Place, _Place]:
@@ -77,22 +85,6 @@ def _choose(model: Any, held_out: HeldOut) -> tuple[_Place, _Place]:
     by_events = sorted(places, key=lambda place: place.events)
     quiet = by_events[: max(1, int(QUIET * len(by_events)))]
     return by_events[int(MOVING * (len(by_events) - 1))], max(quiet, key=lambda place: place.contrast)
-
-
-def _high_pass(recording: Recording, window: int, target: Target) -> NDArray[np.float32] | None:
-    if not isinstance(recording.source, EventSource):
-        return None
-    end, region = int(recording.windows[window, 1]), recording.region
-    events = region.apply(recording.stream.slice(int(recording.windows[0, 0]), end))
-    video = high_pass_intensity(
-        *events,
-        height=region.height,
-        width=region.width,
-        alpha=target.alpha,
-        contrast=target.contrast,
-        times=np.array([end]),
-    )
-    return video[0]
 
 
 def _image(frame: torch.Tensor) -> NDArray[np.float32]:

@@ -1,0 +1,151 @@
+"""What each row of an ablation trains, built from its settings: the row's words, not its numbers."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tespec.comparison.ablations import ablations, read_ablation
+from tespec.config import as_facts, pretraining_settings
+from tespec.datasets.downsampling import reduced
+from tespec.events import ArrayStream
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
+from tespec.events.windows import window_histograms
+from tespec.training.objectives import build_objective
+
+PROFILE = "sample"
+
+
+def hides(ratio):
+    def check(row):
+        mask = row.batch["mask"]
+        assert int(mask.sum()) == round(ratio * mask[0].numel()) * len(mask)
+        losses, _ = row.network.loss(row.batch, None)
+        assert losses["loss"] > 0
+        drawn, _ = row.network.reconstruct(row.batch, None)
+        assert bool(drawn.mask.any()) == bool(ratio)
+        losses["loss"].backward()
+        assert row.network.backbone.swin.patch_embed.proj.weight.grad.abs().sum() > 0
+
+    return check
+
+
+def steps(share):
+    return lambda row: _equal(row.settings.optimisation.steps, round(share * row.default.optimisation.steps))
+
+
+def rebuilds(estimate, **constants):
+    def check(row):
+        drawn, _ = row.network.reconstruct(row.batch, None)
+        wanted, _ = estimate(row.batch["histograms"], **constants)
+        torch.testing.assert_close(drawn.video, wanted)
+
+    return check
+
+
+def rebuilds_histograms(row):
+    drawn, (_, state) = row.network.reconstruct(row.batch, None)
+    counts = row.batch["histograms"].float().unflatten(2, (2, -1)).sum(3)
+    torch.testing.assert_close(drawn.video, counts[:, :, 1] - counts[:, :, 0])
+    assert state.numel() == 0
+
+
+def pretrains_on(dataset, sensor, size, kept):
+    """The paper's settings on a sensor of that size give histograms of `size` that hold a share of all events."""
+
+    def check(row):
+        settings = row.papers
+        assert settings.dataset == dataset
+        region = reduced(*sensor, settings.downsample)
+        y, x = (each.ravel().astype(np.uint16) for each in np.mgrid[: sensor[0], : sensor[1]])
+        stream = ArrayStream(x, y, np.arange(x.size, dtype=np.int64) // 100, np.zeros(x.size, np.uint8), *sensor)
+        found = window_histograms(stream, np.array([[0, x.size]]), 10, rule=settings.rule, region=region)
+        assert found.shape == (1, 20, *size)
+        assert int(found.sum(dtype=np.int64)) == kept * x.size
+
+    return check
+
+
+def normalises(wanted):
+    def check(row):
+        drawn, _ = row.network.reconstruct(row.batch, None)
+        assert torch.equal(drawn.target, drawn.video) != wanted
+        if wanted:
+            unit = row.network.mask_unit
+            whole = drawn.target[..., : unit * (drawn.target.shape[-2] // unit), :unit].unflatten(-2, (-1, unit))
+            assert whole.mean((-2, -1)).abs().max() < 1e-4
+
+    return check
+
+
+def learns_by(name, recurrent=True):
+    def check(row):
+        assert type(row.network).__name__ == name
+        assert row.network.backbone.recurrent == recurrent
+        losses, _ = row.network.loss(row.batch, None)
+        assert torch.isfinite(losses["loss"])
+
+    return check
+
+
+def _equal(found, wanted):
+    assert found == wanted
+
+
+N = 3000.0  # of the sample profile
+ROWS = {
+    "masking": {"0%": hides(0.0), "25%": hides(0.25), "50%": hides(0.5), "75%": hides(0.75)},
+    "steps": {"200k": steps(0.5), "300k": steps(0.75), "400k": steps(1), "500k": steps(1.25)},
+    "norm_events": {
+        "500": rebuilds(estimate_intensity, norm_events=N / 10),
+        "5,000": rebuilds(estimate_intensity, norm_events=N),
+        "50,000": rebuilds(estimate_intensity, norm_events=N * 10),
+        "200,000": rebuilds(estimate_intensity, norm_events=N * 40),
+    },
+    "target": {
+        "Histograms": rebuilds_histograms,
+        "Eq. 6": rebuilds(estimate_high_pass),
+        "Eq. 7": rebuilds(estimate_intensity, norm_events=N),
+    },
+    "target_ddd17": {
+        "Eq. 6": rebuilds(estimate_high_pass),
+        "Eq. 7": rebuilds(estimate_intensity, norm_events=N),
+    },
+    "dataset": {
+        "Gen1": pretrains_on("gen1", (240, 304), (240, 304), 1),
+        "1Mpx": pretrains_on("1mpx", (720, 1280), (360, 640), 0.25),
+    },
+    "patch_norm": {"w/o norm": normalises(False), "w/ norm": normalises(True)},
+    "objective": {
+        "CPC": learns_by("PredictiveCoding"),
+        "ECDDP": learns_by("DenseDistillation"),
+        "MAE": learns_by("MaskedReconstruction"),
+    },
+    "memory": {
+        "without": learns_by("MaskedReconstruction", recurrent=False),
+        "with": learns_by("MaskedReconstruction"),
+    },
+}
+
+
+def test_every_row_is_checked():
+    assert {name: [row.name for row in each.rows] for name, each in ablations().items()} == {
+        name: list(rows) for name, rows in ROWS.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "row"), [(name, row) for name, rows in ROWS.items() for row in rows])
+def test_a_row_trains_what_it_says(tiny_world, name, row):
+    (facts,) = (each for each in read_ablation(name).rows if each.name == row)
+    default, settings, papers = (
+        pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))) * own)
+        for profile, own in ((PROFILE, 0), (PROFILE, 1), ("paper", 1))
+    )
+    task = build_objective(settings, tiny_world / "1mpx")
+    torch.manual_seed(0)
+    ROWS[name][row](
+        SimpleNamespace(
+            settings=settings, default=default, papers=papers, network=task.network(), batch=task.small_batch()
+        )
+    )
