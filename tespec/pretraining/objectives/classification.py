@@ -17,6 +17,8 @@ class Classification(nn.Module):
         smoothing: share of the label that is spread over all classes.
     """
 
+    draws_alike = True  # of what stochastic depth draws for the whole batch, each process takes its own
+
     def __init__(self, backbone: Backbone, classes: int, smoothing: float) -> None:
         super().__init__()
         self.backbone = backbone

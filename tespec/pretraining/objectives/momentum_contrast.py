@@ -25,6 +25,7 @@ class MomentumContrast(nn.Module):
         momentum: of the slow encoder at the start; it rises to 1.
     """
 
+    draws_alike = True  # of what stochastic depth draws for the whole batch, each process takes its own
     queues: Tensor
     place: Tensor
 

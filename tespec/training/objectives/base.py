@@ -46,7 +46,7 @@ class PretrainingTask(ABC):
 
     def __init__(self, settings: Pretraining, root: Path) -> None:
         self.settings, self.root = settings, root
-        own = {key: value for key, value in settings.objective.items() if key != "type"}
+        own = {key: value for key, value in settings.objective.items() if key not in ("type", "deviations")}
         self.own = build(type(self).settings_type, own, "objective")
 
     @property
@@ -62,7 +62,14 @@ class PretrainingTask(ABC):
     def backbone(self) -> Backbone:
         """A fresh backbone."""
         settings = self.settings
-        return build_backbone(settings.width, settings.recurrent, settings.bins, padded_size(*self.size), self.channels)
+        return build_backbone(
+            settings.width,
+            settings.recurrent,
+            settings.bins,
+            padded_size(*self.size),
+            self.channels,
+            settings.drop_path,
+        )
 
     def swin(self) -> EventSwin:
         """A fresh backbone for objectives that hide patches.
