@@ -143,14 +143,14 @@ class Loop:
             states.append(state)
         average_gradients(self._trained)
         losses = mean_losses(found)
-        scaled = isinstance(self._wrapper, AmpOptimWrapper)
+        scaler = self._wrapper.loss_scaler if isinstance(self._wrapper, AmpOptimWrapper) else None
         # Scaled gradients may overflow: the scaler then passes the step over and scales less.
-        wrong = self._watch.see(losses["loss"], () if scaled else self._trained, self.step)
+        wrong = self._watch.see(losses["loss"], () if scaler else self._trained, self.step)
         if skipping and wrong.item():
             self._pass_over(kept)
             return losses
-        if scaled:
-            self._wrapper.loss_scaler.unscale_(self._wrapper.optimizer)
+        if scaler:
+            scaler.unscale_(self._wrapper.optimizer)
         else:
             self._wrapper.optimizer.found_inf = self._watch.halted
         clip(self._trained, self.settings.clip)
