@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, normalize
 
+from tespec.processes import largest, summed
+
 SINKHORN_ROUNDS = 3
+SMALLEST = torch.finfo(torch.float32).tiny  # of a sum that is divided by
 
 
 def info_nce(
@@ -35,17 +38,20 @@ def info_nce(
 def sinkhorn(logits: Tensor, temperature: float) -> Tensor:
     """Assignments (N, K) of samples to prototypes that use all prototypes alike (SwAV, Alg. 1; three rounds).
 
+    Balanced over the samples of all processes, of which each has its own rows, as many as it likes: what travels is the
+    largest logit and, round by round, K sums.
+
     Args:
-        logits: (N, K) cosines of the teacher.
+        logits: (N, K) cosines of the teacher, those of this process.
         temperature: that sharpens them.
     """
-    shares = (logits.float() / temperature).sub((logits.float() / temperature).max()).exp()
-    samples, prototypes = shares.shape
-    shares = shares / shares.sum()
+    sharp = logits.float() / temperature
+    shares = sharp.sub_(largest(sharp)).exp_()
     for _ in range(SINKHORN_ROUNDS):
-        shares = shares / shares.sum(0, keepdim=True).clamp(min=1e-12) / prototypes
-        shares = shares / shares.sum(1, keepdim=True).clamp(min=1e-12) / samples
-    return shares * samples
+        # The number of samples and of prototypes cancel out: the rows are brought to a sum of one after the columns.
+        shares /= summed(shares.sum(0, keepdim=True)).clamp(min=SMALLEST)
+        shares /= shares.sum(1, keepdim=True).clamp(min=SMALLEST)
+    return shares
 
 
 def agreement(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor:

@@ -15,7 +15,7 @@ from tespec.pretraining.heads import PrototypeHead
 from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
 from tespec.pretraining.views import random_views
-from tespec.processes import averaged, of_all_rows, rows
+from tespec.processes import averaged, rows
 
 GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the image's area (Yan98/ECDDP, config)
 STUDENT_TEMPERATURE = 0.1
@@ -37,9 +37,8 @@ class _Student(nn.Module):
 
 
 class _Seen(NamedTuple):
-    """What a network makes of a view: logits of patches (N, P, K) and of the image (N, K), and tokens (N, P, C)."""
+    """What a network makes of a view: logits of the image (N, K), and tokens (N, P, C)."""
 
-    patches: Tensor
     image: Tensor
     tokens: Tensor
 
@@ -53,7 +52,7 @@ class DenseDistillation(nn.Module):
     Sinkhorn's algorithm, and the teacher follows the student.
 
     Differences from the published training: crops are resized to one size, so that window sizes stay; of a sequence
-    the last segment is compared; weight decay is constant.
+    the last segment is compared. All others are named in configs/objectives/ecddp.yaml.
 
     Args:
         backbone: what is pre-trained; built for views of its `img_size`.
@@ -133,7 +132,7 @@ class DenseDistillation(nn.Module):
             tokens = replace_hidden(tokens, mask, network.backbone.embed_patches(self.mask_patch()))
         features, _ = network.backbone.encode(tokens)
         last = features[-1][:, -1].flatten(2).transpose(1, 2).float()
-        return _Seen(network.patches(last), network.images(last.mean(1)), last)
+        return _Seen(network.images(last.mean(1)), last)
 
     @property
     def _temperature(self) -> float:
@@ -142,14 +141,16 @@ class DenseDistillation(nn.Module):
 
     def _assigned(self, logits: Tensor) -> Tensor:
         """Assignments of the teacher's logits (N, K), balanced over the batch of all processes."""
-        everywhere, own = of_all_rows(logits)
-        return sinkhorn(everywhere, self._temperature)[own]
+        return sinkhorn(logits, self._temperature)
 
     def _patch_loss(self, seen: list[_Seen], taught: list[_Seen], hidden: list[Tensor]) -> Tensor:
-        logits = torch.cat([each.patches[mask.flatten(1)] for each, mask in zip(seen, hidden, strict=True)])
-        wanted = torch.cat([each.patches.flatten(0, 1) for each in taught])
-        assigned = self._assigned(wanted)[torch.cat([mask.flatten() for mask in hidden])]
-        return averaged(agreement(logits, assigned, STUDENT_TEMPERATURE).sum(), len(logits))
+        # Prototypes are named, and balanced, at the hidden patches alone, as in the published model/pretrain_model.py.
+        logits, wanted = (
+            network.patches(torch.cat([each.tokens[mask.flatten(1)] for each, mask in zip(views, hidden, strict=True)]))
+            for network, views in ((self.student, seen), (self.teacher, taught))
+        )
+        found = agreement(logits, self._assigned(wanted), STUDENT_TEMPERATURE)
+        return averaged(found.sum(), len(found))
 
     def _context_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
         logits: list[Tensor] = []
