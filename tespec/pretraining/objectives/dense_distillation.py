@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tespec.models.event_swin import EventSwin
 from tespec.models.padding import STRIDE
+from tespec.models.precision import in_fp32
 from tespec.pretraining.clusters import cluster, pool
 from tespec.pretraining.contrast import agreement, sinkhorn
 from tespec.pretraining.heads import PrototypeHead
@@ -158,7 +159,7 @@ class DenseDistillation(nn.Module):
         for student, teacher in zip(seen, taught, strict=True):
             nearest = cluster(teacher.tokens, self.clusters)
             for network, each, kept in ((self.student, student, logits), (self.teacher, teacher, wanted)):
-                scores = network.attention(each.tokens).squeeze(-1)
+                scores = in_fp32(network.attention)(each.tokens).squeeze(-1)
                 contexts, there = pool(each.tokens, scores, nearest, self.clusters)
                 kept.append(network.contexts(contexts[there]))
         found = agreement(torch.cat(logits), self._assigned(torch.cat(wanted)), STUDENT_TEMPERATURE)
