@@ -70,7 +70,7 @@ def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (),
     """Settings of one pre-training: recipe, then the profile's differences, then `KEY=VALUE` changes.
 
     A recipe names its objective, whose own settings stand in configs/objectives; `objective=NAME` among the changes
-    puts another in its place.
+    puts another in its place. Both state their deviations from the publication, the objective among its own settings.
 
     Raises:
         UserError: there is no such recipe, objective or setting, or a value that it cannot have.
@@ -78,12 +78,15 @@ def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (),
     facts, scale = _read("pretraining", recipe), _profile(profile)
     facts = merge(facts, scale["pretraining"], f"profile {profile}")
     facts = merge(facts, scale["recipes"].get(recipe, {}), f"profile {profile}, recipe {recipe}")
+    deviations = facts.pop("deviations", [])
     swaps = [change for change in changes if change.startswith("objective=")]
     facts = _change(facts, swaps)
     objective = objective_facts(str(facts.get("objective")), profile)
     facts |= {"objective": objective, "sensor_px": None}
     facts = _change(facts, [change for change in changes if change not in swaps])
-    settings = build(Pretraining, facts | _scale(scale, network), f"recipe {recipe}")
+    facts |= _scale(scale, network)
+    facts["deviations"] = [*deviations, *facts["deviations"]]
+    settings = build(Pretraining, facts, f"recipe {recipe}")
     check_limits(as_facts(settings))
     return settings
 

@@ -16,6 +16,9 @@ ABOVE_ZERO, FROM_ZERO, SHARE, FACTOR = (
     (1.0, True, math.inf),
 )
 
+# A block that is always dropped has no scale.
+RATE = (0.0, True, 0.9)
+
 # Far beyond any head there is: a network is built from what a file from somebody else says.
 WIDTH, DEPTH = (1.0, True, 4096.0), (0.0, True, 64.0)
 
@@ -26,6 +29,7 @@ RANGES = {
     "augmentation.zoom_in": FACTOR,
     "augmentation.zoom_in_share": SHARE,
     "augmentation.zoom_out": FACTOR,
+    "drop_path": RATE,
     "head.alpha": ABOVE_ZERO,
     "head.channels": WIDTH,
     "head.dropout": SHARE,
@@ -45,12 +49,14 @@ RANGES = {
     "objective.target.contrast": ABOVE_ZERO,
     "objective.target.norm_events": ABOVE_ZERO,
     "objective.visible_weight": FROM_ZERO,
-    "optimisation.clip_value": ABOVE_ZERO,
+    "optimisation.clip.at": ABOVE_ZERO,
     "optimisation.end_divisor": ABOVE_ZERO,
+    "optimisation.patch_embed_lr": ABOVE_ZERO,
     "optimisation.peak_lr": ABOVE_ZERO,
     "optimisation.start_divisor": ABOVE_ZERO,
     "optimisation.warmup_steps": FROM_ZERO,
-    "optimisation.weight_decay": FROM_ZERO,
+    "optimisation.weight_decay.end": FROM_ZERO,
+    "optimisation.weight_decay.start": FROM_ZERO,
     "protocol.max_width_share": SHARE,
     "protocol.min_diagonal": FROM_ZERO,
     "protocol.min_side": FROM_ZERO,
@@ -60,10 +66,12 @@ RANGES = {
 }
 CHOICES = {
     "downsample.keep": ("nearest", "all"),
+    "optimisation.clip.by": ("value", "norm", "none"),
     "optimisation.non_finite": ("stop", "skip"),
     "optimisation.optimizer": ("Adam", "AdamW"),
     "optimisation.precision": ("auto", "fp32", "bf16", "fp16"),
     "optimisation.schedule": ("linear", "cosine"),
+    "optimisation.weight_decay.exempt": ("vectors", "positions"),
     "rule": ("edges", "rvt"),
 }
 
@@ -78,8 +86,10 @@ def check_limits(facts: Mapping[str, Any], prefix: str = "") -> None:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             check_limits(value, f"{name}.")
-        elif name in CHOICES and value not in CHOICES[name]:
-            raise UserError(name, f"unknown value {value!r}", f"choose from {', '.join(CHOICES[name])}")
+        elif name in CHOICES:
+            for each in value if isinstance(value, list) else [value]:
+                if each not in CHOICES[name]:
+                    raise UserError(name, f"unknown value {each!r}", f"choose from {', '.join(CHOICES[name])}")
         elif name in RANGES and value is not None:
             for number in value if isinstance(value, list) else [value]:
                 _check_range(name, number)

@@ -5,15 +5,46 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tespec.errors import UserError
 from tespec.sensor import Size, parse_size
 
 ARCHITECTURES = ("recurrent", "feedforward")
 
 
 @dataclass(frozen=True)
+class Clip:
+    """How large gradients may be: each of their numbers ("value"), all of them as one vector ("norm"), or any ("none").
+
+    Raises:
+        UserError: a limit is missing.
+    """
+
+    by: str
+    at: float | None
+
+    def __post_init__(self) -> None:
+        if self.by != "none" and self.at is None:
+            raise UserError("optimisation.clip.at", f"no limit to clip by {self.by} at", "give one, or set by to none")
+
+
+@dataclass(frozen=True)
+class Decay:
+    """Weight decay, which goes from `start` to `end` by half a cosine over the training.
+
+    `exempt` names the parameters that have none: "vectors", those of one dimension and biases, and "positions", the
+    tables of positions that a backbone names.
+    """
+
+    start: float
+    end: float
+    exempt: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Optimisation:
     """How weights are updated; learning rates start at peak/start_divisor and end at peak/end_divisor.
 
+    `patch_embed_lr` is the share of the learning rate that the patch embedding gets.
     `non_finite` says what is done about a step whose loss or gradients are not finite: "stop" or "skip".
     """
 
@@ -24,8 +55,9 @@ class Optimisation:
     end_divisor: float
     steps: int
     warmup_steps: int
-    clip_value: float
-    weight_decay: float
+    clip: Clip
+    weight_decay: Decay
+    patch_embed_lr: float
     precision: str
     non_finite: str
 
@@ -54,6 +86,7 @@ class Downsample:
 class Finetuning:
     """One cell of the tables: a task's settings for one architecture under one profile; windows in ms.
 
+    `drop_path` is the rate of stochastic depth in the last block.
     `peak_lr_after` holds the peak learning rates of backbones that were pre-trained on the data it names, `sensor_px`
     the size of the sensor, as "640x480", for recordings that do not name it.
     """
@@ -76,6 +109,7 @@ class Finetuning:
     segments: int
     window_ms: float | None
     random_share: float
+    drop_path: float
     labels_per_chunk: int | None
     evaluation_lanes: int
     test_time_augmentation: str
@@ -126,7 +160,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Pretraining:
-    """One pre-training recipe under one profile; windows in ms.
+    """One pre-training recipe under one profile; windows in ms; `drop_path` as in `Finetuning`.
 
     `objective` holds the name of what is learned and its own settings, which each objective knows; `sensor_px` the size
     of the sensor, as "640x480", for recordings that do not name it.
@@ -144,6 +178,7 @@ class Pretraining:
     batch_size: int
     downsample: Downsample
     random_share: float
+    drop_path: float
     optimisation: Optimisation
     augmentation: Augmentation
     profile: str

@@ -22,6 +22,7 @@ class Backbone(nn.Module, ABC):
     Attributes:
         architectures: names of the sizes it comes in.
         stem: name of the kernel that sees the input's channels.
+        position_tables: parts of the names of parameters that stand for positions.
         arch: one of them.
         recurrent: whether it has memory.
         bins: time bins per segment.
@@ -33,6 +34,7 @@ class Backbone(nn.Module, ABC):
 
     architectures: ClassVar[Sequence[str]] = ()
     stem: ClassVar[str] = ""
+    position_tables: ClassVar[Sequence[str]] = ()
     arch: str
     recurrent: bool
     bins: int

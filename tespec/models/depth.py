@@ -12,6 +12,7 @@ from tespec.models.depth_losses import gradient_loss, scale_invariant_loss
 from tespec.models.labelled import pick, stand_in
 from tespec.models.midas import MidasHead
 from tespec.models.padding import crop
+from tespec.models.precision import in_fp32
 from tespec.models.state import detach, reset
 from tespec.processes import silenced
 from tespec.registry import MODELS
@@ -80,8 +81,10 @@ class DepthModel(nn.Module):
         with silenced(empty):
             return self._losses(pick(features, place), labels, nothing), detach(state)
 
+    @in_fp32
     def _losses(self, features: list[Tensor], labels: Tensor, nothing: Tensor) -> dict[str, Tensor]:
-        predicted = self._normalised(features, labels.shape[-2:]).float()
+        # The head as well: rounded to 8 bits, its depths have steps where the gradient loss looks for slopes.
+        predicted = self._normalised(features, labels.shape[-2:])
         valid = torch.isfinite(labels) & (labels >= self.min_depth) & (labels <= self.max_depth)
         truth = torch.log(torch.where(valid, labels, self.max_depth) / self.max_depth) / self.alpha + 1
         difference = predicted - truth

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tespec.boxes import Boxes, make_boxes
 from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.labelled import first_place, pick
+from tespec.models.precision import in_fp32
 from tespec.models.state import detach, reset
 from tespec.processes import silenced
 from tespec.processes.batch import together
@@ -134,7 +135,7 @@ class DetectionModel(nn.Module):
         metas = [{"img_shape": (height, width)}] * len(place)
         with silenced(empty), _without_warnings():
             outputs = self.head(self.neck([feature.float() for feature in pick(features[1:], place)]))
-            losses = self.head.loss_by_feat(*([level.float() for level in kind] for kind in outputs), truth, metas)
+            losses = in_fp32(self.head.loss_by_feat)(*outputs, truth, metas)
         named = {
             "loss_box": losses["loss_bbox"],
             "loss_objectness": losses["loss_obj"],

@@ -36,15 +36,23 @@ ARCHITECTURES: dict[str, Architecture] = {
 class Stage(nn.Module):
     """Overlapping convolution that downsamples, then attention within windows and over a grid, channels last."""
 
-    def __init__(self, channels: int, width: int, stride: int, partition: tuple[int, int], head: int) -> None:
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        stride: int,
+        partition: tuple[int, int],
+        head: int,
+        drop_path: tuple[float, float],
+    ) -> None:
         super().__init__()
         self.reduce = nn.Conv2d(channels, width, 2 * stride - 1, stride, stride - 1, bias=False)
         self.norm = nn.LayerNorm(width, eps=EPS)
         config = MaxxVitTransformerCfg(
             dim_head=head, window_size=partition, rel_pos_type="none", init_values=LAYER_SCALE, norm_eps=EPS
         )
-        self.window = PartitionAttentionCl(width, "block", config)
-        self.grid = PartitionAttentionCl(width, "grid", config)
+        self.window = PartitionAttentionCl(width, "block", config, drop_path[0])
+        self.grid = PartitionAttentionCl(width, "grid", config, drop_path[1])
 
     def forward(self, maps: Tensor) -> Tensor:
         """(N, h, w, C) to (N, h / stride, w / stride, width)."""
@@ -66,6 +74,7 @@ class EventMaxViT(Backbone):
         bins: time bins per segment; a histogram has 2 * bins channels.
         img_size: (H, W) in px of the padded input.
         in_channels: of the input, where it is no histogram: 1 or 3 of an image.
+        drop_path: rate of stochastic depth in the last block.
 
     Raises:
         UserError: unknown arch, or an img_size that is no multiple of 32.
@@ -81,6 +90,7 @@ class EventMaxViT(Backbone):
         bins: int = 10,
         img_size: tuple[int, int] = (256, 320),
         in_channels: int | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         if arch not in ARCHITECTURES:
@@ -95,7 +105,15 @@ class EventMaxViT(Backbone):
         partition = partition_of(self.img_size)
         before = (self.in_channels, *self.channels)
         self.stages = nn.ModuleList(
-            Stage(before[index], each, 2 if index else 4, partition, head) for index, each in enumerate(self.channels)
+            Stage(
+                before[index],
+                each,
+                2 if index else 4,
+                partition,
+                head,
+                (drop_path * 2 * index / 7, drop_path * (2 * index + 1) / 7),
+            )
+            for index, each in enumerate(self.channels)
         )
         self.lstms = nn.ModuleList(ConvLstm(each) for each in self.channels if recurrent)
 

@@ -42,6 +42,7 @@ class EventResNet(Backbone):
         bins: time bins per segment; a histogram has 2 * bins channels.
         img_size: (H, W) in px of the padded input.
         in_channels: of the input, where it is no histogram: 1 or 3 of an image.
+        drop_path: rate of stochastic depth in the last block.
 
     Raises:
         UserError: unknown arch, or an img_size that is no multiple of 32.
@@ -57,6 +58,7 @@ class EventResNet(Backbone):
         bins: int = 10,
         img_size: tuple[int, int] = (256, 320),
         in_channels: int | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         if arch not in ARCHITECTURES:
@@ -70,7 +72,13 @@ class EventResNet(Backbone):
         widths = tuple(width << stage for stage in range(4))
         # timm's annotation asks for a block where it takes its class.
         self.resnet = ResNet(
-            cast("Any", block), layers, num_classes=0, in_chans=self.in_channels, channels=widths, stem_width=width
+            cast("Any", block),
+            layers,
+            num_classes=0,
+            in_chans=self.in_channels,
+            channels=widths,
+            stem_width=width,
+            drop_path_rate=drop_path,
         )
         first, second, third, fourth = (each * int(block.expansion) for each in widths)
         self.channels = (first, second, third, fourth)

@@ -47,8 +47,8 @@ class EventSwin(Backbone):
         bins: time bins per segment; a histogram has 2 * bins channels.
         img_size: (H, W) in px of the padded input. Windows and their shifts follow from it, so that a network built
             for another size is another function with the same parameters.
-        drop_path: highest rate of stochastic depth.
         in_channels: of the input, where it is no histogram: 1 or 3 of an image.
+        drop_path: rate of stochastic depth in the last block.
 
     Raises:
         UserError: unknown arch, or an img_size that is no multiple of 32.
@@ -56,6 +56,7 @@ class EventSwin(Backbone):
 
     architectures = tuple(ARCHITECTURES)
     stem = "swin.patch_embed.proj.weight"
+    position_tables = ("relative_position_bias_table",)
 
     def __init__(
         self,
@@ -63,8 +64,8 @@ class EventSwin(Backbone):
         recurrent: bool = True,
         bins: int = 10,
         img_size: tuple[int, int] = (256, 320),
-        drop_path: float = 0.0,
         in_channels: int | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
         if arch not in ARCHITECTURES:

@@ -14,6 +14,7 @@ from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.dice import IGNORE, dice_losses
 from tespec.models.labelled import pick, stand_in
 from tespec.models.padding import crop
+from tespec.models.precision import in_fp32
 from tespec.models.state import detach, reset
 from tespec.processes import averaged, silenced
 from tespec.registry import MODELS
@@ -68,6 +69,10 @@ class SegmentationModel(nn.Module):
         place, labels, empty = stand_in(batch["label_place"], batch["labels"], IGNORE)
         with silenced(empty):
             logits = self.logits(pick(features, place), self.backbone.img_size, labels.shape[-2:])
+        return self._losses(logits, labels, empty), detach(state)
+
+    @in_fp32
+    def _losses(self, logits: Tensor, labels: Tensor, empty: bool) -> dict[str, Tensor]:
         # Pixels in a row: over maps CUDA has no deterministic way.
         rows, classes = logits.movedim(1, -1).flatten(0, -2), labels.long().flatten()
         flat = torch.are_deterministic_algorithms_enabled()
@@ -80,7 +85,7 @@ class SegmentationModel(nn.Module):
         ce = averaged(ce, (labels != IGNORE).sum())
         dices = dice_losses(logits, labels)
         dice = averaged(dices.sum(), 0 if empty else dices.numel())
-        return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}, detach(state)
+        return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}
 
     def predict(
         self, histograms: Tensor, state: BackboneState | None = None, label_place: Tensor | None = None
@@ -119,6 +124,6 @@ class SegmentationModel(nn.Module):
             img_size: (H, W) in px of the padded input they were made from.
             size: (H, W) in px of the input without its padding.
         """
-        logits = self.head(features)
+        logits = self.head(features).float()
         logits = interpolate(logits, size=img_size, mode="bilinear", align_corners=False)
         return crop(logits, (size[0], size[1]))

@@ -6,16 +6,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
+from tespec.models.precision import in_fp32
+
 ROUNDS = 5
 
 
 @torch.no_grad()
+@in_fp32
 def cluster(tokens: Tensor, count: int) -> Tensor:
     """Cluster (N, P) int64 of each of P tokens (N, P, C), by K-means over unit-length tokens.
 
     It starts from tokens evenly spaced, so that nothing is drawn. A cluster that loses all its tokens stays empty.
     """
-    tokens = normalize(tokens.float(), dim=-1)
+    tokens = normalize(tokens, dim=-1)
     count = min(count, tokens.shape[1])
     starts = torch.linspace(0, tokens.shape[1] - 1, count, device=tokens.device).round().long()
     centres = tokens[:, starts]
@@ -27,6 +30,7 @@ def cluster(tokens: Tensor, count: int) -> Tensor:
     return (tokens @ centres.transpose(1, 2)).argmax(-1)
 
 
+@in_fp32
 def pool(tokens: Tensor, scores: Tensor, nearest: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Mean of the tokens of each cluster, weighted by a softmax of scores within it.
 

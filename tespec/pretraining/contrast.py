@@ -6,9 +6,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, normalize
 
+from tespec.models.precision import in_fp32
+from tespec.processes import largest, summed
+
 SINKHORN_ROUNDS = 3
+SMALLEST = torch.finfo(torch.float32).tiny  # of a sum that is divided by
 
 
+@in_fp32
 def info_nce(
     queries: Tensor, keys: Tensor, temperature: float, negatives: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -20,7 +25,7 @@ def info_nce(
         temperature: of the softmax over cosines.
         negatives: (K, D) of unit length that a key is told from; None: the other queries' keys.
     """
-    queries, keys = normalize(queries.float(), dim=1), normalize(keys.float(), dim=1)
+    queries, keys = normalize(queries, dim=1), normalize(keys, dim=1)
     if negatives is None:
         logits = queries @ keys.T
         right = torch.arange(len(queries), device=queries.device)
@@ -32,22 +37,27 @@ def info_nce(
 
 
 @torch.no_grad()
+@in_fp32
 def sinkhorn(logits: Tensor, temperature: float) -> Tensor:
     """Assignments (N, K) of samples to prototypes that use all prototypes alike (SwAV, Alg. 1; three rounds).
 
+    Balanced over the samples of all processes, of which each has its own rows, as many as it likes: what travels is the
+    largest logit and, round by round, K sums.
+
     Args:
-        logits: (N, K) cosines of the teacher.
+        logits: (N, K) cosines of the teacher, those of this process.
         temperature: that sharpens them.
     """
-    shares = (logits.float() / temperature).sub((logits.float() / temperature).max()).exp()
-    samples, prototypes = shares.shape
-    shares = shares / shares.sum()
+    sharp = logits / temperature
+    shares = sharp.sub_(largest(sharp)).exp_()
     for _ in range(SINKHORN_ROUNDS):
-        shares = shares / shares.sum(0, keepdim=True).clamp(min=1e-12) / prototypes
-        shares = shares / shares.sum(1, keepdim=True).clamp(min=1e-12) / samples
-    return shares * samples
+        # The number of samples and of prototypes cancel out: the rows are brought to a sum of one after the columns.
+        shares /= summed(shares.sum(0, keepdim=True)).clamp(min=SMALLEST)
+        shares /= shares.sum(1, keepdim=True).clamp(min=SMALLEST)
+    return shares
 
 
+@in_fp32
 def agreement(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor:
     """Cross-entropy (N,) of the student's logits (N, K) with the teacher's assignments (N, K)."""
-    return -(assignments * log_softmax(logits.float() / temperature, dim=-1)).sum(-1)
+    return -(assignments * log_softmax(logits / temperature, dim=-1)).sum(-1)

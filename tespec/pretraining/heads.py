@@ -1,4 +1,8 @@
-"""Small networks on top of features: what objectives compare is their output, and they are dropped afterwards."""
+"""Small networks on top of features: what objectives compare is their output, and they are dropped afterwards.
+
+They compute in float32 under autocast as well: at the start the features of all samples are nearly one, and their
+differences would be lost in rounding.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from tespec.models.precision import in_fp32
 
-def projector(channels: int, hidden: int, out: int) -> nn.Sequential:
+
+@in_fp32
+def pooled(maps: Tensor) -> Tensor:
+    """Mean (N, C) of the maps (N, 1, C, h, w) of single frames over their places."""
+    return maps.squeeze(1).flatten(2).mean(2)
+
+
+class Projector(nn.Sequential):
+    """Layers one after the other."""
+
+    @in_fp32
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, out) of features (N, channels)."""
+        out: Tensor = super().forward(features)
+        return out
+
+
+def projector(channels: int, hidden: int, out: int) -> Projector:
     """Two layers with batch normalisation between them (N, channels) -> (N, out), as MoBY has them."""
-    return nn.Sequential(
-        nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out)
-    )
+    return Projector(nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out))
 
 
 class PrototypeHead(nn.Module):
@@ -37,6 +57,7 @@ class PrototypeHead(nn.Module):
                 nn.init.zeros_(cast("Tensor", layer.bias))
         self.directions = nn.Parameter(torch.randn(prototypes, bottleneck))
 
+    @in_fp32
     def forward(self, features: Tensor) -> Tensor:
         """(..., prototypes) cosines of features (..., channels)."""
         return normalize(self.perceptron(features), dim=-1) @ normalize(self.directions, dim=-1).T

@@ -9,12 +9,15 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from tespec.models.drop_path import without_drop_path
+
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def teacher_of(student: Module) -> Module:
-    """A copy of `student` that is not trained."""
+    """A copy of `student` that is not trained and drops nothing."""
     teacher = copy.deepcopy(student)
+    without_drop_path(teacher)
     return teacher.requires_grad_(False)
 
 

@@ -3,7 +3,7 @@
 Where there is one process, every function here gives back what it is given.
 """
 
-from tespec.processes.batch import alone, averaged, of_all_rows, playing, rows, silenced, silent
+from tespec.processes.batch import alone, averaged, largest, of_all_rows, playing, rows, silenced, silent, summed
 from tespec.processes.talk import agreed, first_says, of_all, wait
 from tespec.processes.who import count, first_goes_first, is_first, number
 
@@ -15,6 +15,7 @@ __all__ = [
     "first_goes_first",
     "first_says",
     "is_first",
+    "largest",
     "number",
     "of_all",
     "of_all_rows",
@@ -22,5 +23,6 @@ __all__ = [
     "rows",
     "silenced",
     "silent",
+    "summed",
     "wait",
 ]

@@ -90,6 +90,15 @@ def summed(values: Tensor) -> Tensor:
     return _Summed.apply(values) if together() > 1 else values
 
 
+@torch.no_grad()
+def largest(values: Tensor) -> Tensor:
+    """The largest number of all processes as a scalar, -inf where there is none; without a gradient."""
+    found = values.max() if values.numel() else values.new_full((), -torch.inf)
+    if together() > 1:
+        distributed.all_reduce(found, distributed.ReduceOp.MAX)
+    return found
+
+
 def of_all_rows(values: Tensor) -> tuple[Tensor, slice]:
     """The rows (N, ...) of all processes in their order, through which gradients flow, and which are this one's.
 

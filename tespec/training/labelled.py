@@ -183,7 +183,9 @@ class LabelledTask(ABC):
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
     """The backbone that the settings name, for histograms of `size` (H, W) in px."""
-    return build_backbone(settings.width, settings.recurrent, settings.bins, padded_size(*size))
+    return build_backbone(
+        settings.width, settings.recurrent, settings.bins, padded_size(*size), drop_path=settings.drop_path
+    )
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:

@@ -19,10 +19,12 @@ from tespec.datasets.parts import Turns
 from tespec.errors import UserError
 from tespec.processes import count, number, of_all, playing
 from tespec.settings import Optimisation
+from tespec.training.clipping import clip
 from tespec.training.device import with_precision
 from tespec.training.finite import SKIP, NotFiniteError, Watch
+from tespec.training.groups import parameter_groups
 from tespec.training.loading import Batches
-from tespec.training.schedule import learning_rate
+from tespec.training.schedule import learning_rate, weight_decay
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.together import average_gradients, mean_losses, own_state, whole_state
 from tespec.training.transfer import on_device
@@ -128,8 +130,10 @@ class Loop:
 
     def train_step(self, *turns: dict[str, Tensor]) -> dict[str, Tensor]:
         """One optimizer step on a batch that is on the device, or on its turns; gives the losses."""
-        for group in self._wrapper.param_groups:
-            group["lr"] = learning_rate(self.settings, self.step)
+        rate, decay = learning_rate(self.settings, self.step), weight_decay(self.settings, self.step)
+        for group in self._wrapper.optimizer.param_groups:
+            group["lr"] = rate * group["lr_share"]
+            group["weight_decay"] = decay if group["decays"] else 0.0
         skipping = self.settings.non_finite == SKIP
         kept = [each.clone() for each in self.model.buffers()] if skipping else []
         found, states = [], []
@@ -139,14 +143,17 @@ class Loop:
             states.append(state)
         average_gradients(self._trained)
         losses = mean_losses(found)
-        scaled = isinstance(self._wrapper, AmpOptimWrapper)
+        scaler = self._wrapper.loss_scaler if isinstance(self._wrapper, AmpOptimWrapper) else None
         # Scaled gradients may overflow: the scaler then passes the step over and scales less.
-        wrong = self._watch.see(losses["loss"], () if scaled else self._trained, self.step)
+        wrong = self._watch.see(losses["loss"], () if scaler else self._trained, self.step)
         if skipping and wrong.item():
             self._pass_over(kept)
             return losses
-        if not scaled:
+        if scaler:
+            scaler.unscale_(self._wrapper.optimizer)
+        else:
             self._wrapper.optimizer.found_inf = self._watch.halted
+        clip(self._trained, self.settings.clip)
         self._wrapper.step()
         self._wrapper.zero_grad()
         self.states = states
@@ -220,10 +227,7 @@ def _optim_wrapper(model: nn.Module, settings: Optimisation) -> OptimWrapper:
             f"choose from {', '.join(OPTIMIZERS)}",
         )
     # The fused ones take `found_inf`, and are several times as fast.
-    optimizer = OPTIMIZERS[settings.optimizer](
-        model.parameters(), lr=settings.peak_lr, weight_decay=settings.weight_decay, fused=True
-    )
-    clip = {"type": "value", "clip_value": settings.clip_value}
+    optimizer = OPTIMIZERS[settings.optimizer](parameter_groups(model, settings), lr=settings.peak_lr, fused=True)
     if settings.precision == "fp16":
-        return AmpOptimWrapper(loss_scale="dynamic", dtype="float16", optimizer=optimizer, clip_grad=clip)
-    return OptimWrapper(optimizer, clip_grad=clip)
+        return AmpOptimWrapper(loss_scale="dynamic", dtype="float16", optimizer=optimizer)
+    return OptimWrapper(optimizer)

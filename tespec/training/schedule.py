@@ -1,4 +1,4 @@
-"""Learning rates as a pure function of the step, so that a resumed run needs no scheduler state."""
+"""Learning rates and weight decay as pure functions of the step, so that a resumed run needs no scheduler state."""
 
 from __future__ import annotations
 
@@ -34,3 +34,12 @@ def learning_rate(settings: Optimisation, step: int) -> float:
     if settings.schedule == "cosine":
         fall = (1 - math.cos(math.pi * fall)) / 2
     return peak + (end - peak) * fall
+
+
+def weight_decay(settings: Optimisation, step: int) -> float:
+    """Weight decay of `step` (0-based): half a cosine from the start to the end of the training, warm-up included.
+
+    As in Yan98/Event-Camera-Data-Dense-Pre-training, trainer/pretrain_trainer.py; constant where both ends are equal.
+    """
+    decay = settings.weight_decay
+    return decay.end + (decay.start - decay.end) * (1 + math.cos(math.pi * step / settings.steps)) / 2

@@ -6,6 +6,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tespec.models.backbone import Backbone
+from tespec.models.precision import in_fp32
+from tespec.pretraining.heads import pooled
 
 
 class Classification(nn.Module):
@@ -16,6 +18,8 @@ class Classification(nn.Module):
         classes: number of classes.
         smoothing: share of the label that is spread over all classes.
     """
+
+    draws_alike = True  # of what stochastic depth draws for the whole batch, each process takes its own
 
     def __init__(self, backbone: Backbone, classes: int, smoothing: float) -> None:
         super().__init__()
@@ -35,7 +39,10 @@ class Classification(nn.Module):
             "loss", and "accuracy", the share of images that is right; and None.
         """
         features, _ = self.backbone(batch["views"])
-        logits = self.classify(self.norm(features[-1].squeeze(1).flatten(2).mean(2)))
-        loss = cross_entropy(logits.float(), batch["labels"], label_smoothing=self.smoothing)
-        right = (logits.argmax(1) == batch["labels"]).float().mean()
-        return {"loss": loss, "accuracy": right.detach()}, None
+        return self._losses(features[-1], batch["labels"]), None
+
+    @in_fp32
+    def _losses(self, last: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.classify(self.norm(pooled(last)))
+        loss = cross_entropy(logits, labels, label_smoothing=self.smoothing)
+        return {"loss": loss, "accuracy": (logits.argmax(1) == labels).float().mean().detach()}

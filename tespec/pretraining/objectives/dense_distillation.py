@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from tespec.errors import UserError
 from tespec.models.event_swin import EventSwin
 from tespec.models.padding import STRIDE
+from tespec.models.precision import in_fp32
 from tespec.pretraining.clusters import cluster, pool
 from tespec.pretraining.contrast import agreement, sinkhorn
 from tespec.pretraining.heads import PrototypeHead
 from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
 from tespec.pretraining.views import random_crops, random_views
-from tespec.processes import averaged, of_all_rows, rows
+from tespec.processes import averaged, rows
 
 GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the image's area (Yan98/ECDDP, config)
 STUDENT_TEMPERATURE = 0.1
@@ -38,9 +39,8 @@ class _Student(nn.Module):
 
 
 class _Seen(NamedTuple):
-    """What a network makes of a view: logits of patches (N, P, K) and of the image (N, K), and tokens (N, P, C)."""
+    """What a network makes of a view: logits of the image (N, K), and tokens (N, P, C)."""
 
-    patches: Tensor
     image: Tensor
     tokens: Tensor
 
@@ -49,10 +49,9 @@ class DenseDistillation(nn.Module):
     """Patch, context and image losses of Yang, Pan, Liu, "Event Camera Data Dense Pre-training" (ECCV 2024).
 
     Two large views of a square of the last segment go to the teacher; the student sees them masked, and small views of
-    the square besides. It has to name the
-    teacher's prototype at each hidden patch (patch loss), for each of the teacher's clusters of patches (context loss)
-    and for the image as a whole, whichever crop it sees (image loss). The teacher's assignments are balanced by
-    Sinkhorn's algorithm, and the teacher follows the student.
+    the square besides. It has to name the teacher's prototype at each hidden patch (patch loss), for each of the
+    teacher's clusters of patches (context loss) and for the image as a whole, whichever view it sees (image loss). The
+    teacher's assignments are balanced by Sinkhorn's algorithm, and the teacher follows the student.
 
     As published, single windows are compared: of a sequence the last segment is all that is seen, and ConvLSTMs start
     from zeros. How else this differs from the publication is said in configs/objectives/ecddp.yaml.
@@ -149,7 +148,7 @@ class DenseDistillation(nn.Module):
             tokens = replace_hidden(tokens, mask, network.backbone.embed_patches(self.mask_patch()))
         features, _ = network.backbone.encode(tokens)
         last = features[-1][:, -1].flatten(2).transpose(1, 2).float()
-        return _Seen(network.patches(last), network.images(last.mean(1)), last)
+        return _Seen(network.images(last.mean(1)), last)
 
     @property
     def _temperature(self) -> float:
@@ -158,14 +157,16 @@ class DenseDistillation(nn.Module):
 
     def _assigned(self, logits: Tensor) -> Tensor:
         """Assignments of the teacher's logits (N, K), balanced over the batch of all processes."""
-        everywhere, own = of_all_rows(logits)
-        return sinkhorn(everywhere, self._temperature)[own]
+        return sinkhorn(logits, self._temperature)
 
     def _patch_loss(self, seen: list[_Seen], taught: list[_Seen], hidden: list[Tensor]) -> Tensor:
-        logits = torch.cat([each.patches[mask.flatten(1)] for each, mask in zip(seen, hidden, strict=True)])
-        wanted = torch.cat([each.patches.flatten(0, 1) for each in taught])
-        assigned = self._assigned(wanted)[torch.cat([mask.flatten() for mask in hidden])]
-        return averaged(agreement(logits, assigned, STUDENT_TEMPERATURE).sum(), len(logits))
+        # Prototypes are named, and balanced, at the hidden patches alone, as in the published model/pretrain_model.py.
+        logits, wanted = (
+            network.patches(torch.cat([each.tokens[mask.flatten(1)] for each, mask in zip(views, hidden, strict=True)]))
+            for network, views in ((self.student, seen), (self.teacher, taught))
+        )
+        found = agreement(logits, self._assigned(wanted), STUDENT_TEMPERATURE)
+        return averaged(found.sum(), len(found))
 
     def _context_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
         logits: list[Tensor] = []
@@ -173,7 +174,7 @@ class DenseDistillation(nn.Module):
         for student, teacher in zip(seen, taught, strict=True):
             nearest = cluster(teacher.tokens, self.clusters)
             for network, each, kept in ((self.student, student, logits), (self.teacher, teacher, wanted)):
-                scores = network.attention(each.tokens).squeeze(-1)
+                scores = in_fp32(network.attention)(each.tokens).squeeze(-1)
                 contexts, there = pool(each.tokens, scores, nearest, self.clusters)
                 kept.append(network.contexts(contexts[there]))
         found = agreement(torch.cat(logits), self._assigned(torch.cat(wanted)), STUDENT_TEMPERATURE)

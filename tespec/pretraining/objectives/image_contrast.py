@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax, normalize, softmax
 
 from tespec.models.backbone import Backbone
+from tespec.models.precision import in_fp32
 from tespec.pretraining.contrast import info_nce
-from tespec.pretraining.heads import projector
+from tespec.pretraining.heads import pooled, projector
 from tespec.processes import of_all_rows
 
 
@@ -62,9 +63,10 @@ class ImageContrast(nn.Module):
         }, None
 
 
+@in_fp32
 def _alignment(events: Tensor, images: Tensor, temperature: float) -> Tensor:
     """Divergence of how alike events are to each other from how alike their images are."""
-    events, images = normalize(events.float(), dim=1), normalize(images.float(), dim=1)
+    events, images = normalize(events, dim=1), normalize(images, dim=1)
     others = ~torch.eye(len(events), dtype=torch.bool, device=events.device)
     of_events = (events @ events.T / temperature)[others].view(len(events), -1)
     of_images = (images @ images.T / temperature)[others].view(len(events), -1)
@@ -73,4 +75,4 @@ def _alignment(events: Tensor, images: Tensor, temperature: float) -> Tensor:
 
 def _whole(backbone: Backbone, frames: Tensor) -> Tensor:
     features, _ = backbone(frames)
-    return features[-1].squeeze(1).flatten(2).mean(2)
+    return pooled(features[-1])

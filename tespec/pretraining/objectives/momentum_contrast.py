@@ -8,7 +8,7 @@ from torch.nn.functional import normalize
 
 from tespec.models.backbone import Backbone
 from tespec.pretraining.contrast import info_nce
-from tespec.pretraining.heads import projector
+from tespec.pretraining.heads import pooled, projector
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
 from tespec.processes import of_all_rows
 
@@ -25,6 +25,7 @@ class MomentumContrast(nn.Module):
         momentum: of the slow encoder at the start; it rises to 1.
     """
 
+    draws_alike = True  # of what stochastic depth draws for the whole batch, each process takes its own
     queues: Tensor
     place: Tensor
 
@@ -59,7 +60,7 @@ class MomentumContrast(nn.Module):
         views = batch["views"].transpose(0, 1)
         queries = [self.predictor(self.projector(_whole(self.backbone, view))) for view in views]
         with torch.no_grad():
-            keys = [normalize(self.slow_projector(_whole(self.slow_backbone, view)).float(), dim=1) for view in views]
+            keys = [normalize(self.slow_projector(_whole(self.slow_backbone, view)), dim=1) for view in views]
         parts = [
             info_nce(queries[mine], keys[other], self.temperature, self.queues[other].clone())
             for mine, other in ((0, 1), (1, 0))
@@ -80,4 +81,4 @@ class MomentumContrast(nn.Module):
 def _whole(backbone: Backbone, images: Tensor) -> Tensor:
     """Mean (B, C) of the last stage over images (B, C, H, W)."""
     features, _ = backbone(images.unsqueeze(1))
-    return features[-1].squeeze(1).flatten(2).mean(2)
+    return pooled(features[-1])

@@ -9,18 +9,17 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate, normalize
 
 from tespec.datasets.parts import WHOLE, Part
 from tespec.errors import UserError
-from tespec.evaluation.features import Spread, spread
+from tespec.evaluation.features import spread
+from tespec.evaluation.places import PLACES, Places
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.padding import padded_size
 from tespec.settings import Pretraining
 from tespec.training.progress import progress
 from tespec.typed import build
 
-PLACES = 4096  # whose features are compared
 SHOWN = 8  # names in a line
 SEED = 0  # of what objectives draw on data held out, the same for every run
 Batch = dict[str, Tensor]
@@ -63,7 +62,14 @@ class PretrainingTask(ABC):
     def backbone(self) -> Backbone:
         """A fresh backbone."""
         settings = self.settings
-        return build_backbone(settings.width, settings.recurrent, settings.bins, padded_size(*self.size), self.channels)
+        return build_backbone(
+            settings.width,
+            settings.recurrent,
+            settings.bins,
+            padded_size(*self.size),
+            self.channels,
+            settings.drop_path,
+        )
 
     def swin(self) -> EventSwin:
         """A fresh backbone for objectives that hide patches.
@@ -111,17 +117,17 @@ class PretrainingTask(ABC):
             "loss": type(self).loss_is,
             "feature_std": "deviation of unit-length features of all stages on data held out, times root(channels)",
             "feature_rank": "exponential of the entropy of their singular values",
+            "feature_places": f"{PLACES:,} places of all frames held out, drawn alike for every run; all where fewer",
             "last_stage_std, last_stage_rank": "the same of the last stage alone",
             **self.counts(),
         }
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
-        """Mean loss on data held out, and how its features spread."""
+        """Mean loss on data held out, and how its features spread; memory does not grow with the data."""
         model.eval()
         total, count = 0.0, 0
-        whole: list[Tensor] = []
-        last: list[Tensor] = []
+        whole, last = Places(PLACES), Places(PLACES)
         state = seen = None
         with progress("data held out", "batches") as advance:
             for batch in self.held_out(device):
@@ -129,11 +135,11 @@ class PretrainingTask(ABC):
                 losses, state = model.loss(batch, state)
                 total += losses["loss"].item()
                 features, seen = self.features(model, batch, seen)
-                whole.append(places_of(side_by_side(features)))
-                last.append(places_of(features[-1]))
+                whole.add(features, features[1].shape[-2:])
+                last.add(features[-1:], features[-1].shape[-2:])
                 count += 1
                 advance(count, count, "")
-        found, deepest = _spread(torch.cat(whole)), _spread(torch.cat(last))
+        found, deepest = spread(whole.features()), spread(last.features())
         return {
             "loss": total / max(count, 1),
             "feature_std": found.std,
@@ -155,20 +161,3 @@ def left_alone(names: Sequence[str]) -> tuple[str, ...]:
     """A line for the user about recordings of test splits; none where there are none."""
     more = "" if len(names) <= SHOWN else f" and {len(names) - SHOWN} more"
     return (f"of a test split, so left alone: {', '.join(names[:SHOWN])}{more}",) if names else ()
-
-
-def side_by_side(features: list[Tensor]) -> Tensor:
-    """All stages at the size of the second one, (B, T, sum of C, h, w), each of unit length at every place."""
-    size = features[1].shape[-2:]
-    maps = [interpolate(each.flatten(0, 1).float(), size=size, mode="bilinear") for each in features]
-    return torch.cat([normalize(each, dim=1) for each in maps], dim=1).unflatten(0, features[0].shape[:2])
-
-
-def places_of(maps: Tensor) -> Tensor:
-    """Features (B, T, C, h, w) as (N, C) float32 on the CPU."""
-    return maps.movedim(2, -1).flatten(0, -2).float().cpu()
-
-
-def _spread(places: Tensor) -> Spread:
-    chosen = torch.linspace(0, len(places) - 1, min(PLACES, len(places))).long()
-    return spread(places[chosen])

@@ -1,0 +1,204 @@
+"""Losses under bf16 autocast have the gradients that they have in float32, whatever is trained.
+
+Networks (backbones, and modules of other packages) are let compute in float32 and then rounded to bf16, in both cases
+alike. What is left between the two is the arithmetic of the losses, and that gradients are rounded where they enter a
+network: by 1/256 at most, which costs a cosine some millionths.
+"""
+
+import contextlib
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from tespec.discovery import import_modules
+from tespec.models import DepthModel, DetectionModel, SegmentationModel, build_backbone
+from tespec.models.backbone import Backbone
+from tespec.models.depth_losses import gradient_loss
+from tespec.models.precision import in_fp32
+from tespec.pretraining.objectives.classification import Classification
+from tespec.pretraining.objectives.dense_distillation import DenseDistillation
+from tespec.pretraining.objectives.image_contrast import ImageContrast
+from tespec.pretraining.objectives.masked_reconstruction import MaskedReconstruction
+from tespec.pretraining.objectives.momentum_contrast import MomentumContrast
+from tespec.pretraining.objectives.predictive_coding import PredictiveCoding
+from tespec.registry import OBJECTIVES, TASKS
+
+SIZE = (64, 96)
+
+
+def backbone(recurrent=False, channels=None, seed=0):
+    torch.manual_seed(seed)
+    return build_backbone("micro", recurrent, 2, SIZE, channels)
+
+
+def histograms(lanes=2, segments=3):
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "histograms": torch.randint(0, 4, (lanes, segments, 4, *SIZE), generator=generator, dtype=torch.uint8),
+        "fresh": torch.ones(lanes, dtype=torch.bool),
+    }
+
+
+def labelled(**labels):
+    return histograms() | {"label_place": torch.tensor([(0, 1), (0, 2), (1, 0)])} | labels
+
+
+def views(count):
+    return torch.randn(8, count, 1, *SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def smooth(low, high):
+    """(3, H, W) that rises from `low` at the top left to `high` at the bottom right."""
+    ramp = torch.linspace(0, 1, SIZE[0]).view(-1, 1) + torch.linspace(0, 1, SIZE[1])
+    return (low + (high - low) * ramp / 2).expand(3, -1, -1).clone()
+
+
+# The objective or task, and a batch.
+CASES = {
+    "masked_reconstruction": lambda: (
+        MaskedReconstruction(backbone(True), {"type": "LastStageDecoder", "width": 32}, bin_seconds=0.025),
+        histograms() | {"mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)},
+    ),
+    "cpc": lambda: (PredictiveCoding(backbone(True), 16, ahead=2, places=32, temperature=0.02), histograms(segments=4)),
+    "ecddp": lambda: (DenseDistillation(backbone(), 32, 16, 24, 3, 1, 0.5, 0.9), histograms(4, 1)),
+    "momentum_contrast": lambda: (MomentumContrast(backbone(channels=1), 32, 16, 8, 0.2, 0.9), {"views": views(2)}),
+    "classification": lambda: (
+        Classification(backbone(channels=1), 3, 0.1),
+        {"views": views(1), "labels": torch.arange(8) % 3},
+    ),
+    "image_contrast": lambda: (
+        ImageContrast(backbone(), backbone(channels=1, seed=1), 32, 16, 0.1, 1.0),
+        histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
+    ),
+    "segmentation": lambda: (
+        SegmentationModel(backbone(True), 6, channels=16, dropout=0.0),
+        labelled(labels=(smooth(0, 5.9).to(torch.uint8))),
+    ),
+    "depth": lambda: (DepthModel(backbone(True), features=16), labelled(labels=smooth(3, 60))),
+    "detection": lambda: (
+        DetectionModel(backbone(True), 2),
+        labelled(boxes=torch.tensor([[0, 1, 5, 6, 30, 40], [0, 0, 40, 10, 60, 30], [2, 0, 10, 5, 45, 35.0]])),
+    ),
+}
+
+
+def test_none_is_forgotten():
+    import_modules("tespec.training.objectives")
+    import_modules("tespec.training.tasks")
+    own = {
+        name
+        for registry in (OBJECTIVES, TASKS)
+        for name, kind in registry.module_dict.items()
+        if kind.__module__.startswith("tespec.")
+    }
+    assert set(CASES) == own
+
+
+def rounded(value):
+    """Tensors as a network gives them under autocast; outside of it the same numbers in float32."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(rounded, value))
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return value.bfloat16() if torch.is_autocast_enabled("cpu") else value.bfloat16().float()
+
+
+def single(value):
+    if isinstance(value, list | tuple):
+        return type(value)(map(single, value))
+    half = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
+    return value.float() if half else value
+
+
+def let_round(module, name):
+    original = getattr(module, name)
+
+    def computed(*args, **kwargs):
+        with torch.autocast("cpu", enabled=False):
+            out = original(*single(args), **kwargs)
+        # The state of a backbone goes on as it is.
+        return (rounded(out[0]), out[1]) if isinstance(module, Backbone) and isinstance(out, tuple) else rounded(out)
+
+    setattr(module, name, computed)
+
+
+def let_networks_round(module):
+    """Make networks of the modules that are none of this project's losses and heads."""
+    for child in module.children():
+        if isinstance(child, Backbone):
+            for name in ("forward", "embed", "embed_patches", "encode"):
+                let_round(child, name)
+        elif isinstance(child, nn.ModuleList | nn.ModuleDict) or type(child).__module__.startswith("tespec."):
+            let_networks_round(child)
+        else:
+            let_round(child, "forward")
+
+
+def gradient(case, autocast):
+    model, batch = CASES[case]()
+    let_networks_round(model.train())
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext():
+        losses, _ = model.loss(batch, None)
+    assert losses["loss"].dtype == torch.float32
+    losses["loss"].backward()
+    found = [each.grad.flatten() for each in model.parameters() if each.grad is not None]
+    return losses["loss"].item(), torch.cat(found)
+
+
+def cosine(one, other):
+    return torch.nn.functional.cosine_similarity(one.double().flatten(), other.double().flatten(), dim=0).item()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_autocast_leaves_gradients_as_they_are(case):
+    (exact, there), (loss, here) = gradient(case, autocast=False), gradient(case, autocast=True)
+    assert there.norm() > 0
+    assert cosine(here, there) > 0.9999
+    assert loss == pytest.approx(exact, rel=1e-4)
+
+
+def test_the_slopes_of_a_smooth_residual_keep_their_gradient():
+    """A depth map whose residual is half a unit and varies by a thousandth from pixel to pixel."""
+    model, batch = CASES["depth"]()
+    truth = torch.log(batch["labels"] / model.max_depth) / model.alpha + 1
+    wave = torch.sin(torch.arange(SIZE[1]) / 20.0) * torch.cos(torch.arange(SIZE[0]) / 15.0).view(-1, 1)
+    residual = 0.5 + 0.02 * wave
+    found = []
+    for autocast in (False, True):
+        predicted = (truth + residual).requires_grad_()
+        model.head.forward = lambda features, given=predicted: given
+        with torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext():
+            losses, _ = model.loss(batch, None)
+        found.append(torch.autograd.grad(losses["loss_gradient"], predicted)[0])
+    assert cosine(*found) > 0.99
+    # Computed in bf16 they do not: what autocast makes of the same convolution.
+    residual = residual.expand(3, -1, -1).clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        gradient_loss(residual, torch.ones(residual.shape, dtype=torch.bool), 3).backward()
+    assert cosine(residual.grad, found[0]) < 0.9
+
+
+def test_what_is_given_in_half_precision_is_computed_in_float32():
+    seen = {}
+
+    @in_fp32
+    def product(one, other, *, more):
+        seen["types"] = [each.dtype for each in (one, *other, more["x"])]
+        return one @ other[0]
+
+    one = torch.full((3, 3), 1 + 2**-7, dtype=torch.bfloat16, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = product(one, [one, torch.arange(3)], more={"x": one})
+    assert seen["types"] == [torch.float32, torch.float32, torch.int64, torch.float32]
+    assert out.dtype == torch.float32
+    assert out[0, 0].item() == pytest.approx(3 * (1 + 2**-7) ** 2, rel=1e-6)
+    out.sum().backward()
+    assert one.grad.dtype == torch.bfloat16
+    assert not math.isnan(one.grad.sum().item())
+
+
+def test_devices_without_autocast_go_without():
+    assert in_fp32(torch.add)(torch.ones(2, device="meta"), 1).device.type == "meta"
