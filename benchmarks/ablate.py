@@ -56,9 +56,9 @@ def main() -> None:
     from benchmarks.options import setup_of
     from tespec.plugins import register_methods
     from tespec.training.data import find_data
-    from tespec.training.runs import say
+    from tespec.training.progress import say
 
-    register_methods()
+    register_methods(options.plugins)
     data = find_data(ablation.task, options.data)
     if data.notice:
         say(data.notice)

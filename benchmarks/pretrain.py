@@ -76,7 +76,7 @@ def resolve(
     """Settings of the pre-training, and its data; where the sample world is made in `worlds`."""
     from tespec.config import pretraining_settings
     from tespec.training.data import find_recordings
-    from tespec.training.runs import say
+    from tespec.training.progress import say
 
     # Mistakes in the settings come to light before any data is made.
     dataset = pretraining_settings(recipe, options.profile or "paper", options.set, network).dataset

@@ -35,10 +35,12 @@ def main() -> None:
     options = parse()
     from benchmarks.options import setup_of
     from benchmarks.run import print_result
+    from tespec.plugins import register_methods
     from tespec.training.data import find_data, settings_of
+    from tespec.training.progress import say
     from tespec.training.references import reference
-    from tespec.training.runs import say
 
+    register_methods(options.plugins)
     data = find_data(options.task, options.data)
     if data.notice:
         say(data.notice)
