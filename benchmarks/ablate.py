@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 from tespec.errors import UserError
 
@@ -137,7 +140,7 @@ def write_table(ablation: Ablation, measured: dict[str, list[Record]], options: 
 
     basis = bases([record for records in measured.values() for record in records])[0]
     table = measured_table(ablation, Measured(basis, options.arch, measured))
-    publish(f"ablation_{ablation.name}", table, options.results / "tables")
+    publish([(f"ablation_{ablation.name}", table)], options.results / "tables")
 
 
 if __name__ == "__main__":

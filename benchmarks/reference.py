@@ -10,6 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 
 REFERENCES = ("frame", "prior")

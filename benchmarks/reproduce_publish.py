@@ -42,7 +42,7 @@ def publish(reproduction: Reproduction, results: Path) -> int:
         code |= tables.main([*narrowed, *gains])
         references = references_table(chosen)
         if references is not None:
-            tables.publish("references", references, folder)
+            tables.publish([("references", references)], folder)
         code |= tables.main([*narrowed, "--claims"])
         code |= report.main([*narrowed, *gains])
         picture = results / "reproduction.png"

@@ -52,8 +52,8 @@ def test_every_profile_resolves_every_task_and_recipe():
 
 
 def test_changes_win_over_profiles():
-    settings = finetuning_settings("ddd17", "recurrent", "sample", ["optimisation.steps=7", "window_ms=40"])
-    assert settings.optimisation.steps == 7
+    settings = finetuning_settings("ddd17", "recurrent", "sample", ["optimisation.steps=70", "window_ms=40"])
+    assert settings.optimisation.steps == 70
     assert settings.window_ms == 40.0
 
 

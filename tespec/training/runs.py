@@ -31,7 +31,7 @@ from tespec.training.checkpoint import (
 from tespec.training.determinism import be_deterministic
 from tespec.training.device import choose_device
 from tespec.training.finite import NotFiniteError
-from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook
+from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook, StatusHook
 from tespec.training.launch import require_even
 from tespec.training.loop import Loop
 from tespec.training.progress import say
@@ -39,6 +39,7 @@ from tespec.training.status import DONE, FAILED, PREEMPTED, RUNNING, write_statu
 from tespec.training.tracking import TrackHook, check_tracker
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
+SECONDS_BETWEEN_STATUSES = 5.0
 POINTS_ON_CURVE = 200
 
 
@@ -180,7 +181,13 @@ def train(
         settings,
         seed=seed,
         device=device,
-        hooks=[ProgressHook("training"), curve, *([tracker] if tracker else []), save],
+        hooks=[
+            ProgressHook("training"),
+            StatusHook(folder, SECONDS_BETWEEN_STATUSES),
+            curve,
+            *([tracker] if tracker else []),
+            save,
+        ],
         workers=setup.workers,
     )
     if setup.resume:

@@ -53,7 +53,7 @@ def test_records_find_their_rows_by_the_weights_they_started_from(record: Make) 
 
 
 def test_another_length_of_training_is_another_default(record: Make) -> None:
-    short = as_facts(pretraining_settings("tespec", "sample", ["optimisation.steps=7"]))
+    short = as_facts(pretraining_settings("tespec", "sample", ["optimisation.steps=70"]))
     records = [
         fine_tuned(record, row_recipe("target", "Eq. 6", short), 41.0),
         fine_tuned(record, short, 43.0),
