@@ -95,7 +95,7 @@ def require_warmup(settings: Optimisation) -> None:
     steps, warmup = settings.steps, settings.warmup_steps
     if warmup and warmup >= steps:
         what = f"{warmup} steps of warm-up leave none of the {steps} of optimisation.steps"
-        raise UserError("optimisation.warmup_steps", what, "give a smaller one as well, as by --set")
+        raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
 
 
 def _check_range(name: str, number: Any) -> None:

@@ -80,13 +80,13 @@ def test_never_imports_torch(results: Path) -> None:
 
 
 def test_without_records_the_published_numbers_stand_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--results", str(tmp_path / "none"), "--out", str(tmp_path / "out")])
+    main(["--results", str(tmp_path), "--out", str(tmp_path / "out")])
     shown = capsys.readouterr()
     assert "62.774*" in shown.out
     assert "measured:" not in shown.out
     assert "no evaluation in" in shown.err
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
-    assert not (tmp_path / "none").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.Cap
         (["--columns", "x"], "choose from both, paper, measured"),
         (["--data", "ddd17"], "--data ddd17: no such evaluation in"),
         (["--profile", "paper"], "choose from sample"),
-        (["--columns", "measured", "--results", "elsewhere"], "holds no record of an evaluation"),
+        (["--columns", "measured", "--results", "."], "holds no record of an evaluation"),
         (["--check"], "holds nothing to check: no evaluation on real data"),
         (["--baseline", "moby"], "--baseline moby: has no record; choose from scratch"),
     ],
