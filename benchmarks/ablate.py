@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 from tespec.errors import UserError
 
@@ -56,9 +59,9 @@ def main() -> None:
     from benchmarks.options import setup_of
     from tespec.plugins import register_methods
     from tespec.training.data import find_data
-    from tespec.training.runs import say
+    from tespec.training.progress import say
 
-    register_methods()
+    register_methods(options.plugins)
     data = find_data(ablation.task, options.data)
     if data.notice:
         say(data.notice)
@@ -137,7 +140,7 @@ def write_table(ablation: Ablation, measured: dict[str, list[Record]], options: 
 
     basis = bases([record for records in measured.values() for record in records])[0]
     table = measured_table(ablation, Measured(basis, options.arch, measured))
-    publish(f"ablation_{ablation.name}", table, options.results / "tables")
+    publish([(f"ablation_{ablation.name}", table)], options.results / "tables")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tespec.errors import Preempted, UserError, one_line
 MISTAKE = 2
 INTERRUPTED = 130
 PREEMPTED = 75  # EX_TEMPFAIL: try again
+HARNESS = ("tespec", "baselines", "benchmarks")
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
 
@@ -46,6 +47,11 @@ def run(main: Callable[[], int | None]) -> int:
             raise
         where = error.filename or "writing"
         _say(f"error: {where}: {error.strerror}; name another place or mend this one")
+        return MISTAKE
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in HARNESS:
+            raise
+        _say(f"error: {sys.executable}: the package {error.name} is not installed; run `make setup`")
         return MISTAKE
     except KeyboardInterrupt as interruption:
         if message := one_line(str(interruption)):

@@ -8,6 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 from tespec.errors import UserError
 from tespec.paths import RESULTS

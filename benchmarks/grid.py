@@ -14,6 +14,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 from benchmarks.cluster import CLUSTERS, executor_of, parameters, require_submitit
 from benchmarks.grid_jobs import Job, Places, work
@@ -29,7 +32,8 @@ HERE = Path(__file__).parent
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.options import whole_number
+    from benchmarks.options import add_accept_code, whole_number
+    from tespec.config import names
 
     parser = Parser(description=__doc__)
     what = parser.add_argument_group("what")
@@ -41,7 +45,7 @@ def parse() -> argparse.Namespace:
         "--checkpoints", nargs="+", default=[], metavar="METHOD=FILE", help="weights that methods start from"
     )
     what.add_argument("--data", type=Path, metavar="DIR", help="holds a folder for each task, as $TESPEC_DATA does")
-    what.add_argument("--profile", help="paper or sample (default: what fits the data)")
+    what.add_argument("--profile", help=f"{', '.join(names('profiles'))} (default: what fits the data)")
     what.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of run.py; repeatable")
     how = parser.add_argument_group("how and where")
     how.add_argument("--processes", type=whole_number, default=1, help="cells at once on a CPU (default 1)")
@@ -51,6 +55,7 @@ def parse() -> argparse.Namespace:
     how.add_argument("--workers", type=whole_number, default=0, help="as of run.py")
     how.add_argument("--results", type=Path, default=RESULTS, help="folder of records")
     how.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints, weights and logs")
+    add_accept_code(how)
     how.add_argument("--status", action="store_true", help="print the states and run nothing")
     how.add_argument("--dry-run", action="store_true", help="print the commands and run nothing")
     options = parser.parse_args()
@@ -67,7 +72,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Run what the command line says; 1 if a cell failed."""
     options = parse()
-    from tespec.comparison.cells import FAILED, MISSING
+    from tespec.comparison.cells import DONE
     from tespec.comparison.records import read_records
 
     checkpoints = named_files(options.checkpoints)
@@ -75,7 +80,8 @@ def main() -> int:
     records, _ = read_records(options.results / "runs")
     states = states_of(cells, options, records)
     print_states(states, options, records)
-    missing = [cell for cell, state in states.items() if state in (MISSING, FAILED)]
+    # One that another grid is running is waited for.
+    missing = [cell for cell, state in states.items() if state != DONE]
     jobs = [*pretrainings(missing, checkpoints), *missing]
     if options.dry_run:
         if options.cluster:
@@ -117,6 +123,8 @@ def command(cell: GridCell, options: argparse.Namespace, checkpoints: dict[str, 
         arguments += ["--set", change]
     if options.profile:
         arguments += ["--profile", options.profile]
+    for code in options.accept_code:
+        arguments += ["--accept-code", code]
     places = ["--results", str(options.results), "--runs", str(options.runs)]
     return [*arguments, "--seed", str(cell.seed), "--workers", str(options.workers), *places, "--resume"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -43,6 +44,7 @@ class Places:
         gpus: of this machine, one job on each.
         cluster: hands jobs over to a cluster.
         tell: what is said behind the name of a job that ended, from the names of those that are not done yet.
+        every: s between two reports of what the running jobs said last; infinite for none.
     """
 
     logs: Path
@@ -50,6 +52,7 @@ class Places:
     gpus: Sequence[str] = ()
     cluster: AutoExecutor | None = None
     tell: Callable[[Sequence[str]], str] = field(default=lambda left: "")
+    every: float = math.inf
 
 
 class Running(NamedTuple):
@@ -73,6 +76,7 @@ def work(jobs: Sequence[Job], places: Places) -> dict[str, str]:
     failed: dict[str, str] = {}
     free: list[str | None] = [*places.gpus] or [None] * places.at_once
     unfinished = {job.name for job in jobs}
+    reported = time.monotonic()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while waiting or running:
@@ -88,13 +92,17 @@ def work(jobs: Sequence[Job], places: Places) -> dict[str, str]:
                 name = item.job.name
                 unfinished.discard(name)
                 if item.process.returncode:
-                    failed[name] = _last_line(item)
+                    failed[name] = _reason(item)
                     for job in [each for each in waiting if name in each.needs]:
                         waiting.remove(job)
                         unfinished.discard(job.name)
                         failed[job.name] = f"{name}, which it needs, failed ({item.log})"
                 left = [job.name for job in (*waiting, *(other.job for other in running))]
                 say(f"{'failed' if item.process.returncode else 'done'}: {name}{places.tell(left)}")
+            if time.monotonic() - reported > places.every:
+                reported = time.monotonic()
+                for item in running:
+                    say(f"   {item.job.name}: {_last_line(item)}")
             time.sleep(POLL)
     except KeyboardInterrupt:
         for item in running:
@@ -112,7 +120,9 @@ def _start(job: Job, places: Places, device: str | None) -> Running:
     log = places.logs / job.name / "log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     write_status(log.parent, RUNNING, 0)
-    file = log.open("wb")
+    log.write_bytes(b"")
+    # Two that work on the same jobs at once write to the same logs.
+    file = log.open("ab")
     called = [sys.executable, *job.arguments]
     if places.cluster is not None:
         submitted = ClusterProcess(places.cluster, called, log, file)
@@ -150,13 +160,18 @@ def _note_end(item: Running) -> None:
     from tespec.training.status import DONE, FAILED, write_status
 
     failed = bool(item.process.returncode)
-    write_status(item.log.parent, FAILED if failed else DONE, 0, _last_line(item) if failed else "")
+    write_status(item.log.parent, FAILED if failed else DONE, 0, _reason(item) if failed else "")
+
+
+def _reason(item: Running) -> str:
+    """Why a job failed, as far as it said so."""
+    return f"{_last_line(item)} (exit code {item.process.returncode}, {item.log})"
 
 
 def _last_line(item: Running) -> str:
-    """What a failed job said last."""
+    """What a job said last."""
     lines = [line for line in item.log.read_text(errors="replace").splitlines() if line.strip()]
-    return f"{lines[-1].strip() if lines else 'it said nothing'} (exit code {item.process.returncode}, {item.log})"
+    return lines[-1].strip() if lines else "it said nothing"
 
 
 def say(line: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,11 @@ from benchmarks.grid_matrix import data_of, named_files, pretrainings
 if TYPE_CHECKING:
     from tespec.comparison.cells import GridCell
     from tespec.comparison.records import Record
+    from tespec.settings import Finetuning
 
 
 def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[Record]) -> dict[GridCell, str]:
-    """What is known of each cell: done where there is a record of it under the settings asked for."""
+    """What is known of each cell: done where there is a record of it by this code, on this data, as it is asked for."""
     from tespec.comparison.cells import DONE, is_done
     from tespec.config import as_facts
     from tespec.plugins import find_method
@@ -26,6 +28,7 @@ def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[
     states = {}
     changed = any(change.startswith("pretraining.") for change in options.set)
     given = named_files(options.checkpoints)
+    prints: dict[str, str] = {}
     for cell in cells:
         method, data = find_method(cell.method), data_of(cell.task, options)
         own = [change for change in options.set if not change.startswith("pretraining.")]
@@ -35,9 +38,30 @@ def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[
         config = as_facts(settings)
         # Records do not say which changes their weights were made with: such cells are run, and taken up if complete.
         told = not changed or method.recipe is None
-        done = told and cell.method not in given and is_done(cell, config, records)
+        codes = codes_of([cell.method], options.accept_code)
+        done = told and cell.method not in given and is_done(cell, config, records, codes)
+        # Data is read only where there is a record that it could belong to.
+        if done and cell.task not in prints:
+            prints[cell.task] = fingerprint_of(settings, data.root)
+        done = done and is_done(cell, config, records, codes, prints[cell.task])
         states[cell] = DONE if done else last_state(cell, options)
     return states
+
+
+def codes_of(methods: Iterable[str], accepted: Iterable[str]) -> set[str]:
+    """Hashes of the code whose records of these methods count."""
+    from tespec.comparison.code import plugin_files, run_code
+    from tespec.plugins import find_method
+
+    return {run_code(plugin_files(type(find_method(name)), ())) for name in methods} | set(accepted)
+
+
+def fingerprint_of(settings: Finetuning, root: Path) -> str:
+    """Fingerprint of a task's data in a folder."""
+    from tespec.datasets.fingerprint import fingerprint
+    from tespec.training.tasks import build_task
+
+    return fingerprint(*build_task(settings, root).splits)
 
 
 def last_state(cell: GridCell, options: argparse.Namespace) -> str:
@@ -72,7 +96,7 @@ def is_alive(process: object) -> bool:
 
 def print_states(states: dict[GridCell, str], options: argparse.Namespace, records: list[Record]) -> None:
     """Print the states of the cells, and how long the missing ones will take."""
-    from tespec.comparison.cells import DONE, MISSING, expected_seconds
+    from tespec.comparison.cells import DONE, MISSING, expected_seconds, of_other_code
 
     tasks = sorted({cell.task for cell in states})
     rows = sorted({(cell.method, cell.arch) for cell in states})
@@ -90,6 +114,9 @@ def print_states(states: dict[GridCell, str], options: argparse.Namespace, recor
         print(f"{method:14}{arch:13}" + "".join(f"{text:>{width}}" for text in counts))
     total = Counter(states.values())
     print(", ".join(f"{count} {state}" for state, count in sorted(total.items())))
+    evaluations = [record for record in records if record["kind"] == "evaluation"]
+    if line := of_other_code(evaluations, codes_of({cell.method for cell in states}, options.accept_code)):
+        print(line)
     missing = [cell for cell, state in states.items() if state != DONE]
     if not missing:
         return

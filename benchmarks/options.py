@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tespec.config import names
 from tespec.errors import UserError
 from tespec.paths import RESULTS, RUNS
 from tespec.sensor import parse_size
@@ -30,7 +31,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add what decides how and where a run is carried out."""
     group = parser.add_argument_group("how and where")
     group.add_argument("--seed", type=whole_number, default=0, help="decides everything random (default 0)")
-    group.add_argument("--profile", help="paper or sample (default: sample for the sample world, else paper)")
+    profiles = ", ".join(names("profiles"))
+    group.add_argument("--profile", help=f"{profiles} (default: sample for the sample world, else paper)")
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting; repeatable")
     add_sensor(group)
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
@@ -44,6 +46,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
     group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
     group.add_argument("--overwrite", action="store_true", help="compute again what a complete record holds")
+    add_accept_code(group)
     group.add_argument("--deterministic", action="store_true", help="repeat to the bit on a GPU as well; slower")
     group.add_argument("--recompute", action="store_true", help="keep less for the backward pass: a third more time")
     group.add_argument("--fused-attention", action="store_true", help="torch's fused attention in the backbone")
@@ -76,6 +79,12 @@ class _Sensor(argparse.Action):
             parser.error(str(error))
         namespace.sensor = str(values)
         namespace.set = [*namespace.set, f"sensor_px={values}"]
+
+
+def add_accept_code(group: argparse._ArgumentGroup) -> None:
+    """Add the option that takes results of other code."""
+    group.add_argument("--accept-code", action="append", default=[], metavar="HASH",
+                       help="take results of that code as this one's; a run's name ends in it; repeatable")  # fmt: skip
 
 
 def whole_number(text: str) -> int:
@@ -112,6 +121,8 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         track=options.track,
         deterministic=options.deterministic,
         accumulate=options.accumulate,
+        plugins=tuple(options.plugins),
+        accept_code=tuple(options.accept_code),
         execution=Execution(options.recompute, options.fused_attention, options.compile),
         threads=threads,
         command=shlex.join([*_started(options.launcher), f"benchmarks/{script}", *_deciding(sys.argv[1:]), *taken]),

@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 from tespec.errors import UserError
 
@@ -76,7 +79,7 @@ def resolve(
     """Settings of the pre-training, and its data; where the sample world is made in `worlds`."""
     from tespec.config import pretraining_settings
     from tespec.training.data import find_recordings
-    from tespec.training.runs import say
+    from tespec.training.progress import say
 
     # Mistakes in the settings come to light before any data is made.
     dataset = pretraining_settings(recipe, options.profile or "paper", options.set, network).dataset

@@ -10,6 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 
 REFERENCES = ("frame", "prior")
@@ -35,10 +38,12 @@ def main() -> None:
     options = parse()
     from benchmarks.options import setup_of
     from benchmarks.run import print_result
+    from tespec.plugins import register_methods
     from tespec.training.data import find_data, settings_of
+    from tespec.training.progress import say
     from tespec.training.references import reference
-    from tespec.training.runs import say
 
+    register_methods(options.plugins)
     data = find_data(options.task, options.data)
     if data.notice:
         say(data.notice)

@@ -10,10 +10,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 from benchmarks.tables import choose, left_out
 from tespec.comparison.records import read_records
 from tespec.comparison.shipped import edited
+from tespec.errors import UserError
 from tespec.paths import RESULTS
 from tespec.report.build import report
 from tespec.writing import write_whole
@@ -32,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--baseline", metavar="METHOD", help="also what each method gains over this one")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file (default: report.html in --results)")
     options = parser.parse_args(arguments)
+    if not options.results.is_dir():
+        raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder = options.results / "runs"
     records, problems = read_records(folder)
     notes = [left_out(problems)] if problems else []

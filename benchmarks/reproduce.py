@@ -15,8 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 from benchmarks.grid_jobs import Job, Places, say, work
+from benchmarks.grid_states import codes_of, fingerprint_of
 from benchmarks.reproduce_jobs import commands, in_order
 from benchmarks.reproduce_publish import publish
 from benchmarks.reproduce_states import is_measured, jobs_of, recipe_behind, seconds_of
@@ -32,7 +36,7 @@ WORLDS = ("sample",)
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.options import whole_number
+    from benchmarks.options import add_accept_code, whole_number
 
     parser = Parser(description=__doc__)
     what = parser.add_argument_group("what")
@@ -45,6 +49,7 @@ def parse() -> argparse.Namespace:
     how.add_argument("--gpus", nargs="+", metavar="N", help="GPUs; a number given twice has two runs at once")
     how.add_argument("--results", type=Path, help="folder of records (default: results/sample-SIZE)")
     how.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints, weights and logs")
+    add_accept_code(how)
     how.add_argument("--dry-run", action="store_true", help="print what is missing and what it takes; run nothing")
     how.add_argument("--publish", action="store_true", help="run nothing; write tables, claims, report, pictures, docs")
     options = parser.parse_args()
@@ -56,6 +61,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Run what is missing, then print and write what came out; 1 if a run failed."""
     options = parse()
+    from tespec.comparison.cells import of_other_code
     from tespec.comparison.records import read_records
     from tespec.plugins import register_methods
 
@@ -70,7 +76,11 @@ def main() -> int:
         say(f"left out: {problem}")
     world = made_world(reproduction, chosen, options.dry_run)
     data = {} if world is None or not records else fingerprints(reproduction, chosen, world)
-    missing = [piece for piece in chosen if not is_measured(piece, reproduction, records, data)]
+    methods = {piece.method if piece.kind == EVALUATION else "scratch" for piece in chosen}
+    codes = codes_of(methods, options.accept_code)
+    missing = [piece for piece in chosen if not is_measured(piece, reproduction, records, data, codes)]
+    if line := of_other_code(records, codes):
+        print(line)
     jobs = in_order(jobs_of(missing), reproduction, records)
     processes = len(options.gpus) if options.gpus else options.processes or reproduction.processes
     show(reproduction, chosen, jobs, records, processes)
@@ -136,15 +146,12 @@ def needed_data(reproduction: Reproduction, chosen: Sequence[Piece]) -> list[str
 
 def fingerprints(reproduction: Reproduction, chosen: Sequence[Piece], world: Path) -> dict[str, str]:
     """Fingerprint of each task's data, so that records of another world do not count."""
-    from tespec.datasets.fingerprint import fingerprint
     from tespec.training.data import Data, settings_of
-    from tespec.training.tasks import build_task
 
     found = {}
     for name in sorted({piece.task for piece in chosen}):
         data = Data(world / name, "sample")
-        task = build_task(settings_of(data, name, "feedforward", reproduction.profile), data.root)
-        found[name] = fingerprint(*task.splits)
+        found[name] = fingerprint_of(settings_of(data, name, "feedforward", reproduction.profile), data.root)
     return found
 
 
@@ -196,7 +203,7 @@ def carry_out(
         soon = forecast([by_name[name] for name in left], reproduction, known, processes)
         return f" ({total - len(left)} of {total} after {(time.monotonic() - began) / 60:.0f} min, {soon})"
 
-    called = commands(jobs, reproduction, world, results, options.runs)
+    called = commands(jobs, reproduction, world, results, options.runs, options.accept_code)
     places = Places(options.runs / f"reproduce-{reproduction.name}", processes, options.gpus or (), tell=tell)
     return work([Job(piece.name, tuple(called[piece]), needs(piece, by_name)) for piece in jobs], places)
 

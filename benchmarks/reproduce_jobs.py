@@ -27,10 +27,16 @@ def in_order(jobs: Sequence[Piece], reproduction: Reproduction, records: Sequenc
 
 
 def commands(
-    jobs: Sequence[Piece], reproduction: Reproduction, world: Path, results: Path, runs: Path
+    jobs: Sequence[Piece],
+    reproduction: Reproduction,
+    world: Path,
+    results: Path,
+    runs: Path,
+    accepted: Sequence[str] = (),
 ) -> dict[Piece, list[str]]:
     """What runs each piece, after the interpreter."""
     where = ["--results", str(results), "--runs", str(runs), "--resume"]
+    where += [part for code in accepted for part in ("--accept-code", code)]
     return {piece: [*_command(piece, reproduction, world), *where] for piece in jobs}
 
 

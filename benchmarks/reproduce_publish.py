@@ -47,7 +47,7 @@ def publish(reproduction: Reproduction, results: Path, *, documented: bool = Fal
         code |= tables.main([*narrowed, *gains])
         references = references_table(chosen)
         if references is not None:
-            tables.publish("references", tables.dated(references, chosen), folder)
+            tables.publish([("references", tables.dated(references, chosen))], folder)
         code |= tables.main([*narrowed, "--claims"])
         code |= report.main([*narrowed, *gains])
         picture = results / "reproduction.png"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 Fingerprints = Mapping[str, str]
 
 
-def is_measured(piece: Piece, reproduction: Reproduction, records: Iterable[Record], data: Fingerprints) -> bool:
+def is_measured(
+    piece: Piece, reproduction: Reproduction, records: Iterable[Record], data: Fingerprints, codes: Container[str]
+) -> bool:
     """Whether there is a record of a piece under the reproduction's settings.
 
     Args:
@@ -23,12 +25,16 @@ def is_measured(piece: Piece, reproduction: Reproduction, records: Iterable[Reco
         reproduction: names profile and world.
         records: any.
         data: fingerprint of each task's data, where it is known; records of other data do not count then.
+        codes: hashes of the code whose records count.
     """
     from tespec.comparison.cells import without_device
     from tespec.comparison.recipes import agrees, recipe_of
+    from tespec.comparison.records import code_of
 
     config, recipe = wanted(piece, reproduction), recipe_behind(piece, reproduction)
     for record in records:
+        if code_of(record) not in codes:
+            continue
         same = (record["kind"], record["method_name"], record["task"], record["arch"], record["seed"]) == (
             piece.kind,
             piece.method,

@@ -17,6 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
 from benchmarks.cli import Parser, one_line, run
@@ -117,7 +120,7 @@ def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
     from tespec.inference.strip import draw_strip
     from tespec.training.device import choose_device
     from tespec.training.finetune import WEIGHTS
-    from tespec.training.runs import say
+    from tespec.training.progress import say
 
     weights = setup.runs / record["name"] / WEIGHTS
     picture = setup.results / "pictures" / f"{record['name']}.png"
@@ -151,7 +154,7 @@ def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Fi
     from tespec.config import finetuning_settings
     from tespec.plugins import find_method
     from tespec.training.data import find_data, settings_of
-    from tespec.training.runs import say
+    from tespec.training.progress import say
 
     prefix = "pretraining."
     own = [change for change in options.set if not change.startswith(prefix)]

@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+if not __package__:
+    import installed  # noqa: F401  # before the harness
+
 from benchmarks.cli import Parser, run
 from tespec.comparison.ablation_runs import Measured, measured_rows, measured_table
 from tespec.comparison.ablations import Ablation, ablations
@@ -38,7 +41,7 @@ from tespec.comparison.side_by_side import COLUMNS
 from tespec.comparison.table import Table
 from tespec.errors import UserError
 from tespec.paths import RESULTS
-from tespec.writing import write_whole
+from tespec.writing import write_all
 
 ENDINGS = """exit codes: 0 all is well; 1 a record was left out, a published number was edited, or with --check a
 number leaves its tolerance (tables are written all the same); 2 a mistake, nothing written"""
@@ -83,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.audit:
         sys.stdout.write(render_audit())
         return 0
+    if not options.results.is_dir():
+        raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder, out = options.results / "runs", options.out or options.results / "tables"
     records, problems = read_records(folder)
     notes = [left_out(problems)] if problems else []
@@ -100,9 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     if not chosen and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
-    for name, table in tables(options, chosen):
-        dated_table = dated(table, chosen)
-        publish(name, replace(dated_table, notes=(*dated_table.notes, *notes)), out)
+    publish([(name, annotated(dated(table, chosen), notes)) for name, table in tables(options, chosen)], out)
     return WARNED if notes else 0
 
 
@@ -169,7 +172,7 @@ def claims(records: Sequence[Record], folder: Path, out: Path) -> int:
     """
     if not records:
         raise UserError(folder, "holds no record of an evaluation", "run benchmarks/run.py first")
-    publish("claims", dated(claims_table(records), records), out)
+    publish([("claims", dated(claims_table(records), records))], out)
     return 0
 
 
@@ -180,10 +183,17 @@ def dated(table: Table, records: Sequence[Record]) -> Table:
     return replace(table, notes=(note, *table.notes)) if note else table
 
 
-def publish(name: str, table: Table, out: Path) -> None:
-    """Print a table and write it in all forms."""
-    written = [write_whole(out / file.format(name=name), render(table)) for file, render in FILES.items()]
-    sys.stdout.write(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}\n")
+def annotated(table: Table, notes: Sequence[str]) -> Table:
+    """The table with further notes behind its own."""
+    return replace(table, notes=(*table.notes, *notes))
+
+
+def publish(found: Sequence[tuple[str, Table]], out: Path) -> None:
+    """Write tables in all forms, all of them or none, and print them."""
+    files = [{out / file.format(name=name): render(table) for file, render in FILES.items()} for name, table in found]
+    write_all({path: text for each in files for path, text in each.items()})
+    for (_, table), written in zip(found, files, strict=True):
+        sys.stdout.write(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}\n")
 
 
 def choose(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tespec.documents import UNREADABLE, parse_yaml, read_yaml
 from tespec.errors import UserError
-from tespec.limits import check_limits
+from tespec.limits import check_limits, require_warmup
 from tespec.paths import CONFIGS
 from tespec.settings import Finetuning, Pretraining
 from tespec.typed import build, merge
@@ -63,6 +63,7 @@ def finetuning_settings(
     facts["task"] = facts.pop("name", None)
     settings = build(Finetuning, facts | _scale(scale, network) | {"arch": arch}, f"task {task}")
     check_limits(as_facts(settings))
+    require_warmup(settings.optimisation)
     return settings
 
 
@@ -88,6 +89,7 @@ def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (),
     facts["deviations"] = [*deviations, *facts["deviations"]]
     settings = build(Pretraining, facts, f"recipe {recipe}")
     check_limits(as_facts(settings))
+    require_warmup(settings.optimisation)
     return settings
 
 

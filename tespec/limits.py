@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tespec.errors import UserError
+from tespec.settings import Optimisation
 
 ABOVE_ZERO, FROM_ZERO, SHARE, FACTOR = (
     (0.0, False, math.inf),
@@ -93,6 +94,18 @@ def check_limits(facts: Mapping[str, Any], prefix: str = "") -> None:
         elif name in RANGES and value is not None:
             for number in value if isinstance(value, list) else [value]:
                 _check_range(name, number)
+
+
+def require_warmup(settings: Optimisation) -> None:
+    """Refuse a warm-up that leaves no step after it.
+
+    Raises:
+        UserError: it does.
+    """
+    steps, warmup = settings.steps, settings.warmup_steps
+    if warmup and warmup >= steps:
+        what = f"{warmup} steps of warm-up leave none of the {steps} of optimisation.steps"
+        raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
 
 
 def _check_range(name: str, number: Any) -> None:

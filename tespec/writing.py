@@ -6,8 +6,8 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems that have none
@@ -27,6 +27,13 @@ def whole_file(path: Path) -> Iterator[Path]:
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def write_all(texts: Mapping[Path, str]) -> None:
+    """Write text files in UTF-8, all of them or none: they take their names once the last one is written."""
+    with ExitStack() as stack:
+        for path, text in texts.items():
+            stack.enter_context(whole_file(path)).write_text(text, encoding="utf-8")
 
 
 def write_whole(path: Path, text: str) -> Path:

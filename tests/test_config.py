@@ -52,8 +52,8 @@ def test_every_profile_resolves_every_task_and_recipe():
 
 
 def test_changes_win_over_profiles():
-    settings = finetuning_settings("ddd17", "recurrent", "sample", ["optimisation.steps=7", "window_ms=40"])
-    assert settings.optimisation.steps == 7
+    settings = finetuning_settings("ddd17", "recurrent", "sample", ["optimisation.steps=70", "window_ms=40"])
+    assert settings.optimisation.steps == 70
     assert settings.window_ms == 40.0
 
 
@@ -207,3 +207,14 @@ def test_methods_differ_in_nothing_but_their_start(profile):
 def test_a_number_larger_than_any_float_is_refused(key, number):
     with pytest.raises(UserError, match=r"larger than any float"):
         finetuning_settings("ddd17", "recurrent", "sample", [f"{key}={number}"])
+
+
+@pytest.mark.parametrize("steps", [10, 15])
+def test_a_warm_up_that_leaves_no_step_is_refused_by_name(steps):
+    message = rf"optimisation\.warmup_steps: 15 steps of warm-up leave none of the {steps} of .*; set it below {steps}"
+    with pytest.raises(UserError, match=message):
+        finetuning_settings("ddd17", "recurrent", "sample", [f"optimisation.steps={steps}"])
+    with pytest.raises(UserError, match=r"optimisation\.warmup_steps: 30 steps"):
+        pretraining_settings("tespec", "sample", [f"optimisation.steps={steps}"])
+    few = [f"optimisation.steps={steps}", "optimisation.warmup_steps=3"]
+    assert finetuning_settings("ddd17", "recurrent", "sample", few).optimisation.warmup_steps == 3

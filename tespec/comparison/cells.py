@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, code_of
 
 DONE, MISSING, RUNNING, FAILED, WAITING = "done", "missing", "running", "failed", "waiting"
 
@@ -29,16 +30,37 @@ class GridCell:
         )
 
 
-def is_done(cell: GridCell, config: Mapping[str, Any], records: Iterable[Record]) -> bool:
-    """Whether there is a record of a cell under this configuration; what the device decides does not count."""
+def is_done(
+    cell: GridCell, config: Mapping[str, Any], records: Iterable[Record], codes: Container[str], data: str = ""
+) -> bool:
+    """Whether there is a record of a cell under this configuration; what the device decides does not count.
+
+    Args:
+        cell: an evaluation.
+        config: its resolved settings.
+        records: any.
+        codes: hashes of the code whose records count.
+        data: fingerprint of the data, "" where it is not known.
+    """
     wanted = without_device(config)
     return any(
         (record["method_name"], record["task"], record["arch"], record["seed"])
         == (cell.method, cell.task, cell.arch, cell.seed)
         and record["kind"] == "evaluation"
+        and code_of(record) in codes
+        and data in ("", record["data_fingerprint"])
         and without_device(record["config"]) == wanted
         for record in records
     )
+
+
+def of_other_code(records: Iterable[Record], codes: Container[str]) -> str:
+    """A line on records that do not count since other code computed them, "" where there are none."""
+    others = Counter(code_of(record) for record in records if code_of(record) not in codes)
+    if not others:
+        return ""
+    named = ", ".join(f"{count} of {code}" for code, count in sorted(others.items()))
+    return f"records of other code do not count: {named}; --accept-code HASH takes those of the same settings"
 
 
 def without_device(config: Mapping[str, Any]) -> dict[str, Any]:

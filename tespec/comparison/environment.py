@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,19 +15,23 @@ import tespec
 from tespec.paths import REPOSITORY
 
 PACKAGES = ("torch", "timm", "mmengine", "numpy")
+# Where a change, or a file that git does not know, is one of the code.
+SOURCES = ("tespec", "baselines", "benchmarks", "configs")
 
 
-def environment(device: str = "") -> dict[str, Any]:
+def environment(device: str = "", plugins: Iterable[tuple[str, Path]] = ()) -> dict[str, Any]:
     """Versions and machine for a record.
 
     Args:
         device: name of the device the run used, "" if it used none.
+        plugins: names and files of code from outside of the harness.
     """
     return {
         "tespec": tespec.__version__,
         **_revision(REPOSITORY),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "plugins": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in plugins},
         "device": device,
         "cpu": _cpu(),
         "cores": os.cpu_count() or 1,
@@ -41,11 +47,12 @@ def _version(package: str) -> str:
 
 
 def _revision(repository: Path) -> dict[str, Any]:
-    """Git revision and whether files differ from it; empty and None outside a git checkout."""
+    """Git revision and whether sources differ from it or are new; empty and None outside a git checkout."""
     revision = _git(repository, "rev-parse", "HEAD")
     if not (repository / ".git").exists() or revision is None:
         return {"revision": "", "modified": None}
-    return {"revision": revision, "modified": bool(_git(repository, "status", "--porcelain", "--untracked-files=no"))}
+    changes = _git(repository, "status", "--porcelain", "--untracked-files=all", "--", *SOURCES)
+    return {"revision": revision, "modified": bool(changes)}
 
 
 def _git(repository: Path, *arguments: str) -> str | None:

@@ -7,18 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import tespec
-
 SCHEMA = 2
 # Part of every identity; unlike the layout of records it stays, so that a new field renames nothing.
 IDENTITY = 1
-# Raised by a change of the harness that changes results; what was computed before is then computed again.
-RESULT_VERSION = 3
-
-
-def code_version() -> str:
-    """Version of the code as far as results depend on it."""
-    return f"{tespec.__version__}+r{RESULT_VERSION}"
 
 
 def canonical(value: object) -> str:
@@ -37,8 +28,11 @@ def identity(
     config: Mapping[str, Any],
     data_fingerprint: str,
     weights_sha256: str,
+    code: str,
 ) -> str:
-    """Twelve hexadecimal digits of SHA-256 over all that determines a result; known before it is computed.
+    """All that determines a result, known before it is computed: twelve hexadecimal digits of SHA-256, "-", and `code`.
+
+    The digits are over all but the code, so that runs which differ in it alone share them.
 
     Args:
         kind: "evaluation", "pretraining", "probe" or "reference".
@@ -50,10 +44,10 @@ def identity(
         config: resolved settings, of JSON's types.
         data_fingerprint: hash of the recordings.
         weights_sha256: hash of the weights file the run starts from, "" for none.
+        code: see `run_code`.
     """
     parts = {
         "schema": IDENTITY,
-        "code": code_version(),
         "kind": kind,
         "method": method,
         "task": task,
@@ -64,7 +58,7 @@ def identity(
         "data_fingerprint": data_fingerprint,
         "weights_sha256": weights_sha256,
     }
-    return hashlib.sha256(canonical(parts).encode()).hexdigest()[:12]
+    return f"{hashlib.sha256(canonical(parts).encode()).hexdigest()[:12]}-{code}"
 
 
 def record_name(kind: str, method: str, task: str, arch: str, seed: int, id: str) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
+from glob import escape
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from tespec.comparison.check import check_record
-from tespec.comparison.identity import SCHEMA, code_version, identity, record_name
+from tespec.comparison.code import code_version, package_code
+from tespec.comparison.identity import SCHEMA, identity, record_name
 from tespec.documents import read_json
 from tespec.errors import UserError
 from tespec.writing import write_whole
@@ -24,7 +27,7 @@ class Record(TypedDict):
         name: `record_name`, also the name of the run's folder.
         id: `identity` of what determines the result.
         kind: "evaluation", "pretraining", "probe" or "reference".
-        code: `code_version` that computed it.
+        code: `code_version` that computed it; that of plug-ins is in `id` and `environment`.
         written: UTC time, ISO 8601.
         method_name: registered name of the method.
         method: its facts, title and group among them.
@@ -99,8 +102,9 @@ def new_record(
     time: Mapping[str, float],
     curve: Sequence[Mapping[str, float]],
     resources: Mapping[str, float] | None = None,
+    code: str | None = None,
 ) -> Record:
-    """Record of a finished run; `Record` describes the fields.
+    """Record of a finished run; `Record` describes the fields, and `run_code` what `code` is (None: without plug-ins).
 
     The weights of an evaluation are part of its identity, those a pre-training wrote are not.
 
@@ -117,6 +121,7 @@ def new_record(
         config=config,
         data_fingerprint=data_fingerprint,
         weights_sha256=weights.get("start_sha256", weights.get("sha256", "")) if kind != "pretraining" else "",
+        code=package_code() if code is None else code,
     )
     record = {
         "schema": SCHEMA,
@@ -197,6 +202,21 @@ def find_record(folder: Path, name: str) -> Record | None:
     """The record of that name, None where there is none."""
     path = folder / f"{name}.json"
     return read_record(path) if path.is_file() else None
+
+
+def code_of(record: Record) -> str:
+    """Hash of the code that computed a record."""
+    return record["id"].partition("-")[2] or record["code"].partition("+")[2]
+
+
+def by_other_code(folder: Path, name: str) -> list[Record]:
+    """Readable records of what `name` is the name of by other code, oldest first."""
+    stem, _, _ = name.rpartition("-")
+    found = []
+    for path in folder.glob(f"{escape(stem)}-*.json"):
+        with suppress(UserError):
+            found.append(read_record(path))
+    return sorted((each for each in found if each["name"] != name), key=lambda record: record["written"])
 
 
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:

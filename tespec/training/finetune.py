@@ -10,22 +10,25 @@ from typing import Any
 
 import torch
 
+from tespec.comparison.code import plugin_files, run_code
 from tespec.comparison.environment import environment
-from tespec.comparison.records import Record, find_record, identity, new_record, record_name, write_record
+from tespec.comparison.identity import identity, record_name
+from tespec.comparison.records import Record, new_record, write_record
 from tespec.config import as_facts, pretraining_settings
 from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.parts import Turns
 from tespec.errors import UserError
 from tespec.method import Method
-from tespec.processes import first_goes_first, first_says, is_first, wait
+from tespec.processes import first_goes_first, is_first
 from tespec.settings import Finetuning
 from tespec.training.data import Data, sibling
 from tespec.training.determinism import prepare
 from tespec.training.device import choose_device, describe, with_precision
-from tespec.training.lock import locked
+from tespec.training.once import once
 from tespec.training.pretrain import pretrain
+from tespec.training.progress import say
 from tespec.training.resources import Meter, start
-from tespec.training.runs import Setup, check_places, deal, finish, leave, of_turns, say, train
+from tespec.training.runs import Setup, check_places, deal, finish, of_turns, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.training.start import with_start
 from tespec.training.tasks import build_task
@@ -81,8 +84,10 @@ class Cell:
             config=key["config"],
             weights=self.weights.facts() | {"start_sha256": key["weights_sha256"]},
             command=setup.command,
-            environment=environment(device=describe(self.device)) | setup.facts(),
+            environment=environment(describe(self.device), plugin_files(type(self.method), setup.plugins))
+            | setup.facts(),
             resources=self.meter.resources(),
+            code=key["code"],
             **found,
         )
 
@@ -133,6 +138,7 @@ def open_cell(
         "data_fingerprint": fingerprint(*task.splits),
         # Whatever the method did to it, the backbone training starts from is part of the result's identity.
         "weights_sha256": state_sha256(model.backbone.state_dict()),
+        "code": run_code(plugin_files(type(method), setup.plugins)),
     }
     run = record_name(kind, name, settings.task, settings.arch, seed, identity(**key))
     return Cell(name, method, settings, task, model, weights, key, run, data, device, meter)
@@ -168,22 +174,16 @@ def finetune(
     began = time.monotonic()
     cell = open_cell("evaluation", name, method, settings, data, checkpoint, seed, setup, pretraining_changes)
     turns = deal(cell.task.steps, seed, cell.settings.batch_size, setup)
-    with locked(setup.runs, cell.run):
-        known = first_says(find_record(setup.results / "runs", cell.run))
-        if known is not None and not setup.overwrite:
-            leave(setup, cell.run, cell.settings.optimisation.steps)
-            return known
-        record = computed(cell, turns, seed, setup, began)
-        wait()
-        return record
+    opened = time.monotonic() - began
+    steps = cell.settings.optimisation.steps
+    return once(setup, cell.run, steps, lambda how: computed(cell, turns, seed, how, opened))
 
 
 def computed(
-    cell: Cell, turns: Turns, seed: int, setup: Setup, began: float, said: Mapping[str, str] | None = None
+    cell: Cell, turns: Turns, seed: int, setup: Setup, opened: float, said: Mapping[str, str] | None = None
 ) -> Record:
-    """Train, evaluate and record an open cell; `said` adds to what its record says of the protocol."""
-    task, model = cell.task, cell.model
-    opened = time.monotonic() - began
+    """Train, evaluate and record a cell that took `opened` s to open; `said` adds to its record's protocol."""
+    task, model, began = cell.task, cell.model, time.monotonic()
     trained = train(
         model, turns, cell.settings.optimisation, seed=seed, setup=setup, run=cell.run, facts=cell.key["config"]
     )
@@ -202,7 +202,7 @@ def computed(
             "open": opened,
             "train": trained.before + trained.seconds,
             "evaluate": evaluation.seconds,
-            "total": trained.before + time.monotonic() - began,
+            "total": trained.before + opened + time.monotonic() - began,
         },
         curve=trained.curve,
     )

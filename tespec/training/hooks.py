@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from tespec.registry import HOOKS
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.loop import Loop
 from tespec.training.progress import Advance, progress
+from tespec.training.status import RUNNING, write_status
 
 PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -45,6 +46,22 @@ class ProgressHook(Hook):
     def after_run(self, loop: Loop) -> None:
         """Close the display."""
         self._stack.close()
+
+
+@HOOKS.register_module()
+class StatusHook(Hook):
+    """Writes the step into the run's status, every `seconds`."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._folder, self._seconds = folder, seconds
+        self._last = time.monotonic()
+
+    def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
+        """Write it where it is due; a disk without room for it is no reason to stop."""
+        if is_first() and time.monotonic() - self._last >= self._seconds:
+            self._last = time.monotonic()
+            with suppress(OSError):
+                write_status(self._folder, RUNNING, loop.step)
 
 
 @HOOKS.register_module()

@@ -4,49 +4,91 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from tespec.errors import UserError
-from tespec.processes import is_first, wait
+from tespec.processes import first_says, is_first
+from tespec.training.progress import say
 
 FOLDER = ".locks"
+SECONDS_BETWEEN_TRIES = 0.5  # after the first one a holder had time to write who it is
 # Locks of POSIX do not keep apart what one process does twice.
 _held: set[Path] = set()
 
 
 @contextmanager
-def locked(runs: Path, run: str) -> Iterator[None]:
-    """Hold the lock of a run in the folder of runs; of several processes of a run the first one holds it.
+def locked(runs: Path, run: str) -> Iterator[str]:
+    """Hold the lock of a run in the folder of runs, after waiting for who holds it; yields who that was, "" for nobody.
+
+    Of several processes of a run the first one takes the lock. While it waits, it tells the others so every now and
+    then: no exchange of theirs lasts so long that it could run into its time limit.
 
     On file systems without locks between machines (some NFS) it only keeps apart processes of one machine.
 
     Raises:
-        UserError: another process holds it.
+        UserError: this process holds it already.
     """
-    if not is_first():
-        wait()
+    path, holder = _path(runs, run), ""
+    if path in _held:
+        raise UserError(runs / run, "is being made by this process", "wait for it")
+    while True:
+        file = _taken(path) if is_first() else None
+        if first_says(file is not None):
+            break
+        time.sleep(SECONDS_BETWEEN_TRIES)
+        if is_first() and not holder:
+            holder = path.read_text(encoding="utf-8").strip() or "another process"
+            say(f"{run} is being made by {holder}: waiting for it")
+    with _holding(path, file):
+        yield first_says(holder)
+
+
+@contextmanager
+def locked_if_free(runs: Path, run: str) -> Iterator[bool]:
+    """Hold the lock of a run where no other process does; yields whether that is so. Nobody waits."""
+    path = _path(runs, run)
+    if path in _held:
+        yield True
+        return
+    file = _taken(path)
+    with _holding(path, file):
+        yield file is not None
+
+
+def _path(runs: Path, run: str) -> Path:
+    return (runs / FOLDER / run).absolute()
+
+
+def _taken(path: Path) -> IO[str] | None:
+    """The open file of a lock that is this process's now; None where another one holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+", encoding="utf-8")
+    try:
+        # Not flock: worker processes would inherit it, and outlive a killed run by some seconds.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        file.close()
+        return None
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {os.uname().nodename}")
+    file.flush()
+    return file
+
+
+@contextmanager
+def _holding(path: Path, file: IO[str] | None) -> Iterator[None]:
+    """Until the end, a lock taken by `_taken`, if it was; closing its file frees it."""
+    if file is None:
         yield
         return
-    path = (runs / FOLDER / run).absolute()
-    if path in _held:
-        raise UserError(runs / run, "is being computed by this process", "wait for it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        try:
-            # Not flock: worker processes would inherit it, and outlive a killed run by some seconds.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise UserError(runs / run, f"is being computed by {holder}", "wait for it, or stop it") from None
+    _held.add(path)
+    try:
+        yield
+    finally:
+        _held.discard(path)
         file.truncate(0)
-        file.write(f"process {os.getpid()} on {os.uname().nodename}")
-        file.flush()
-        _held.add(path)
-        wait()
-        try:
-            yield
-        finally:
-            _held.discard(path)
+        file.close()

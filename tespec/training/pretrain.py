@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tespec.comparison.code import plugin_files, run_code
 from tespec.comparison.environment import environment
-from tespec.comparison.records import find_record, identity, new_record, record_name, write_record
+from tespec.comparison.identity import identity, record_name
+from tespec.comparison.records import Record, new_record, write_record
 from tespec.config import as_facts
 from tespec.method import Method
-from tespec.processes import alone, first_goes_first, first_says, is_first, wait
+from tespec.processes import alone, first_goes_first, first_says, is_first
 from tespec.settings import Pretraining
 from tespec.training.data import Data
 from tespec.training.determinism import prepare
 from tespec.training.device import choose_device, describe, with_precision
-from tespec.training.lock import locked
 from tespec.training.objectives import build_objective
+from tespec.training.once import once
+from tespec.training.progress import say
 from tespec.training.resources import start
-from tespec.training.runs import Setup, check_places, deal, finish, leave, of_turns, say, train
+from tespec.training.runs import Setup, check_places, deal, finish, of_turns, train
 from tespec.training.seeding import derive, seed_everything
 from tespec.weights.files import sha256_of, write_weights
 
@@ -63,6 +67,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     model = task.network()
     facts = as_facts(settings) | of_turns(setup, model)
     data_fingerprint = task.fingerprint()
+    plugins = plugin_files(type(method), setup.plugins)
     key: dict[str, Any] = {
         "kind": "pretraining",
         "method": name,
@@ -73,23 +78,17 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         "config": facts,
         "data_fingerprint": data_fingerprint,
         "weights_sha256": "",
+        "code": run_code(plugins),
     }
     run = record_name("pretraining", name, data.label, settings.arch, seed, identity(**key))
-    weights = setup.runs / run / WEIGHTS
-    picture = setup.results / "pictures" / f"{run}.png"
     turns = deal(task.steps, seed, settings.batch_size, setup)
-    with locked(setup.runs, run):
-        known = find_record(setup.results / "runs", run)
-        whole = known is not None and not setup.overwrite and _is_whole(weights, known["weights"]["sha256"])
-        known, whole = first_says((known, whole))
-        if known is not None and whole:
-            leave(setup, run, settings.optimisation.steps)
-            return Pretrained(weights, known["metrics"], picture if picture.is_file() else None)
+
+    def make(how: Setup) -> Record:
         began, meter = time.monotonic(), start(device)
         prepare(model, setup.deterministic)
-        trained = train(model, turns, settings.optimisation, seed=seed, setup=setup, run=run, facts=facts)
+        trained = train(model, turns, settings.optimisation, seed=seed, setup=how, run=run, facts=facts)
 
-        metrics, evaluated, drawn = _held_out(task, model, device, picture)
+        metrics, evaluated = _held_out(task, model, device, _picture(setup, run))
         metrics |= trained.counts()
         recipe = facts | {
             "method": name,
@@ -99,7 +98,9 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
             "data": data.label,
             "data_fingerprint": data_fingerprint,
         }
-        sha256 = first_says(write_weights(weights, model.backbone.state_dict(), recipe) if is_first() else "")
+        sha256 = first_says(
+            write_weights(setup.runs / run / WEIGHTS, model.backbone.state_dict(), recipe) if is_first() else ""
+        )
         record = new_record(
             kind="pretraining",
             method_name=name,
@@ -118,7 +119,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
             classes={},
             weights={"source": WEIGHTS, "sha256": sha256},
             command=setup.command,
-            environment=environment(device=describe(device)) | setup.facts(),
+            environment=environment(describe(device), plugins) | setup.facts(),
             resources=meter.resources(),
             time={
                 "train": trained.before + trained.seconds,
@@ -126,30 +127,39 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
                 "total": trained.before + time.monotonic() - began,
             },
             curve=trained.curve,
+            code=key["code"],
         )
         if is_first():
             write_record(record, setup.results / "runs")
         trained.track(metrics)
         finish(setup, run, settings.optimisation.steps)
-        wait()
-        return Pretrained(weights, metrics, picture if drawn else None)
+        return record
+
+    record = once(setup, run, settings.optimisation.steps, make, partial(_damage, setup))
+    picture = _picture(setup, record["name"])
+    weights = setup.runs / record["name"] / WEIGHTS
+    return Pretrained(weights, record["metrics"], picture if picture.is_file() else None)
 
 
-def _held_out(task: Any, model: Any, device: torch.device, picture: Path) -> tuple[dict[str, float], float, bool]:
-    """Scores on data held out, the seconds they took, and whether there is a picture; the first process computes."""
-    found: tuple[dict[str, float], float, bool] = ({}, 0.0, False)
+def _held_out(task: Any, model: Any, device: torch.device, picture: Path) -> tuple[dict[str, float], float]:
+    """Scores on data held out and the seconds they took, and a picture drawn; the first process computes."""
+    found: tuple[dict[str, float], float] = ({}, 0.0)
     if is_first():
         with alone():
             began = time.monotonic()
             metrics = task.evaluate(model, device)
-            found = (metrics, time.monotonic() - began, task.draw(model, device, picture))
+            found = (metrics, time.monotonic() - began)
+            task.draw(model, device, picture)
     return first_says(found)
 
 
-def _is_whole(weights: Path, sha256: str) -> bool:
+def _picture(setup: Setup, run: str) -> Path:
+    return setup.results / "pictures" / f"{run}.png"
+
+
+def _damage(setup: Setup, record: Record) -> str:
+    """What is wrong with the weights that a record names, "" for nothing."""
+    weights = setup.runs / record["name"] / WEIGHTS
     if not weights.is_file():
-        return False
-    if sha256_of(weights) == sha256:
-        return True
-    say(f"{weights}: not the file its record names, computed again")
-    return False
+        return f"its weights {weights} are gone"
+    return "" if sha256_of(weights) == record["weights"]["sha256"] else f"{weights} is not the file its record names"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tespec.comparison.records import Record, find_record, write_record
+from tespec.comparison.records import Record, write_record
 from tespec.datasets.evaluation import evaluation_batches
 from tespec.datasets.recording import LabelledRecording
 from tespec.errors import UserError
@@ -26,8 +26,9 @@ from tespec.processes import count
 from tespec.settings import Finetuning
 from tespec.training.data import Data
 from tespec.training.finetune import Cell, open_cell
+from tespec.training.once import once
 from tespec.training.progress import progress
-from tespec.training.runs import Setup, say
+from tespec.training.runs import Setup
 
 STRIDE = 8  # px of a patch
 PATCHES = 20_000  # of a split that take part, drawn by the seed
@@ -61,10 +62,12 @@ def probe(
     began = time.monotonic()
     extra = {"probe": DEFINITION}
     cell = open_cell("probe", name, method, settings, data, checkpoint, seed, setup, pretraining_changes, extra)
-    known = find_record(setup.results / "runs", cell.run)
-    if known is not None and not setup.overwrite:
-        say(f"{cell.run} is complete already (--overwrite computes it again)")
-        return known
+    opened = time.monotonic() - began
+    return once(setup, cell.run, 0, lambda how: _measured(cell, seed, how, opened))
+
+
+def _measured(cell: Cell, seed: int, setup: Setup, opened: float) -> Record:
+    settings, began = cell.settings, time.monotonic()
     features, labels = patches(cell, cell.task.train, seed, "train")
     queries, wanted = patches(cell, cell.task.test, seed, "test")
     classes = len(settings.classes)
@@ -74,7 +77,7 @@ def probe(
         found = scores(confusion(classify(features, labels, queries, classes).numpy(), wanted.numpy(), classes))
         metrics |= {f"{kind}_{metric}": value for metric, value in found.metrics().items()}
         of_classes |= {f"{kind}_{each}": iou for each, iou in zip(settings.classes, found.iou, strict=True)}
-    seconds = time.monotonic() - began
+    seconds = opened + time.monotonic() - began
     record = cell.record(
         setup,
         protocol=cell.task.protocol() | {"scores": DEFINITION},

@@ -59,3 +59,11 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
         sys.stderr.flush()
 
     yield write_line
+
+
+def say(text: str) -> None:
+    """One line for the user, beside the progress display; of several processes the first one speaks."""
+    if not is_first():
+        return
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

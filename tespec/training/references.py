@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tespec.boxes import Boxes
-from tespec.comparison.records import Record, find_record, write_record
+from tespec.comparison.records import Record, write_record
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sample.frames import with_frames
 from tespec.errors import UserError
@@ -19,8 +19,8 @@ from tespec.method import Method
 from tespec.settings import Finetuning
 from tespec.training.data import Data
 from tespec.training.finetune import Cell, computed, open_cell
-from tespec.training.lock import locked
-from tespec.training.runs import Setup, deal, leave
+from tespec.training.once import once
+from tespec.training.runs import Setup, deal
 
 REFERENCE = "reference"
 GROUP = "References"
@@ -91,18 +91,18 @@ def reference(name: str, settings: Finetuning, data: Data, seed: int, setup: Set
         cell.task.train = with_frames(cell.task.train, data.root)
         cell.task.test = with_frames(cell.task.test, data.root)
     turns = deal(cell.task.steps, seed, cell.settings.batch_size, setup)
-    with locked(setup.runs, cell.run):
-        known = find_record(setup.results / "runs", cell.run)
-        if known is not None and not setup.overwrite:
-            leave(setup, cell.run, cell.settings.optimisation.steps)
-            return known
+    opened = time.monotonic() - began
+
+    def make(how: Setup) -> Record:
         if name == "frame":
             said = {"input": "the true grey frame at the label's time, in every channel of the histogram"}
-            return computed(cell, turns, seed, setup, began, said)
-        return _counted(cell, setup, began)
+            return computed(cell, turns, seed, how, opened, said)
+        return _counted(cell, how, opened)
+
+    return once(setup, cell.run, cell.settings.optimisation.steps, make)
 
 
-def _counted(cell: Cell, setup: Setup, began: float) -> Record:
+def _counted(cell: Cell, setup: Setup, opened: float) -> Record:
     counted = time.monotonic()
     model = Constant(prior_of(cell.task))
     evaluation = cell.task.evaluate(model, cell.device)
@@ -117,7 +117,7 @@ def _counted(cell: Cell, setup: Setup, began: float) -> Record:
         time={
             "train": time.monotonic() - counted - evaluation.seconds,
             "evaluate": evaluation.seconds,
-            "total": time.monotonic() - began,
+            "total": opened + time.monotonic() - counted,
         },
         curve=[],
     )

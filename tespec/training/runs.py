@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,15 @@ from tespec.training.checkpoint import (
 from tespec.training.determinism import be_deterministic
 from tespec.training.device import choose_device
 from tespec.training.finite import NotFiniteError
-from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook
+from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook, StatusHook
 from tespec.training.launch import require_even
 from tespec.training.loop import Loop
-from tespec.training.status import DONE, FAILED, PREEMPTED, RUNNING, read_status, write_status
+from tespec.training.progress import say
+from tespec.training.status import DONE, FAILED, PREEMPTED, RUNNING, write_status
 from tespec.training.tracking import TrackHook, check_tracker
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
+SECONDS_BETWEEN_STATUSES = 5.0
 POINTS_ON_CURVE = 200
 
 
@@ -58,6 +60,8 @@ class Setup:
         accumulate: turns that a process takes for a step, each on its part of the batch.
         threads: that compute on a CPU, where sums are split among them and round differently; None: what torch took.
         execution: how networks are computed.
+        plugins: Python files that the user had imported.
+        accept_code: hashes of other code whose results count as those of this code.
     """
 
     results: Path
@@ -72,6 +76,8 @@ class Setup:
     accumulate: int = 1
     threads: int | None = None
     execution: Execution = field(default_factory=Execution)
+    plugins: tuple[Path, ...] = ()
+    accept_code: tuple[str, ...] = ()
 
     def facts(self) -> dict[str, Any]:
         """What a record's environment says of how the run was carried out."""
@@ -81,6 +87,7 @@ class Setup:
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
             **self.execution.facts(),
+            **({"accept_code": list(self.accept_code)} if self.accept_code else {}),
         }
 
 
@@ -126,14 +133,6 @@ def check_places(setup: Setup) -> None:
         existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             raise UserError(f"{option} {folder}", f"{existing} cannot be written to", "name another folder")
-
-
-def say(text: str) -> None:
-    """One line for the user, beside the progress display; of several processes the first one speaks."""
-    if not processes.is_first():
-        return
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
 
 
 def train(
@@ -182,11 +181,17 @@ def train(
         settings,
         seed=seed,
         device=device,
-        hooks=[ProgressHook("training"), curve, *([tracker] if tracker else []), save],
+        hooks=[
+            ProgressHook("training"),
+            StatusHook(folder, SECONDS_BETWEEN_STATUSES),
+            curve,
+            *([tracker] if tracker else []),
+            save,
+        ],
         workers=setup.workers,
     )
     if setup.resume:
-        _resume(loop, curve, save, folder, run, device)
+        _resume(loop, curve, save, folder, setup, device)
     elif checkpoints(folder):
         say(f"{folder}: an unfinished run is started again from its first step (--resume goes on)")
     began = time.monotonic()
@@ -249,16 +254,6 @@ def of_turns(setup: Setup, model: nn.Module | None = None) -> dict[str, int]:
     return {} if alike or setup.accumulate == 1 else {"accumulate": setup.accumulate}
 
 
-def leave(setup: Setup, run: str, steps: int) -> None:
-    """Say that a run is complete, and remove what a kill may have left of it."""
-    say(f"{run} is complete already (--overwrite computes it again)")
-    folder = setup.runs / run
-    if processes.is_first() and folder.is_dir():
-        clear(folder)
-        if read_status(folder).get("state") != DONE:
-            write_status(folder, DONE, steps)
-
-
 def finish(setup: Setup, run: str, steps: int) -> None:
     """Mark a run as done and remove its checkpoints, once its record is written."""
     if not processes.is_first():
@@ -268,16 +263,39 @@ def finish(setup: Setup, run: str, steps: int) -> None:
     clear(folder)
 
 
-def _resume(loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path, run: str, device: torch.device) -> None:
-    found = latest_checkpoint(folder) if processes.is_first() else ({}, {}, [])
-    weights, rest, torn = processes.first_says(found)
+def unfinished_by_other_code(runs: Path, run: str) -> list[Path]:
+    """Folders of what `run` is the name of by other code that have a whole checkpoint, oldest first."""
+    stem, _, _ = run.rpartition("-")
+    others = [(newest_whole(folder), folder) for folder in runs.glob(f"{escape(stem)}-*") if folder.name != run]
+    return [folder for _, folder in sorted((path.stat().st_mtime, folder) for path, folder in others if path)]
+
+
+def _resume(
+    loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path, setup: Setup, device: torch.device
+) -> None:
+    weights, rest, torn = processes.first_says(_found(folder, setup) if processes.is_first() else ({}, {}, []))
     for name in torn:
         say(f"{folder / name}: not a whole checkpoint, passed over")
     if not rest:
         say(f"{folder}: no checkpoint, starting from the first step")
         return
-    require_same_run(rest, run, folder)
     loop.load_state_dict(rest["loop"] | {"model": weights})
     curve.load_state_dict(rest["curve"], device)
     save.before = rest.get("seconds", 0.0)  # earlier versions did not keep them
     say(f"going on at step {loop.step}")
+
+
+def _found(folder: Path, setup: Setup) -> tuple[dict[str, torch.Tensor], dict[str, Any], list[str]]:
+    """The run's newest whole checkpoint, else that of the same run by code that the user accepts."""
+    weights, rest, torn = latest_checkpoint(folder)
+    if rest:
+        require_same_run(rest, folder.name, folder)
+        return weights, rest, torn
+    for other in reversed(unfinished_by_other_code(setup.runs, folder.name)):
+        code = other.name.rpartition("-")[2]
+        if code in setup.accept_code:
+            weights, rest, _ = latest_checkpoint(other)
+            require_same_run(rest, other.name, other)
+            say(f"{folder.name}: going on from {other}, by other code ({code}), as --accept-code says")
+            break
+    return weights, rest, torn

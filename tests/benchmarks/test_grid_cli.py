@@ -14,7 +14,10 @@ from tespec.errors import UserError
 
 REPOSITORY = Path(__file__).parents[2]
 GRID = [sys.executable, str(REPOSITORY / "benchmarks" / "grid.py")]
-SHORT = ["--set", "optimisation.steps=2", "--set", "batch_size=2", "--set", "pretraining.optimisation.steps=2"]
+SHORT = [
+    *("--set", "optimisation.steps=2", "--set", "optimisation.warmup_steps=1", "--set", "batch_size=2"),
+    *("--set", "pretraining.optimisation.steps=2", "--set", "pretraining.optimisation.warmup_steps=1"),
+]
 
 
 def arguments(world, folder, *more):

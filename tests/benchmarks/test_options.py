@@ -24,6 +24,7 @@ def command_of(monkeypatch: pytest.MonkeyPatch, *given: str, **said: Any) -> str
     monkeypatch.setattr(sys, "argv", ["run.py", *given])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     places: dict[str, Any] = {"results": Path(), "runs": Path(), "launcher": "none", "accumulate": 1}
+    places |= {"plugins": [], "accept_code": []}
     return setup_of(Namespace(**(dict.fromkeys(OPTIONS) | places | {"device": "cpu"} | said)), "run.py").command
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reproduce_jobs import commands, in_order
-from benchmarks.reproduce_states import is_measured, jobs_of, recipe_behind, seconds_of
+from benchmarks.reproduce_states import is_measured, jobs_of, recipe_behind, seconds_of, wanted
 from benchmarks.reproduction import PRETRAINING, Piece, pieces, pretrainings, read_reproduction, sizes
-from tespec.comparison.records import read_records
+from tespec.comparison.records import new_record, read_records, write_record
 from tespec.comparison.references import read_reference
 from tespec.datasets.sample import world_folder
 from tespec.errors import UserError
@@ -25,6 +25,7 @@ from tespec.plugins import register_methods
 from tespec.registry import METHODS
 
 REPOSITORY = Path(__file__).parents[2]
+CODE = "aaaaaaaa"
 REPRODUCE = [sys.executable, str(REPOSITORY / "benchmarks" / "reproduce.py"), "--size", "tiny"]
 
 
@@ -49,9 +50,61 @@ def test_every_size_is_made_of_pieces_that_can_be_run(size):
     every = pieces(reproduction)
     assert len(set(every)) == len({piece.name for piece in every}) == len(every)
     for piece in every:
-        assert is_measured(piece, reproduction, [], {}) is False
+        assert is_measured(piece, reproduction, [], {}, {CODE}) is False
     before = pretrainings(every)
     assert all(piece.kind == PRETRAINING and recipe_behind(piece, reproduction) for piece in before)
+
+
+def record_of(piece, reproduction):
+    """What a run of a piece would leave."""
+    weights = {"recipe": recipe_behind(piece, reproduction), "start_sha256": "ff"}
+    fields = {
+        "kind": piece.kind,
+        "method_name": piece.method,
+        "method": {"title": piece.method},
+        "task": piece.task,
+        "arch": piece.arch,
+        "profile": reproduction.profile,
+        "data": "sample",
+        "data_fingerprint": "0123456789ab",
+        "seed": piece.seed,
+        "config": wanted(piece, reproduction),
+        "weights": weights,
+        "command": "",
+        "time": {"total": 60.0},
+        "code": CODE,
+    }
+    empty = ("protocol", "metrics", "groups", "recordings", "classes", "environment")
+    return new_record(**fields, **{name: {} for name in empty}, curve=[])
+
+
+@pytest.mark.parametrize("size", sizes())
+def test_a_piece_is_measured_by_a_record_of_this_code_on_this_data(size):
+    register_methods()
+    reproduction = read_reproduction(size)
+    every = pieces(reproduction)
+    records = [record_of(piece, reproduction) for piece in every]
+    data = {piece.task: "0123456789ab" for piece in every}
+    for piece in every[:: max(1, len(every) // 20)]:
+        # Of all pieces' records, its own and no other one.
+        assert is_measured(piece, reproduction, records, data, {CODE})
+        others = [record for other, record in zip(every, records, strict=True) if other != piece]
+        assert not is_measured(piece, reproduction, others, data, {CODE})
+        assert not is_measured(piece, reproduction, records, data | {piece.task: "another"}, {CODE})
+        assert not is_measured(piece, reproduction, records, data, {"bbbbbbbb"})
+        assert is_measured(piece, reproduction, records, data, {"bbbbbbbb", CODE})
+
+
+def test_records_of_other_code_do_not_count_and_are_named(tmp_path, cache):
+    register_methods()
+    reproduction = read_reproduction("tiny")
+    every = [piece for piece in pieces(reproduction) if piece.method == "scratch"]
+    for piece in every:
+        write_record(record_of(piece, reproduction), tmp_path / "results" / "runs")
+    done = reproduce(tmp_path, cache, "--dry-run", "--only", "scratch")
+    assert done.returncode == 0, done.stderr
+    assert f"records of other code do not count: {len(every)} of {CODE}; --accept-code HASH takes" in done.stdout
+    assert f": 0 of {len(every)} runs have a record" in done.stdout
 
 
 @pytest.mark.parametrize("size", ["small"])

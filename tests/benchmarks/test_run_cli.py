@@ -34,7 +34,8 @@ class Orthogonal(Method):
                 torch.nn.init.orthogonal_(weight)
         return super().initialise(backbone, checkpoint, seed)
 '''
-FEW = ["--set", "optimisation.steps=3", "--set", "batch_size=2", "--set", "segments=3"]
+WARMUP = ["--set", "optimisation.warmup_steps=1"]
+FEW = ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2", "--set", "segments=3"]
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_dry_run_says_what_it_costs_and_writes_nothing(call, tiny_world, tmp_pat
 
 def test_a_cell_prints_its_scores(call, tiny_world, tmp_path):
     arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--arch", "feedforward"]
-    few = ["--set", "optimisation.steps=3", "--set", "batch_size=2"]
+    few = ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2"]
     code, out, _ = call(run_cli, *arguments, *places(tmp_path), *few)
     assert code == 0
     assert out.startswith("scratch on ddd17 (feedforward, data: sample): ")
@@ -113,7 +114,7 @@ def test_a_cell_prints_its_scores(call, tiny_world, tmp_path):
 
 def test_pretrains_on_a_single_recording(call, tmp_path):
     recording = REPOSITORY / "tests" / "data" / "evt3_640x480_2.08s.raw"
-    few = ["--set", "optimisation.steps=2", "--set", "batch_size=2", "--set", "segments=2"]
+    few = ["--set", "optimisation.steps=2", *WARMUP, "--set", "batch_size=2", "--set", "segments=2"]
     arguments = ["--method", "tespec", "--data", recording, "--profile", "sample", *few]
     code, out, _ = call(pretrain_cli, *arguments, *places(tmp_path))
     assert code == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -79,13 +80,13 @@ def test_never_imports_torch(results: Path) -> None:
 
 
 def test_without_records_the_published_numbers_stand_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--results", str(tmp_path / "none"), "--out", str(tmp_path / "out")])
+    main(["--results", str(tmp_path), "--out", str(tmp_path / "out")])
     shown = capsys.readouterr()
     assert "62.774*" in shown.out
     assert "measured:" not in shown.out
     assert "no evaluation in" in shown.err
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
-    assert not (tmp_path / "none").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +111,7 @@ def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.Cap
         (["--columns", "x"], "choose from both, paper, measured"),
         (["--data", "ddd17"], "--data ddd17: no such evaluation in"),
         (["--profile", "paper"], "choose from sample"),
-        (["--columns", "measured", "--results", "elsewhere"], "holds no record of an evaluation"),
+        (["--columns", "measured", "--results", "."], "holds no record of an evaluation"),
         (["--check"], "holds nothing to check: no evaluation on real data"),
         (["--baseline", "moby"], "--baseline moby: has no record; choose from scratch"),
     ],
@@ -213,3 +214,32 @@ def test_parser_takes_no_abbreviations(capsys: pytest.CaptureFixture[str]) -> No
         parser.parse_args(["--result", "x"])
     assert left.value.code == 2
     assert capsys.readouterr().err == "error: unknown argument '--result'; did you mean '--results'?; see --help\n"
+
+
+def test_a_folder_of_results_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    for script in ("tables.py", "report.py"):
+        called = [sys.executable, str(REPOSITORY / "benchmarks" / script), "--results", str(nowhere)]
+        done = subprocess.run(called, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2
+        assert done.stderr == f"error: --results {nowhere}: no such folder; name one that holds runs/\n"
+    assert not nowhere.exists()
+
+
+def test_a_full_disk_leaves_the_tables_as_they_were(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    real, written = Path.write_text, []
+
+    def full(self: Path, text: str, encoding: str | None = None) -> int:
+        written.append(self)
+        if len(written) == 7:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert run(lambda: main(["--results", str(results)])) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "No space left on device" in said.err
+    assert list((results / "tables").iterdir()) == []

@@ -89,7 +89,7 @@ def test_with_the_papers_settings_a_row_is_named_as_in_the_paper(record: Make) -
 
 
 def test_another_length_of_training_is_another_default(record: Make) -> None:
-    short = as_facts(pretraining_settings("tespec", "sample", ["optimisation.steps=7"]))
+    short = as_facts(pretraining_settings("tespec", "sample", ["optimisation.steps=70"]))
     records = [
         fine_tuned(record, row_recipe("target", "Eq. 6", short), 41.0),
         fine_tuned(record, short, 43.0),

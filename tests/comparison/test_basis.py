@@ -123,14 +123,14 @@ def test_an_ablations_runs_do_not_stand_for_the_method(record):
 
 
 def test_changed_settings_alone_are_shown_and_said(record):
-    (basis,) = bases([pretrained(record, 41.0, ["optimisation.steps=5"])])
+    (basis,) = bases([pretrained(record, 41.0, ["optimisation.steps=50"])])
     assert [each["metrics"]["miou"] for each in basis.records] == [41.0]
     assert any("a pre-training with changed settings" in note for note in basis_notes(basis, "measured", "DDD17"))
 
 
 def test_seeds_of_different_pretrainings_are_never_averaged(record):
-    short = pretrained(record, 41.0, ["optimisation.steps=5"], seed=0) | {"written": "2001-01-01"}
-    long = pretrained(record, 45.0, ["optimisation.steps=9"], seed=1)
+    short = pretrained(record, 41.0, ["optimisation.steps=50"], seed=0) | {"written": "2001-01-01"}
+    long = pretrained(record, 45.0, ["optimisation.steps=90"], seed=1)
     (basis,) = bases([short, long])
     assert [each["metrics"]["miou"] for each in basis.records] == [45.0]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import platform
@@ -38,12 +39,27 @@ def test_revision_says_whether_files_were_changed(tmp_path: Path, monkeypatch: p
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     git("init")
-    (tmp_path / "file").write_text("one")
-    git("add", "file")
+    source = tmp_path / "tespec" / "models" / "file.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("one")
+    git("add", ".")
     git("commit", "-m", "first")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "record.json").write_text("no source")
     assert (environment()["revision"], environment()["modified"]) == (git("rev-parse", "HEAD"), False)
-    (tmp_path / "file").write_text("two")
+    source.write_text("two")
     assert environment()["modified"] is True
+    source.write_text("one")
+    assert environment()["modified"] is False
+    source.with_name("new.py").write_text("not known to git")
+    assert environment()["modified"] is True
+
+
+def test_plugins_are_recorded_by_name_and_hash(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("x = 1\n")
+    sha256 = hashlib.sha256(b"x = 1\n").hexdigest()
+    assert environment(plugins=[("mine.py", path)])["plugins"] == {"mine.py": sha256}
 
 
 def test_no_torch_is_imported() -> None:

@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
+from tespec.comparison.code import package_code
 from tespec.comparison.identity import SCHEMA, identity, record_name
-from tespec.comparison.records import Record, find_record, read_record, read_records, write_record
+from tespec.comparison.records import (
+    Record,
+    by_other_code,
+    code_of,
+    find_record,
+    read_record,
+    read_records,
+    write_record,
+)
 from tespec.errors import UserError
 
 Make = Callable[..., Record]
@@ -23,6 +32,7 @@ PARTS: dict[str, Any] = {
     "config": {"optimisation": {"steps": 150}, "splits": ["dir0"]},
     "data_fingerprint": "0123456789ab",
     "weights_sha256": "",
+    "code": "01234567",
 }
 CHANGED: dict[str, Any] = {
     "kind": "pretraining",
@@ -34,6 +44,7 @@ CHANGED: dict[str, Any] = {
     "config": {"optimisation": {"steps": 151}, "splits": ["dir0"]},
     "data_fingerprint": "ba9876543210",
     "weights_sha256": "ff",
+    "code": "76543210",
 }
 
 
@@ -47,17 +58,25 @@ def test_identity_does_not_depend_on_the_order_of_settings() -> None:
     assert identity(**PARTS) == identity(**(PARTS | {"config": turned}))
 
 
-def test_identity_changes_when_the_code_gives_other_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = identity(**PARTS)
-    monkeypatch.setattr("tespec.comparison.identity.RESULT_VERSION", 10**6)
-    assert identity(**PARTS) != before
+def test_runs_of_other_code_are_found_by_their_names(record: Make, tmp_path: Path) -> None:
+    older, newer, own = (
+        record(code=code) | {"written": written}
+        for code, written in (("aaaaaaaa", "2001"), ("bbbbbbbb", "2002"), ("cccccccc", "2000"))
+    )
+    for each in (newer, own, older, record(code="dddddddd", seed=1)):
+        write_record(each, tmp_path)
+    (tmp_path / f"{own['name'].rpartition('-')[0]}-eeeeeeee.json").write_text("torn")
+    assert by_other_code(tmp_path, own["name"]) == [older, newer]
+    assert [code_of(each) for each in (older, newer)] == ["aaaaaaaa", "bbbbbbbb"]
+    # Names of an older layout end in a single hash.
+    assert code_of(older | {"id": "0123456789ab", "code": "0.1.0+r3"}) == "r3"
 
 
 def test_a_record_carries_the_name_known_before_training(record: Make) -> None:
     made = record(weights={"source": "a.safetensors", "sha256": "ff"})
     fields = ("kind", "task", "arch", "profile", "seed", "config", "data_fingerprint")
     known: dict[str, Any] = {name: dict(made)[name] for name in fields}
-    id = identity(**known, method="scratch", weights_sha256="ff")
+    id = identity(**known, method="scratch", weights_sha256="ff", code=package_code())
     assert made["name"] == record_name("evaluation", "scratch", "ddd17", "recurrent", 0, id)
 
 

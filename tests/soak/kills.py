@@ -34,7 +34,8 @@ from torch import Tensor, nn
 from tespec.config import finetuning_settings
 from tespec.training import runs
 from tespec.training.lock import locked
-from tespec.training.runs import Setup, finish, leave, train
+from tespec.training.once import leave
+from tespec.training.runs import Setup, finish, train
 from tespec.weights.files import write_weights
 
 STEPS = 12

@@ -43,7 +43,7 @@ SET_KEYS = (
 
 
 def write_sets(folder: Path) -> Path:
-    (folder / "set").write_text("optimisation.steps=3")
+    (folder / "set").write_text("optimisation.steps=300")
     return folder / "set"
 
 

@@ -15,7 +15,7 @@ from tespec.training.tasks.segmentation import SegmentationTask
 from tespec.weights.report import WeightsReport
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
-FEW_PRETRAINING = ("optimisation.steps=2", "batch_size=2", "segments=2")
+FEW_PRETRAINING = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2", "segments=2")
 
 
 def run(world, folder, method="scratch", arch="recurrent", seed=0, checkpoint=None, **changes):

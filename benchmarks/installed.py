@@ -1,0 +1,13 @@
+"""Imported by each script before anything of the harness: says what to do where this Python has not got it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+if any(importlib.util.find_spec(name) is None for name in ("tespec", "torch")):
+    sys.stderr.write(
+        f"error: {sys.executable}: the harness is not installed for this Python; "
+        "run `make setup`, then activate .venv or call .venv/bin/python\n"
+    )
+    sys.exit(2)
