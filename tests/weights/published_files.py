@@ -114,7 +114,7 @@ def moby(arch: str = "micro") -> dict[str, Any]:
 
 
 def simmim(arch: str = "micro") -> dict[str, Any]:
-    """Encoder with a mask token, and a decoder of one convolution (microsoft/SimMIM, models/simmim.py), under `model`."""
+    """Encoder with a mask token, and a decoder of one convolution; microsoft/SimMIM, models/simmim.py."""
     width = ARCHITECTURES[arch].width
     draw = torch.Generator().manual_seed(5)
     encoder = microsoft(arch, seed=3, head=False)
