@@ -35,8 +35,9 @@ class MvsecProtocol:
 class Mvsec(LabelledDataset):
     """MVSEC; see `LabelledDataset`.
 
-    The depth maps' own times are the clock; images are not used. Labels that are earlier than one label period after
-    the first event, or later than the last event, are left out and counted. Maps without any depth stay labels.
+    The depth maps' own times are the clock; images are not used. A label's events are those since the label before
+    it; labels of which this period begins before the first event or after the last are left out and counted. Maps
+    without any depth stay labels.
     """
 
     title = "MVSEC"
@@ -85,7 +86,8 @@ class Mvsec(LabelledDataset):
         if len(times) != count:
             raise UserError(truth, f"{name} has {count} maps for {len(times)} times", AGAIN)
         spacing = int(np.median(np.diff(times))) if count > 1 else 50_000
-        kept = np.flatnonzero((times >= stream.t_first + spacing) & (times <= stream.t_last + spacing))
+        begin = times - spacing
+        kept = np.flatnonzero((begin >= stream.t_first) & (begin <= stream.t_last))
         if not len(kept):
             what = f"its depth lies at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
             raise UserError(truth, what, "copy events and ground truth again")
@@ -104,7 +106,8 @@ class Mvsec(LabelledDataset):
     def describe(self) -> dict[str, str]:
         """The protocol in words."""
         return super().describe() | {
-            "labels": f"depth_image_{self.protocol.depth} at its own times; those outside of the events' are left out",
+            "labels": f"depth_image_{self.protocol.depth} at its own times; those whose period begins before the first "
+            "event or after the last are left out",
             "coordinates": "raw pixels",
         }
 

@@ -8,6 +8,15 @@ from numpy.typing import NDArray
 RULES = ("edges", "rvt")
 
 
+def first_after(t_end: int, rule: str) -> int:
+    """The first time in us that is no longer in a window that ends at `t_end`.
+
+    By "edges" an event at the end belongs to the next window; by "rvt" to both, as uzh-rpg/RVT,
+    scripts/genx/preprocess_dataset.py, takes events from the first not before a window to the last not after it.
+    """
+    return t_end + (rule == "rvt")
+
+
 def check_window(t_start: int, t_end: int, bins: int, rule: str, clip: int) -> None:
     """Check the arguments that every histogram shares.
 

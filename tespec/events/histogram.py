@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tespec.events.binning import bin_times, check_window, rvt_bin_times
+from tespec.events.binning import bin_times, check_window, first_after, rvt_bin_times
 from tespec.events.stream import check_events
 
 CLIP = 10
@@ -34,10 +34,10 @@ def event_histogram(
     Args:
         x: (N,) columns in px, inside the sensor.
         y: (N,) rows in px, inside the sensor.
-        t: (N,) times in us, sorted; events outside of t_start <= t < t_end are left out.
+        t: (N,) times in us, sorted; events outside of the window are left out.
         p: (N,) polarities, 0 or 1.
         t_start: first time of the window in us.
-        t_end: end of the window in us, exclusive.
+        t_end: end of the window in us; an event at it is outside by "edges" and inside by "rvt".
         bins: time bins per window.
         height: rows of the sensor.
         width: columns of the sensor.
@@ -56,7 +56,7 @@ def event_histogram(
     check_window(t_start, t_end, bins, rule, clip)
     times = bin_times(t_start, t_end, bins)
     if rule == "rvt":
-        begin, end = np.searchsorted(t, (t_start, t_end))
+        begin, end = np.searchsorted(t, (t_start, first_after(t_end, rule)))
         if begin < end:
             times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
     return count_events(x, y, t, p, times, height=height, width=width, clip=clip, out=out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tespec.events.binning import bin_times, check_window, rvt_bin_times
+from tespec.events.binning import bin_times, check_window, first_after, rvt_bin_times
 
 
 def event_histogram_torch(
@@ -29,10 +29,10 @@ def event_histogram_torch(
     Args:
         x: (N,) columns in px, inside the sensor; any integer type, as y, t and p.
         y: (N,) rows in px, inside the sensor.
-        t: (N,) times in us, in any order; events outside of t_start <= t < t_end are left out.
+        t: (N,) times in us, in any order; events outside of the window are left out.
         p: (N,) polarities, 0 or 1.
         t_start: first time of the window in us.
-        t_end: end of the window in us, exclusive.
+        t_end: end of the window in us; an event at it is outside by "edges" and inside by "rvt".
         bins: time bins per window.
         height: rows of the sensor.
         width: columns of the sensor.
@@ -52,7 +52,7 @@ def event_histogram_torch(
     outside = (x < 0) | (x >= width) | (y < 0) | (y >= height) | (p < 0) | (p > 1)
     if outside.any():
         raise ValueError(f"events outside of the {width}x{height} px sensor, or polarities other than 0 and 1")
-    inside = (t >= t_start) & (t < t_end)
+    inside = (t >= t_start) & (t < first_after(t_end, rule))
     times = bin_times(t_start, t_end, bins)
     if rule == "rvt" and inside.any():
         first, last = t[inside].aminmax()

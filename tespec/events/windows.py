@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.events.binning import bin_times, check_window, rvt_bin_times
+from tespec.events.binning import bin_times, check_window, first_after, rvt_bin_times
 from tespec.events.histogram import CLIP, count_events
 from tespec.events.spatial import Region
 from tespec.events.store import StoreStream
@@ -27,9 +27,10 @@ def window_histograms(
 
     Args:
         stream: any recording.
-        windows: (T + 1,) borders of windows side by side, or (T, 2) first time and end (exclusive) of each; in us.
+        windows: (T + 1,) borders of windows side by side, or (T, 2) first time and end of each; in us.
         bins: time bins per window.
-        rule: "edges" or "rvt", see `event_histogram`; "rvt" goes by the first and last event of the whole sensor.
+        rule: "edges" or "rvt", see `event_histogram`; "rvt" goes by the first and last event of the whole sensor, and
+            counts events at a border on both sides of it.
         clip: largest count.
         region: part of the sensor that is used, and its downsampling; default: all of it.
 
@@ -51,7 +52,7 @@ def window_histograms(
         if rule == "edges" and isinstance(stream, StoreStream):
             stream.count_events(bin_times(start, end, bins), region, clip, histogram, fresh=True)
             continue
-        events = stream.slice(start, end)
+        events = stream.slice(start, first_after(end, rule))
         if not len(events.t):
             histogram[...] = 0
             continue

@@ -13,7 +13,7 @@ from tespec.datasets.mvsec import Mvsec
 from tespec.datasets.rectification import RectifiedStream, read_rectification
 from tespec.datasets.windows import WindowRule
 from tespec.errors import UserError
-from tespec.events import ArrayStream
+from tespec.events import ArrayStream, open_events
 
 SPLITS = {"train": ("zurich_city_00_a",), "test": ("zurich_city_13_a",)}
 CLASSES = tuple("abcdefghijk")
@@ -145,3 +145,21 @@ def test_a_sequence_may_lie_in_any_folder(tiny_world, tmp_path):
     shutil.copytree(tiny_world / "dsec", root)
     shutil.move(root / "test" / "zurich_city_13_a", root / "zurich_city_13_a")
     assert dsec(root).recordings("test")[0].path.parts[-4] == "zurich_city_13_a"
+
+
+@pytest.mark.parametrize(("later", "kept"), [(0, True), (1, False)])
+def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kept):
+    """A label is kept where its period, since the label before, begins neither before nor after the events."""
+    root = shutil.copytree(tiny_world / "mvsec", tmp_path / "mvsec")
+    stream = open_events(root / "outdoor_day1_data.hdf5")
+    with h5py.File(root / "outdoor_day1_gt.hdf5", "r+") as file:
+        stamps = file["davis/left/depth_image_raw_ts"]
+        spacing = int(np.median(np.diff(np.rint(stamps[:] * 1e6).astype(np.int64))))
+        stamps[-1] = (stream.t_last + spacing + later) / 1e6
+        stamps[2] = (stream.t_first + spacing - later) / 1e6
+    (after,) = mvsec(root).recordings("test")
+    assert (stream.t_last + spacing in after.label_times.tolist()) == kept
+    assert (stream.t_first + spacing in after.label_times.tolist()) == kept
+    assert after.left_out == (2 if kept else 4)
+    assert (after.windows[after.labelled, 0] >= stream.t_first).all()
+    assert (after.windows[after.labelled, 0] <= stream.t_last).all()

@@ -43,9 +43,9 @@ def event_arrays(draw, *, start=-2_000, end=4_000, largest=400):
 
 
 def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges", clip=10):
-    """Event by event, in whole numbers for "edges" and in RVT's float32 for "rvt"."""
+    """Event by event, in whole numbers for "edges" and in RVT's float32 and closed windows for "rvt"."""
     counts = np.zeros((2 * bins, height, width), np.int64)
-    inside = [i for i in range(len(t)) if t_start <= t[i] < t_end]
+    inside = [i for i in range(len(t)) if t_start <= t[i] < t_end or (rule == "rvt" and t[i] == t_end)]
     for i in inside:
         if rule == "edges":
             k = (int(t[i]) - t_start) * bins // (t_end - t_start)

@@ -8,6 +8,7 @@ from event_cases import HEIGHT, WIDTH, plain_histogram, random_stream
 
 from tespec.events import ArrayStream, window_histograms
 from tespec.events.spatial import Region
+from tespec.events.store import open_store, pack
 
 BORDERS = [1_000, 6_000, 6_500, 20_000]
 
@@ -61,3 +62,39 @@ def test_other_shapes_are_refused(windows):
 def test_an_empty_window_is_refused():
     with pytest.raises(ValueError, match="is empty"):
         window_histograms(random_stream(3), [10, 20, 20], 2)
+
+
+def rvt_reference(x, y, t, p, ends, length, bins, height, width, clip=10):
+    """Windows of `length` us as uzh-rpg/RVT's preprocessing makes them, after its description.
+
+    From the first event not before a window's start to the last not after its end; bins between these two events, in
+    float32; counts up to `clip`.
+    """
+    frames = np.zeros((len(ends), 2 * bins, height, width), np.int64)
+    for frame, end in zip(frames, ends, strict=True):
+        begin, stop = np.searchsorted(t, end - length, "left"), np.searchsorted(t, end, "right")
+        if begin == stop:
+            continue
+        inside = slice(begin, stop)
+        share = (t[inside] - t[begin]).astype(np.float32) / np.float32(max(t[stop - 1] - t[begin], 1))
+        bin_of = np.minimum(np.floor(share * np.float32(bins)), bins - 1).astype(int)
+        np.add.at(frame, (bin_of + bins * p[inside], y[inside], x[inside]), 1)
+    return np.minimum(frames, clip).astype(np.uint8)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_rule_rvt_gives_what_rvts_archives_hold(tmp_path, packed):
+    length, ends = 5_000, np.arange(5_000, 60_000, 5_000)
+    events = random_stream(4_000, end=50_001).slice(0, 60_000)
+    # Many events at the very borders, where a half-open window loses them.
+    t = np.sort(np.where(np.arange(4_000) % 9 == 0, np.round(events.t, -3) // 5_000 * 5_000, events.t))
+    stream = ArrayStream(events.x, events.y, t, events.p, HEIGHT, WIDTH)
+    if packed:
+        stream = open_store(pack(stream, tmp_path / "store"))
+    windows = np.stack([ends - length, ends], axis=1)
+    wanted = rvt_reference(events.x, events.y, t, events.p, ends, length, 10, HEIGHT, WIDTH)
+    np.testing.assert_array_equal(window_histograms(stream, windows, 10, rule="rvt"), wanted)
+    assert np.isin(ends, t).sum() > 5
+    # By "edges" each event counts once.
+    whole = window_histograms(stream, np.append(0, ends), 10, clip=255).sum(dtype=int)
+    assert whole == (t < ends[-1]).sum() < window_histograms(stream, windows, 10, rule="rvt", clip=255).sum(dtype=int)

@@ -35,6 +35,6 @@ def test_bins_are_those_of_tonic(real, number):
 @pytest.mark.parametrize("start", [0, 412_345, 1_555_555])
 def test_both_rules_are_those_of_a_plain_loop_on_real_events(real, rule, start):
     start += real.t_first
-    events = real.slice(start, start + WINDOW_US)
+    events = real.slice(start, start + WINDOW_US + 1)
     arguments = {"t_start": start, "t_end": start + WINDOW_US, "bins": BINS, "rule": rule, **SIZE}
     np.testing.assert_array_equal(event_histogram(*events, **arguments), plain_histogram(*events, **arguments))

@@ -113,6 +113,18 @@ def moby(arch: str = "micro") -> dict[str, Any]:
     return {"model": model, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 299}
 
 
+def simmim(arch: str = "micro") -> dict[str, Any]:
+    """Encoder with a mask token, and a decoder of one convolution; microsoft/SimMIM, models/simmim.py."""
+    width = ARCHITECTURES[arch].width
+    draw = torch.Generator().manual_seed(5)
+    encoder = microsoft(arch, seed=3, head=False)
+    encoder["norm.weight"], encoder["norm.bias"] = numbers(draw, 8 * width), numbers(draw, 8 * width)
+    encoder["mask_token"] = numbers(draw, 1, 1, width)
+    model = under("encoder.", encoder)
+    model["decoder.0.weight"], model["decoder.0.bias"] = numbers(draw, 3072, 8 * width, 1, 1), numbers(draw, 3072)
+    return {"model": model, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 99}
+
+
 def ecddp(arch: str = "micro", branches: tuple[str, ...] = ("student", "teacher")) -> dict[str, Any]:
     """Student and teacher (unequal), 6 input channels, a norm per output, mask token, pyramid and heads."""
     width = ARCHITECTURES[arch].width

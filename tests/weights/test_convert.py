@@ -31,6 +31,7 @@ SOURCES = {
     "swin-timm": published.timm_new,
     "swin-timm-features": published.timm_features,
     "moby": published.moby,
+    "simmim": published.simmim,
     "ecddp": published.ecddp,
     "tespec-release": published.tespec_release,
 }
@@ -150,6 +151,33 @@ def test_moby_gives_the_online_encoder_alone():
     assert any(entry.startswith("encoder_k.* (") for entry in converted.unused)
     assert "queue_ptr" in converted.unused
     assert len(converted.unused) < 30
+
+
+def test_simmim_gives_its_encoder_under_its_own_name():
+    model = published.simmim()["model"]
+    converted = convert(model, 20, where="file")
+    name = "layers.0.blocks.0.attn.qkv.weight"
+    assert torch.equal(converted.tensors[f"swin.{name}"], model[f"encoder.{name}"])
+    assert {"encoder.mask_token", "decoder.0.weight"} <= set(converted.unused)
+
+
+@pytest.mark.parametrize(
+    ("content", "beside", "source"),
+    [
+        (published.moby, "encoder_k.", "moby"),
+        (published.moby, "projector.", "moby"),
+        (published.moby, "queue", "moby"),
+        (published.simmim, "encoder.mask_token", "simmim"),
+        (published.simmim, "decoder.", "simmim"),
+    ],
+)
+def test_what_stands_beside_an_encoder_tells_whose_it_is(content, beside, source):
+    model = content()["model"]
+    bare = {name: each for name, each in model.items() if name.startswith("encoder.") and "mask_token" not in name}
+    assert convert(bare | {name: each for name, each in model.items() if name.startswith(beside)}, 20,
+                   where="file").source.name == source  # fmt: skip
+    with pytest.raises(UserError, match="holds a Swin Transformer as its encoder, and nothing that tells whose"):
+        convert(bare, 20, where="file")
 
 
 @pytest.mark.parametrize("prefix", ["encoder.", ""])

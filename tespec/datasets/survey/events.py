@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tespec.datasets.survey.facts import EventFacts
+from tespec.datasets.survey.facts import EventFacts, per_second
 from tespec.errors import UserError
 from tespec.events.stream import Events, EventStream, check_events
 
-SECOND = 1_000_000  # us
+SECOND = 1_000_000  # us, the longest part
 
 
 def event_facts(stream: EventStream, quick: bool = False) -> EventFacts:
-    """Read a recording second by second and check what every reader promises.
+    """Read a recording part by part and check what every reader promises.
 
     Args:
         stream: raw events.
-        quick: read the first and the last second alone; shares are then those of these seconds.
+        quick: read the first and the last part alone; shares and peak are then those of these two.
 
     Raises:
         UserError: it holds no events.
@@ -26,19 +26,20 @@ def event_facts(stream: EventStream, quick: bool = False) -> EventFacts:
     """
     if not stream.count:
         raise UserError("the recording", "holds no events", "copy it again")
-    seen = positive = repeated = busiest = 0
-    latest = stream.t_first
-    for start, events in _seconds(stream, quick):
+    seen = positive = repeated = 0
+    peak, latest = 0.0, stream.t_first
+    for start, end, last in _parts(stream, quick):
+        events = stream.slice(start, end + last)
         x, y, t, p = events
         check_events(x, y, t, p, stream.height, stream.width)
         if len(t):
-            if t[0] < max(start, latest) or t[-1] >= start + SECOND or (np.diff(t) < 0).any():
-                raise ValueError(f"events of the second from {start} us on are out of order")
+            if t[0] < max(start, latest) or t[-1] >= end + last or (np.diff(t) < 0).any():
+                raise ValueError(f"events from {start} us on are out of order")
             latest = int(t[-1])
         seen += len(t)
         positive += int(p.sum())
         repeated += _repeated(events)
-        busiest = max(busiest, len(t))
+        peak = max(peak, per_second(len(t), end - start))
     if not quick and seen != stream.count:
         raise ValueError(f"{seen} events were read of {stream.count}")
     return EventFacts(
@@ -50,14 +51,17 @@ def event_facts(stream: EventStream, quick: bool = False) -> EventFacts:
         stream.clamped,
         positive / max(seen, 1),
         repeated / max(seen, 1),
-        busiest,
+        peak,
     )
 
 
-def _seconds(stream: EventStream, quick: bool) -> Iterator[tuple[int, Events]]:
-    starts = range(stream.t_first, stream.t_last + 1, SECOND)
-    for start in sorted({starts[0], starts[-1]}) if quick else starts:
-        yield start, stream.slice(start, start + SECOND)
+def _parts(stream: EventStream, quick: bool) -> Iterator[tuple[int, int, bool]]:
+    """Begin and end in us of equal parts of at most a second, and whether the last event, at its end, belongs to it."""
+    span = stream.t_last - stream.t_first
+    count = max(1, -(-span // SECOND))
+    for number in sorted({0, count - 1}) if quick else range(count):
+        begin, end = (stream.t_first + span * place // count for place in (number, number + 1))
+        yield begin, end, number == count - 1
 
 
 def _repeated(events: Events) -> int:

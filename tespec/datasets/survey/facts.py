@@ -20,7 +20,8 @@ class EventFacts:
         clamped: number of events whose time stepped back.
         positive: share of events with positive polarity.
         repeated: share of events that equal the one before them in pixel, time and polarity.
-        busiest: largest number of events in one second of the recording's clock.
+        peak: largest number of events per second in one of the equal parts of at most a second that the recording is
+            divided into; never below the mean, unless only some of them were looked at.
     """
 
     height: int
@@ -31,7 +32,7 @@ class EventFacts:
     clamped: int
     positive: float
     repeated: float
-    busiest: int
+    peak: float
 
     @property
     def seconds(self) -> float:
@@ -41,7 +42,12 @@ class EventFacts:
     @property
     def rate(self) -> float:
         """Events per second."""
-        return self.count / self.seconds if self.seconds > 0 else 0.0
+        return per_second(self.count, self.t_last - self.t_first)
+
+
+def per_second(count: int, duration: int) -> float:
+    """Rate in 1/s of a number of events in a time in us; 0 where the time has no length."""
+    return count * 1e6 / duration if duration else 0.0
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def _row(facts: RecordingFacts) -> tuple[str, ...]:
         f"{events.count:,}",
         f"{events.seconds:.1f} s",
         f"{events.rate / 1e6:.3g}",
-        f"{events.busiest / 1e6:.3g}",
+        f"{events.peak / 1e6:.3g}",
         f"{events.positive:.0%}",
     )  # fmt: skip
     of_labels = ("-", "-") if labels is None else (f"{labels.count:,}", f"{labels.spacing_ms[1]:g} ms")

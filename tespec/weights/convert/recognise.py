@@ -5,7 +5,7 @@ from __future__ import annotations
 from tespec.errors import UserError
 from tespec.weights.convert.channels import repeat_channels
 from tespec.weights.convert.ecddp import ECDDP, ECDDP_STUDENT
-from tespec.weights.convert.moby import MOBY
+from tespec.weights.convert.encoders import MOBY, SIMMIM
 from tespec.weights.convert.own import OWN
 from tespec.weights.convert.resnet import RESNET
 from tespec.weights.convert.source import Converted, Source, Tensors
@@ -18,6 +18,7 @@ SOURCES: tuple[Source, ...] = (
     OWN,
     TESPEC_RELEASE,
     MOBY,
+    SIMMIM,
     ECDDP,
     ECDDP_STUDENT,
     MICROSOFT,

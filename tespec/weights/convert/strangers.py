@@ -9,6 +9,9 @@ from tespec.errors import UserError
 
 # (what one of its names looks like, what it is, what to do)
 STRANGERS = (
+    (r"encoder\.layers[._]\d+\.blocks\.\d+\.attn\.qkv\.weight",
+     "holds a Swin Transformer as its encoder, and nothing that tells whose: neither MoBY's momentum encoder and heads "
+     "nor SimMIM's mask token and decoder", "give the file as it was published, or its encoder alone"),
     (r"(.*\.)?event_head\.weight", "is ECDP's ViT-S", "give its ResNet-50, which the paper's tables compare"),
     (r"encoder\.blocks\.\d+\.attn\.qkv\.weight", "is MoBY's DeiT-S",
      "take the other file: the links of DeiT-S and Swin-T in MoBY's README are swapped"),

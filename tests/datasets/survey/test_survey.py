@@ -2,6 +2,7 @@ import dataclasses
 import io
 import pickle
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,12 +18,15 @@ from tespec.datasets.survey.events import event_facts
 from tespec.datasets.survey.labels import label_facts
 from tespec.datasets.survey.run import require_sound, survey, survey_recording
 from tespec.errors import UserError
+from tespec.events import open_events
 from tespec.events.spatial import Region
 from tespec.events.stream import ArrayStream, Events
 from tespec.registry import DATASETS
 from tespec.training.data import Data, settings_of
 from tespec.training.labelled import open_dataset
 from tespec.training.tasks import import_tasks
+
+REAL = Path(__file__).parents[2] / "data"
 
 
 def dataset_in(root):
@@ -37,12 +41,28 @@ def stream(t, x=None, height=4, width=5):
 
 
 def test_events_are_counted_by_hand():
-    facts = event_facts(stream([5, 5, 900_000, 1_000_004, 1_000_005, 3_000_000]))
+    facts = event_facts(stream([5, 5, 900_000, 1_000_003, 1_000_004, 3_000_005]))
     assert dataclasses.asdict(facts) == {
-        "height": 4, "width": 5, "count": 6, "t_first": 5, "t_last": 3_000_000, "clamped": 0,
-        "positive": 0.5, "repeated": 0.0, "busiest": 4,
+        "height": 4, "width": 5, "count": 6, "t_first": 5, "t_last": 3_000_005, "clamped": 0,
+        "positive": 0.5, "repeated": 0.0, "peak": 5.0,
     }  # fmt: skip
-    assert facts.rate == pytest.approx(6 / 2.999995)
+    assert facts.rate == 2.0
+
+
+@pytest.mark.parametrize("span", [0, 1, 130_000, 999_999, 1_000_000, 1_000_001, 1_500_000, 7_654_321])
+@pytest.mark.parametrize("where", ["evenly", "at both ends", "at the end"])
+def test_no_peak_lies_below_the_mean(span, where):
+    shares = {"evenly": np.arange(101) / 100, "at both ends": np.arange(101) > 50, "at the end": np.arange(101) > 0}
+    facts = event_facts(stream(np.round(shares[where] * span)))
+    assert facts.peak >= facts.rate
+    if span <= 1_000_000:
+        assert facts.peak == facts.rate
+
+
+def test_the_peak_of_a_short_real_recording_is_its_rate():
+    facts = event_facts(open_events(REAL / "davis.aedat4"))
+    assert facts.seconds < 0.2
+    assert facts.peak == facts.rate > 800_000
 
 
 def test_repeated_events_are_those_equal_in_everything():
