@@ -63,11 +63,11 @@ class DenseDistillation(nn.Module):
         prototypes: their number.
         clusters: contexts per image.
         local_views: number of small views.
+        mask_ratio: share of patches hidden from the student.
+        momentum: of the teacher at the start; it rises to 1.
         crop: side in px of the square that all views are of; the image's side where that is shorter.
         large: side of the large views in px, a multiple of 32.
         small: side of the small views in px, a multiple of 32.
-        mask_ratio: share of patches hidden from the student.
-        momentum: of the teacher at the start; it rises to 1.
 
     Raises:
         UserError: views whose sides are no multiples of 32 px.
@@ -84,11 +84,11 @@ class DenseDistillation(nn.Module):
         prototypes: int,
         clusters: int,
         local_views: int,
-        crop: int,
-        large: int,
-        small: int,
         mask_ratio: float,
         momentum: float,
+        crop: int = 320,
+        large: int = 192,
+        small: int = 96,
     ) -> None:
         super().__init__()
         for name, side in (("large", large), ("small", small)):

@@ -109,7 +109,7 @@ class MaskedReconstruction(nn.Module):
         self.eps = eps * contrast**2
         self.visible_weight = visible_weight
         self.autoencoding = autoencoding
-        constants = {"alpha": alpha, "contrast": contrast, "bin_seconds": bin_seconds}
+        constants: dict[str, Any] = {"alpha": alpha, "contrast": contrast, "bin_seconds": bin_seconds}
         self._estimate = (
             partial(estimate_high_pass, **constants)
             if target == "high_pass"

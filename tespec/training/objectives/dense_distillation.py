@@ -42,9 +42,9 @@ class DenseDistillationTask(EventObjective):
             own.prototypes,
             own.clusters,
             own.local_views,
+            own.mask_ratio,
+            own.momentum,
             own.crop,
             own.large,
             own.small,
-            own.mask_ratio,
-            own.momentum,
         )
