@@ -167,9 +167,11 @@ class Loop:
         # The first part draws what a single process draws; others draw of their own, unless the model shares draws out.
         own = () if part[0] == 0 or getattr(self.model, "draws_alike", False) else ("part", part[0])
         seed_everything(derive(self._seed, "step", self.step, *own))
-        with playing(part), self._wrapper.optim_context(self.model), self._autocast():
-            losses, state = cast("Trainable", self.model).loss(batch, self.states[turn])
-        self._wrapper.backward(self._wrapper.scale_loss(losses["loss"] / self._steps.turns))
+        with playing(part):
+            with self._wrapper.optim_context(self.model), self._autocast():
+                losses, state = cast("Trainable", self.model).loss(batch, self.states[turn])
+            # What is computed again for the backward pass draws its part of the batch again.
+            self._wrapper.backward(self._wrapper.scale_loss(losses["loss"] / self._steps.turns))
         return losses, state
 
     def _pass_over(self, buffers: Sequence[Tensor]) -> None:
