@@ -59,6 +59,16 @@ def test_the_grid_runs_what_is_missing_and_says_what_failed(tiny_world, tmp_path
     assert "1 failed, 1 missing" in known.stdout
 
 
+def test_two_grids_at_once_end_with_all_cells_each_computed_once(tiny_world, tmp_path):
+    called = arguments(tiny_world, tmp_path, "--methods", "scratch", "tespec", "--tasks", "ddd17", "--processes", "2")
+    grids = [subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [each.communicate(timeout=400) for each in grids]
+    assert [each.returncode for each in grids] == [0, 0], said
+    assert all("2 of 2 cells done" in out for out, _ in said)
+    names = [path.name.partition("-")[0] for path in (tmp_path / "results" / "runs").iterdir()]
+    assert sorted(names) == ["evaluation", "evaluation", "pretraining"]
+
+
 MISTAKES = [
     (["--tasks", "kitti"], "--tasks kitti: no such task; choose from 1mpx"),
     (["--methods", "ecddp_resnet"], "--methods ecddp_resnet: has no weights to start from; give --checkpoints"),

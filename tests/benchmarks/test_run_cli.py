@@ -72,7 +72,7 @@ def test_a_method_in_one_file_gets_its_row(tiny_world, tmp_path):
     printed = subprocess.run(tables, cwd=tmp_path, capture_output=True, text=True, check=True)
     (row,) = (line for line in printed.stdout.splitlines() if "Orthogonal start" in line)
     (record,) = (json.loads(path.read_text()) for path in (tmp_path / "results" / "runs").glob("*.json"))
-    assert f"{record['metrics']['miou']:.1f}" in row
+    assert f"{record['metrics']['miou']:.3f}" in row
     assert "--method orthogonal" in record["command"]
     assert "Orthogonal start" in (tmp_path / "results" / "tables" / "segmentation.tex").read_text()
 

@@ -72,6 +72,12 @@ def test_what_is_left_out_gives_no_number_to_what_counts() -> None:
     assert all((REPOSITORY / file).is_file() for file in BESIDE)
 
 
+def test_configs_reach_results_through_settings_alone() -> None:
+    """Resolved settings are part of a run's identity as they are; no counted file reads configs beside them."""
+    readers = {path.relative_to(REPOSITORY).as_posix() for path in counted() if "CONFIGS" in path.read_text()}
+    assert readers == {"tespec/config.py", "tespec/paths.py"}
+
+
 def imported(path: Path) -> Iterator[str]:
     """Files of the harness that a file imports anywhere in it."""
     for node in ast.walk(ast.parse(path.read_bytes())):
