@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tespec.errors import UserError
+from tespec.settings import SAMPLING
 
 ABOVE_ZERO, FROM_ZERO, SHARE, FACTOR = (
     (0.0, False, math.inf),
@@ -55,7 +56,6 @@ RANGES = {
     "protocol.min_diagonal": FROM_ZERO,
     "protocol.min_side": FROM_ZERO,
     "protocol.period_ms": ABOVE_ZERO,
-    "random_share": SHARE,
     "window_ms": ABOVE_ZERO,
 }
 CHOICES = {
@@ -65,6 +65,7 @@ CHOICES = {
     "optimisation.precision": ("auto", "fp32", "bf16", "fp16"),
     "optimisation.schedule": ("linear", "cosine"),
     "rule": ("edges", "rvt"),
+    "sampling": tuple(SAMPLING),
 }
 
 

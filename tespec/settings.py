@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 ARCHITECTURES = ("recurrent", "feedforward")
+# Share of the lanes that play random clips, each with a fresh state; the others play streams, whose state is carried.
+SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Downsample:
 class Finetuning:
     """One cell of the tables: a task's settings for one architecture under one profile; windows in ms.
 
+    `sampling` is one of `SAMPLING`; networks that are trained on clips alone are evaluated on clips.
     `peak_lr_after` holds the peak learning rates of backbones that were pre-trained on the data it names.
     """
 
@@ -72,7 +75,7 @@ class Finetuning:
     batch_size: int
     segments: int
     window_ms: float | None
-    random_share: float
+    sampling: str
     labels_per_chunk: int | None
     evaluation_lanes: int
     test_time_augmentation: str
@@ -91,6 +94,16 @@ class Finetuning:
     def recurrent(self) -> bool:
         """Whether the backbone has ConvLSTMs."""
         return self.arch == "recurrent"
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether recordings are evaluated with the state carried through them, which clips alone do not teach."""
+        return self.recurrent and self.sampling != "clips"
+
+    @property
+    def random_share(self) -> float:
+        """Share of the lanes that play random clips."""
+        return SAMPLING[self.sampling]
 
 
 @dataclass(frozen=True)
@@ -129,7 +142,7 @@ class Pretraining:
     segments: int
     batch_size: int
     downsample: Downsample
-    random_share: float
+    sampling: str
     optimisation: Optimisation
     augmentation: Augmentation
     profile: str
@@ -140,3 +153,8 @@ class Pretraining:
     def arch(self) -> str:
         """What the backbone is called in records."""
         return "recurrent" if self.recurrent else "feedforward"
+
+    @property
+    def random_share(self) -> float:
+        """Share of the lanes that play random clips."""
+        return SAMPLING[self.sampling]
