@@ -64,6 +64,10 @@ def finetuning_settings(
     settings = build(Finetuning, facts | _scale(scale, network) | {"arch": arch}, f"task {task}")
     check_limits(as_facts(settings))
     require_warmup(settings.optimisation)
+    _check_sampling(settings)
+    if not settings.recurrent and settings.sampling != "clips":
+        what = f"{settings.sampling!r} carries a state, and feed-forward networks have none"
+        raise UserError("sampling", what, "set it to clips")
     return settings
 
 
@@ -90,7 +94,14 @@ def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (),
     settings = build(Pretraining, facts, f"recipe {recipe}")
     check_limits(as_facts(settings))
     require_warmup(settings.optimisation)
+    _check_sampling(settings)
     return settings
+
+
+def _check_sampling(settings: Finetuning | Pretraining) -> None:
+    if settings.sampling == "mixed" and settings.batch_size < 2:
+        what = "'mixed' needs a lane of streams and one of clips, and batch_size is 1"
+        raise UserError("sampling", what, "give a larger batch_size, or choose streams or clips")
 
 
 def objective_facts(name: str, profile: str) -> dict[str, Any]:

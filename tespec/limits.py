@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tespec.errors import UserError
-from tespec.settings import Optimisation
+from tespec.settings import SAMPLING, Optimisation
 
 ABOVE_ZERO, FROM_ZERO, SHARE, FACTOR = (
     (0.0, False, math.inf),
@@ -62,7 +62,6 @@ RANGES = {
     "protocol.min_diagonal": FROM_ZERO,
     "protocol.min_side": FROM_ZERO,
     "protocol.period_ms": ABOVE_ZERO,
-    "random_share": SHARE,
     "window_ms": ABOVE_ZERO,
 }
 CHOICES = {
@@ -74,6 +73,7 @@ CHOICES = {
     "optimisation.schedule": ("linear", "cosine"),
     "optimisation.weight_decay.exempt": ("vectors", "positions"),
     "rule": ("edges", "rvt"),
+    "sampling": tuple(SAMPLING),
 }
 
 

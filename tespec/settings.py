@@ -9,6 +9,8 @@ from tespec.errors import UserError
 from tespec.sensor import Size, parse_size
 
 ARCHITECTURES = ("recurrent", "feedforward")
+# Share of the lanes that play random clips, each with a fresh state; the others play streams, whose state is carried.
+SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Downsample:
 class Finetuning:
     """One cell of the tables: a task's settings for one architecture under one profile; windows in ms.
 
-    `drop_path` is the rate of stochastic depth in the last block.
+    `sampling` is one of `SAMPLING`; networks that are trained on clips alone are evaluated on clips. `drop_path` is the
+    rate of stochastic depth in the last block.
     `peak_lr_after` holds the peak learning rates of backbones that were pre-trained on the data it names, `sensor_px`
     the size of the sensor, as "640x480", for recordings that do not name it.
     """
@@ -108,7 +111,7 @@ class Finetuning:
     batch_size: int
     segments: int
     window_ms: float | None
-    random_share: float
+    sampling: str
     drop_path: float
     labels_per_chunk: int | None
     evaluation_lanes: int
@@ -135,6 +138,16 @@ class Finetuning:
     def recurrent(self) -> bool:
         """Whether the backbone has ConvLSTMs."""
         return self.arch == "recurrent"
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether recordings are evaluated with the state carried through them, which clips alone do not teach."""
+        return self.recurrent and self.sampling != "clips"
+
+    @property
+    def random_share(self) -> float:
+        """Share of the lanes that play random clips."""
+        return SAMPLING[self.sampling]
 
 
 @dataclass(frozen=True)
@@ -177,7 +190,7 @@ class Pretraining:
     segments: int
     batch_size: int
     downsample: Downsample
-    random_share: float
+    sampling: str
     drop_path: float
     optimisation: Optimisation
     augmentation: Augmentation
@@ -199,3 +212,8 @@ class Pretraining:
     def arch(self) -> str:
         """What the backbone is called in records."""
         return "recurrent" if self.recurrent else "feedforward"
+
+    @property
+    def random_share(self) -> float:
+        """Share of the lanes that play random clips."""
+        return SAMPLING[self.sampling]

@@ -71,7 +71,9 @@ def test_facts_are_plain_and_keep_every_setting():
         ("batch_size=2.5", "batch_size: 2.5 has the wrong type"),
         ("batch_size=0", "batch_size: 0 is too small"),
         ("optimisation.steps=-1", "optimisation, steps: -1 is too small"),
-        ("random_share=true", "random_share: True has the wrong type"),
+        ("sampling=true", "sampling: True has the wrong type"),
+        ("sampling=random", "sampling: unknown value 'random'; choose from streams, mixed, clips"),
+        ("batch_size=1", "sampling: 'mixed' needs a lane of streams and one of clips, and batch_size is 1"),
         ("head=3", "head: 3 is not a mapping"),
         ("augmentation.zoom_in=[1]", "zoom_in: \\[1\\] is not a list of the right length"),
         ("head.dropout=2", r"head\.dropout: 2 is out of range; give a number from 0 to 1"),
@@ -194,6 +196,24 @@ def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_sample
     assert len({settings.batch_size * settings.segments for settings in every}) == 1
 
 
+@pytest.mark.parametrize("profile", names("profiles"))
+@pytest.mark.parametrize("task", names("tasks"))
+def test_recurrent_networks_train_on_streams_and_clips_and_others_on_single_windows(task, profile):
+    recurrent, alone = (finetuning_settings(task, arch, profile) for arch in ("recurrent", "feedforward"))
+    assert (recurrent.sampling, recurrent.carries_state) == ("mixed", True)
+    assert 0 < round(recurrent.random_share * recurrent.batch_size) < recurrent.batch_size
+    assert (alone.sampling, alone.segments, alone.carries_state) == ("clips", 1, False)
+
+
+@pytest.mark.parametrize("sampling", ["streams", "mixed"])
+def test_a_state_is_carried_by_those_that_have_one(sampling):
+    with pytest.raises(
+        UserError, match=rf"sampling: '{sampling}' carries a state, and feed-forward networks have none"
+    ):
+        finetuning_settings("ddd17", "feedforward", "sample", [f"sampling={sampling}"])
+    assert pretraining_settings("tespec", "sample", ["recurrent=false", f"sampling={sampling}"]).sampling == sampling
+
+
 @pytest.mark.parametrize("profile", ["small", "medium"])
 def test_methods_differ_in_nothing_but_their_start(profile):
     for task in names("tasks"):
@@ -202,7 +222,7 @@ def test_methods_differ_in_nothing_but_their_start(profile):
             assert all(settings.after_pretraining_on(data) == settings for data in ("-", "1Mpx", "ImageNet-1k"))
 
 
-@pytest.mark.parametrize("key", ["optimisation.peak_lr", "augmentation.flip", "random_share"])
+@pytest.mark.parametrize("key", ["optimisation.peak_lr", "augmentation.flip", "window_ms"])
 @pytest.mark.parametrize("number", [10**400, -(10**400)])
 def test_a_number_larger_than_any_float_is_refused(key, number):
     with pytest.raises(UserError, match=r"larger than any float"):

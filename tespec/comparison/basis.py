@@ -16,7 +16,7 @@ from tespec.comparison.statistics import Interval, student_interval
 # What a task sets for each architecture on its own, and a profile for each kind of network; two of them in one column
 # may differ in these alone.
 OF_THE_NETWORK = {
-    "config": ("arch", "batch_size", "random_share", "segments", "width", "window_ms"),
+    "config": ("arch", "batch_size", "random_share", "sampling", "segments", "width", "window_ms"),
     "protocol": ("events",),
 }
 

@@ -1,4 +1,4 @@
-"""Every label of a split once: recordings played from their start, side by side, or single windows."""
+"""Every label of a split once: recordings played from their start, side by side, or clips, or single windows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from tespec.datasets.lanes import lengths_of, serpentine
 from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.recording import LabelledRecording
+from tespec.settings import Finetuning
 
 
 class Frame(NamedTuple):
@@ -31,6 +32,31 @@ class EvaluationBatch(NamedTuple):
     frames: list[Frame]
 
 
+class _Chunk(NamedTuple):
+    """Windows of a recording that are played at once, and those of its labels that are scored there."""
+
+    recording: int
+    first: int
+    count: int
+    labels: range
+
+
+def evaluation_of(
+    settings: Finetuning, recordings: Sequence[LabelledRecording], part: Part = WHOLE
+) -> Iterator[EvaluationBatch]:
+    """The batches on which a network is evaluated that was trained by `settings`: as it has learned to see windows."""
+    return evaluation_batches(
+        recordings,
+        (settings.evaluation_lanes if settings.carries_state else settings.batch_size) * part[1],
+        settings.segments,
+        settings.bins,
+        settings.rule,
+        stateful=settings.carries_state,
+        clips=settings.recurrent,
+        part=part,
+    )
+
+
 def evaluation_batches(
     recordings: Sequence[LabelledRecording],
     lanes: int,
@@ -39,6 +65,7 @@ def evaluation_batches(
     rule: str,
     *,
     stateful: bool = True,
+    clips: bool = False,
     part: Part = WHOLE,
 ) -> Iterator[EvaluationBatch]:
     """Every label of every recording exactly once, in batches of `lanes` times `segments` windows at most.
@@ -52,13 +79,13 @@ def evaluation_batches(
         bins: time bins per window.
         rule: binning rule, see `event_histogram`.
         stateful: whether recordings are played in order, each on one lane, whose state starts afresh with it and is
-            carried to its end. If not, windows stand alone: they are dealt to the lanes one after the other, and every
-            state is fresh.
+            carried to its end. If not, every state is fresh.
+        clips: what is played where no state is carried: for each label the `segments` windows that end at it, fewer at
+            the beginning of a recording; or each window once, since it stands alone.
         part: which process of how many; each plays every so manieth lane, and all together every label once.
     """
-    chunks = [
-        [(index, first) for first in range(0, len(recording), segments)] for index, recording in enumerate(recordings)
-    ]
+    cut = _clips if clips and not stateful else _in_a_row
+    chunks = [cut(index, recording, segments) for index, recording in enumerate(recordings)]
     if stateful:
         programme = [
             [chunk for index in playlist for chunk in chunks[index]]
@@ -75,12 +102,20 @@ def evaluation_batches(
         for lane, playlist in enumerate(programme):
             if step >= len(playlist):
                 continue
-            index, first = playlist[step]
-            count = min(segments, len(recordings[index]) - first)
+            index, first, count, labels = playlist[step]
             histograms[lane, :count] = recordings[index].histograms(first, count, bins, rule)
             fresh[lane] |= first == 0
-            frames += [
-                Frame(lane, int(recordings[index].labelled[label]) - first, index, label)
-                for label in recordings[index].labels_in(first, count)
-            ]
+            frames += [Frame(lane, int(recordings[index].labelled[label]) - first, index, label) for label in labels]
         yield EvaluationBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), frames)
+
+
+def _in_a_row(index: int, recording: LabelledRecording, segments: int) -> list[_Chunk]:
+    counts = {first: min(segments, len(recording) - first) for first in range(0, len(recording), segments)}
+    return [_Chunk(index, first, count, recording.labels_in(first, count)) for first, count in counts.items()]
+
+
+def _clips(index: int, recording: LabelledRecording, segments: int) -> list[_Chunk]:
+    return [
+        _Chunk(index, max(0, end - segments + 1), min(segments, end + 1), range(label, label + 1))
+        for label, end in enumerate(recording.labelled.tolist())
+    ]

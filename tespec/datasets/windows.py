@@ -49,7 +49,7 @@ class WindowRule:
         if not self.recurrent:
             return f"the {self.length_ms:g} ms before the label"
         between = "" if self.length_ms is None else f" in windows of about {self.length_ms:g} ms"
-        return f"all events since the previous label{between}, state carried through the whole recording"
+        return f"all events since the previous label{between}"
 
 
 def windows_since_last(times: NDArray[np.int64], start: int) -> Windows:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.collate import Collate
-from tespec.datasets.evaluation import evaluation_batches
+from tespec.datasets.evaluation import evaluation_of
 from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.steps import LabelledSteps, Steps
@@ -29,6 +29,7 @@ from tespec.settings import Finetuning
 from tespec.training.progress import progress
 from tespec.training.task import Evaluation
 
+NAMED = 80  # recordings in one text
 STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
@@ -113,10 +114,19 @@ class LabelledTask(ABC):
             "train": named(self.train),
             "test": named(self.test),
             **self.dataset.describe(),
+            "events": self.dataset.rule.describe() + self._state(),
             "scored": f"every test label once; test-time augmentation: {self.settings.test_time_augmentation}",
             "histograms": f"{self.settings.bins} bins, rule {self.settings.rule}",
             "scores": self.scorer().definition(),
         }
+
+    def _state(self) -> str:
+        """What becomes of the state in the evaluation, in words."""
+        if not self.settings.recurrent:
+            return ""
+        if self.settings.carries_state:
+            return ", state carried through the whole recording"
+        return f", state zero at the start of a clip of {self.settings.segments} windows that ends at the label"
 
     @abstractmethod
     def scorer(self) -> Any:
@@ -145,18 +155,9 @@ class LabelledTask(ABC):
         settings, began = self.settings, time.monotonic()
         scorer, state, done = self.scorer(), None, 0
         total = sum(len(recording.labelled) for recording in self.test)
-        lanes = settings.evaluation_lanes if settings.recurrent else settings.batch_size
         player = self.player(model.eval())
         with progress("evaluation", "labels") as advance:
-            for batch in evaluation_batches(
-                self.test,
-                lanes * count(),
-                settings.segments,
-                settings.bins,
-                settings.rule,
-                stateful=settings.recurrent,
-                part=(number(), count()),
-            ):
+            for batch in evaluation_of(settings, self.test, (number(), count())):
                 state = reset(state, batch.fresh.to(device))
                 histograms = batch.histograms.to(device)
                 if not batch.frames:
@@ -208,12 +209,15 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
 
 
 def named(recordings: Sequence[LabelledRecording]) -> str:
-    """Recordings with their numbers of labels, in words."""
-    return ", ".join(
+    """Recordings with their numbers of labels, in words; of very many the first, since texts of records are bounded."""
+    words = [
         f"{recording.name} ({len(recording.labelled)} labels"
         + (f", {recording.left_out} left out)" if recording.left_out else ")")
-        for recording in recordings
-    )
+        for recording in recordings[:NAMED]
+    ]
+    labels = sum(len(recording.labelled) for recording in recordings)
+    more = f" and {len(recordings) - NAMED:,} more ({labels:,} labels in all)" if len(recordings) > NAMED else ""
+    return ", ".join(words) + more
 
 
 def groups_of(recording: LabelledRecording, label: int) -> tuple[str, ...]:

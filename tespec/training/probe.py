@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from tespec.comparison.records import Record, write_record
-from tespec.datasets.evaluation import evaluation_batches
+from tespec.datasets.evaluation import evaluation_of
 from tespec.datasets.recording import LabelledRecording
 from tespec.errors import UserError
 from tespec.evaluation.probes import linear_probe, nearest_neighbours
@@ -100,11 +100,8 @@ def patches(cell: Cell, recordings: Sequence[LabelledRecording], seed: int, spli
     share = max(1, -(-PATCHES // max(total, 1)))
     rng = np.random.default_rng([seed, *split.encode()])
     features, labels, state, done = [], [], None, 0
-    lanes = settings.evaluation_lanes if settings.recurrent else settings.batch_size
     with progress(f"features of the {split} recordings", "labels") as advance:
-        for batch in evaluation_batches(
-            recordings, lanes, settings.segments, settings.bins, settings.rule, stateful=settings.recurrent
-        ):
+        for batch in evaluation_of(settings, recordings):
             maps, state = backbone(batch.histograms.to(device), reset(state, batch.fresh.to(device)))
             if not batch.frames:
                 continue

@@ -202,7 +202,7 @@ def test_a_table_folder_that_is_a_file_is_named(call, tmp_path):
 
 
 def test_a_step_with_a_single_label_is_refused(call, tiny_world, tmp_path):
-    single = ["--set", "batch_size=1", "--set", "labels_per_chunk=1"]
+    single = ["--set", "batch_size=1", "--set", "labels_per_chunk=1", "--set", "sampling=streams"]
     arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", *single]
     code, _, err = call(run_cli, *arguments, *places(tmp_path))
     assert (code, "batch normalisation needs two" in err) == (2, True)

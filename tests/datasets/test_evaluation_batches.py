@@ -115,3 +115,24 @@ def test_processes_together_score_every_label_once(lengths, lanes, segments, sta
         for frame in batch.frames
     ]
     assert sorted(scored) == [(number, label) for number, length in enumerate(lengths) for label in range(length)]
+
+
+@given(LENGTHS, SMALL, SMALL, st.integers(1, 6), st.integers(1, 3))
+def test_each_label_is_at_the_end_of_a_clip_of_its_own(lengths, lanes, segments, every, processes):
+    recordings = [Numbered(number, length, every) for number, length in enumerate(lengths)]
+    scored = []
+    for number in range(processes):
+        for batch in evaluation_batches(
+            recordings, lanes, segments, 1, "edges", stateful=False, clips=True, part=(number, processes)
+        ):
+            assert batch.fresh.all()
+            seen = np.zeros(batch.histograms.shape[:2], bool)
+            for frame in batch.frames:
+                end = int(recordings[frame.recording].labelled[frame.label])
+                windows = batch.histograms[frame.lane, : frame.segment + 1, 0, 0].tolist()
+                first = max(0, end - segments + 1)
+                assert windows == [[1 + frame.recording, window] for window in range(first, end + 1)]
+                seen[frame.lane, : frame.segment + 1] = True
+            assert not batch.histograms.numpy()[~seen].any()
+            scored += [(frame.recording, frame.label) for frame in batch.frames]
+    assert sorted(scored) == [(each.number, label) for each in recordings for label in range(len(each.labelled))]

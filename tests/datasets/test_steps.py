@@ -167,8 +167,8 @@ def learned(steps, laps):
 @pytest.mark.parametrize("segments", [8, 13])
 def test_every_label_is_learned_from_where_all_lanes_are_streams(tiny_world, segments):
     import_tasks()
-    masks = labelled(tiny_world, segments=segments, batch_size=1, random_share=0.0, labels_per_chunk=None)
-    boxes = with_boxes(tiny_world, segments=segments, batch_size=1, random_share=0.0, labels_per_chunk=None)
+    masks = labelled(tiny_world, segments=segments, batch_size=1, sampling="streams", labels_per_chunk=None)
+    boxes = with_boxes(tiny_world, segments=segments, batch_size=1, sampling="streams", labels_per_chunk=None)
     assert any(len(each) % segments for each in masks._recordings)
     for steps in (masks, boxes):
         wanted = {(number, label) for number, each in enumerate(steps._recordings) for label in range(len(each.labels))}
@@ -190,7 +190,7 @@ def test_many_lanes_play_one_short_recording(tiny_world):
     long, _ = labelled_recordings(tiny_world)
     short = long.part(0, 6)
     settings = dataclasses.replace(
-        finetuning_settings("ddd17", "recurrent", "sample"), segments=5, batch_size=9, random_share=0.0
+        finetuning_settings("ddd17", "recurrent", "sample"), segments=5, batch_size=9, sampling="streams"
     )
     batch = LabelledSteps([short], settings, 0, stack_masks)[1]
     assert batch["histograms"].shape[:2] == (9, 5)

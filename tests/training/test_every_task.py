@@ -11,7 +11,7 @@ from tespec.plugins import find_method, register_methods
 from tespec.training.data import Data, settings_of
 from tespec.training.finetune import finetune
 from tespec.training.hooks import CheckpointHook
-from tespec.training.labelled import LabelledTask
+from tespec.training.labelled import LabelledTask, named
 from tespec.training.runs import Setup
 from tespec.training.tasks import build_task
 
@@ -46,6 +46,53 @@ def test_from_data_to_record(tiny_world, tmp_path, task, arch):
     assert record["config"]["splits"] == splits
     for name in ("train", "test", "layout", "events", "labels", "scores", "histograms"):
         assert record["protocol"][name]
+
+
+def played_one_by_one(task, model, *, carried):
+    """Scores of a model that sees one label's events at a time, since the one before or in a clip of three windows."""
+    scorer, settings = task.scorer(), task.settings
+    for recording in task.test:
+        state, seen = None, 0
+        for label, end in enumerate(recording.labelled.tolist()):
+            first = seen if carried else max(0, end - 2)
+            histograms = recording.histograms(first, end + 1 - first, settings.bins, settings.rule)
+            place = torch.tensor([[0, end - first]])
+            predictions, after = model.predict(torch.from_numpy(histograms)[None], state, place)
+            state, seen = (after, end + 1) if carried else (None, 0)
+            task.score(scorer, task.read(predictions)[0], recording, label)
+    return scorer.overall().metrics()
+
+
+@torch.no_grad()
+def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
+    data, found = Data(tiny_world / "mvsec", "sample"), {}
+    said = {
+        "clips": "state zero at the start of a clip of 3 windows that ends at the label",
+        "mixed": "state carried through the whole recording",
+        "streams": "state carried through the whole recording",
+    }
+    for sampling, words in said.items():
+        settings = settings_of(data, "mvsec", "recurrent", None, [f"sampling={sampling}", "segments=3", "batch_size=2"])
+        task = build_task(settings, data.root)
+        torch.manual_seed(0)
+        model = task.model().eval()
+        for memory in model.backbone.lstms.parameters():
+            memory.mul_(4)  # a fresh memory hardly shows
+        found[sampling] = task.evaluate(model, torch.device("cpu")).metrics
+        alone = played_one_by_one(task, model, carried=sampling != "clips")
+        assert found[sampling] == pytest.approx(alone, rel=1e-3)
+        assert task.protocol()["events"] == f"all events since the previous label, {words}"
+    assert found["mixed"] == found["streams"]
+    assert found["mixed"]["delta_1"] != pytest.approx(found["clips"]["delta_1"], rel=1e-2)
+
+
+def test_records_bound_the_names_of_very_many_recordings(tiny_world):
+    one = build_task(settings_of(Data(tiny_world / "gen1", "sample"), "gen1", "recurrent"), tiny_world / "gen1").train[
+        0
+    ]
+    assert named([one]) == f"{one.name} ({len(one.labelled)} labels)"
+    assert len(named([one] * 2000)) < 10_000
+    assert named([one] * 2000).endswith(f" and 1,920 more ({2000 * len(one.labelled):,} labels in all)")
 
 
 def test_resumed_equals_uninterrupted(tiny_world, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from tespec.training.tasks import build_task
 
 COMMON = [
     "augmentation.flip=0.0",
-    "random_share=0.0",
+    "sampling=streams",
     "labels_per_chunk=null",
     "batch_size=1",
     "optimisation.peak_lr=2.0e-3",
