@@ -152,8 +152,8 @@ class LabelledDataset(ABC):
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:
         """Whether a file or folder belongs to the official recording `name`, which names it or a folder it lies in."""
-        whole = re.compile(rf"(?<![a-zA-Z0-9]){re.escape(name)}(?![a-zA-Z0-9])")
-        return any(whole.search(part) for part in path.parts[-LEVELS:])
+        parts = [part for part in path.parts[-LEVELS:] if name in part]
+        return any(re.search(rf"(?<![a-zA-Z0-9]){re.escape(name)}(?![a-zA-Z0-9])", part) for part in parts)
 
     def describe(self) -> dict[str, str]:
         """The protocol in words: what is read, and which of the published ways is followed."""

@@ -104,6 +104,8 @@ class Ddd17(LabelledDataset):
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:
         """Whether a file or folder belongs to the recording `name`; other folders that are named so do not count."""
+        if name not in path.parts[-LEVELS:]:
+            return False
         folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
         return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
 

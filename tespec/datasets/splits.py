@@ -31,6 +31,7 @@ class Splits:
         self._root = root.absolute()
         self._descriptions: dict[Path, Description] = {}
         self._inhabited: set[Path] = set()
+        self._beside: dict[Path, bool] = {}
 
     def sort(self, paths: Sequence[Path]) -> dict[str, list[Path]]:
         """Recordings, or folders of images, by their split: "train", "val", "test" or "left out".
@@ -44,6 +45,7 @@ class Splits:
             UserError: all of them are tested on, one may be and does not show it, or a `dataset.json` is damaged.
         """
         found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
+        self._beside.clear()
         self._inhabited = {folder for path in paths for folder in self._above(path.absolute())}
         described = {path: self._of_description(path.absolute()) for path in paths}
         selective = {folder for folder, split in described.values() if split is not None}
@@ -86,7 +88,8 @@ class Splits:
         return self._descriptions[folder]
 
     def _of_archive(self, path: Path) -> str | None:
-        said = {dataset.split_of(each, splits): dataset for dataset, splits in self._archives for each in _called(path)}
+        called = _called(path)
+        said = {dataset.split_of(each, splits): dataset for dataset, splits in self._archives for each in called}
         found = next((split for split in (TEST, HELD_OUT, TRAIN) if split in said), None)
         if found is None and UNKNOWN in said:
             what = f"is named as a recording of {said[UNKNOWN].title}, but lies in no folder {', '.join(SPLITS)}"
@@ -110,9 +113,12 @@ class Splits:
 
     def _are_beside(self, folder: Path) -> bool:
         """Whether a folder has one to train on and another one of those, below the root with recordings in them."""
-        below = folder.is_relative_to(self._root)
-        there = [name for name in SPLITS if (folder / name in self._inhabited if below else (folder / name).is_dir())]
-        return TRAIN in there and len(there) > 1
+        if folder not in self._beside:
+            below = folder.is_relative_to(self._root)
+            inside = [folder / name for name in SPLITS]
+            there = [each.name for each in inside if (each in self._inhabited if below else each.is_dir())]
+            self._beside[folder] = TRAIN in there and len(there) > 1
+        return self._beside[folder]
 
 
 def _called(path: Path) -> set[Path]:
