@@ -90,7 +90,7 @@ def test_prototypes_are_named_and_balanced_at_hidden_patches_alone(local_views, 
     monkeypatch.setattr("tespec.pretraining.objectives.dense_distillation.sinkhorn", spy)
     histograms = torch.randint(0, 4, (lanes, 1, 20, *SIZE), dtype=torch.uint8)
     network.loss({"histograms": histograms}, None)
-    hidden = 2 * lanes * round(0.5 * (SIZE[0] // 32) * (SIZE[1] // 32))
+    hidden = 2 * lanes * round(0.5 * (network.large[0] // 32) * (network.large[1] // 32))
     assert rows["student", "patches"] == rows["teacher", "patches"] == [hidden]
     assert sum(rows["student", "images"]) == (2 + local_views) * lanes
     assert sum(rows["teacher", "images"]) == 2 * lanes
