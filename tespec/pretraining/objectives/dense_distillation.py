@@ -53,7 +53,7 @@ class DenseDistillation(nn.Module):
     Sinkhorn's algorithm, and the teacher follows the student.
 
     Differences from the published training: crops are resized to one size, so that window sizes stay; of a sequence
-    the last segment is compared. All others are named in configs/objectives/ecddp.yaml.
+    the last segment is compared; weight decay is constant.
 
     Args:
         backbone: what is pre-trained; built for views of its `img_size`.
