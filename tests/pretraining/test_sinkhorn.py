@@ -9,6 +9,7 @@ from torch.nn.functional import normalize
 
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import SINKHORN_ROUNDS, sinkhorn
+from tespec.pretraining.masking import draw_mask
 from tespec.pretraining.objectives.dense_distillation import DenseDistillation
 
 SAMPLES, PROTOTYPES, TEMPERATURE = 40, 12, 0.04
@@ -87,10 +88,18 @@ def test_prototypes_are_named_and_balanced_at_hidden_patches_alone(local_views, 
         balanced.append(len(logits))
         return sinkhorn(logits, temperature)
 
+    masks = []
+
+    def draw(*args):
+        masks.append(draw_mask(*args))
+        return masks[-1]
+
     monkeypatch.setattr("tespec.pretraining.objectives.dense_distillation.sinkhorn", spy)
+    monkeypatch.setattr("tespec.pretraining.objectives.dense_distillation.draw_mask", draw)
     histograms = torch.randint(0, 4, (lanes, 1, 20, *SIZE), dtype=torch.uint8)
     network.loss({"histograms": histograms}, None)
-    hidden = 2 * lanes * round(0.5 * (network.large[0] // 32) * (network.large[1] // 32))
+    hidden = int(torch.stack(masks).sum())
+    assert 0 < hidden < torch.stack(masks).numel()
     assert rows["student", "patches"] == rows["teacher", "patches"] == [hidden]
     assert sum(rows["student", "images"]) == (2 + local_views) * lanes
     assert sum(rows["teacher", "images"]) == 2 * lanes
