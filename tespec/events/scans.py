@@ -32,7 +32,7 @@ class Scan(NamedTuple):
         first: time of the first event; 0 if there is none.
         columns: largest x plus one, where the scan has looked at it; else 0.
         rows: largest y plus one, likewise.
-        count: number of events, for recordings that do not say it.
+        events: number of events, for recordings that do not say it.
         places: (blocks, K) int64 what a decoder needs to know of each block, for recordings that can only be decoded
             from front to back; else (0, 0).
     """
@@ -42,7 +42,7 @@ class Scan(NamedTuple):
     first: int
     columns: int = 0
     rows: int = 0
-    count: int = 0
+    events: int = 0
     places: NDArray[np.int64] = np.empty((0, 0), np.int64)
 
 
@@ -54,7 +54,8 @@ def scan_once(path: Path, scan: Callable[[], Scan]) -> Scan:
             latest, numbers, places = (content[name] for name in ("latest", "numbers", "places"))
             shaped = numbers.shape == (5,) and latest.ndim == 1 and places.ndim == 2
             if shaped and latest.dtype == places.dtype == np.int64 and len(places) in (0, len(latest)):
-                return Scan(latest, *numbers.tolist(), places)
+                clamped, first, columns, rows, events = numbers.tolist()
+                return Scan(latest, clamped, first, columns, rows, events, places)
     except UNREADABLE:
         pass
     made = scan()
@@ -70,6 +71,6 @@ def _place(path: Path) -> Path:
 
 
 def _keep(made: Scan, kept: Path) -> None:
-    numbers = np.array([made.clamped, made.first, made.columns, made.rows, made.count], np.int64)
+    numbers = np.array([made.clamped, made.first, made.columns, made.rows, made.events], np.int64)
     with whole_file(kept) as unfinished, unfinished.open("wb") as file:
         np.savez(file, latest=made.latest, numbers=numbers, places=made.places)

@@ -56,12 +56,12 @@ class BlockStream:
 
     def __init__(self, path: Path, size: tuple[int, int], scan: Scan, decode: Callable[[Place], Events]) -> None:
         self.height, self.width = size
-        if not scan.count:
+        if not scan.events:
             raise UserError(path, "holds no events", "give a recording with events")
         if scan.columns > self.width or scan.rows > self.height:
             what = f"has events on {scan.columns}x{scan.rows} px, its sensor is {self.width}x{self.height} px"
             raise UserError(path, what, "copy it again, or give its true size")
-        self.count, self.clamped, self._latest = scan.count, scan.clamped, scan.latest
+        self.count, self.clamped, self._latest = scan.events, scan.clamped, scan.latest
         self.t_first, self.t_last = scan.first, int(scan.latest[-1])
         self._block = lru_cache(maxsize=DECODED)(lambda number: self._ordered(decode(scan.places[number]), number))
 
