@@ -37,7 +37,7 @@ class _Chunk(NamedTuple):
 
     recording: int
     first: int
-    count: int
+    windows: int
     labels: range
 
 
