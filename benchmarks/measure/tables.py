@@ -16,9 +16,10 @@ from tespec.paths import REPOSITORY
 def tables(conditions: Conditions) -> Iterator[Row]:
     """The command as a user gives it, without records, into a temporary folder."""
     with TemporaryDirectory() as folder:
-        out = Path(folder) / "tables"
+        out, none = Path(folder) / "tables", Path(folder) / "none"
+        none.mkdir()
         command = [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py")]
-        command += ["--results", str(Path(folder) / "none"), "--out", str(out)]
+        command += ["--results", str(none), "--out", str(out)]
 
         def run() -> None:
             subprocess.run(command, check=True, capture_output=True, cwd=folder)

@@ -105,6 +105,11 @@ def clear(folder: Path) -> None:
     tidy(folder)
 
 
+def is_cleared(folder: Path) -> bool:
+    """Whether `clear` has nothing to remove; a kill in the middle of it leaves checkpoints, or hidden parts of them."""
+    return not checkpoints(folder) and not any(folder.glob(".*"))
+
+
 def tidy(folder: Path) -> None:
     """Remove what a killed process left half-written or half-removed; only while holding the run's lock.
 

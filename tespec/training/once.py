@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tespec.comparison.records import Record, by_other_code, code_of, find_record
 from tespec.processes import first_says, is_first, wait
-from tespec.training.checkpoint import checkpoints
+from tespec.training.checkpoint import is_cleared
 from tespec.training.lock import locked, locked_if_free
 from tespec.training.progress import say
 from tespec.training.runs import Setup, finish, unfinished_by_other_code
@@ -98,7 +98,7 @@ def leave(setup: Setup, run: str, steps: int) -> None:
     folder = setup.runs / run
     if not is_first() or not folder.is_dir():
         return
-    if read_status(folder).get("state") == DONE and not checkpoints(folder):
+    if read_status(folder).get("state") == DONE and is_cleared(folder):
         return
     with locked_if_free(setup.runs, run) as free:
         if free:

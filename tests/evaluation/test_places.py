@@ -114,7 +114,7 @@ class Endless(PretrainingTask):
     def network(self):
         raise NotImplementedError
 
-    steps = small_batch = counts = network
+    steps = small_batch = counts = recordings = network
 
     def held_out(self, device):
         for number in range(self.batches):

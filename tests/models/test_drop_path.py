@@ -118,7 +118,9 @@ class Images(torch.utils.data.Dataset):
 def trained(turns, recompute):
     model = Classification(backbone("micro", 0.5), 3, 0.1)
     execute(model, Execution(recompute=recompute))
-    settings = pretraining_settings("imagenet", "sample", ["optimisation.steps=4"]).optimisation
+    settings = pretraining_settings(
+        "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]
+    ).optimisation
     loop = Loop(
         model, Turns([Images(half) for half in range(2)]) if turns == 2 else Whole(), settings, seed=5, device=CPU
     )

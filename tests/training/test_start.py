@@ -56,7 +56,9 @@ def test_the_grid_looks_for_records_of_that_rate(tiny_world, tmp_path, monkeypat
     sought = []
     monkeypatch.setattr("tespec.comparison.cells.is_done", lambda cell, config, *rest: sought.append(config))
     for changes in ([LOWER], [LOWER, "pretraining.dataset=gen1"]):
-        options = argparse.Namespace(data=tiny_world, profile=None, set=changes, checkpoints=[], runs=tmp_path)
+        options = argparse.Namespace(
+            data=tiny_world, profile=None, set=changes, checkpoints=[], runs=tmp_path, accept_code=[]
+        )
         # Nothing is known of weights with changed settings, so that their records are not asked for.
         states_of([GridCell("ecddp", "1mpx", "feedforward", 0)], options, [])
     assert [config["optimisation"]["peak_lr"] for config in sought] == [0.00025]
