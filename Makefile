@@ -1,12 +1,14 @@
-# Every target sets up .venv by itself. Variables: PYTHON (interpreter), PIP_ARGS (for pip), WORKERS (test processes).
+# Every target sets up .venv by itself. Variables: PYTHON (interpreter), PIP_ARGS (for pip), WORKERS (test processes) and
+# THREADS (of each).
 PYTHON ?=
 PIP_ARGS ?=
 WORKERS ?= 2
+THREADS ?= 1
 
 BIN := .venv/bin
 SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh tools/opencv-python/pyproject.toml
 # One thread per test process: more of them than cores slow each other down tenfold.
-PYTEST := OMP_NUM_THREADS=1 NUMBA_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+PYTEST := OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
 
 export PYTHON PIP_ARGS
 unexport PYTHONPATH
@@ -16,7 +18,7 @@ unexport PYTHONPATH
 .NOTPARALLEL:
 
 help:  ## list the targets
-	@echo "Usage: make TARGET [PYTHON=python3.12] [PIP_ARGS='...'] [WORKERS=2]"
+	@echo "Usage: make TARGET [PYTHON=python3.12] [PIP_ARGS='...'] [WORKERS=2] [THREADS=1]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/run.stamp  ## events, pre-training, fine-tuning and the table on the sample world
