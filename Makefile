@@ -33,7 +33,7 @@ test-slow: .venv/dev.stamp  ## the slow tests alone
 	$(PYTEST) -m slow
 
 test-anywhere: .venv/dev.stamp  ## the tests with other vector instructions, threads and orders (half an hour)
-	WORKERS=$(WORKERS) tools/test_anywhere.sh
+	WORKERS=$(WORKERS) ONLY="$(ONLY)" tools/test_anywhere.sh
 
 soak: .venv/dev.stamp  ## kill, damage and watch for an hour
 	$(BIN)/python tests/soak/kills.py --kills 1000 --minutes 15

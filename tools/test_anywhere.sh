@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: tools/test_anywhere.sh [PYTEST ARGUMENTS]
 # Runs the tests once for each row below: what torch, MKL, oneDNN and numba may use of the processor, threads, and a
-# random order. Every row is run; exit code 1 names those that failed.
+# random order. Every row is run, or those that ONLY names; exit code 1 names those that failed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,9 +13,10 @@ ROWS=(
     "avx512 avx512 DEFAULT AUTO - 4 3"
 )
 
-failed=()
+failed=() ran=0
 for row in "${ROWS[@]}"; do
     read -r name capability onednn mkl numba threads seed <<<"$row"
+    [[ " ${ONLY:-$name} " == *" $name "* ]] || continue
     if [[ $name != sse ]] && ! grep -qw "${name/avx512/avx512f}" /proc/cpuinfo; then
         echo "-- $name: not tested, this processor does not have it"
         continue
@@ -25,10 +26,15 @@ for row in "${ROWS[@]}"; do
     [[ $numba == - ]] || environment+=(NUMBA_CPU_NAME="$numba")
     # Processes with several threads share the cores badly: fewer of them.
     at_once=$(((WORKERS + threads - 1) / threads))
+    ran=$((ran + 1))
     echo "-- $name: ${environment[*]}, order $seed, $at_once at once"
     env "${environment[@]}" .venv/bin/python -m pytest -n "$at_once" -p randomly --randomly-seed="$seed" \
         "$@" || failed+=("$name")
 done
+if ((ran == 0)); then
+    echo "error: ONLY=$ONLY: names no row that this processor can run; choose from sse, avx2, avx512" >&2
+    exit 2
+fi
 if ((${#failed[@]})); then
     echo "failed: ${failed[*]}"
     exit 1
