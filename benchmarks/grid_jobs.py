@@ -171,7 +171,7 @@ def _reason(item: Running) -> str:
 def _last_line(item: Running) -> str:
     """What a job said last."""
     lines = [line for line in item.log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "no output"
 
 
 def say(line: str) -> None:

@@ -59,6 +59,7 @@ def test_the_grid_runs_what_is_missing_and_says_what_failed(tiny_world, tmp_path
     assert "1 failed, 1 missing" in known.stdout
 
 
+@pytest.mark.slow
 def test_two_grids_at_once_end_with_all_cells_each_computed_once(tiny_world, tmp_path):
     called = arguments(tiny_world, tmp_path, "--methods", "scratch", "tespec", "--tasks", "ddd17", "--processes", "2")
     grids = [subprocess.Popen(called, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -108,6 +109,7 @@ def test_a_killed_grid_goes_on_to_the_same_records(tiny_world, tmp_path):
     assert found(killed) == found(straight)
 
 
+@pytest.mark.slow
 def test_jobs_of_a_cluster_give_the_records_of_processes(tiny_world, tmp_path):
     pytest.importorskip("submitit")
     cells = ["--methods", "scratch", "--tasks", "ddd17"]

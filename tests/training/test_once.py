@@ -110,6 +110,7 @@ def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(tiny_world, tm
     assert sha256 == straight
 
 
+@pytest.mark.slow
 def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(tiny_world, tmp_path, start):
     register_methods()
     before = pretraining(tiny_world, tmp_path)
