@@ -22,9 +22,9 @@ for row in "${ROWS[@]}"; do
         continue
     fi
     environment=(ATEN_CPU_CAPABILITY="$capability" ONEDNN_MAX_CPU_ISA="$onednn" MKL_CBWR="$mkl"
-        OMP_NUM_THREADS="$threads" NUMBA_NUM_THREADS="$threads")
+        OMP_NUM_THREADS="$threads" NUMBA_NUM_THREADS="$threads" OMP_WAIT_POLICY=PASSIVE)
     [[ $numba == - ]] || environment+=(NUMBA_CPU_NAME="$numba")
-    # Processes with several threads share the cores badly: fewer of them.
+    # Processes with several threads share the cores badly: fewer of them, whose threads do not wait by spinning.
     at_once=$(((WORKERS + threads - 1) / threads))
     ran=$((ran + 1))
     echo "-- $name: ${environment[*]}, order $seed, $at_once at once"
