@@ -136,16 +136,14 @@ def test_what_fails_after_the_training_does_not_lose_it(straight, tiny_world, tm
     assert left == ["model.safetensors", "status.json"]
 
 
-def test_another_start_of_the_same_method_is_another_result(straight, tiny_world, monkeypatch):
-    folder, record = straight
-
+def test_another_start_of_the_same_method_is_another_result(straight, tiny_world, tmp_path, monkeypatch):
     def zeros(method, backbone, checkpoint, seed):
         for weight in backbone.parameters():
             torch.nn.init.zeros_(weight)
         return WeightsReport("zeros", "", 0, len(backbone.state_dict()))
 
     monkeypatch.setattr(type(find_method("scratch")), "initialise", zeros)
-    assert run(tiny_world, folder)["id"] != record["id"]
+    assert run(tiny_world, tmp_path)["id"] != straight[1]["id"]
 
 
 def test_deterministic_mode_gives_the_same_result_on_a_cpu_and_is_recorded(straight, tiny_world, tmp_path):
