@@ -84,7 +84,7 @@ def measure(
     from dataclasses import replace
 
     from tespec.config import as_facts, pretraining_settings
-    from tespec.plugins import find_method
+    from tespec.method import find_method
     from tespec.training.data import settings_of
     from tespec.training.finetune import finetune
     from tespec.training.pretrain import pretrain

@@ -33,7 +33,8 @@ def matrix(options: argparse.Namespace, checkpoints: dict[str, Path]) -> list[Gr
     """
     from tespec.comparison.cells import GridCell
     from tespec.config import names
-    from tespec.plugins import find_method, register_methods
+    from tespec.method import find_method
+from tespec.plugins import register_methods
     from tespec.registry import METHODS
 
     register_methods()
@@ -74,7 +75,7 @@ def before(cell: GridCell) -> GridCell:
 
 def is_pretrained(method: str, checkpoints: dict[str, Path]) -> bool:
     """Whether the weights of a method are made here."""
-    from tespec.plugins import find_method
+    from tespec.method import find_method
 
     return find_method(method).recipe is not None and method not in checkpoints
 
@@ -90,7 +91,7 @@ def data_of(task: str, options: argparse.Namespace) -> Data:
 def dataset_of(method: str, options: argparse.Namespace) -> str:
     """What a method is pre-trained on here."""
     from tespec.config import pretraining_settings
-    from tespec.plugins import find_method
+    from tespec.method import find_method
 
     kind = find_method(method)
     assert kind.recipe is not None

@@ -21,7 +21,7 @@ def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[
     """What is known of each cell: done where there is a record of it by this code, on this data, as it is asked for."""
     from tespec.comparison.cells import DONE, is_done
     from tespec.config import as_facts
-    from tespec.plugins import find_method
+    from tespec.method import find_method
     from tespec.training.data import settings_of
     from tespec.training.start import with_start
 
@@ -51,7 +51,7 @@ def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[
 def codes_of(methods: Iterable[str], accepted: Iterable[str]) -> set[str]:
     """Hashes of the code whose records of these methods count."""
     from tespec.comparison.code import plugin_files, run_code
-    from tespec.plugins import find_method
+    from tespec.method import find_method
 
     return {run_code(plugin_files(type(find_method(name)), ())) for name in methods} | set(accepted)
 

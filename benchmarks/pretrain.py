@@ -43,7 +43,8 @@ def main() -> None:
     options = parse()
     from benchmarks.cost import scratch_world
     from tespec.config import pretraining_settings
-    from tespec.plugins import find_method, register_methods
+    from tespec.method import find_method
+from tespec.plugins import register_methods
     from tespec.training.launch import launched
 
     register_methods(options.plugins)

@@ -74,7 +74,7 @@ def _finetuning(
 ) -> dict[str, Any]:
     from tespec.config import as_facts, finetuning_settings
     from tespec.datasets.sample.world import description
-    from tespec.plugins import find_method
+    from tespec.method import find_method
     from tespec.training.start import with_start
 
     kind = find_method(method)
@@ -85,7 +85,7 @@ def _finetuning(
 @cache
 def _pretraining(method: str, profile: str, changes: tuple[str, ...]) -> dict[str, Any] | None:
     from tespec.config import as_facts, pretraining_settings
-    from tespec.plugins import find_method
+    from tespec.method import find_method
 
     kind = find_method(method)
     return None if kind.recipe is None else as_facts(pretraining_settings(kind.recipe, profile, changes, kind.network))

@@ -121,7 +121,7 @@ def pieces(reproduction: Reproduction) -> list[Piece]:
     """
     from tespec.comparison.ablations import read_ablation
     from tespec.config import as_facts, pretraining_settings
-    from tespec.plugins import find_method
+    from tespec.method import find_method
 
     found: dict[Piece, None] = {}
     for rows in reproduction.rows:
@@ -159,6 +159,6 @@ def pretrainings(needed: list[Piece]) -> list[Piece]:
 
 def is_pretrained(piece: Piece) -> bool:
     """Whether its weights are made by a pre-training."""
-    from tespec.plugins import find_method
+    from tespec.method import find_method
 
     return piece.kind == EVALUATION and find_method(piece.method).recipe is not None

@@ -93,7 +93,7 @@ def main() -> None:
 def run_cell(options: argparse.Namespace) -> None:
     """Fine-tune, evaluate, record."""
     from benchmarks.options import setup_of
-    from tespec.plugins import find_method
+    from tespec.method import find_method
     from tespec.processes import is_first
     from tespec.training.finetune import WEIGHTS, finetune
     from tespec.training.probe import probe
@@ -152,7 +152,7 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
 def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Finetuning, tuple[str, ...], Data]:
     """Settings of the cell, changes to its pre-training, and its data; where the sample world is made in `worlds`."""
     from tespec.config import finetuning_settings
-    from tespec.plugins import find_method
+    from tespec.method import find_method
     from tespec.training.data import find_data, settings_of
     from tespec.training.progress import say
 
@@ -187,7 +187,7 @@ def describe(name: str, profile: str, changes: Sequence[str]) -> None:
     import yaml
 
     from tespec.config import as_facts, finetuning_settings, names
-    from tespec.plugins import find_method
+    from tespec.method import find_method
     from tespec.settings import ARCHITECTURES
 
     if name in names("tasks"):
@@ -202,7 +202,7 @@ def dry_run(options: argparse.Namespace) -> None:
     from benchmarks.cost import print_cost, scratch_world
     from tespec.config import as_facts
     from tespec.datasets.survey.run import require_sound
-    from tespec.plugins import find_method
+    from tespec.method import find_method
     from tespec.training.device import choose_device
     from tespec.training.forecast import forecast
     from tespec.training.start import with_start

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tespec.errors import UserError
+from tespec.registry import METHODS
 from tespec.settings import ARCHITECTURES
 from tespec.weights.report import WeightsReport
 
@@ -84,3 +86,20 @@ class Method:
             "weights": self.weights,
             "summary": self.summary,
         }
+
+
+def find_method(name: str) -> Method:
+    """The registered method of that name.
+
+    Raises:
+        UserError: there is none; the message names the nearest or all of them.
+    """
+    kind = METHODS.module_dict.get(name)
+    if kind is None:
+        close = difflib.get_close_matches(name, list(METHODS.module_dict), n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(sorted(METHODS.module_dict))}"
+        raise UserError(f"--method {name}", "unknown method", remedy)
+    method: Method = kind()
+    if not method.title:
+        raise UserError(f"--method {name}", "has no title for its table row", f"give {kind.__name__} a title")
+    return method

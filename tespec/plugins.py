@@ -1,8 +1,7 @@
-"""Finds methods: those of the repository, of installed packages, and of files the user names."""
+"""Imports what registers methods: the repository, installed packages, and files the user names."""
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -11,8 +10,6 @@ from pathlib import Path
 
 from tespec.discovery import import_modules
 from tespec.errors import UserError
-from tespec.method import Method
-from tespec.registry import METHODS
 
 ENTRY_POINTS = "tespec.methods"
 
@@ -45,20 +42,3 @@ def _import_file(file: Path) -> None:
     except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
         del sys.modules[module.__name__]
         raise UserError(file, f"cannot be imported ({error})", "mend the file") from error
-
-
-def find_method(name: str) -> Method:
-    """The registered method of that name.
-
-    Raises:
-        UserError: there is none; the message names the nearest or all of them.
-    """
-    kind = METHODS.module_dict.get(name)
-    if kind is None:
-        close = difflib.get_close_matches(name, list(METHODS.module_dict), n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(sorted(METHODS.module_dict))}"
-        raise UserError(f"--method {name}", "unknown method", remedy)
-    method: Method = kind()
-    if not method.title:
-        raise UserError(f"--method {name}", "has no title for its table row", f"give {kind.__name__} a title")
-    return method

@@ -1,7 +1,8 @@
 import pytest
 
 from tespec.errors import UserError
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.registry import METHODS
 
 PLUGIN = '''

@@ -13,8 +13,9 @@ import pytest
 
 from tespec.comparison import code as module
 from tespec.comparison.code import LEFT_OUT, counted, left_out, meaning, package_code, plugin_files, run_code
+from tespec.method import find_method
 from tespec.paths import REPOSITORY
-from tespec.plugins import find_method, register_methods
+from tespec.plugins import register_methods
 
 PLAIN = b"""
 def loss(x):

@@ -21,7 +21,8 @@ import pytest
 import torch
 
 from tespec.config import pretraining_settings
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.processes import number, talk
 from tespec.training import finetune, lock, once, pretrain, runs
 from tespec.training.data import Data, settings_of

@@ -5,7 +5,8 @@ import pytest
 from tespec.config import names
 from tespec.datasets.sample import make_world
 from tespec.errors import UserError
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.registry import METHODS
 from tespec.settings import ARCHITECTURES
 from tespec.training.data import Data, settings_of

@@ -7,7 +7,8 @@ import torch
 
 from tespec.datasets.collate import join_boxes
 from tespec.errors import UserError
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.training.data import Data, settings_of
 from tespec.training.finetune import finetune
 from tespec.training.hooks import CheckpointHook

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tespec.errors import UserError
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.training.data import Data, settings_of
 from tespec.training.finetune import finetune
 from tespec.training.hooks import CheckpointHook

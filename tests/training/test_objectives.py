@@ -10,7 +10,8 @@ from tespec.config import names, pretraining_settings
 from tespec.datasets.images import open_images
 from tespec.datasets.sample import make_world
 from tespec.errors import UserError
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.training.data import Data, settings_of
 from tespec.training.finetune import finetune
 from tespec.training.hooks import CheckpointHook

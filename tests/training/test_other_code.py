@@ -7,7 +7,8 @@ import pytest
 
 from tespec.comparison import code
 from tespec.config import pretraining_settings
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.registry import METHODS
 from tespec.training import runs
 from tespec.training.data import Data, settings_of

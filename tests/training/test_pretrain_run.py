@@ -7,7 +7,8 @@ import torch
 import tespec
 from tespec.config import pretraining_settings
 from tespec.errors import UserError
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.training.data import Data
 from tespec.training.hooks import CheckpointHook
 from tespec.training.pretrain import pretrain

@@ -1,7 +1,8 @@
 import pytest
 
 from tespec.errors import UserError
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.training.data import Data, settings_of
 from tespec.training.probe import probe
 from tespec.training.runs import Setup

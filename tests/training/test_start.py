@@ -9,8 +9,9 @@ from benchmarks.grid_states import states_of
 from benchmarks.reproduce_states import wanted
 from benchmarks.reproduction import EVALUATION, Piece, read_reproduction
 from tespec.comparison.cells import GridCell
+from tespec.method import find_method
 from tespec.models import EventSwin
-from tespec.plugins import find_method, register_methods
+from tespec.plugins import register_methods
 from tespec.training.data import Data, settings_of
 from tespec.training.finetune import open_cell
 from tespec.training.runs import Setup

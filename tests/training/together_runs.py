@@ -14,7 +14,8 @@ import pytest
 from tespec.config import pretraining_settings
 from tespec.datasets.steps import LabelledSteps
 from tespec.errors import Preempted
-from tespec.plugins import find_method, register_methods
+from tespec.method import find_method
+from tespec.plugins import register_methods
 from tespec.training.data import Data, settings_of
 from tespec.training.finetune import finetune
 from tespec.training.hooks import CheckpointHook

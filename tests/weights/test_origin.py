@@ -7,8 +7,9 @@ from safetensors.torch import save_file
 
 from tespec.config import finetuning_settings
 from tespec.errors import UserError
+from tespec.method import find_method
 from tespec.models import EventSwin
-from tespec.plugins import find_method, register_methods
+from tespec.plugins import register_methods
 from tespec.training.start import with_start
 from tespec.weights import origin
 from tespec.weights.export import rewrite
