@@ -34,7 +34,7 @@ def matrix(options: argparse.Namespace, checkpoints: dict[str, Path]) -> list[Gr
     from tespec.comparison.cells import GridCell
     from tespec.config import names
     from tespec.method import find_method
-from tespec.plugins import register_methods
+    from tespec.plugins import register_methods
     from tespec.registry import METHODS
 
     register_methods()

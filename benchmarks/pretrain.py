@@ -44,7 +44,7 @@ def main() -> None:
     from benchmarks.cost import scratch_world
     from tespec.config import pretraining_settings
     from tespec.method import find_method
-from tespec.plugins import register_methods
+    from tespec.plugins import register_methods
     from tespec.training.launch import launched
 
     register_methods(options.plugins)
