@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tespec.errors import UserError
-from tespec.method import Method
-from tespec.registry import METHODS
-from tespec.weights.report import WeightsReport
+from tespec.core.errors import UserError
+from tespec.core.registry import METHODS
+from tespec.pretraining.method import Method
+from tespec.weights.load import WeightsReport
 
 if TYPE_CHECKING:
     from tespec.models import Backbone

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tespec.method import Method
-from tespec.registry import METHODS
+from tespec.core.registry import METHODS
+from tespec.pretraining.method import Method
 
 
 @METHODS.register_module(name="tespec")

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
-from tespec.errors import UserError
+from tespec.cli.command import Parser, run
+from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
     from tespec.comparison.ablations import Ablation, AblationRow
     from tespec.comparison.records import Record
-    from tespec.training.data import Data
-    from tespec.training.runs import Setup
+    from tespec.runs.data import Data
+    from tespec.runs.setup import Setup
 
 METHOD = "tespec"
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.options import add_run_options, whole_number
+    from tespec.cli.options import add_run_options, whole_number
 
     parser = Parser(description=__doc__)
     parser.add_argument("table", nargs="?", help="name of a table; --list names them")
@@ -56,10 +56,10 @@ def main() -> None:
             print(f"{name:13} {each.title} on {each.task}: {', '.join(row.name for row in each.rows)}")
         return
     ablation = read_ablation(options.table)
-    from benchmarks.options import setup_of
-    from tespec.plugins import register_methods
-    from tespec.training.data import find_data
-    from tespec.training.progress import say
+    from tespec.cli.options import setup_of
+    from tespec.core.progress import say
+    from tespec.core.registry import register_methods
+    from tespec.runs.data import find_data
 
     register_methods(options.plugins)
     data = find_data(ablation.task, options.data)
@@ -83,11 +83,11 @@ def measure(
     """Pre-train one row and fine-tune from it, or take up complete results."""
     from dataclasses import replace
 
-    from tespec.config import as_facts, pretraining_settings
-    from tespec.method import find_method
-    from tespec.training.data import settings_of
-    from tespec.training.finetune import finetune
-    from tespec.training.pretrain import pretrain
+    from tespec.core.config import as_facts, pretraining_settings
+    from tespec.pretraining.method import find_method
+    from tespec.runs.data import settings_of
+    from tespec.runs.finetune import finetune
+    from tespec.runs.pretrain import pretrain
 
     method = find_method(METHOD)
     profile = options.profile or data.profile
@@ -105,7 +105,7 @@ def measure(
 
 def source(data: Data, dataset: str, given: Path | None, *, several: bool) -> Data:
     """Recordings to pre-train on."""
-    from tespec.training.data import find_recordings, sibling
+    from tespec.runs.data import find_recordings, sibling
 
     if given is not None:
         return find_recordings(dataset, given / dataset if several or (given / dataset).is_dir() else given)
@@ -125,7 +125,7 @@ def _of_pretraining(changes: list[str]) -> list[str]:
 
 def print_changes(ablation: Ablation, profile: str) -> None:
     """Print what each row changes."""
-    from tespec.config import as_facts, pretraining_settings
+    from tespec.core.config import as_facts, pretraining_settings
 
     facts = as_facts(pretraining_settings(METHOD, profile))
     for row in ablation.rows:

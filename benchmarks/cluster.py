@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import yaml
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor

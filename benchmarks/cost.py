@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import yaml
 
-from tespec.datasets.sample import world_folder
+from tespec.runs.cost import Forecast
+from tespec.runs.data import Data
 from tespec.training.checkpoint import KEEP
-from tespec.training.data import Data
 from tespec.training.device import describe
-from tespec.training.forecast import Forecast
+from tespec.world import world_folder
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from pathlib import Path
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
-from tespec.errors import UserError
-from tespec.paths import RESULTS
+from tespec.cli.command import Parser, run
+from tespec.core.errors import UserError
+from tespec.core.paths import RESULTS
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "pictures" / "curves.png", help="the PNG to write")
     options = parser.parse_args()
     from tespec.comparison.records import read_records
-    from tespec.evaluation.curve_pictures import draw_curves
+    from tespec.pictures.curves import draw_curves
 
     found = [record for folder in options.results for record in read_records(folder / "runs")[0]]
     chosen = [record for record in found if record["kind"] == "pretraining" and "last_stage_std" in record["metrics"]]

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
-from benchmarks.options import add_sensor
-from tespec.errors import UserError
-from tespec.sensor import parse_size
+from tespec.cli.command import Parser, run
+from tespec.cli.options import add_sensor
+from tespec.core.errors import UserError
+from tespec.core.settings import parse_size
 
 if TYPE_CHECKING:
+    from tespec.core.settings import Finetuning
     from tespec.datasets.base import LabelledDataset
-    from tespec.datasets.survey.facts import RecordingFacts
-    from tespec.settings import Finetuning
+    from tespec.datasets.survey import RecordingFacts
 
 RECORDINGS = "recordings"  # in place of a dataset: recordings of any kind, without labels
 WRONG = 1  # exit code of a check that found something
@@ -104,7 +104,7 @@ def main() -> int:
 
 def find_dataset(options: argparse.Namespace) -> LabelledDataset:
     """The dataset, or the recordings of any kind, in the path given."""
-    from tespec.datasets.care.recordings import Recordings
+    from tespec.datasets.finding import Recordings
 
     if options.dataset != RECORDINGS:
         return open_dataset(options)[1]
@@ -119,9 +119,9 @@ def find_dataset(options: argparse.Namespace) -> LabelledDataset:
 
 def open_dataset(options: argparse.Namespace) -> tuple[Finetuning, LabelledDataset]:
     """The dataset, read by the protocol for recurrent models of the profile that fits it."""
-    from tespec.training.data import find_data, settings_of
-    from tespec.training.labelled import open_dataset
-    from tespec.training.tasks import import_tasks
+    from tespec.runs.data import find_data, settings_of
+    from tespec.tasks import import_tasks
+    from tespec.tasks.base import open_dataset
 
     import_tasks()
     data = find_data(options.dataset, options.path)
@@ -131,8 +131,8 @@ def open_dataset(options: argparse.Namespace) -> tuple[Finetuning, LabelledDatas
 
 def look(options: argparse.Namespace) -> tuple[LabelledDataset, list[RecordingFacts]]:
     """Survey the dataset, with progress."""
-    from tespec.datasets.survey.run import survey, tasks_of
-    from tespec.training.progress import progress
+    from tespec.core.progress import progress
+    from tespec.datasets.survey import survey, tasks_of
 
     dataset = find_dataset(options)
     found, tasks = [], tasks_of(dataset)
@@ -146,7 +146,7 @@ def look(options: argparse.Namespace) -> tuple[LabelledDataset, list[RecordingFa
 
 def check(options: argparse.Namespace) -> int:
     """Say what the dataset holds and what is wrong with it."""
-    from tespec.datasets.survey import report
+    from tespec.datasets import survey as report
 
     dataset, found = look(options)
     print_survey(dataset, found)
@@ -167,7 +167,7 @@ def stats(options: argparse.Namespace) -> int:
     dataset, found = look(options)
     print_survey(dataset, found)
     if options.out:
-        from tespec.datasets.survey.csv import write_csv
+        from tespec.datasets.survey import write_csv
 
         write_csv(found, options.out)
         print(f"written: {options.out}")
@@ -176,7 +176,7 @@ def stats(options: argparse.Namespace) -> int:
 
 def print_survey(dataset: LabelledDataset, found: list[RecordingFacts]) -> None:
     """Print the table of recordings, the classes, and what is unusual."""
-    from tespec.datasets.survey import report
+    from tespec.datasets import survey as report
 
     print(f"{dataset.title} in {dataset.root}")
     for name, text in dataset.describe().items():
@@ -198,8 +198,8 @@ def print_disk(dataset: LabelledDataset, found: list[RecordingFacts]) -> None:
     """Print what packing takes and what the disk has."""
     import shutil
 
-    from tespec.datasets.care.prepare import disk_needed
-    from tespec.datasets.survey.report import bytes_in_words
+    from tespec.datasets.prepare import disk_needed
+    from tespec.datasets.survey import bytes_in_words
 
     events = [facts.events for facts in found if facts.events]
     needed = sum(disk_needed(each.count, round(1000 * each.seconds) + 2) for each in events)
@@ -209,9 +209,9 @@ def print_disk(dataset: LabelledDataset, found: list[RecordingFacts]) -> None:
 
 def prepare(options: argparse.Namespace) -> int:
     """Pack every recording."""
-    from tespec.datasets.care.prepare import jobs
-    from tespec.datasets.care.prepare import prepare as pack_all
-    from tespec.training.progress import progress
+    from tespec.core.progress import progress
+    from tespec.datasets.prepare import jobs
+    from tespec.datasets.prepare import prepare as pack_all
 
     dataset = find_dataset(options)
     totals = {job.name: 0 for job in jobs(dataset, options.out)}
@@ -232,8 +232,8 @@ def prepare(options: argparse.Namespace) -> int:
 
 def preview(options: argparse.Namespace) -> int:
     """Draw a few moments."""
-    from tespec.datasets.care.preview import choose, draw, moment
-    from tespec.datasets.care.recordings import SPLIT
+    from tespec.datasets.finding import SPLIT
+    from tespec.datasets.preview import choose, draw, moment
 
     if options.dataset == RECORDINGS:
         dataset, rule = find_dataset(options), RULE
@@ -253,7 +253,7 @@ def guide(options: argparse.Namespace) -> int:
     """Print where to get a dataset."""
     import yaml
 
-    from tespec.paths import CONFIGS
+    from tespec.core.paths import CONFIGS
 
     known = sorted(path.stem for path in (CONFIGS / "datasets").glob("*.yaml"))
     if options.dataset not in known:
@@ -270,8 +270,8 @@ def guide(options: argparse.Namespace) -> int:
 
 def unpack(options: argparse.Namespace) -> int:
     """Extract an archive."""
-    from tespec.datasets.care.extract import extract
-    from tespec.training.progress import progress
+    from tespec.core.progress import progress
+    from tespec.datasets.extract import extract
 
     if options.crc32 is not None and not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,8}", options.crc32):
         raise UserError(f"--crc32 {options.crc32}", "not a CRC-32", "give up to eight hexadecimal digits")

@@ -16,10 +16,10 @@ if not __package__:
     import installed  # noqa: F401  # before the harness
 
 from benchmarks import tables
-from benchmarks.cli import Parser, run
 from benchmarks.grid_jobs import Job, Places, work
-from tespec.errors import UserError
-from tespec.paths import RESULTS, RUNS
+from tespec.cli.command import Parser, run
+from tespec.core.errors import UserError
+from tespec.core.paths import RESULTS, RUNS
 
 HERE = Path(__file__).parent
 SECONDS_BETWEEN_REPORTS = 10.0
@@ -36,7 +36,7 @@ def jobs(results: Path, seed: int) -> list[Job]:
         return Job(f"{method}-{arch}", (str(HERE / "run.py"), *what, *common), (needed,))
 
     return [
-        Job(WORLD, ("-m", "tespec.datasets.sample", "--size", "small")),
+        Job(WORLD, ("-m", "tespec.world", "--size", "small")),
         Job(PRETRAINING, (str(HERE / "pretrain.py"), "--method", "tespec", *common), (WORLD,)),
         cell("tespec", "recurrent", PRETRAINING),
         cell("scratch", "recurrent", WORLD),

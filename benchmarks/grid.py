@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
 from benchmarks.cluster import CLUSTERS, executor_of, parameters, require_submitit
 from benchmarks.grid_jobs import Job, Places, work
 from benchmarks.grid_matrix import before, dataset_of, is_pretrained, matrix, named_files, pretrainings
 from benchmarks.grid_states import print_states, states_of
-from tespec.paths import RESULTS, RUNS
+from tespec.cli.command import Parser, run
+from tespec.core.paths import RESULTS, RUNS
 
 if TYPE_CHECKING:
     from tespec.comparison.cells import GridCell
@@ -32,8 +32,8 @@ HERE = Path(__file__).parent
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.options import add_accept_code, whole_number
-    from tespec.config import names
+    from tespec.cli.options import add_accept_code, whole_number
+    from tespec.core.config import names
 
     parser = Parser(description=__doc__)
     what = parser.add_argument_group("what")

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
     from tespec.comparison.cells import GridCell
-    from tespec.training.data import Data
+    from tespec.runs.data import Data
 
 
 def named_files(given: list[str]) -> dict[str, Path]:
@@ -32,10 +32,9 @@ def matrix(options: argparse.Namespace, checkpoints: dict[str, Path]) -> list[Gr
         UserError: an unknown method or task, or nothing left.
     """
     from tespec.comparison.cells import GridCell
-    from tespec.config import names
-    from tespec.method import find_method
-    from tespec.plugins import register_methods
-    from tespec.registry import METHODS
+    from tespec.core.config import names
+    from tespec.core.registry import METHODS, register_methods
+    from tespec.pretraining.method import find_method
 
     register_methods()
     known = names("tasks")
@@ -75,14 +74,14 @@ def before(cell: GridCell) -> GridCell:
 
 def is_pretrained(method: str, checkpoints: dict[str, Path]) -> bool:
     """Whether the weights of a method are made here."""
-    from tespec.method import find_method
+    from tespec.pretraining.method import find_method
 
     return find_method(method).recipe is not None and method not in checkpoints
 
 
 def data_of(task: str, options: argparse.Namespace) -> Data:
     """The data of a task."""
-    from tespec.training.data import find_data
+    from tespec.runs.data import find_data
 
     given = options.data / task if options.data and (options.data / task).is_dir() else None
     return find_data(task, given)
@@ -90,8 +89,8 @@ def data_of(task: str, options: argparse.Namespace) -> Data:
 
 def dataset_of(method: str, options: argparse.Namespace) -> str:
     """What a method is pre-trained on here."""
-    from tespec.config import pretraining_settings
-    from tespec.method import find_method
+    from tespec.core.config import pretraining_settings
+    from tespec.pretraining.method import find_method
 
     kind = find_method(method)
     assert kind.recipe is not None

@@ -14,16 +14,16 @@ from benchmarks.grid_matrix import data_of, named_files, pretrainings
 if TYPE_CHECKING:
     from tespec.comparison.cells import GridCell
     from tespec.comparison.records import Record
-    from tespec.settings import Finetuning
+    from tespec.core.settings import Finetuning
 
 
 def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[Record]) -> dict[GridCell, str]:
     """What is known of each cell: done where there is a record of it by this code, on this data, as it is asked for."""
     from tespec.comparison.cells import DONE, is_done
-    from tespec.config import as_facts
-    from tespec.method import find_method
-    from tespec.training.data import settings_of
-    from tespec.training.start import with_start
+    from tespec.core.config import as_facts
+    from tespec.pretraining.method import find_method
+    from tespec.runs.data import settings_of
+    from tespec.runs.finetune import with_start
 
     states = {}
     changed = any(change.startswith("pretraining.") for change in options.set)
@@ -50,8 +50,8 @@ def states_of(cells: list[GridCell], options: argparse.Namespace, records: list[
 
 def codes_of(methods: Iterable[str], accepted: Iterable[str]) -> set[str]:
     """Hashes of the code whose records of these methods count."""
-    from tespec.comparison.code import plugin_files, run_code
-    from tespec.method import find_method
+    from tespec.comparison.identity import plugin_files, run_code
+    from tespec.pretraining.method import find_method
 
     return {run_code(plugin_files(type(find_method(name)), ())) for name in methods} | set(accepted)
 
@@ -59,7 +59,7 @@ def codes_of(methods: Iterable[str], accepted: Iterable[str]) -> set[str]:
 def fingerprint_of(settings: Finetuning, root: Path) -> str:
     """Fingerprint of a task's data in a folder."""
     from tespec.datasets.fingerprint import fingerprint
-    from tespec.training.tasks import build_task
+    from tespec.tasks import build_task
 
     return fingerprint(*build_task(settings, root).splits)
 

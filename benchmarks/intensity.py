@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
-from tespec.errors import UserError
+from tespec.cli.command import Parser, run
+from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
     from tespec.events.spatial import Region
@@ -50,9 +50,9 @@ def above_zero(text: str) -> float:
 def main() -> None:
     """Draw what the command line says."""
     options = parse()
+    from tespec.core.settings import Downsample
     from tespec.datasets.unlabelled import cut
-    from tespec.evaluation.intensity_pictures import busiest_and_quiet, draw_instants, instants, windows_at
-    from tespec.settings import Downsample
+    from tespec.pictures.intensity import busiest_and_quiet, draw_instants, instants, windows_at
 
     recording = cut(options.recording, options.recording, WINDOW_MS, Downsample(factor=1, keep="all"))
     if not len(recording):

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
-from tespec.errors import UserError
+from tespec.cli.command import Parser, run
+from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
-    from tespec.method import Method
-    from tespec.settings import Pretraining
-    from tespec.training.data import Data
+    from tespec.core.settings import Pretraining
+    from tespec.pretraining.method import Method
+    from tespec.runs.data import Data
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.options import add_run_options
+    from tespec.cli.options import add_run_options
 
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_argument_group("what")
@@ -42,9 +42,9 @@ def main() -> None:
     """Run what the command line says."""
     options = parse()
     from benchmarks.cost import scratch_world
-    from tespec.config import pretraining_settings
-    from tespec.method import find_method
-    from tespec.plugins import register_methods
+    from tespec.core.config import pretraining_settings
+    from tespec.core.registry import register_methods
+    from tespec.pretraining.method import find_method
     from tespec.training.launch import launched
 
     register_methods(options.plugins)
@@ -62,9 +62,9 @@ def main() -> None:
 
 def train(options: argparse.Namespace, method: Method) -> None:
     """Pre-train, and say what came of it."""
-    from benchmarks.options import setup_of
-    from tespec.processes import is_first
-    from tespec.training.pretrain import pretrain
+    from tespec.cli.options import setup_of
+    from tespec.core.distributed import is_first
+    from tespec.runs.pretrain import pretrain
 
     settings, data = resolve(options, str(method.recipe), method.network)
     result = pretrain(options.method, method, settings, data, options.seed, setup_of(options, "pretrain.py"))
@@ -78,9 +78,9 @@ def resolve(
     options: argparse.Namespace, recipe: str, network: str, worlds: Path | None = None
 ) -> tuple[Pretraining, Data]:
     """Settings of the pre-training, and its data; where the sample world is made in `worlds`."""
-    from tespec.config import pretraining_settings
-    from tespec.training.data import find_recordings
-    from tespec.training.progress import say
+    from tespec.core.config import pretraining_settings
+    from tespec.core.progress import say
+    from tespec.runs.data import find_recordings
 
     # Mistakes in the settings come to light before any data is made.
     dataset = pretraining_settings(recipe, options.profile or "paper", options.set, network).dataset
@@ -93,10 +93,10 @@ def resolve(
 def dry_run(settings: Pretraining, data: Data, device_name: str | None, workers: int) -> None:
     """Print the resolved settings and what the run would cost."""
     from benchmarks.cost import print_cost
-    from tespec.config import as_facts
+    from tespec.core.config import as_facts
+    from tespec.pretraining.objective import build_objective
+    from tespec.runs.cost import forecast
     from tespec.training.device import choose_device
-    from tespec.training.forecast import forecast
-    from tespec.training.objectives import build_objective
 
     device = choose_device(device_name)
     task = build_objective(settings, data.root)

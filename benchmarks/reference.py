@@ -13,14 +13,14 @@ from pathlib import Path
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
+from tespec.cli.command import Parser, run
 
 REFERENCES = ("frame", "prior")
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.options import add_run_options
+    from tespec.cli.options import add_run_options
 
     parser = Parser(description=__doc__)
     parser.add_argument("reference", choices=REFERENCES, help="the upper reference, or the floor")
@@ -36,12 +36,12 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Measure, record, print."""
     options = parse()
-    from benchmarks.options import setup_of
     from benchmarks.run import print_result
-    from tespec.plugins import register_methods
-    from tespec.training.data import find_data, settings_of
-    from tespec.training.progress import say
-    from tespec.training.references import reference
+    from tespec.cli.options import setup_of
+    from tespec.core.progress import say
+    from tespec.core.registry import register_methods
+    from tespec.runs.data import find_data, settings_of
+    from tespec.runs.references import reference
 
     register_methods(options.plugins)
     data = find_data(options.task, options.data)

@@ -13,14 +13,14 @@ from pathlib import Path
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
 from benchmarks.tables import choose, left_out
+from tespec.cli.command import Parser, run
+from tespec.comparison.published import edited
 from tespec.comparison.records import read_records
-from tespec.comparison.shipped import edited
-from tespec.errors import UserError
-from tespec.paths import RESULTS
+from tespec.core.errors import UserError
+from tespec.core.files import write_whole
+from tespec.core.paths import RESULTS
 from tespec.report.build import report
-from tespec.writing import write_whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
 from benchmarks.grid_jobs import Job, Places, say, work
 from benchmarks.grid_states import codes_of, fingerprint_of
 from benchmarks.reproduce_jobs import commands, in_order
 from benchmarks.reproduce_publish import publish
 from benchmarks.reproduce_states import is_measured, jobs_of, recipe_behind, seconds_of
 from benchmarks.reproduction import EVALUATION, PRETRAINING, Piece, Reproduction, pieces, read_reproduction, sizes
-from tespec.errors import UserError
-from tespec.paths import RUNS
+from tespec.cli.command import Parser, run
+from tespec.core.errors import UserError
+from tespec.core.paths import RUNS
 
 if TYPE_CHECKING:
     from tespec.comparison.records import Record
@@ -36,7 +36,7 @@ WORLDS = ("sample",)
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.options import add_accept_code, whole_number
+    from tespec.cli.options import add_accept_code, whole_number
 
     parser = Parser(description=__doc__)
     what = parser.add_argument_group("what")
@@ -63,7 +63,7 @@ def main() -> int:
     options = parse()
     from tespec.comparison.cells import of_other_code
     from tespec.comparison.records import read_records
-    from tespec.plugins import register_methods
+    from tespec.core.registry import register_methods
 
     register_methods()
     reproduction = read_reproduction(options.size)
@@ -126,8 +126,8 @@ def choose(every: Sequence[Piece], reproduction: Reproduction, options: argparse
 
 def made_world(reproduction: Reproduction, chosen: Sequence[Piece], dry: bool) -> Path | None:
     """Folder of the world with all that the pieces need, made where it is missing; None for a dry run without it."""
-    from tespec.datasets.sample import make_world, world_folder
-    from tespec.training.progress import progress
+    from tespec.core.progress import progress
+    from tespec.world import make_world, world_folder
 
     size, seed = str(reproduction.world["size"]), int(reproduction.world["seed"])
     datasets = needed_data(reproduction, chosen)
@@ -146,7 +146,7 @@ def needed_data(reproduction: Reproduction, chosen: Sequence[Piece]) -> list[str
 
 def fingerprints(reproduction: Reproduction, chosen: Sequence[Piece], world: Path) -> dict[str, str]:
     """Fingerprint of each task's data, so that records of another world do not count."""
-    from tespec.training.data import Data, settings_of
+    from tespec.runs.data import Data, settings_of
 
     found = {}
     for name in sorted({piece.task for piece in chosen}):

@@ -60,7 +60,7 @@ def _command(piece: Piece, reproduction: Reproduction, world: Path) -> list[str]
 
 def _data(dataset: str, world: Path) -> list[str]:
     """Names the data only where it is not what a run takes by itself, so that commands fit every machine."""
-    from tespec.datasets.sample import world_folder
-    from tespec.training.data import given_data
+    from tespec.runs.data import given_data
+    from tespec.world import world_folder
 
     return [] if world == world_folder() and given_data(dataset) is None else ["--data", str(world / dataset)]

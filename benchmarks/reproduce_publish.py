@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.reproduction import Reproduction
-from tespec.paths import REPOSITORY
+from tespec.core.paths import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
 BASELINE = "scratch"  # what gains are reckoned over
@@ -27,9 +27,9 @@ def publish(reproduction: Reproduction, results: Path, *, documented: bool = Fal
     from benchmarks import report, tables
     from tespec.comparison.records import read_records
     from tespec.comparison.references_table import references_table
+    from tespec.core.files import write_whole
     from tespec.report.reproduction import draw_reproduction
     from tespec.report.reproduction_text import put_in, results_text
-    from tespec.writing import write_whole
 
     records, problems = read_records(results / "runs")
     chosen = [record for record in records if record["profile"] == reproduction.profile]

@@ -72,10 +72,10 @@ def recipe_behind(piece: Piece, reproduction: Reproduction) -> dict[str, Any] | 
 def _finetuning(
     method: str, task: str, arch: str, profile: str, size: str, seed: int, changes: tuple[str, ...]
 ) -> dict[str, Any]:
-    from tespec.config import as_facts, finetuning_settings
-    from tespec.datasets.sample.world import description
-    from tespec.method import find_method
-    from tespec.training.start import with_start
+    from tespec.core.config import as_facts, finetuning_settings
+    from tespec.pretraining.method import find_method
+    from tespec.runs.finetune import with_start
+    from tespec.world.make import description
 
     kind = find_method(method)
     settings = finetuning_settings(task, arch, profile, (), description(size, seed, task).overrides(), kind.network)
@@ -84,8 +84,8 @@ def _finetuning(
 
 @cache
 def _pretraining(method: str, profile: str, changes: tuple[str, ...]) -> dict[str, Any] | None:
-    from tespec.config import as_facts, pretraining_settings
-    from tespec.method import find_method
+    from tespec.core.config import as_facts, pretraining_settings
+    from tespec.pretraining.method import find_method
 
     kind = find_method(method)
     return None if kind.recipe is None else as_facts(pretraining_settings(kind.recipe, profile, changes, kind.network))

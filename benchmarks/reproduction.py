@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from tespec.errors import UserError
-from tespec.paths import CONFIGS, RESULTS
-from tespec.typed import build
+from tespec.core.errors import UserError
+from tespec.core.paths import CONFIGS, RESULTS
+from tespec.core.settings import build
 
 PRETRAINING, EVALUATION, REFERENCE = "pretraining", "evaluation", "reference"
 ABLATED = "tespec"  # the method that ablations are about
@@ -120,8 +120,8 @@ def pieces(reproduction: Reproduction) -> list[Piece]:
         UserError: a method without this architecture or without a way to its weights, or an unknown name.
     """
     from tespec.comparison.ablations import read_ablation
-    from tespec.config import as_facts, pretraining_settings
-    from tespec.method import find_method
+    from tespec.core.config import as_facts, pretraining_settings
+    from tespec.pretraining.method import find_method
 
     found: dict[Piece, None] = {}
     for rows in reproduction.rows:
@@ -159,6 +159,6 @@ def pretrainings(needed: list[Piece]) -> list[Piece]:
 
 def is_pretrained(piece: Piece) -> bool:
     """Whether its weights are made by a pre-training."""
-    from tespec.method import find_method
+    from tespec.pretraining.method import find_method
 
     return piece.kind == EVALUATION and find_method(piece.method).recipe is not None

@@ -22,20 +22,20 @@ if not __package__:
 
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
-from benchmarks.cli import Parser, one_line, run
-from tespec.errors import UserError
+from tespec.cli.command import Parser, one_line, run
+from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
     from tespec.comparison.records import Record
-    from tespec.settings import Finetuning
-    from tespec.training.data import Data
-    from tespec.training.runs import Setup
+    from tespec.core.settings import Finetuning
+    from tespec.runs.data import Data
+    from tespec.runs.setup import Setup
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    from benchmarks.options import add_run_options, whole_number
-    from tespec.settings import ARCHITECTURES
+    from tespec.cli.options import add_run_options, whole_number
+    from tespec.core.settings import ARCHITECTURES
 
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_argument_group("what")
@@ -72,7 +72,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Run what the command line says."""
     options = parse()
-    from tespec.plugins import register_methods
+    from tespec.core.registry import register_methods
 
     register_methods(options.plugins)
     if options.list:
@@ -92,12 +92,12 @@ def main() -> None:
 
 def run_cell(options: argparse.Namespace) -> None:
     """Fine-tune, evaluate, record."""
-    from benchmarks.options import setup_of
-    from tespec.method import find_method
-    from tespec.processes import is_first
-    from tespec.training.finetune import WEIGHTS, finetune
-    from tespec.training.probe import probe
-    from tespec.weights.hub import fetched
+    from tespec.cli.options import setup_of
+    from tespec.core.distributed import is_first
+    from tespec.pretraining.method import find_method
+    from tespec.runs.finetune import WEIGHTS, finetune
+    from tespec.runs.probe import probe
+    from tespec.weights.publish import fetched
 
     method = find_method(options.method)
     settings, recipe, data = resolve(options)
@@ -117,10 +117,10 @@ def run_cell(options: argparse.Namespace) -> None:
 
 def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
     """Draw what the run's network says, where that was not done; a picture is no reason to lose a result."""
+    from tespec.core.progress import say
     from tespec.inference.strip import draw_strip
+    from tespec.runs.finetune import WEIGHTS
     from tespec.training.device import choose_device
-    from tespec.training.finetune import WEIGHTS
-    from tespec.training.progress import say
 
     weights = setup.runs / record["name"] / WEIGHTS
     picture = setup.results / "pictures" / f"{record['name']}.png"
@@ -137,7 +137,7 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
     """Draw what a trained model says of a recording."""
     from tespec.inference.load import load_trained
     from tespec.inference.predict import Request, predict
-    from tespec.training.data import find_data
+    from tespec.runs.data import find_data
     from tespec.training.device import choose_device
 
     if not weights.is_file():
@@ -151,10 +151,10 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
 
 def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Finetuning, tuple[str, ...], Data]:
     """Settings of the cell, changes to its pre-training, and its data; where the sample world is made in `worlds`."""
-    from tespec.config import finetuning_settings
-    from tespec.method import find_method
-    from tespec.training.data import find_data, settings_of
-    from tespec.training.progress import say
+    from tespec.core.config import finetuning_settings
+    from tespec.core.progress import say
+    from tespec.pretraining.method import find_method
+    from tespec.runs.data import find_data, settings_of
 
     prefix = "pretraining."
     own = [change for change in options.set if not change.startswith(prefix)]
@@ -172,8 +172,8 @@ def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Fi
 
 def print_list() -> None:
     """Print methods and tasks, a line each."""
-    from tespec.config import names
-    from tespec.registry import METHODS
+    from tespec.core.config import names
+    from tespec.core.registry import METHODS
 
     print("methods")
     for name, method in sorted(METHODS.module_dict.items()):
@@ -186,9 +186,9 @@ def describe(name: str, profile: str, changes: Sequence[str]) -> None:
     """Print what is known of a method, or the settings of a task under a profile and changes."""
     import yaml
 
-    from tespec.config import as_facts, finetuning_settings, names
-    from tespec.method import find_method
-    from tespec.settings import ARCHITECTURES
+    from tespec.core.config import as_facts, finetuning_settings, names
+    from tespec.core.settings import ARCHITECTURES
+    from tespec.pretraining.method import find_method
 
     if name in names("tasks"):
         facts = {arch: as_facts(finetuning_settings(name, arch, profile, changes)) for arch in ARCHITECTURES}
@@ -200,13 +200,13 @@ def describe(name: str, profile: str, changes: Sequence[str]) -> None:
 def dry_run(options: argparse.Namespace) -> None:
     """Print the resolved settings and what the run would cost."""
     from benchmarks.cost import print_cost, scratch_world
-    from tespec.config import as_facts
-    from tespec.datasets.survey.run import require_sound
-    from tespec.method import find_method
+    from tespec.core.config import as_facts
+    from tespec.datasets.survey import require_sound
+    from tespec.pretraining.method import find_method
+    from tespec.runs.cost import forecast
+    from tespec.runs.finetune import with_start
+    from tespec.tasks import build_task
     from tespec.training.device import choose_device
-    from tespec.training.forecast import forecast
-    from tespec.training.start import with_start
-    from tespec.training.tasks import build_task
 
     method = find_method(options.method)
     device = choose_device(options.device)

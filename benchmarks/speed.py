@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
-from tespec.paths import RESULTS
+from tespec.cli.command import Parser, run
+from tespec.core.paths import RESULTS
 
 if TYPE_CHECKING:
     import argparse

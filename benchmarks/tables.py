@@ -19,7 +19,7 @@ from pathlib import Path
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
+from tespec.cli.command import Parser, run
 from tespec.comparison.ablation_runs import Measured, measured_rows, measured_table
 from tespec.comparison.ablations import Ablation, ablations
 from tespec.comparison.audit import render_audit
@@ -27,8 +27,7 @@ from tespec.comparison.claims_table import claims_table
 from tespec.comparison.deviations import deviations
 from tespec.comparison.effects import effects_table, require_baseline
 from tespec.comparison.notes import of_older_code
-from tespec.comparison.plain import plain_tables
-from tespec.comparison.published import TABLES, published_table
+from tespec.comparison.published import TABLES, edited, plain_tables, published_table
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.references import read_reference
 from tespec.comparison.render_csv import render_csv, render_long_csv
@@ -36,12 +35,11 @@ from tespec.comparison.render_html import render_html
 from tespec.comparison.render_latex import render_latex
 from tespec.comparison.render_markdown import render_markdown
 from tespec.comparison.render_text import render_text
-from tespec.comparison.shipped import edited
 from tespec.comparison.side_by_side import COLUMNS
 from tespec.comparison.table import Table
-from tespec.errors import UserError
-from tespec.paths import RESULTS
-from tespec.writing import write_all
+from tespec.core.errors import UserError
+from tespec.core.files import write_all
+from tespec.core.paths import RESULTS
 
 ENDINGS = """exit codes: 0 all is well; 1 a record was left out, a published number was edited, or with --check a
 number leaves its tolerance (tables are written all the same); 2 a mistake, nothing written"""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks.cli import Parser, run
+from tespec.cli.command import Parser, run
 
 if TYPE_CHECKING:
     from tespec.weights.inspection import Contents
@@ -101,8 +101,7 @@ def shapes(contents: Contents) -> dict[str, str]:
 
 def convert_file(options: argparse.Namespace) -> None:
     """Write a file in another naming."""
-    from tespec.weights.export import refuse_existing, rewrite, write_file
-    from tespec.weights.naming import timm_state
+    from tespec.weights.publish import refuse_existing, rewrite, timm_state, write_file
 
     refuse_existing(options.out, options.overwrite)
     contents = _inspect(options)
@@ -118,8 +117,7 @@ def convert_file(options: argparse.Namespace) -> None:
 
 def export_folder(options: argparse.Namespace) -> None:
     """Write a folder to pass on."""
-    from tespec.weights.export import refuse_existing, rewrite, write_folder
-    from tespec.weights.model_card import NOT_STATED, Card
+    from tespec.weights.publish import NOT_STATED, Card, refuse_existing, rewrite, write_folder
 
     refuse_existing(options.out, options.overwrite)
     contents = _inspect(options)

@@ -9,8 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tespec.datasets.sample import make_world
-from tespec.datasets.sample.sizes import DATASETS
+from tespec.world import make_world
+from tespec.world.sizes import DATASETS
 
 # How long an example takes says more about what else runs on the machine than about the code.
 hypothesis.settings.register_profile("tests", deadline=None)

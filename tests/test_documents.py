@@ -9,10 +9,10 @@ import pytest
 
 from tespec.comparison.records import read_record
 from tespec.comparison.references import published
-from tespec.config import finetuning_settings
+from tespec.core.config import finetuning_settings
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, parse_yaml, read_json, read_yaml
 from tespec.datasets.description import read_description
-from tespec.documents import UNREADABLE, parse_yaml, read_json, read_yaml
-from tespec.errors import UserError
 from tespec.events.readers.sensor import described_size
 from tespec.events.store import header_of
 

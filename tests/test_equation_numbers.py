@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tespec.paths import REPOSITORY
+from tespec.core.paths import REPOSITORY
 
 # Of Eq. 3, 5 and 8, a line or one of its neighbours names the subject; Eq. 6 and 7, the targets, have names.
 SUBJECTS = {3: r"histogram|border|bins|edges", 5: r"recurren|backbone|memory", 8: r"loss"}

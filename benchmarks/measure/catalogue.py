@@ -19,7 +19,7 @@ from benchmarks.measure.row import Row
 from benchmarks.measure.store import store
 from benchmarks.measure.switches import switches
 from benchmarks.measure.tables import tables
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 Stage = Callable[[Conditions], Iterator[Row]]
 

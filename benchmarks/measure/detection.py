@@ -12,9 +12,8 @@ import numpy as np
 
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.row import Row
-from tespec.boxes import Boxes, make_boxes
-from tespec.evaluation.detection import DetectionScorer
-from tespec.evaluation.filters import BoxFilter
+from tespec.core.boxes import Boxes, make_boxes
+from tespec.metrics.detection import BoxFilter, DetectionScorer
 
 CLASSES = ("pedestrian", "two-wheeler", "car")
 MISSING = "not measured: pycocotools is not installed (pip install -e .[test])"

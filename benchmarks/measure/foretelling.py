@@ -12,10 +12,10 @@ from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.row import Row
 from benchmarks.measure.scene import make_store
 from benchmarks.measure.timing import synchronise
-from tespec.config import pretraining_settings
-from tespec.training.forecast import BYTES_PER_PARAMETER, bytes_saved_for_backward, forecast
+from tespec.core.config import pretraining_settings
+from tespec.pretraining.objective import build_objective
+from tespec.runs.cost import BYTES_PER_PARAMETER, bytes_saved_for_backward, forecast
 from tespec.training.loop import Loop
-from tespec.training.objectives import build_objective
 
 RATE, SECONDS, SENSOR = 1_000_000, 4.0, (360, 640)
 STEPS = 8  # after one to warm up

@@ -19,7 +19,7 @@ from benchmarks.measure.scene import SENSOR_1MPX, make_store
 from tespec.events.store import StoreStream, open_store
 from tespec.events.windows import window_histograms
 from tespec.models import EventSwin
-from tespec.training.forecast import bytes_saved_for_backward
+from tespec.runs.cost import bytes_saved_for_backward
 
 BUDGET = 2.0  # s of the timed runs of one point
 LAST = 3  # points of a series that its exponent is taken from: the small ones are all fixed cost

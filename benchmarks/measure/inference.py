@@ -16,7 +16,7 @@ from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.networks import SIZES, histograms, task_network
 from benchmarks.measure.row import Row
 from benchmarks.measure.timing import seconds_of
-from tespec.errors import one_line
+from tespec.core.errors import one_line
 
 # Of the recurrent model on an RTX 6000, with its head (paper, appendix table "Training and inference time").
 PAPER_SECONDS = {"dsec": 14.6e-3, "ddd17": 14.0e-3, "mvsec": 13.8e-3, "gen1": 20.4e-3, "1mpx": 20.9e-3}

@@ -20,12 +20,12 @@ from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.row import Row
 from benchmarks.measure.scene import BUSY, SENSOR_1MPX, make_store
 from benchmarks.measure.timing import synchronise
-from tespec.config import pretraining_settings
+from tespec.core.config import pretraining_settings
+from tespec.core.settings import Pretraining
 from tespec.datasets.lanes import Lanes
-from tespec.settings import Pretraining
+from tespec.pretraining.objective import build_objective
 from tespec.training.loading import Batches
 from tespec.training.loop import Loop
-from tespec.training.objectives import build_objective
 
 GOAL = 1_100  # frames/s of pre-training on one GPU, of the project's goal of 12 hours
 WORKERS = {"cpu": 1, "cuda": 8}

@@ -14,10 +14,10 @@ from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.limits import Limits
 from benchmarks.measure.page import page
 from benchmarks.measure.row import Row
-from tespec.comparison.environment import environment
-from tespec.errors import UserError
+from tespec.comparison.identity import environment
+from tespec.core.errors import UserError
+from tespec.core.files import write_whole
 from tespec.training.device import describe
-from tespec.writing import write_whole
 
 SCHEMA = 1
 

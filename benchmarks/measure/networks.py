@@ -7,16 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tespec.config import finetuning_settings, pretraining_settings
+from tespec.core.config import finetuning_settings, pretraining_settings
+from tespec.core.settings import Finetuning, Pretraining, build
 from tespec.models import EventSwin
-from tespec.models.padding import padded_size
-from tespec.pretraining.objectives.masked_reconstruction import MaskedReconstruction
-from tespec.settings import Finetuning, Pretraining
-from tespec.training.labelled import fresh_backbone
-from tespec.training.objectives import build_objective  # noqa: F401  # registers the decoders
-from tespec.training.objectives.masked_reconstruction import MaskedSettings
-from tespec.training.tasks import find_task
-from tespec.typed import build
+from tespec.models.layers import padded_size
+from tespec.pretraining.tespec import MaskedReconstruction, MaskedSettings
+from tespec.tasks import find_task
+from tespec.tasks.base import fresh_backbone
 
 # (H, W) in px of the histograms that each task's network sees: rows of the labels, and 1Mpx at half size.
 SIZES = {"dsec": (440, 640), "ddd17": (200, 346), "mvsec": (260, 346), "gen1": (240, 304), "1mpx": (360, 640)}

@@ -19,14 +19,14 @@ from benchmarks.measure.histogram import BINS, WINDOW_US, put_histogram
 from benchmarks.measure.row import Row
 from benchmarks.measure.scene import BUSY, SENSOR_1MPX, make_events
 from benchmarks.measure.store import half
-from tespec.datasets.care.prepare import Job, pack_job
+from tespec.core.paths import REPOSITORY
+from tespec.datasets.prepare import Job, pack_job
 from tespec.datasets.sources import EventSource
 from tespec.events.readers.prophesee_dat import RECORD, X_BITS, Y_BITS
 from tespec.events.spatial import Region
 from tespec.events.store import open_store
 from tespec.events.stream import Events
 from tespec.events.windows import window_histograms
-from tespec.paths import REPOSITORY
 
 WORD = 4  # bytes of a packed event
 BLOCK_SECONDS = 1  # of events that differ; longer files repeat them

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure.scene import make_store
+from tespec.core.settings import Downsample
 from tespec.datasets.lanes import Lanes
 from tespec.datasets.unlabelled import divide
-from tespec.settings import Downsample
 
 SEGMENTS, LANES = 15, 8  # of the paper's pre-training
 WINDOWS = 1_200  # of a recording of a minute

@@ -17,7 +17,7 @@ from benchmarks.measure.networks import histograms
 from benchmarks.measure.plain_network import PlainNetwork
 from benchmarks.measure.row import Row
 from tespec.models import EventSwin
-from tespec.models.padding import pad_to, padded_size
+from tespec.models.layers import pad_to, padded_size
 
 
 class Case(NamedTuple):

@@ -14,8 +14,8 @@ from benchmarks.measure.recurrent import PAPER, QUICK, SAMPLE, Case
 from benchmarks.measure.row import Row
 from tespec.models import EventSwin
 from tespec.models.execution import Execution, execute
-from tespec.models.padding import padded_size
-from tespec.training.forecast import bytes_saved_for_backward
+from tespec.models.layers import padded_size
+from tespec.runs.cost import bytes_saved_for_backward
 
 SWITCHES = {
     "recompute": Execution(recompute=True),

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.row import Row
-from tespec.paths import REPOSITORY
+from tespec.core.paths import REPOSITORY
 
 
 def tables(conditions: Conditions) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from tespec.comparison.identity import canonical
 from tespec.comparison.recipes import recipe_key, recipe_of
 from tespec.comparison.records import Record
 from tespec.comparison.table import Table, without_empty
-from tespec.config import as_facts, objective_facts, pretraining_settings
+from tespec.core.config import as_facts, objective_facts, pretraining_settings
 
 METHOD, PAPER = "tespec", "paper"  # the method that is ablated, and the profile of its published numbers
 

@@ -11,8 +11,8 @@ from tespec.comparison.records import Record
 from tespec.comparison.references import PAPER, number, published, text
 from tespec.comparison.side_by_side import measured_cell
 from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold
-from tespec.errors import UserError
-from tespec.paths import CONFIGS
+from tespec.core.errors import UserError
+from tespec.core.paths import CONFIGS
 
 METRICS = {"miou": "mIoU ↑", "mean_class_acc": "mAcc ↑"}
 DECIMALS = 3

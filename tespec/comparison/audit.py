@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tespec.comparison.ablations import DECIMALS, METRICS, read_ablation
-from tespec.comparison.plain import plain_tables
-from tespec.comparison.published import TABLES
+from tespec.comparison.published import TABLES, plain_tables
 from tespec.comparison.references import PAPER, number, published, read_reference, text
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 
 @dataclass(frozen=True)

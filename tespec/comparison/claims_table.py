@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tespec.comparison.claim_scores import measured_scores, newest_bases, primary, published_scores, table_of
-from tespec.comparison.claims import NO_VERDICT, RULE, Finding, findings, read_claims
+from tespec.comparison.claims import (
+    NO_VERDICT,
+    RULE,
+    Finding,
+    findings,
+    measured_scores,
+    newest_bases,
+    primary,
+    published_scores,
+    read_claims,
+    table_of,
+)
 from tespec.comparison.effects import interval_cell
 from tespec.comparison.records import Record
 from tespec.comparison.references import read_reference

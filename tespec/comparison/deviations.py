@@ -10,7 +10,7 @@ from tespec.comparison.lines import by_line, lines_of
 from tespec.comparison.published import TABLES
 from tespec.comparison.records import Record
 from tespec.comparison.references import read_reference
-from tespec.config import tolerances
+from tespec.core.config import tolerances
 
 PROFILE = "paper"
 

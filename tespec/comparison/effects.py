@@ -9,7 +9,7 @@ from tespec.comparison.records import Record
 from tespec.comparison.references import Reference, read_reference
 from tespec.comparison.statistics import Effect, Interval, paired_effect
 from tespec.comparison.table import Cell, Column, Group, Row, Table
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 # What a method is judged by, by table.
 PRIMARY = {"detection": "map", "segmentation": "miou", "depth": "abs"}

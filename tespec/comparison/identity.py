@@ -2,10 +2,126 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
+
+import tespec
+from tespec.core.paths import REPOSITORY
+
+PACKAGES = ("tespec", "baselines")
+DIGITS = 8
+# Files and folders that change no number, and why. All others count.
+LEFT_OUT = {
+    "tespec/cli/": "reads options",
+    "tespec/comparison/": "names, reads, checks and compares numbers that are there",
+    "tespec/core/progress.py": "shows how far a run is",
+    "tespec/datasets/extract.py": "makes files ahead of runs, which are told apart by what is in them",
+    "tespec/datasets/prepare.py": "makes files ahead of runs, which are told apart by what is in them",
+    "tespec/datasets/preview.py": "draws",
+    "tespec/datasets/survey.py": "checks and counts data, and changes none",
+    "tespec/inference/": "draws what trained networks say, and loads them for others",
+    "tespec/pictures/curves.py": "draws",
+    "tespec/pictures/drawing.py": "draws",
+    "tespec/pictures/labels.py": "draws",
+    "tespec/report/": "draws pages and charts of records",
+    "tespec/runs/cost.py": "measures what a run takes, or would take",
+    "tespec/runs/once.py": "decides whether a run is computed and who computes it, not what",
+    "tespec/training/status.py": "tells others how far a run is",
+    "tespec/weights/inspection.py": "prints what is in a weights file",
+    "tespec/weights/publish.py": "writes copies of trained weights for others, and finds those of others",
+}
+
+
+def code_version() -> str:
+    """Version of the harness and hash of its code, for records."""
+    return f"{tespec.__version__}+{package_code()}"
+
+
+@cache
+def package_code() -> str:
+    """Hash of the harness's code as far as results depend on it; read once in a process."""
+    return _hash((path.relative_to(REPOSITORY).as_posix(), path) for path in counted())
+
+
+def run_code(plugins: Iterable[tuple[str, Path]]) -> str:
+    """Hash of the harness's code and that of plug-ins (see `plugin_files`) a run is computed with."""
+    own = list(plugins)
+    together = f"{package_code()} {_hash(own)}"
+    return hashlib.sha256(together.encode()).hexdigest()[:DIGITS] if own else package_code()
+
+
+def counted() -> list[Path]:
+    """Files of the harness that results depend on, in order of their paths."""
+    every = (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
+    return sorted(path for path in every if not left_out(path.relative_to(REPOSITORY).as_posix()))
+
+
+def left_out(file: str) -> bool:
+    """Whether a file, by its path in the repository, can change no number."""
+    return any(file.startswith(place) if place.endswith("/") else file == place for place in LEFT_OUT)
+
+
+def plugin_files(kind: type, imported: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Names and paths of the source files a run has from outside of the harness.
+
+    Args:
+        kind: class of the run's method; all files of the package it comes from count, which may be an installed one.
+        imported: files that the user had imported; they may register anything, so all of them count.
+    """
+    files = [(path.name, path) for path in imported]
+    module = sys.modules[kind.__module__.partition(".")[0]]
+    if module.__name__ in PACKAGES or Path(module.__file__ or "") in [path.absolute() for path in imported]:
+        return files
+    if module.__file__ and not hasattr(module, "__path__"):
+        return [*files, (Path(module.__file__).name, Path(module.__file__))]
+    roots = [Path(root) for root in module.__path__]
+    return files + [
+        (path.relative_to(root.parent).as_posix(), path) for root in roots for path in sorted(root.rglob("*.py"))
+    ]
+
+
+def _hash(files: Iterable[tuple[str, Path]]) -> str:
+    digest = hashlib.sha256()
+    for name, path in files:
+        digest.update(f"\n{name} ".encode())
+        digest.update(meaning(path.read_bytes()).encode())
+    return digest.hexdigest()[:DIGITS]
+
+
+def meaning(source: bytes) -> str:
+    """Python source without what Python does not act on; the same for every Python that can run it."""
+    return " ".join(_tokens(ast.parse(source)))
+
+
+def _tokens(node: object) -> Iterator[str]:
+    # Not `ast.dump`, whose form depends on Python's version, as the empty fields of nodes do.
+    if isinstance(node, ast.AST):
+        yield f"({type(node).__name__}"
+        for name, value in ast.iter_fields(node):
+            if value is not None and value != []:
+                yield f"{name}="
+                yield from _tokens(value)
+        yield ")"
+    elif isinstance(node, list):
+        yield "["
+        for each in node:
+            # A string that stands by itself is a docstring or a comment.
+            if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
+                yield from _tokens(each)
+        yield "]"
+    else:
+        yield repr(node)
+
 
 SCHEMA = 2
 # Part of every identity; unlike the layout of records it stays, so that a new field renames nothing.
@@ -64,3 +180,62 @@ def identity(
 def record_name(kind: str, method: str, task: str, arch: str, seed: int, id: str) -> str:
     """Name of a record and of its run's folder."""
     return f"{kind}-{method}-{task}-{arch}-s{seed}-{id}"
+
+
+LIBRARIES = ("torch", "timm", "mmengine", "numpy")
+# Where a change, or a file that git does not know, is one of the code.
+SOURCES = ("tespec", "baselines", "benchmarks", "configs")
+
+
+def environment(device: str = "", plugins: Iterable[tuple[str, Path]] = ()) -> dict[str, Any]:
+    """Versions and machine for a record.
+
+    Args:
+        device: name of the device the run used, "" if it used none.
+        plugins: names and files of code from outside of the harness.
+    """
+    return {
+        "tespec": tespec.__version__,
+        **_revision(REPOSITORY),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in LIBRARIES},
+        "plugins": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in plugins},
+        "device": device,
+        "cpu": _cpu(),
+        "cores": os.cpu_count() or 1,
+        "platform": platform.platform(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _revision(repository: Path) -> dict[str, Any]:
+    """Git revision and whether sources differ from it or are new; empty and None outside a git checkout."""
+    revision = _git(repository, "rev-parse", "HEAD")
+    if not (repository / ".git").exists() or revision is None:
+        return {"revision": "", "modified": None}
+    changes = _git(repository, "status", "--porcelain", "--untracked-files=all", "--", *SOURCES)
+    return {"revision": revision, "modified": bool(changes)}
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(repository), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu() -> str:
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        for line in information.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()

@@ -7,9 +7,9 @@ from typing import Any
 
 from tespec.comparison.identity import canonical
 from tespec.comparison.records import Record
-from tespec.config import as_facts, pretraining_settings
-from tespec.errors import UserError
-from tespec.settings import Pretraining
+from tespec.core.config import as_facts, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.settings import Pretraining
 
 AUTO = "auto"
 SETTINGS = tuple(field.name for field in fields(Pretraining))

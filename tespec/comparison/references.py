@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tespec.documents import UNREADABLE, read_yaml
-from tespec.errors import UserError
-from tespec.paths import REPOSITORY
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_yaml
+from tespec.core.paths import REPOSITORY
 
 PAPER = REPOSITORY / "results" / "paper"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tespec.comparison.basis import average, bases
-from tespec.comparison.claim_scores import primary, table_of
+from tespec.comparison.claims import primary, table_of
 from tespec.comparison.records import Record
 from tespec.comparison.references import read_reference
 from tespec.comparison.side_by_side import measured_cell

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable
 
 from tespec.comparison.table import Cell, Table
-from tespec.errors import one_line
+from tespec.core.errors import one_line
 
 ROW_FACTS = ("method", "arch", "title", "backbone", "recurrent", "pretraining")
 COLUMN_FACTS = ("task", "source", "metric", "frames", "data", "profile", "basis")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tespec.comparison.table import Row, Table
-from tespec.errors import one_line
+from tespec.core.errors import one_line
 
 PREAMBLE = r"% \usepackage{adjustbox,booktabs,multirow,xcolor}"
 CHARACTERS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tespec.comparison.table import Group, Table
-from tespec.errors import one_line
+from tespec.core.errors import one_line
 
 
 def render_markdown(table: Table) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from tespec.comparison.table import Cell, Row, Table
-from tespec.errors import one_line
+from tespec.core.errors import one_line
 
 GAP = "  "
 BEST = "*"

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.boxes import Boxes
-from tespec.settings import Augmentation
+from tespec.core.boxes import Boxes
+from tespec.core.settings import Augmentation
 
 OUTSIDE = -1
 SMALLEST = 1.0  # px; what is left of a box after zooming in, along each side

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tespec.core.errors import UserError
+from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.description import read_description
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import Source
 from tespec.datasets.windows import WindowRule
-from tespec.errors import UserError
-from tespec.sensor import Size
-from tespec.settings import Downsample
-from tespec.typed import build
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
 UNKNOWN = "unknown"  # in place of a split: a recording of the dataset, of which nothing says to which it belongs

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tespec.boxes import Boxes
+from tespec.core.boxes import Boxes
+from tespec.core.errors import UserError
 from tespec.datasets.augment import Maps, apply_maps, move_boxes
 from tespec.datasets.masks import IGNORE
-from tespec.errors import UserError
 
 # Labels of a step, each with its lane's maps, and the (H, W) of the histograms, to tensors by name.
 Collate = Callable[..., dict[str, Tensor]]

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.core.errors import UserError
+from tespec.core.registry import DATASETS
 from tespec.datasets.base import LEVELS, LabelledDataset, RecordingFiles
 from tespec.datasets.masks import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
-from tespec.errors import UserError
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.ddd17 import EVENTS, IMAGES, INDEX, TIMES, image_index
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER
-from tespec.registry import DATASETS
 
 MASK_PLACES = ("segmentation_masks.zip", "segmentation_masks")
 SPEED = "ego_speed.npy"

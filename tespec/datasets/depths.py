@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 
 SAMPLED = 16  # maps of a recording whose bytes go into checksums; all of them are tens of GB

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from tespec.documents import UNREADABLE, read_json
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_json
 
 FILE = "dataset.json"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.core.settings import Downsample
 from tespec.events.spatial import KEEP, Region
-from tespec.settings import Downsample
 
 
 def reduced(height: int, width: int, downsample: Downsample) -> Region:

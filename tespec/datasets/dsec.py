@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.core.errors import UserError
+from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.ego_speed import speed_at, speed_file
 from tespec.datasets.masks import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
-from tespec.errors import UserError
 from tespec.events.spatial import Region
-from tespec.registry import DATASETS
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
 NUMBER = re.compile(r"(?:^|/)(\d+)\.png$")

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tespec.core.settings import Finetuning
 from tespec.datasets.lanes import lengths_of, serpentine
 from tespec.datasets.parts import WHOLE, Part
 from tespec.datasets.recording import LabelledRecording
-from tespec.settings import Finetuning
 
 
 class Frame(NamedTuple):

@@ -16,11 +16,11 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tespec.core.errors import UserError
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.lanes import Shuffled
 from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.splits import Splits
-from tespec.errors import UserError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")

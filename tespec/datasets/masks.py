@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 IGNORE = 255
 NUMBER = re.compile(r"_(\d{8})\.png$")

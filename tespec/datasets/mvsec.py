@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.core.errors import UserError
+from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.depths import DepthMaps, open_depths
 from tespec.datasets.ego_speed import speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
-from tespec.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.readers.mvsec import LATEST, seconds_to_us
 from tespec.events.spatial import Region
-from tespec.registry import DATASETS
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
 DEPTHS = ("raw", "rect")

@@ -12,15 +12,15 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tespec.core.errors import UserError
+from tespec.core.settings import Pretraining
 from tespec.datasets.augment import apply_maps, draw_maps
 from tespec.datasets.images import as_input, read_image
 from tespec.datasets.lanes import Shuffled
 from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.recording import Recording
 from tespec.datasets.windows import windows_of_length
-from tespec.errors import UserError
 from tespec.events.readers.ddd17 import image_index
-from tespec.settings import Pretraining
 
 FOLDER = "imgs"
 

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.stream import Events, EventStream
 

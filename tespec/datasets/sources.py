@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.core.errors import UserError
+from tespec.core.settings import Size
 from tespec.datasets.rectification import RectifiedStream, read_rectification
 from tespec.datasets.windows import Windows
-from tespec.errors import UserError
 from tespec.events import EventStream, open_events
 from tespec.events.provenance import describe, files_of, is_of, sample
 from tespec.events.readers.ddd17 import EVENTS
@@ -22,7 +23,6 @@ from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, header_of, verify_store
 from tespec.events.windows import window_histograms
-from tespec.sensor import Size
 
 OPEN_RECORDINGS = 128
 STORE = ".store"  # what the folder of a packed store adds to the name of the file it was made from

@@ -7,15 +7,14 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-from tespec.config import official_splits
+from tespec.core.config import official_splits
+from tespec.core.errors import UserError
+from tespec.core.registry import DATASETS, find_registered, import_modules
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset
 from tespec.datasets.description import Description, read_description
 from tespec.datasets.finding import names_of
-from tespec.discovery import find_registered, import_modules
-from tespec.errors import UserError
 from tespec.events.readers.sensor import LEVELS
 from tespec.events.store import HEADER, header_of
-from tespec.registry import DATASETS
 
 LEFT_OUT = "left out"  # lies beside splits and is in none of them
 

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from tespec.core.errors import UserError
+from tespec.core.settings import Augmentation, Finetuning, Mask, Pretraining
 from tespec.datasets.augment import Maps, apply_maps, draw_maps
 from tespec.datasets.collate import Collate
 from tespec.datasets.lanes import Lanes, Slot, lengths_of
 from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.errors import UserError
 from tespec.pretraining.masking import draw_mask
-from tespec.settings import Augmentation, Finetuning, Mask, Pretraining
 
 
 class Steps(Dataset[dict[str, Tensor]]):

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tespec.core.errors import UserError
+from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.description import read_description
 from tespec.datasets.downsampling import reduced
 from tespec.datasets.finding import find_recordings, names_of
-from tespec.datasets.prophesee.archive import WINDOW_US, ArchiveSource, archive_of, is_archive
 from tespec.datasets.recording import Recording
+from tespec.datasets.rvt_archive import WINDOW_US, ArchiveSource, archive_of, is_archive
 from tespec.datasets.sources import EventSource
 from tespec.datasets.splits import Splits
 from tespec.datasets.windows import windows_side_by_side
-from tespec.errors import UserError
-from tespec.sensor import Size
-from tespec.settings import Downsample
 
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out

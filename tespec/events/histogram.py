@@ -8,8 +8,69 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tespec.events.binning import bin_times, check_window, first_after, rvt_bin_times
 from tespec.events.stream import check_events
+
+RULES = ("edges", "rvt")
+
+
+def first_after(t_end: int, rule: str) -> int:
+    """The first time in us that is no longer in a window that ends at `t_end`.
+
+    By "edges" an event at the end belongs to the next window; by "rvt" to both, as uzh-rpg/RVT,
+    scripts/genx/preprocess_dataset.py, takes events from the first not before a window to the last not after it.
+    """
+    return t_end + (rule == "rvt")
+
+
+def check_window(t_start: int, t_end: int, bins: int, rule: str, clip: int) -> None:
+    """Check the arguments that every histogram shares.
+
+    Raises:
+        ValueError: unknown rule, empty window, no bins, or a clip that does not fit a byte.
+    """
+    if rule not in RULES:
+        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
+    if t_end <= t_start:
+        raise ValueError(f"the window [{t_start}, {t_end}) us is empty")
+    if bins < 1 or not 0 < clip < 256:
+        raise ValueError(f"bins ({bins}) must be positive and clip ({clip}) between 1 and 255")
+
+
+def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
+    """Bins of the rule "edges" (Eq. 3), which divides the window between its borders.
+
+    Returns:
+        (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1], which are those with
+        floor((t - t_start) / (t_end - t_start) * bins) == k in exact arithmetic.
+    """
+    span = t_end - t_start
+    return np.array([t_start - (-k * span // bins) for k in range(bins + 1)], np.int64)
+
+
+def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
+    """Bins of the rule "rvt", which divides the window between its first and its last event.
+
+    The bin of an event is that of uzh-rpg/RVT, data/utils/representations.py, including its rounding: division and
+    product in float32, the last event in the last bin, and all events in bin 0 where they have one time.
+
+    Args:
+        first: time of the window's first event in us.
+        last: time of its last event in us.
+        bins: number of bins.
+
+    Returns:
+        (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1].
+    """
+    span = max(last - first, 1)
+    k = np.arange(1, bins)
+    exact = np.array([-(-i * span // bins) for i in range(1, bins)], np.int64)
+    # float32 moves a border by at most 4 roundings of 2**-24, and one more us.
+    reach = (span >> 20) + 2
+    candidates = exact[:, None] + np.arange(-reach, reach + 1)
+    scaled = candidates.astype(np.float32) / np.float32(span) * np.float32(bins)
+    before = (np.floor(scaled) < k[:, None]).sum(axis=1)
+    return np.concatenate(([first], first + exact - reach + before, [last + 1])).astype(np.int64)
+
 
 CLIP = 10
 
@@ -137,3 +198,90 @@ def __getattr__(name: str) -> Any:
 
         return event_histogram_torch
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+MILLISECOND = 1000  # us
+
+
+@njit(cache=True, nogil=True)
+def count_words(layout, words, borders, first_ms, times, height, width, rows, columns, clip, histogram, fresh):  # type: ignore[no-untyped-def]
+    """Count the events of whole milliseconds that fall into bins of time; equal to unpacking and counting them.
+
+    Args:
+        layout: of the words, `tespec.events.store.LAYOUT`.
+        words: (N,) uint32.
+        borders: (M + 1,) indices into `words`, rising from 0 to N: where each of M milliseconds begins and ends.
+        first_ms: the first millisecond.
+        times: (bins + 1,) int64 borders of the bins in us, rising.
+        height: rows of the sensor.
+        width: columns of the sensor.
+        rows: (>= 1024,) where each row of the sensor lands in the histogram; below 0: nowhere.
+        columns: (>= 2048,) likewise of columns.
+        clip: uint8 largest count.
+        histogram: (2 * bins, H, W) uint8, counted on top of.
+        fresh: what it holds is replaced.
+
+    Returns:
+        whether the words are whole: inside of the sensor and in order of time.
+    """
+    if not _in_order(words, borders, layout.us_shift):
+        return False
+    bins, wide = len(times) - 1, np.uint64(histogram.shape[2])
+    area = histogram.shape[1] * histogram.shape[2]
+    ends = _ends_of_bins(words, borders, first_ms, times, layout.us_shift)
+    places = np.empty(max(1, np.diff(ends).max()), np.uint32)
+    cells, outside = histogram.reshape(-1), np.uint32(0)
+    of_x, of_y = np.uint64(layout.columns - 1), np.uint64(layout.rows - 1)
+    y_shift, p_shift = np.uint64(layout.y_shift), np.uint64(layout.p_shift)
+    for k in range(bins):
+        negative, positive = np.uint64(k * area), np.uint64(bins * area)
+        if fresh:
+            # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
+            cells[k * area : (k + 1) * area] = 0
+            cells[(bins + k) * area : (bins + k + 1) * area] = 0
+        # Places first, counts after: neither loop has a branch to mispredict, and stores do not hold up what follows.
+        kept = np.int64(0)
+        for i in range(ends[k], ends[k + 1]):
+            word = np.uint64(words[i])
+            x, y = word & of_x, (word >> y_shift) & of_y
+            outside |= np.uint32(x >= np.uint64(width)) | np.uint32(y >= np.uint64(height))
+            column, row, polarity = columns[x], rows[y], (word >> p_shift) & np.uint64(1)
+            places[kept] = np.uint32(negative + polarity * positive + np.uint64(row) * wide + np.uint64(column))
+            kept += np.int64((column | row) >= 0)
+        for i in range(kept):
+            cells[places[i]] += np.uint8(cells[places[i]] < clip)
+    return outside == 0
+
+
+@njit(cache=True, nogil=True)
+def _in_order(words, borders, us_shift):  # type: ignore[no-untyped-def]
+    """Whether microseconds rise within each millisecond and stay below its end."""
+    wrong = np.uint32(0)
+    for millisecond in range(len(borders) - 1):
+        previous = np.uint32(0)
+        for i in range(borders[millisecond], borders[millisecond + 1]):
+            us = words[i] >> np.uint32(us_shift)
+            wrong |= np.uint32(us < previous) | np.uint32(us >= np.uint32(MILLISECOND))
+            previous = us
+    return wrong == 0
+
+
+@njit(cache=True, nogil=True)
+def _ends_of_bins(words, borders, first_ms, times, us_shift):  # type: ignore[no-untyped-def]
+    """(bins + 1,) index of the first event that is not before each border of the bins."""
+    ends = np.empty(len(times), np.int64)
+    for k in range(len(times)):
+        millisecond = times[k] // MILLISECOND - first_ms
+        if millisecond < 0 or millisecond >= len(borders) - 1:
+            ends[k] = borders[0] if millisecond < 0 else borders[-1]
+            continue
+        us = times[k] % MILLISECOND
+        low, high = borders[millisecond], borders[millisecond + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if np.int64(words[middle] >> np.uint32(us_shift)) < us:
+                low = middle + 1
+            else:
+                high = middle
+        ends[k] = low
+    return ends

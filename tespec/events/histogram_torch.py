@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tespec.events.binning import bin_times, check_window, first_after, rvt_bin_times
+from tespec.events.histogram import bin_times, check_window, first_after, rvt_bin_times
 
 
 def event_histogram_torch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.aedat4 import open_aedat4
 from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
 from tespec.events.readers.dsec import open_dsec

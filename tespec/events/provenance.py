@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.ddd17 import EVENTS, TIMES
 
 BLOCK = 1 << 20  # bytes

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.paths import cache_root
-from tespec.writing import whole_file
+from tespec.core.files import whole_file
+from tespec.core.paths import cache_root
 
 VERSION = 2  # raised by every change of what scans hold
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.events.binning import bin_times, check_window, first_after, rvt_bin_times
-from tespec.events.histogram import CLIP, count_events
+from tespec.events.histogram import CLIP, bin_times, check_window, count_events, first_after, rvt_bin_times
 from tespec.events.spatial import Region
 from tespec.events.store import StoreStream
 from tespec.events.stream import EventStream

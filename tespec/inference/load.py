@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from tespec.errors import UserError
-from tespec.limits import check_limits
+from tespec.core.errors import UserError
+from tespec.core.settings import Finetuning, build, check_limits
 from tespec.models import Backbone
-from tespec.models.padding import padded_size
+from tespec.models.layers import padded_size
 from tespec.models.resizing import fit_to
-from tespec.settings import Finetuning
-from tespec.training.labelled import LabelledTask, fresh_backbone
-from tespec.training.tasks import find_task
-from tespec.typed import build
+from tespec.tasks import find_task
+from tespec.tasks.base import LabelledTask, fresh_backbone
 from tespec.weights.files import read_weights
 from tespec.weights.load import load as load_backbone
 

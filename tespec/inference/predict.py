@@ -3,25 +3,165 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
 
+from tespec.core.boxes import Boxes
+from tespec.core.errors import UserError
+from tespec.core.files import whole_file
+from tespec.core.progress import progress
+from tespec.core.settings import Finetuning, parse_size
 from tespec.datasets.base import RecordingFiles
 from tespec.datasets.finding import find_recordings
-from tespec.datasets.recording import Recording
+from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.datasets.unlabelled import cut
-from tespec.errors import UserError
 from tespec.inference.load import load_trained
-from tespec.inference.pictures import above, draw_figure, draw_video
-from tespec.inference.play import Moment, play
-from tespec.sensor import parse_size
-from tespec.settings import Finetuning
-from tespec.training.labelled import open_dataset
-from tespec.training.progress import progress
+from tespec.pictures.drawing import event_image
+from tespec.pictures.labels import add_legend, draw_label, faded_events
+from tespec.tasks.base import LabelledTask, open_dataset
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a network says at the end of a window.
+
+    Attributes:
+        seconds: since the recording's first window began.
+        histogram: (2*bins, H, W) uint8 of the window.
+        predicted: a mask (H, W) uint8, a depth (H, W) float32 in m, or `Boxes`.
+        truth: the label there, in the same form; None where there is none.
+    """
+
+    seconds: float
+    histogram: NDArray[np.uint8]
+    predicted: Any
+    truth: Any
+
+
+@torch.no_grad()
+def play(
+    model: Any,
+    task: type[LabelledTask],
+    settings: Finetuning,
+    recording: Recording,
+    clip: tuple[float, float],
+    device: torch.device,
+) -> Iterator[Moment]:
+    """What `model` says at the end of each window that ends within `clip`, in order.
+
+    A recurrent network sees the recording from its start, a feed-forward one each window alone.
+
+    Args:
+        model: on `device`, in evaluation mode.
+        task: its task.
+        settings: its settings.
+        recording: with or without labels.
+        clip: first and last second.
+        device: where the network is.
+
+    Raises:
+        UserError: no window ends within the clip, or the events cannot be read.
+    """
+    ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
+    shown = np.flatnonzero((ends >= clip[0]) & (ends <= clip[1]))
+    if not len(shown):
+        lasts = f"no window ends between {clip[0]:g} and {clip[1]:g} s; it lasts {ends[-1]:.2f} s"
+        raise UserError(recording.path, lasts, "give another --clip")
+    state = None
+    for index in range(0 if settings.recurrent else int(shown[0]), int(shown[-1]) + 1):
+        histogram = recording.histograms(index, 1, settings.bins, settings.rule)
+        segments = torch.from_numpy(histogram).to(device)
+        if index < shown[0]:
+            state = model.advance(segments.unsqueeze(1), state)
+            continue
+        place = torch.zeros(1, 2, dtype=torch.int64, device=device)
+        predictions, state = model.predict(segments.unsqueeze(1), state, place)
+        (predicted,) = task.read(predictions)
+        yield Moment(float(ends[index]), histogram[0], predicted, _truth(recording, index))
+
+
+def _truth(recording: Recording, window: int) -> Any:
+    if not isinstance(recording, LabelledRecording):
+        return None
+    labels = recording.labels_in(window, 1)
+    return recording.labels[labels[-1]] if len(labels) else None
+
+
+COLUMNS = ("events", "prediction", "ground truth")
+PANEL = 4.0  # inches
+FIGURE_DPI, VIDEO_DPI = 100, 80
+
+
+def draw_figure(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
+    """Write a row of two or three pictures for each moment as a PNG."""
+    figure = _figure(moments, classes, columns_of(moments))
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=FIGURE_DPI, format="png", metadata={"Software": None})
+
+
+def draw_video(moments: Sequence[Moment], classes: Sequence[str], path: Path, milliseconds: int) -> None:
+    """Write an animated GIF with a frame of `milliseconds` for each moment; at least one."""
+    columns = columns_of(moments)
+    pictures = (Image.fromarray(_pixels(moment, classes, columns)) for moment in moments)
+    frames = [picture.quantize(dither=Image.Dither.NONE) for picture in pictures]
+    how = {"save_all": True, "append_images": frames[1:], "duration": milliseconds, "loop": 0, "optimize": False}
+    with whole_file(path) as unfinished:
+        frames[0].save(unfinished, format="GIF", **how)
+
+
+def above(moment: Moment, score: float) -> Moment:
+    """The moment without predicted boxes of a lower score."""
+    predicted = moment.predicted
+    if not isinstance(predicted, Boxes):
+        return moment
+    return replace(moment, predicted=predicted.keep(predicted.score >= score))
+
+
+def columns_of(moments: Sequence[Moment]) -> Sequence[str]:
+    """What is shown of each moment."""
+    return COLUMNS if any(moment.truth is not None for moment in moments) else COLUMNS[:2]
+
+
+def _figure(moments: Sequence[Moment], classes: Sequence[str], columns: Sequence[str]) -> Figure:
+    height, width = moments[0].histogram.shape[1:]
+    row = PANEL * height / width + 0.05
+    figure = Figure(figsize=(PANEL * len(columns), 0.7 + len(moments) * row), layout="constrained")
+    FigureCanvasAgg(figure)
+    cells = figure.subplots(len(moments), len(columns), squeeze=False)
+    for number, (axes, moment) in enumerate(zip(cells, moments, strict=True)):
+        for axis, column in zip(axes, columns, strict=True):
+            events = column == COLUMNS[0]
+            axis.imshow(event_image(moment.histogram) if events else faded_events(moment.histogram))
+            axis.set_xticks([])
+            axis.set_yticks([])
+            if number == 0:
+                axis.set_title(column, fontsize=11)
+        axes[0].set_ylabel(f"{moment.seconds:.2f} s", fontsize=9)
+        draw_label(axes[1], moment.predicted)
+        if moment.truth is not None and len(axes) == len(COLUMNS):
+            draw_label(axes[2], moment.truth)
+    if classes:
+        add_legend(figure, classes)
+    return figure
+
+
+def _pixels(moment: Moment, classes: Sequence[str], columns: Sequence[str]) -> NDArray[np.uint8]:
+    """A figure of one moment as (H, W, 3)."""
+    figure = _figure([moment], classes, columns)
+    figure.set_dpi(VIDEO_DPI)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
 
 SEGMENT_MS = 50.0  # of recurrent networks where no label cuts the time (paper, Sec. 4.1)
 ROWS = 4  # of the figure

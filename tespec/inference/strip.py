@@ -6,12 +6,10 @@ from pathlib import Path
 
 import torch
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.inference.load import load_trained
-from tespec.inference.pictures import above, draw_figure
-from tespec.inference.play import play
-from tespec.inference.predict import spread
-from tespec.training.labelled import open_dataset
+from tespec.inference.predict import above, draw_figure, play, spread
+from tespec.tasks.base import open_dataset
 
 SPLIT = "test"
 SECONDS = 8.0  # from the start of a recording; a recurrent network has to see all of them

@@ -7,10 +7,10 @@ import inspect
 import tespec.models.event_maxvit
 import tespec.models.event_resnet
 import tespec.models.event_swin  # noqa: F401  # they register their backbones
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone
-from tespec.models.drop_path import with_shared_draws
-from tespec.registry import BACKBONES
+from tespec.models.layers import with_shared_draws
 
 
 def build_backbone(

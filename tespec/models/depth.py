@@ -3,19 +3,122 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, conv2d, interpolate, relu
 
-from tespec.models.backbone import Backbone, BackboneState
-from tespec.models.depth_losses import gradient_loss, scale_invariant_loss
+from tespec.core.distributed import averaged, silenced, silent
+from tespec.core.registry import MODELS
+from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.labelled import pick, stand_in
-from tespec.models.midas import MidasHead
-from tespec.models.padding import crop
-from tespec.models.precision import in_fp32
-from tespec.models.state import detach, reset
-from tespec.processes import silenced
-from tespec.registry import MODELS
+from tespec.models.layers import crop, in_fp32
+
+SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))
+
+
+def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Tensor:
+    """Mean over the maps of mean(d^2) - share * mean(d)^2.
+
+    Args:
+        difference: (L, H, W) prediction minus truth, finite everywhere.
+        valid: (L, H, W) bool, pixels that count; a map without any counts as 0.
+        share: of the squared mean that is taken off: 0.5 in HMNet, 1 (the variance) in RAMNet.
+    """
+    count = valid.flatten(1).sum(1).clamp(min=1)
+    kept = torch.where(valid, difference, 0.0).flatten(1)
+    mean = kept.sum(1) / count
+    losses = kept.square().sum(1) / count - share * mean.square()
+    return averaged(losses.sum(), 0 if silent() else len(losses))
+
+
+def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
+    """Mean of the absolute Sobel gradients of the difference at 1, 1/2, 1/4 ... of its size.
+
+    Args:
+        difference: (L, H, W) prediction minus truth, finite everywhere; pixels that do not count are taken as 0.
+        valid: (L, H, W) bool, pixels that count.
+        scales: number of sizes; those with fewer than 3 rows or columns are left out.
+    """
+    image = torch.where(valid, difference, 0.0).unsqueeze(1)
+    kernel = torch.tensor(SOBEL, dtype=image.dtype, device=image.device)
+    kernels = torch.stack([kernel, kernel.T]).unsqueeze(1)
+    total, places = image.sum() * 0.0, 0
+    for scale in range(scales):
+        pooled = avg_pool2d(image, 2**scale) if scale else image
+        if min(pooled.shape[-2:]) < 3:
+            break
+        gradients = conv2d(pooled, kernels)
+        total = total + gradients.abs().sum()
+        places += gradients[:, 0].numel()
+    return averaged(total, 0 if silent() else places)
+
+
+class ResidualConvUnit(nn.Module):
+    """Two 3x3 convolutions, each after a ReLU, added to the input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps (L, C, h, w) of the same shape."""
+        return maps + self.conv2(relu(self.conv1(relu(maps))))
+
+
+class Fusion(nn.Module):
+    """Adds a stage's maps to those from below, refines the sum, and doubles its size."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.skip = ResidualConvUnit(channels)
+        self.out = ResidualConvUnit(channels)
+
+    def forward(self, below: Tensor | None, stage: Tensor) -> Tensor:
+        """Maps (L, C, 2h, 2w) of those from below and the stage's (L, C, h, w); the deepest stage has none below."""
+        maps = stage if below is None else below + self.skip(stage)
+        return _doubled(self.out(maps))
+
+
+class MidasHead(nn.Module):
+    """Four stages to one map at full resolution; 4,112,513 parameters with Swin-T's channels and 128 features.
+
+    The first unit of the deepest fusion is never used, but belongs to the published count.
+
+    Args:
+        in_channels: of the four stages, the finest first.
+        features: width.
+    """
+
+    def __init__(self, in_channels: Sequence[int], features: int = 128) -> None:
+        super().__init__()
+        self.project = nn.ModuleList(
+            nn.Conv2d(channels, features, 3, padding=1, bias=False) for channels in in_channels
+        )
+        self.fuse = nn.ModuleList(Fusion(features) for _ in in_channels)
+        self.narrow = nn.Conv2d(features, features // 2, 3, padding=1)
+        self.refine = nn.Conv2d(features // 2, 32, 3, padding=1)
+        self.predict = nn.Conv2d(32, 1, 1)
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        """Map (L, H, W) of four stages (L, C, H/4, W/4) to (L, C, H/32, W/32); no range is imposed on it."""
+        maps: Tensor | None = None
+        for project, fuse, stage in reversed(list(zip(self.project, self.fuse, features, strict=True))):
+            maps = fuse(maps, project(stage))
+        assert maps is not None
+        return self.predict(relu(self.refine(_doubled(self.narrow(maps))))).squeeze(1)
+
+    def unused(self) -> list[nn.Parameter]:
+        """Parameters that no output depends on."""
+        deepest = self.fuse[-1]
+        assert isinstance(deepest, Fusion)
+        return list(deepest.skip.parameters())
+
+
+def _doubled(maps: Tensor) -> Tensor:
+    return interpolate(maps, scale_factor=2, mode="bilinear", align_corners=True)
 
 
 @MODELS.register_module()

@@ -7,21 +7,19 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import tespec.compat  # noqa: F401  # before mmdet
+import tespec.core.compat  # noqa: F401  # before mmdet
 
 import torch
 from mmcv.ops import batched_nms
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
-from tespec.boxes import Boxes, make_boxes
-from tespec.models.backbone import Backbone, BackboneState
+from tespec.core.boxes import Boxes, make_boxes
+from tespec.core.distributed import silenced, together
+from tespec.core.registry import MODELS
+from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.labelled import first_place, pick
-from tespec.models.precision import in_fp32
-from tespec.models.state import detach, reset
-from tespec.processes import silenced
-from tespec.processes.batch import together
-from tespec.registry import MODELS
+from tespec.models.layers import in_fp32
 
 STAGES = (1, 2, 3)  # of the backbone that reach the neck, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)

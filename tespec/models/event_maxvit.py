@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-import tespec.compat  # noqa: F401  # before timm
+import tespec.core.compat  # noqa: F401  # before timm
 
 from timm.models.maxxvit import MaxxVitTransformerCfg, PartitionAttentionCl
 from torch import Tensor, nn
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone, BackboneState, run_stages
 from tespec.models.convlstm import ConvLstm
-from tespec.models.padding import STRIDE, pad_to
-from tespec.registry import BACKBONES
+from tespec.models.layers import STRIDE, pad_to
 
 LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.yaml
 LARGEST_PARTITION = 100  # tokens; larger ones are halved along both sides, as RVT does for 1Mpx

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-import tespec.compat  # noqa: F401  # before timm
+import tespec.core.compat  # noqa: F401  # before timm
 
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone, BackboneState, run_stages
 from tespec.models.convlstm import ConvLstm
-from tespec.models.padding import STRIDE, pad_to
-from tespec.registry import BACKBONES
+from tespec.models.layers import STRIDE, pad_to
 
 
 class Architecture(NamedTuple):

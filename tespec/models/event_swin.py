@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast
 
-import tespec.compat  # noqa: F401  # before timm
+import tespec.core.compat  # noqa: F401  # before timm
 
 import torch
 from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone, BackboneState, run_stages
 from tespec.models.convlstm import ConvLstm
-from tespec.models.padding import STRIDE, pad_to
-from tespec.registry import BACKBONES
+from tespec.models.layers import STRIDE, pad_to
 
 PATCH = 4  # px
 WINDOW = 7  # tokens

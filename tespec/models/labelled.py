@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tespec.processes.batch import together
+from tespec.core.distributed import together
 
 
 def pick(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:

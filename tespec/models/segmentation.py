@@ -4,20 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tespec.compat  # noqa: F401  # before mmseg
+import tespec.core.compat  # noqa: F401  # before mmseg
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate
+from torch.nn.functional import cross_entropy, interpolate, one_hot
 
-from tespec.models.backbone import Backbone, BackboneState
-from tespec.models.dice import IGNORE, dice_losses
+from tespec.core.distributed import averaged, silenced
+from tespec.core.registry import MODELS
+from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.labelled import pick, stand_in
-from tespec.models.padding import crop
-from tespec.models.precision import in_fp32
-from tespec.models.state import detach, reset
-from tespec.processes import averaged, silenced
-from tespec.registry import MODELS
+from tespec.models.layers import crop, in_fp32
+
+IGNORE = 255
+SMOOTH = 1.0
+
+
+def dice_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """One minus the Dice coefficient of each sample and class, absent ones included.
+
+    Per sample and class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and one-hot
+    labels t, as in uzh-rpg/ess, utils/loss_functions.py.
+
+    Args:
+        logits: (N, classes, H, W).
+        labels: (N, H, W) integers; pixels labelled 255 count in no sum.
+
+    Returns:
+        (N, classes) float32 between 0 and 1.
+    """
+    classes = logits.shape[1]
+    labels = labels.long()
+    valid = (labels != IGNORE).unsqueeze(1)
+    target = one_hot(labels.masked_fill(labels == IGNORE, 0), classes).permute(0, 3, 1, 2) * valid
+    share = logits.float().softmax(dim=1) * valid
+    overlap = (share * target).sum(dim=(2, 3))
+    total = (share.square() + target).sum(dim=(2, 3))
+    return 1 - (2 * overlap + SMOOTH) / (total + SMOOTH)
 
 
 @MODELS.register_module()

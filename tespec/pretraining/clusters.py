@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from tespec.models.precision import in_fp32
+from tespec.models.layers import in_fp32
 
 ROUNDS = 5
 

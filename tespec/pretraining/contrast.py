@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, normalize
 
-from tespec.models.precision import in_fp32
-from tespec.processes import largest, summed
+from tespec.core.distributed import largest, summed
+from tespec.models.layers import in_fp32
 
 SINKHORN_ROUNDS = 3
 SMALLEST = torch.finfo(torch.float32).tiny  # of a sum that is divided by
@@ -61,3 +63,51 @@ def sinkhorn(logits: Tensor, temperature: float) -> Tensor:
 def agreement(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor:
     """Cross-entropy (N,) of the student's logits (N, K) with the teacher's assignments (N, K)."""
     return -(assignments * log_softmax(logits / temperature, dim=-1)).sum(-1)
+
+
+@in_fp32
+def pooled(maps: Tensor) -> Tensor:
+    """Mean (N, C) of the maps (N, 1, C, h, w) of single frames over their places."""
+    return maps.squeeze(1).flatten(2).mean(2)
+
+
+class Projector(nn.Sequential):
+    """Layers one after the other."""
+
+    @in_fp32
+    def forward(self, features: Tensor) -> Tensor:
+        """(N, out) of features (N, channels)."""
+        out: Tensor = super().forward(features)
+        return out
+
+
+def projector(channels: int, hidden: int, out: int) -> Projector:
+    """Two layers with batch normalisation between them (N, channels) -> (N, out), as MoBY has them."""
+    return Projector(nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out))
+
+
+class PrototypeHead(nn.Module):
+    """Logits of prototypes: a perceptron, unit length, and a dot product with directions that are learned (DINO).
+
+    Args:
+        channels: width of the features.
+        hidden: width of the perceptron.
+        bottleneck: dimensions of the directions.
+        prototypes: number of them.
+    """
+
+    def __init__(self, channels: int, hidden: int, bottleneck: int, prototypes: int) -> None:
+        super().__init__()
+        self.perceptron = nn.Sequential(
+            nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
+        )
+        for layer in self.perceptron:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(cast("Tensor", layer.bias))
+        self.directions = nn.Parameter(torch.randn(prototypes, bottleneck))
+
+    @in_fp32
+    def forward(self, features: Tensor) -> Tensor:
+        """(..., prototypes) cosines of features (..., channels)."""
+        return normalize(self.perceptron(features), dim=-1) @ normalize(self.directions, dim=-1).T

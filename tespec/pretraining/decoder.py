@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import tespec.compat  # noqa: F401  # before timm
+import tespec.core.compat  # noqa: F401  # before timm
 
 from timm.models.swin_transformer import SwinTransformerBlock
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, gelu, interpolate, pixel_shuffle
 
+from tespec.core.registry import MODELS
 from tespec.models.event_swin import WINDOW
-from tespec.models.padding import STRIDE
-from tespec.registry import MODELS
+from tespec.models.layers import STRIDE
 
 
 @MODELS.register_module()

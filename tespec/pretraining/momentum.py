@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from tespec.models.drop_path import without_drop_path
+from tespec.models.layers import without_drop_path
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tespec.processes import rows
+from tespec.core.distributed import rows
 
 ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height
 

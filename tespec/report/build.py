@@ -11,8 +11,7 @@ from tespec.comparison.ablations import ablations
 from tespec.comparison.claims_table import claims_table
 from tespec.comparison.effects import effects_table, require_baseline
 from tespec.comparison.notes import of_older_code
-from tespec.comparison.plain import plain_tables
-from tespec.comparison.published import TABLES, published_table
+from tespec.comparison.published import TABLES, plain_tables, published_table
 from tespec.comparison.records import Record
 from tespec.comparison.references import read_reference
 from tespec.comparison.references_table import references_table

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.comparison.basis import Average, average, metric
-from tespec.comparison.claim_scores import newest_bases, primary, table_of
+from tespec.comparison.claims import newest_bases, primary, table_of
 from tespec.comparison.records import Record
 from tespec.comparison.references import read_reference
 from tespec.comparison.references_table import of_references
+from tespec.core.files import whole_file
 from tespec.report.charts import COLOURS
-from tespec.writing import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,10 +25,9 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from tespec.documents import UNREADABLE, read_json
-from tespec.errors import UserError
-from tespec.weights.files import sha256_of
-from tespec.weights.torch_files import read_torch
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_json
+from tespec.weights.files import read_torch, sha256_of
 
 KEEP = 2
 FORMAT = 1

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import random
 from dataclasses import replace
 
+import numpy as np
 import torch
+from torch import nn
 
-from tespec.errors import UserError
-from tespec.settings import Optimisation
+from tespec.core.errors import UserError
+from tespec.core.settings import Optimisation
+from tespec.models.layers import with_exact_pools
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def be_deterministic(wanted: bool) -> None:
+    """Let torch use deterministic algorithms alone, or again any; where it has none it raises.
+
+    cuBLAS reads its variable when it is first used, so this comes before any work on a GPU.
+    """
+    if wanted:
+        os.environ.setdefault(WORKSPACE, ":4096:8")
+    torch.use_deterministic_algorithms(wanted)
+    torch.backends.cudnn.benchmark = False
+
+
+def prepare(model: nn.Module, wanted: bool) -> None:
+    """Put exact replacements in place of what has no deterministic backward pass on CUDA."""
+    if wanted:
+        with_exact_pools(model)
+
+
+def derive(seed: int, *names: int | str) -> int:
+    """A 63-bit seed for one purpose, a pure function of the run's seed and the purpose's names."""
+    text = "/".join(str(part) for part in (seed, *names))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of Python, NumPy and torch (all devices)."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # timm and mmseg draw from the global generator
+    torch.manual_seed(seed)
+
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 

@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import tespec.compat  # noqa: F401  # before mmengine
+import tespec.core.compat  # noqa: F401  # before mmengine
 
 import torch
 from mmengine.dist import init_dist
 from torch import distributed
 
-from tespec.errors import UserError
-from tespec.processes.talk import close_group, open_group
+from tespec.core.distributed import close_group, open_group
+from tespec.core.errors import UserError
 
 LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
 # What each of them puts into the environment of the processes it starts.

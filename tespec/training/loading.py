@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 Batch = dict[str, Tensor]
 PATIENCE = 2.0  # s that a dying process has to be gone

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, Protocol, cast, runtime_checkable
 
-import tespec.compat  # noqa: F401  # before mmengine
+import tespec.core.compat  # noqa: F401  # before mmengine
 
 import torch
 from mmengine.hooks import Hook
@@ -15,19 +15,109 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from tespec.core.distributed import count, number, of_all, playing
+from tespec.core.errors import UserError
+from tespec.core.settings import Optimisation
 from tespec.datasets.parts import Turns
-from tespec.errors import UserError
-from tespec.processes import count, number, of_all, playing
-from tespec.settings import Optimisation
-from tespec.training.clipping import clip
-from tespec.training.device import with_precision
-from tespec.training.finite import SKIP, NotFiniteError, Watch
-from tespec.training.groups import parameter_groups
+from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batches
-from tespec.training.schedule import learning_rate, weight_decay
-from tespec.training.seeding import derive, seed_everything
+from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay
 from tespec.training.together import average_gradients, mean_losses, own_state, whole_state
-from tespec.training.transfer import on_device
+
+NONE_YET = -1
+STOP, SKIP = "stop", "skip"
+
+
+class NotFiniteError(UserError):
+    """Training cannot go on: the loss or a gradient of `step` is infinite or no number."""
+
+    def __init__(self, step: int, recordings: Sequence[str], kept: str) -> None:
+        on = f" on {', '.join(recordings)}" if recordings else ""
+        super().__init__(
+            f"step {step}",
+            f"the loss or a gradient is not finite{on}; no weight was changed by it, {kept}",
+            "lower optimisation.peak_lr, or pass such steps over with --set optimisation.non_finite=skip",
+        )
+        self.step, self.recordings = step, tuple(recordings)
+
+
+class Watch:
+    """Remembers the first step whose numbers went wrong, without asking the device.
+
+    From that step on `halted` is 1, and optimizers that know `found_inf` leave weights and moments alone.
+
+    Attributes:
+        halted: float32 scalar on the device.
+        first: int64 scalar on the device, the first such step, -1 while there is none.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.halted = torch.zeros((), device=device)
+        self.first = torch.full((), NONE_YET, dtype=torch.int64, device=device)
+
+    def see(self, loss: Tensor, parameters: Iterable[nn.Parameter], step: int) -> Tensor:
+        """Look at a loss and its gradients; gives a float32 scalar, 1 where one of them is not finite."""
+        found = not_finite(loss, parameters)
+        wrong = (found > 0) & (self.first == NONE_YET)
+        self.first = torch.where(wrong, torch.full_like(self.first, step), self.first)
+        self.halted = torch.maximum(self.halted, found)
+        return found
+
+    def step(self) -> int | None:
+        """The first step that went wrong, None where there is none; waits for the device."""
+        first = int(self.first.item())
+        return None if first == NONE_YET else first
+
+
+def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
+    """1.0 where the loss or a gradient is infinite or no number, else 0.0, as a float32 scalar on their device."""
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    if loss.device.type == "cpu" and gradients and _sums_are_finite(loss, gradients):
+        return torch.zeros(())
+    sums = [loss.detach().float()]
+    if gradients:
+        # The largest magnitude of each, since a sum of squares overflows long before a number does.
+        sums += [each.float() for each in torch._foreach_norm(gradients, float("inf"))]
+    return (~torch.isfinite(torch.stack(sums)).all()).float()
+
+
+def _sums_are_finite(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
+    """Whether the sums of all are finite, and so all of their numbers; on a CPU quicker than their magnitudes."""
+    return bool(torch.isfinite(torch.stack([loss.detach().float(), *(each.sum().float() for each in gradients)])).all())
+
+
+Batch = dict[str, Tensor]
+
+
+def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """The batches in order, on the device."""
+    if device.type != "cuda":
+        yield from (_moved(batch, device) for batch in batches)
+        return
+    stream = torch.cuda.Stream(device)
+    waiting: tuple[Batch, torch.cuda.Event] | None = None
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            sent = (_moved(batch, device), stream.record_event())
+        if waiting is not None:
+            yield _arrived(*waiting, device)
+        waiting = sent
+    if waiting is not None:
+        yield _arrived(*waiting, device)
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    return {key: value.to(device, non_blocking=True) for key, value in batch.items()}
+
+
+def _arrived(batch: Batch, event: torch.cuda.Event, device: torch.device) -> Batch:
+    """The batch, for the stream that computes; its memory is not given away before that is done with it."""
+    computing = torch.cuda.current_stream(device)
+    computing.wait_event(event)
+    for value in batch.values():
+        value.record_stream(computing)
+    return batch
+
 
 OPTIMIZERS = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 LOOK_EVERY = 16  # steps; each look waits for the device

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tespec.writing import write_whole
+from tespec.core.files import write_whole
 
 FILE = "status.json"
 RUNNING, PREEMPTED, FAILED, DONE = "running", "preempted", "failed", "done"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from tespec.processes import agreed, count, number, of_all
+from tespec.core.distributed import agreed, count, number, of_all
 
 BUCKET = 32 * 2**20  # bytes of gradients that travel at once
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import pickle
+import re
+import struct
+import warnings
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +19,151 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tespec.documents import UNREADABLE
-from tespec.errors import UserError
-from tespec.weights.recipe import require_recipe
-from tespec.weights.torch_files import read_torch, require_plain
-from tespec.writing import whole_file
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, whole_file
+
+LARGEST_SIDE = 2048  # px of a sensor
+LARGEST = {"bins": 512, "in_channels": 1024}
+
+
+def require_recipe(path: Path, recipe: Mapping[str, Any]) -> None:
+    """Refuse settings of another type or size than any network has; those that are missing stay so.
+
+    Raises:
+        UserError: names the setting.
+    """
+    for name, value in recipe.items():
+        if not _possible(name, value):
+            said = repr(value)[:60]
+            raise UserError(path, f"the recipe in it has {name} {said}", "write the file again")
+
+
+def _possible(name: str, value: Any) -> bool:
+    if name in LARGEST:
+        return (value is None and name == "in_channels") or _whole(value, LARGEST[name])
+    if name == "sensor":
+        return isinstance(value, list) and len(value) == 2 and all(_whole(side, LARGEST_SIDE) for side in value)
+    if name == "width":
+        return isinstance(value, str)
+    return name != "recurrent" or isinstance(value, bool)
+
+
+def _whole(value: Any, largest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= largest
+
+
+class Unread:
+    """Stands for a value that is neither needed nor looked at."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
+    (OrderedDict, "yacs.config.CfgNode"),
+    (OrderedDict, "argparse.Namespace"),
+    *(
+        (Unread, f"numpy.{name}")
+        for name in (
+            "dtype",
+            "ndarray",
+            "core.multiarray.scalar",
+            "core.multiarray._reconstruct",
+            "_core.multiarray.scalar",
+            "_core.multiarray._reconstruct",
+        )
+    ),
+]
+
+
+VIEWS = 8  # times that a file's bytes may be shared by its tensors
+SMALL = 1 << 24  # bytes that any file's tensors may take
+PLAIN = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64,
+)  # fmt: skip
+# What torch raises on the remains of a file, whichever byte it ends at.
+TORN = (
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    OSError,
+    OverflowError,
+    MemoryError,
+    struct.error,
+    zipfile.BadZipFile,
+)
+
+
+def read_torch(path: Path) -> Any:
+    """What a torch file holds, on the CPU; nothing in it is run.
+
+    Raises:
+        UserError: it is damaged, holds more than plain values, or would take more memory than its size can explain.
+    """
+    try:
+        _require_unpacked(path)
+        with torch.serialization.safe_globals(HARMLESS), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of damage that spells an unusual file
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        named = f" ({found[1]})" if found else ""
+        raise UserError(
+            path, f"holds more than plain tensors{named}, and loading it could run code", "export it as safetensors"
+        ) from error
+    except TORN as error:
+        raise UserError(path, "not a readable torch file", "copy it again, or export it as safetensors") from error
+    total = 0
+    for tensor in _tensors(content):
+        require_plain(path, "one of its tensors", tensor)
+        total += tensor.numel() * tensor.element_size()
+    if total > VIEWS * path.stat().st_size + SMALL:
+        what = f"its tensors would take {total:,} bytes, the file has {path.stat().st_size:,}"
+        raise UserError(path, what, "export it as safetensors")
+    return content
+
+
+def require_plain(path: Path, name: str, tensor: Tensor) -> None:
+    """Refuse what is no array of whole or real numbers in memory.
+
+    Raises:
+        UserError: it is sparse, quantised, without values, or of another dtype.
+    """
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        raise UserError(path, f"{name} is no plain array", "export it as safetensors")
+    if tensor.dtype not in PLAIN:
+        raise UserError(path, f"{name} holds {tensor.dtype}", "export it with float32 values")
+
+
+def _require_unpacked(path: Path) -> None:
+    """Torch writes its archives without compression; one that unpacks to more was made by somebody else."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > path.stat().st_size:
+            raise UserError(path, f"unpacks to {unpacked:,} bytes", "do not trust this file")
+
+
+def _tensors(content: Any) -> Iterator[Tensor]:
+    """Every tensor in nested containers, each container once: they may hold each other."""
+    seen: set[int] = set()
+    left = [content]
+    while left:
+        value = left.pop()
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, Mapping | list | tuple | set) and id(value) not in seen:
+            seen.add(id(value))
+            left.extend([*value.keys(), *value.values()] if isinstance(value, Mapping) else value)
+
 
 T = TypeVar("T")
 RECIPE_KEY = "tespec"

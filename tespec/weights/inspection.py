@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.core.registry import BACKBONES
 from tespec.models import build_backbone
-from tespec.models.padding import padded_size
-from tespec.registry import BACKBONES
+from tespec.models.layers import padded_size
 from tespec.weights.convert import Converted, Source, convert
 from tespec.weights.files import read_tensors, require_finite, sha256_of
-from tespec.weights.fit import Fitted, fit
+from tespec.weights.load import Fitted, fit
 
 FALLBACK = "tiny"  # what a file of unknown width is held against
 DEFAULT_BINS = 10

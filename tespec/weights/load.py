@@ -2,16 +2,181 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tespec.errors import UserError
+from torch import Tensor
+
+from tespec.core.errors import UserError
 from tespec.models import Backbone, build_backbone
-from tespec.models.padding import padded_size
-from tespec.weights.convert import convert
+from tespec.models.event_swin import WINDOW
+from tespec.models.layers import padded_size
+from tespec.models.resizing import BIAS_TABLE, window_of
+from tespec.models.resizing import resize_table as resize
+from tespec.weights.convert import Converted, convert
 from tespec.weights.files import read_tensors, read_weights, require_finite, sha256_of
-from tespec.weights.fit import fit
-from tespec.weights.report import WeightsReport
+
+
+@dataclass(frozen=True)
+class WeightsReport:
+    """What a backbone was started from.
+
+    Attributes:
+        source: file name of the weights, or "random initialisation".
+        sha256: hash of the file; empty for a random initialisation.
+        loaded: number of backbone tensors taken from the file.
+        total: number of tensors the backbone has.
+        adapted: names of tensors that were resized or repeated to fit.
+        unused: names of tensors in the file that this backbone has no place for.
+        recipe: settings of the pre-training that wrote the file, where it says so.
+        format: name of the source whose naming the file has; empty for a random initialisation.
+        fresh: names of ConvLSTM tensors that keep their random start, because the source has no ConvLSTMs.
+    """
+
+    source: str
+    sha256: str
+    loaded: int
+    total: int
+    adapted: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    recipe: dict[str, Any] = field(default_factory=dict)
+    format: str = ""
+    fresh: tuple[str, ...] = ()
+
+    @property
+    def coverage(self) -> float:
+        """Share of the backbone's tensors that came from the file, 0 to 1."""
+        return self.loaded / self.total if self.total else 0.0
+
+    def summary(self) -> str:
+        """One line on what came from where."""
+        text = f"{self.source}: {self.loaded} of {self.total} tensors of the backbone"
+        text += f", format {self.format}" if self.format else ""
+        text += f", {len(self.adapted)} adapted" if self.adapted else ""
+        return text + (f"; the ConvLSTMs ({len(self.fresh)} tensors) start at random" if self.fresh else "")
+
+    def facts(self) -> dict[str, Any]:
+        """What a record says about the weights."""
+        return {
+            "source": self.source,
+            "sha256": self.sha256,
+            "coverage": self.coverage,
+            "loaded": self.loaded,
+            "adapted": list(self.adapted),
+            "unused": list(self.unused),
+            "fresh": list(self.fresh),
+            "format": self.format,
+            "recipe": self.recipe,
+        }
+
+
+def resize_table(name: str, table: Tensor, img_size: tuple[int, int], recipe: dict[str, Any], where: object) -> Tensor:
+    """Table ((2h-1)(2w-1), heads) of windows (h, w), interpolated over offsets to the windows of a padded image.
+
+    The file's windows follow from its sensor, where the recipe names it, else from the number of rows.
+
+    Raises:
+        UserError: they follow from neither.
+    """
+    old = window_of(padded_size(*recipe["sensor"]), name) if "sensor" in recipe else _window_of_rows(len(table))
+    if old is None or (2 * old[0] - 1) * (2 * old[1] - 1) != len(table):
+        raise UserError(
+            where, f"{name} has {len(table)} rows, which no windows up to {WINDOW}x{WINDOW} explain", "export again"
+        )
+    return resize(table, old, window_of(img_size, name))
+
+
+def same_windows(name: str, img_size: tuple[int, int], recipe: dict[str, Any]) -> bool:
+    """Whether a tensor means the same at another image size; tables of 3x5 and 5x3 windows have one shape.
+
+    True for what is no table, and where the recipe does not name the sensor.
+    """
+    if not name.endswith(BIAS_TABLE) or "sensor" not in recipe:
+        return True
+    return window_of(padded_size(*recipe["sensor"]), name) == window_of(img_size, name)
+
+
+def _window_of_rows(count: int) -> tuple[int, int] | None:
+    sides = range(1, WINDOW + 1)
+    fitting = [window for window in product(sides, sides) if (2 * window[0] - 1) * (2 * window[1] - 1) == count]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+LSTMS = "lstms."
+COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Tensors that go into a network.
+
+    Attributes:
+        tensors: by the network's names.
+        adapted: names of those that were resized or repeated.
+        fresh: names of the network's tensors that keep what they start from.
+        unused: what the file holds beside them.
+    """
+
+    tensors: dict[str, Tensor]
+    adapted: tuple[str, ...]
+    fresh: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def fit(
+    converted: Converted,
+    wanted: Mapping[str, Tensor],
+    img_size: tuple[int, int],
+    recipe: dict[str, Any],
+    *,
+    where: object,
+    remedy: str,
+) -> Fitted:
+    """Choose the tensors for a network with the state `wanted`, built for `img_size`.
+
+    ConvLSTMs are fresh where the file cannot have any: it is of a source without them, or its recipe says that it was
+    written feed-forward. A feed-forward network leaves those of a file unused. Nothing else may be missing on either
+    side: what a network has no place for, such as the blocks of a deeper one, would change what the weights compute.
+
+    Raises:
+        UserError: names the first tensor that is missing, has another shape, holds no weights, or has no place.
+    """
+    given = converted.tensors
+    fresh = tuple(name for name in wanted if name.startswith(LSTMS)) if _without_lstms(converted, recipe) else ()
+    chosen: dict[str, Tensor] = {}
+    adapted = list(converted.repeated)
+    for name, target in wanted.items():
+        if name in fresh:
+            continue
+        if name not in given:
+            raise UserError(where, f"{name} is missing", remedy)
+        tensor = given[name]
+        if not tensor.is_floating_point() and not name.endswith(COUNTER):
+            raise UserError(where, f"{name} holds {tensor.dtype}, which are no weights", "give it unquantised")
+        if tensor.shape != target.shape or not same_windows(name, img_size, recipe):
+            if not name.endswith(BIAS_TABLE) or tensor.shape[1:] != target.shape[1:]:
+                found, needed = tuple(tensor.shape), tuple(target.shape)
+                raise UserError(where, f"{name} is {found}, this model needs {needed}", remedy)
+            tensor = resize_table(name, tensor, img_size, recipe, where)
+            adapted.append(name)
+        chosen[name] = tensor
+    left = sorted(name for name in given if name not in wanted)
+    feedforward = not any(name.startswith(LSTMS) for name in wanted)
+    for name in left:
+        if not (feedforward and name.startswith(LSTMS)):
+            raise UserError(where, f"{name} has no place in this model", remedy)
+    return Fitted(chosen, tuple(adapted), fresh, (*left, *converted.unused))
+
+
+def _without_lstms(converted: Converted, recipe: dict[str, Any]) -> bool:
+    if any(name.startswith(LSTMS) for name in converted.tensors):
+        return False
+    has_lstms = converted.source.has_lstms
+    return recipe.get("recurrent") is False if has_lstms is None else not has_lstms
+
 
 IMAGES = (1, 3)  # channels of their pixels
 

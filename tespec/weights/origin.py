@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.weights.convert import SOURCES, recognised
 from tespec.weights.files import read_recipe, read_tensors
 

@@ -12,17 +12,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from twins import damage
 
 from benchmarks import data
-from benchmarks.cli import run
+from tespec.cli.command import run
 from tespec.datasets import sources
 from tespec.datasets.fingerprint import fingerprint
-from tespec.datasets.sample.damage import damage
-from tespec.datasets.sample.layouts import relayout
 from tespec.events import open_events
 from tespec.events.store import verify_store
-from tespec.training.data import Data, settings_of
-from tespec.training.tasks import build_task
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
+from tespec.world.layouts import relayout
 
 ROOT = Path(__file__).parents[2]
 DATASETS = ["ddd17", "1mpx", "gen1", "dsec", "mvsec"]

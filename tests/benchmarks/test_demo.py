@@ -3,7 +3,7 @@ import pytest
 from benchmarks import demo
 from benchmarks.demo import jobs
 from benchmarks.grid_jobs import Job, Places, work
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 
 def job(folder, name, code, *needs):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import Command, parameters, require_submitit
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 REPOSITORY = Path(__file__).parents[2]
 GRID = [sys.executable, str(REPOSITORY / "benchmarks" / "grid.py")]

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from benchmarks.cli import run
-from benchmarks.options import add_run_options
-from tespec.config import names
-from tespec.paths import REPOSITORY
+from tespec.cli.command import run
+from tespec.cli.options import add_run_options
+from tespec.core.config import names
+from tespec.core.paths import REPOSITORY
 
 SCRIPTS = sorted(path for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text())
 

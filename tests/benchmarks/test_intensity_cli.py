@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import intensity
-from benchmarks.cli import run
+from tespec.cli.command import run
 
 REAL = Path(__file__).parents[1] / "data" / "davis.aedat4"
 

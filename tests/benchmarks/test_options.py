@@ -5,13 +5,13 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-import tespec.compat  # noqa: F401  # before mmengine
+import tespec.core.compat  # noqa: F401  # before mmengine
 
 import pytest
 import torch
 
-from benchmarks.options import setup_of
-from tespec.training.runs import Setup, check_places
+from tespec.cli.options import setup_of
+from tespec.runs.setup import Setup, check_places
 
 OPTIONS = [
     *("device", "workers", "resume", "overwrite", "track", "profile", "threads"),

@@ -19,10 +19,9 @@ from benchmarks.reproduce_states import is_measured, jobs_of, recipe_behind, sec
 from benchmarks.reproduction import PRETRAINING, Piece, pieces, pretrainings, read_reproduction, sizes
 from tespec.comparison.records import new_record, read_records, write_record
 from tespec.comparison.references import read_reference
-from tespec.datasets.sample import world_folder
-from tespec.errors import UserError
-from tespec.plugins import register_methods
-from tespec.registry import METHODS
+from tespec.core.errors import UserError
+from tespec.core.registry import METHODS, register_methods
+from tespec.world import world_folder
 
 REPOSITORY = Path(__file__).parents[2]
 CODE = "aaaaaaaa"

@@ -8,16 +8,16 @@ import torch
 from benchmarks import pretrain as pretrain_cli
 from benchmarks import run as run_cli
 from benchmarks import tables as tables_cli
-from benchmarks.cli import run
+from tespec.cli.command import run
+from tespec.core.paths import REPOSITORY
 from tespec.models import EventSwin
-from tespec.paths import REPOSITORY
 from tespec.weights.files import write_weights
 
 PLUGIN = '''
 import torch
 
-from tespec.method import Method
-from tespec.registry import METHODS
+from tespec.pretraining.method import Method
+from tespec.core.registry import METHODS
 
 
 @METHODS.register_module(name="orthogonal")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import benchmarks.speed as speed
-from benchmarks.cli import run
 from benchmarks.measure import catalogue, detection
 from benchmarks.measure.catalogue import LONG, PARTS, STAGES
 from benchmarks.measure.conditions import NO_GPU
 from benchmarks.measure.row import Row
+from tespec.cli.command import run
 
 KEYS = {"schema", "part", "quick", "threads", "load_before", "environment", "limits", "rows"}
 COMPARED = {

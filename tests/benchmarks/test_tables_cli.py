@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cli import Parser, run
 from benchmarks.tables import main
+from tespec.cli.command import Parser, run
 from tespec.comparison.ablations import ablations
-from tespec.comparison.plain import plain_tables
+from tespec.comparison.published import plain_tables
 from tespec.comparison.records import new_record, write_record
 from tespec.comparison.references import read_reference
-from tespec.errors import UserError
-from tespec.paths import REPOSITORY
+from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
 
 NAMES = ("detection", "segmentation", "depth")
 ENDS = (".csv", "_long.csv", ".tex", ".md", ".html")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import tespec.compat
+import tespec.core.compat
 
 import pytest
 import timm
@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 import tespec
 from benchmarks import weights as weights_cli
-from benchmarks.cli import run
+from tespec.cli.command import run
+from tespec.core.paths import REPOSITORY
 from tespec.models import EventResNet, EventSwin
-from tespec.paths import REPOSITORY
 from tespec.weights.files import read_weights, sha256_of, write_weights
 
 RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "method": "tespec", "data": "sample"}
@@ -176,7 +176,7 @@ def test_a_failed_export_leaves_nothing(own, tmp_path, monkeypatch, call):
     def full(*_):
         raise OSError(28, "No space left on device", "disk")
 
-    monkeypatch.setattr("tespec.weights.export.render_card", full)
+    monkeypatch.setattr("tespec.weights.publish.render_card", full)
     assert call("export", own, tmp_path / "out")[0] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["own.safetensors"]
 

@@ -9,7 +9,7 @@ from tespec.comparison.ablation_runs import changed, measured_rows, measured_tab
 from tespec.comparison.ablations import ablations, read_ablation
 from tespec.comparison.records import Record
 from tespec.comparison.render_text import render_text
-from tespec.config import as_facts, pretraining_settings
+from tespec.core.config import as_facts, pretraining_settings
 
 Make = Callable[..., Record]
 DEFAULT = as_facts(pretraining_settings("tespec", "sample"))

@@ -5,8 +5,8 @@ import pytest
 
 from tespec.comparison.ablations import ablation_table, ablations, read_ablation
 from tespec.comparison.render_text import render_text
-from tespec.config import as_facts, pretraining_settings
-from tespec.errors import UserError
+from tespec.core.config import as_facts, pretraining_settings
+from tespec.core.errors import UserError
 
 DATA = Path(__file__).parent / "data"
 SOURCE = "".join((DATA / name).read_text() for name in ("tab-all-ablation.tex", "tab-supp-ablation.tex"))

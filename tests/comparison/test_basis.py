@@ -10,7 +10,7 @@ from tespec.comparison.basis import OF_THE_NETWORK, average, bases
 from tespec.comparison.notes import basis_notes
 from tespec.comparison.recipes import is_default
 from tespec.comparison.records import Record
-from tespec.config import as_facts, finetuning_settings, names, pretraining_settings
+from tespec.core.config import as_facts, finetuning_settings, names, pretraining_settings
 
 Make = Callable[..., Record]
 

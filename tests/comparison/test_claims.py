@@ -9,8 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from tespec.comparison.ablations import ablations
-from tespec.comparison.claim_scores import measured_scores, parsed, published_scores
-from tespec.comparison.claims import Claim, Comparison, findings, read_claims, tasks_of
+from tespec.comparison.claims import (
+    Claim,
+    Comparison,
+    findings,
+    measured_scores,
+    parsed,
+    published_scores,
+    read_claims,
+    tasks_of,
+)
 from tespec.comparison.claims_table import claims_table
 from tespec.comparison.records import Record
 from tespec.comparison.render_csv import render_csv, render_long_csv
@@ -18,8 +26,8 @@ from tespec.comparison.render_html import render_html
 from tespec.comparison.render_latex import render_latex
 from tespec.comparison.render_markdown import render_markdown
 from tespec.comparison.render_text import render_text
-from tespec.config import as_facts, names, pretraining_settings
-from tespec.errors import UserError
+from tespec.core.config import as_facts, names, pretraining_settings
+from tespec.core.errors import UserError
 
 Make = Callable[..., Record]
 ONE = Claim("one", "tespec is better", "nowhere", (Comparison("gain", ("a",), ("b",)),), ("ddd17",))

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tespec.comparison import code as module
-from tespec.comparison.code import LEFT_OUT, counted, left_out, meaning, package_code, plugin_files, run_code
-from tespec.method import find_method
-from tespec.paths import REPOSITORY
-from tespec.plugins import register_methods
+from tespec.comparison import identity as module
+from tespec.comparison.identity import LEFT_OUT, counted, left_out, meaning, package_code, plugin_files, run_code
+from tespec.core.paths import REPOSITORY
+from tespec.core.registry import register_methods
+from tespec.pretraining.method import find_method
 
 PLAIN = b"""
 def loss(x):
@@ -53,30 +53,30 @@ def test_every_file_counts_or_is_left_out_for_a_reason() -> None:
 
 # What runs do with numbers, or show while they compute them: no number comes back from there.
 BESIDE = {
-    "tespec/comparison/code.py",
-    "tespec/comparison/environment.py",
     "tespec/comparison/identity.py",
     "tespec/comparison/records.py",
-    "tespec/evaluation/pictures.py",
+    "tespec/pictures/drawing.py",
     "tespec/inference/load.py",  # tespec.load, for users
-    "tespec/training/once.py",
-    "tespec/training/progress.py",
-    "tespec/training/resources.py",
+    "tespec/runs/once.py",
+    "tespec/core/progress.py",
+    "tespec/runs/cost.py",
     "tespec/training/status.py",
-    "tespec/training/tracking.py",
+    "tespec/training/hooks.py",
 }
 
 
 def test_what_is_left_out_gives_no_number_to_what_counts() -> None:
     crossing = {target for path in counted() for target in imported(path) if left_out(target)}
-    assert crossing <= BESIDE, "count what gives numbers (tespec/comparison/code.py), or say here that it gives none"
+    assert crossing <= BESIDE, (
+        "count what gives numbers (tespec/comparison/identity.py), or say here that it gives none"
+    )
     assert all((REPOSITORY / file).is_file() for file in BESIDE)
 
 
 def test_configs_reach_results_through_settings_alone() -> None:
     """Resolved settings are part of a run's identity as they are; no counted file reads configs beside them."""
     readers = {path.relative_to(REPOSITORY).as_posix() for path in counted() if "CONFIGS" in path.read_text()}
-    assert readers == {"tespec/config.py", "tespec/paths.py"}
+    assert readers == {"tespec/core/config.py", "tespec/core/paths.py"}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -153,7 +153,11 @@ def test_a_method_brings_the_package_it_comes_from(tmp_path: Path, monkeypatch: 
 
 
 def test_no_torch_is_imported() -> None:
-    script = (
-        "import sys; from tespec.comparison.code import package_code; package_code(); assert 'torch' not in sys.modules"
-    )
+    script = """
+import sys
+from tespec.comparison.identity import package_code
+
+package_code()
+assert "torch" not in sys.modules
+"""
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

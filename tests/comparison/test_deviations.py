@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from tespec.comparison.deviations import deviations
-from tespec.comparison.published import TABLES
+from tespec.comparison.published import TABLES, edited
 from tespec.comparison.records import Record
 from tespec.comparison.references import PAPER, read_reference
-from tespec.comparison.shipped import edited
-from tespec.config import tolerances
+from tespec.core.config import tolerances
 
 Make = Callable[..., Record]
 REAL = {"profile": "paper", "data": "ddd17"}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tespec.comparison import environment as module
-from tespec.comparison.environment import environment
+from tespec.comparison import identity as module
+from tespec.comparison.identity import environment
 
 
 def test_versions_are_those_installed() -> None:
@@ -64,7 +64,7 @@ def test_plugins_are_recorded_by_name_and_hash(tmp_path: Path) -> None:
 
 def test_no_torch_is_imported() -> None:
     code = (
-        "import sys; from tespec.comparison.environment import environment; environment(); "
+        "import sys; from tespec.comparison.identity import environment; environment(); "
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

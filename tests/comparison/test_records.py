@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison.code import package_code
-from tespec.comparison.identity import SCHEMA, identity, record_name
+from tespec.comparison.identity import SCHEMA, identity, package_code, record_name
 from tespec.comparison.records import (
     Record,
     by_other_code,
@@ -18,7 +17,7 @@ from tespec.comparison.records import (
     read_records,
     write_record,
 )
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 Make = Callable[..., Record]
 

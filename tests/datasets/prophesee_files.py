@@ -3,11 +3,11 @@ settings."""
 
 import numpy as np
 
-from tespec.config import finetuning_settings
-from tespec.datasets.sample.writers.boxes import BOX
+from tespec.core.config import finetuning_settings
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.training.labelled import open_dataset
-from tespec.training.tasks import import_tasks
+from tespec.tasks import import_tasks
+from tespec.tasks.base import open_dataset
+from tespec.world.writers.boxes import BOX
 
 SIZES = {"gen1": (240, 304), "1mpx": (720, 1280)}
 

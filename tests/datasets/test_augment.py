@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 
-from tespec.boxes import make_boxes
+from tespec.core.boxes import make_boxes
+from tespec.core.settings import Augmentation
 from tespec.datasets.augment import OUTSIDE, SMALLEST, Maps, apply_maps, draw_maps, move_boxes
 from tespec.events import event_histogram
-from tespec.settings import Augmentation
 
 PAPER = Augmentation(flip=0.5, zoom=0.8, zoom_in_share=0.8, zoom_in=(1.0, 1.5), zoom_out=(1.0, 1.2))
 FLIP = Augmentation(1.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from tespec.boxes import make_boxes
+from tespec.core.boxes import make_boxes
+from tespec.core.errors import UserError
 from tespec.datasets.augment import Maps
 from tespec.datasets.collate import join_boxes, stack_depths, stack_masks
-from tespec.errors import UserError
 
 PLAIN = Maps(np.arange(2), np.arange(3))
 FLIPPED = Maps(np.arange(2), np.arange(3)[::-1], (1.0, -1.0), (0.0, 3.0))

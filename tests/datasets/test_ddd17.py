@@ -9,9 +9,9 @@ import pytest
 from ddd17_copies import CLASSES, copy_archive, extract, open_ddd17, png, write_official
 from PIL import Image
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.core.registry import DATASETS
 from tespec.events import event_histogram
-from tespec.registry import DATASETS
 
 
 def open_test(root, window_ms=None):

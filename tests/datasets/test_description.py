@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from tespec.core.errors import UserError
 from tespec.datasets.description import Description, read_description
-from tespec.errors import UserError
 
 
 def test_official_archives_have_none(tmp_path):

@@ -7,12 +7,12 @@ import h5py
 import numpy as np
 import pytest
 
+from tespec.core.errors import UserError
 from tespec.datasets.dsec import Dsec, read_stamps
 from tespec.datasets.ego_speed import speed_at
 from tespec.datasets.mvsec import Mvsec
 from tespec.datasets.rectification import RectifiedStream, read_rectification
 from tespec.datasets.windows import WindowRule
-from tespec.errors import UserError
 from tespec.events import ArrayStream, open_events
 
 SPLITS = {"train": ("zurich_city_00_a",), "test": ("zurich_city_13_a",)}

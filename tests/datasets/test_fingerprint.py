@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from ddd17_copies import copy_archive, extract, open_ddd17, png
 
+from tespec.core.settings import Downsample
 from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.unlabelled import divide
-from tespec.settings import Downsample
 
 
 def of_archive(root, window_ms=None):

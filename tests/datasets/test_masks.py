@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from ddd17_copies import png
 
+from tespec.core.errors import UserError
 from tespec.datasets.masks import MaskFiles, mask_names
-from tespec.errors import UserError
 
 COUNT, HEIGHT, WIDTH = 6, 40, 56
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from prophesee_files import boxes, frames_at, opened, write_recording
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import open_events
 
 END = 1_000_000

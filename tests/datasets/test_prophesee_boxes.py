@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prophesee_files import boxes
 
-from tespec.datasets.prophesee.boxes import (
+from tespec.core.errors import UserError
+from tespec.datasets.prophesee_boxes import (
     BoxRules,
     box_labels,
     choose_boxes,
@@ -16,7 +17,6 @@ from tespec.datasets.prophesee.boxes import (
     raw_boxes,
     read_boxes,
 )
-from tespec.errors import UserError
 
 GEN1 = BoxRules("rvt", "rvt", 250_000, 30, 10, 0.9)
 ONE_MPX = BoxRules("rvt", "rvt", 100_000, 0, 5, 0.9, period_from_labels=True)

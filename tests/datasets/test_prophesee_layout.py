@@ -1,15 +1,8 @@
 import pytest
 
-from tespec.datasets.prophesee.archive import FILES, LABELS, REPRESENTATIONS
-from tespec.datasets.prophesee.layout import (
-    ARCHIVE,
-    DAT,
-    H5,
-    find_recordings,
-    find_root,
-    labels_without_events,
-)
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.datasets.prophesee import ARCHIVE, DAT, H5, find_recordings, find_root, labels_without_events
+from tespec.datasets.rvt_archive import FILES, LABELS, REPRESENTATIONS
 
 
 def touch(*paths):

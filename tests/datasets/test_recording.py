@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tespec.core.errors import UserError
 from tespec.datasets.recording import LabelledRecording, Recording, cut_at_gaps
 from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import windows_side_by_side
-from tespec.errors import UserError
 from tespec.events import event_histogram, open_events
 from tespec.events.spatial import Region
 

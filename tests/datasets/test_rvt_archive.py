@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from prophesee_files import boxes, frames_at, opened, write_recording
 
-from tespec.datasets.prophesee.archive import LABELS, REPRESENTATIONS, ArchiveSource, check_spacing, is_archive
-from tespec.datasets.sample.layouts.prophesee import archive
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, check_spacing, is_archive
 from tespec.events.spatial import Region
+from tespec.world.layouts.prophesee import archive
 
 TIMES = list(range(250_000, 1_250_001, 250_000))
 RVT = "rule=rvt"

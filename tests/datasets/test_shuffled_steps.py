@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tespec.config import pretraining_settings
+from tespec.core.config import pretraining_settings
 from tespec.datasets import images, pairs
 from tespec.datasets.images import ImageSteps, ViewRule, open_images
 from tespec.datasets.pairs import PairSteps, paired

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tespec.config import finetuning_settings, pretraining_settings
+from tespec.core.config import finetuning_settings, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.settings import Downsample
 from tespec.datasets.finding import find_recordings
 from tespec.datasets.images import open_images
-from tespec.datasets.sample.layouts import LAYOUTS, relayout
 from tespec.datasets.splits import Splits
 from tespec.datasets.unlabelled import divide
-from tespec.errors import UserError
 from tespec.events import open_events
 from tespec.events.store import pack
-from tespec.settings import Downsample
-from tespec.training.objectives import build_objective
+from tespec.pretraining.objective import build_objective
+from tespec.world.layouts import LAYOUTS, relayout
 
 WHOLE = Downsample(1, "nearest")
 # What a path of the tiny world's twins holds where it belongs to the official test split.

@@ -7,17 +7,17 @@ import torch
 from ddd17_copies import open_ddd17
 from torch.utils.data import DataLoader
 
-from tespec.config import finetuning_settings, pretraining_settings
+from tespec.core.config import finetuning_settings, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.settings import Augmentation, Mask
 from tespec.datasets.collate import join_boxes, stack_masks
 from tespec.datasets.lanes import Lanes
 from tespec.datasets.recording import cut_at_gaps
 from tespec.datasets.steps import LabelledSteps, PretrainSteps
 from tespec.datasets.unlabelled import divide
-from tespec.errors import UserError
-from tespec.settings import Augmentation, Mask
-from tespec.training.data import Data, settings_of
-from tespec.training.labelled import open_dataset
-from tespec.training.tasks import import_tasks
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import import_tasks
+from tespec.tasks.base import open_dataset
 
 FLIP = Augmentation(1.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
 NONE = Augmentation(0.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))

@@ -5,8 +5,8 @@ import zlib
 import pytest
 from PIL import Image
 
+from tespec.core.errors import UserError
 from tespec.datasets.images import open_images, read_image
-from tespec.errors import UserError
 
 PAGE = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
 

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from ddd17_copies import copy_archive
 
+from tespec.core.errors import UserError
+from tespec.core.settings import Downsample
 from tespec.datasets.finding import find_recordings
 from tespec.datasets.fingerprint import fingerprint
-from tespec.datasets.sample.layouts import relayout
 from tespec.datasets.unlabelled import divide
-from tespec.errors import UserError
 from tespec.events import open_events
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import pack
-from tespec.settings import Downsample
+from tespec.world.layouts import relayout
 
 WHOLE = Downsample(1, "nearest")
 

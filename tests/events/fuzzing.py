@@ -10,19 +10,19 @@ from PIL import Image
 from recording_files import ADDR_Y, BASE_X, VECT_8, VECT_12, ddd17, evt2, evt2_event, evt3, evt3_events, evt3_time
 from test_aedat4 import packet, parts_of, recording
 
+from tespec.core.errors import UserError
 from tespec.datasets.depths import DepthMaps, open_depths
 from tespec.datasets.dsec import NUMBER as DSEC_NUMBER
 from tespec.datasets.masks import MaskFiles, mask_names
 from tespec.datasets.mvsec import read_times
-from tespec.datasets.prophesee.archive import LABELS, REPRESENTATIONS, ArchiveSource, read_places
-from tespec.datasets.prophesee.boxes import BoxRules, box_labels, choose_boxes, choose_frames, raw_boxes, read_boxes
+from tespec.datasets.prophesee_boxes import BoxRules, box_labels, choose_boxes, choose_frames, raw_boxes, read_boxes
 from tespec.datasets.rectification import read_rectification
-from tespec.datasets.sample.writers.boxes import BOX
-from tespec.errors import UserError
+from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, read_places
 from tespec.events import ArrayStream, event_histogram
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import pack
+from tespec.world.writers.boxes import BOX
 
 RULES = BoxRules("rvt", "rvt", 250_000, 30, 10, 0.9)
 EVENTS = random_events(60, height=260, width=346, end=150_000)

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from event_cases import assert_same_events, random_events
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import open_events
 from tespec.events.readers import blocks
 from tespec.events.readers.aedat4 import EVENT, MAGIC

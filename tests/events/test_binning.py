@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.events.binning import bin_times, check_window, rvt_bin_times
+from tespec.events.histogram import bin_times, check_window, rvt_bin_times
 
 
 @given(st.integers(-(10**15), 10**15), st.integers(1, 10**7), st.integers(1, 50), st.data())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fuzzing import EVENTS
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import ArrayStream, open_events
 from tespec.events.store import pack
 

@@ -7,7 +7,7 @@ import pytest
 from event_cases import assert_same_events, random_events
 from recording_files import ddd17
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import Events, EventStream, open_events
 from tespec.events.readers.ddd17 import image_index, open_ddd17
 

@@ -6,7 +6,7 @@ import pytest
 from event_cases import assert_same_events, random_events
 from h5_files import EPOCH, OFFSET, dsec, mvsec, rvt, write
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import Events, open_events
 from tespec.events.readers.hdf5 import recording_kind
 from tespec.events.readers.mvsec import seconds_to_us

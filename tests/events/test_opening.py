@@ -4,7 +4,7 @@ import pytest
 from event_cases import assert_same_events, random_events
 from recording_files import ddd17, evt3, evt3_events
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import ArrayStream, EventStream, open_events
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import pack

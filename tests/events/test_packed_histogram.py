@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.histogram import count_events
 from tespec.events.spatial import Region
-from tespec.events.store import open_store, pack
-from tespec.events.store_writing import WORDS
+from tespec.events.store import WORDS, open_store, pack
 from tespec.events.stream import ArrayStream
 from tespec.events.windows import window_histograms
 

@@ -6,7 +6,7 @@ from event_cases import assert_same_events, event_arrays, random_events
 from hypothesis import HealthCheck, given, settings
 from recording_files import dat
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import Events, EventStream, open_events, time_order
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import pack

@@ -22,7 +22,7 @@ from recording_files import (
     evt3_time,
 )
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import open_events
 from tespec.events.readers import prophesee_raw
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import open_events
 from tespec.events.readers.records import Records
 from tespec.events.scans import Scan, scan_once

@@ -11,17 +11,17 @@ from event_cases import random_events
 from h5_files import rvt
 from recording_files import ADDR_X, ADDR_Y, dat, evt2, evt2_event, evt3, evt3_time
 
-from tespec.config import finetuning_settings
+from tespec.core.config import finetuning_settings
+from tespec.core.errors import UserError
+from tespec.core.settings import Downsample
 from tespec.datasets import sources
-from tespec.datasets.care.prepare import prepare
-from tespec.datasets.care.recordings import Recordings
+from tespec.datasets.finding import Recordings
 from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.prepare import prepare
 from tespec.datasets.sources import EventSource, names_size
 from tespec.datasets.unlabelled import divide
-from tespec.errors import UserError
 from tespec.events import open_events
 from tespec.inference.predict import find
-from tespec.settings import Downsample
 
 REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"
 WHOLE = Downsample(1, "nearest")
@@ -168,7 +168,7 @@ def test_predictions_take_the_size_of_their_own_recording(nameless):
 @pytest.fixture
 def command(monkeypatch, capsys):
     def called(module, *arguments):
-        from benchmarks.cli import run
+        from tespec.cli.command import run
 
         monkeypatch.setattr(sys, "argv", ["a.py", *map(str, arguments)])
         try:

@@ -13,8 +13,9 @@ from event_cases import assert_same_events, event_arrays, random_events, random_
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tespec.errors import UserError
-from tespec.events import ArrayStream, Events, EventStream, open_events, store_writing
+from tespec.core.errors import UserError
+from tespec.events import ArrayStream, Events, EventStream, open_events
+from tespec.events import store as store_writing
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import is_whole, open_store, pack, verify_store
 

@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events import open_events
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.header import read_header, sensor_size

@@ -9,8 +9,8 @@ import zstandard
 from event_cases import random_events
 from h5_files import dsec, mvsec, rvt, write
 
+from tespec.core.errors import UserError
 from tespec.datasets.rectification import read_rectification
-from tespec.errors import UserError
 from tespec.events import open_events
 from tespec.events.readers.hdf5 import dataset, part, recording_kind
 

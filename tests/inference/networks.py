@@ -2,9 +2,9 @@
 
 import torch
 
-from tespec.config import as_facts
-from tespec.training.data import Data, settings_of
-from tespec.training.tasks import build_task
+from tespec.core.config import as_facts
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
 from tespec.weights.files import write_weights
 
 

@@ -6,8 +6,8 @@ import torch
 from networks import written
 
 import tespec
-from tespec.boxes import Boxes
-from tespec.errors import UserError
+from tespec.core.boxes import Boxes
+from tespec.core.errors import UserError
 from tespec.inference.load import load_trained
 from tespec.weights.files import read_weights, write_weights
 

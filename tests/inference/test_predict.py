@@ -7,15 +7,13 @@ import torch
 from networks import written
 from PIL import Image
 
-from tespec.boxes import make_boxes
+from tespec.core.boxes import make_boxes
+from tespec.core.errors import UserError
 from tespec.datasets.evaluation import evaluation_batches
-from tespec.errors import UserError
 from tespec.inference.load import load_trained
-from tespec.inference.pictures import above, draw_video
-from tespec.inference.play import Moment, play
-from tespec.inference.predict import Request, chosen, find, predict
-from tespec.training.data import Data, settings_of
-from tespec.training.tasks import build_task
+from tespec.inference.predict import Moment, Request, above, chosen, draw_video, find, play, predict
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
 
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from PIL import Image
 
 from benchmarks.run import draw_strip_of
 from tespec.inference import strip
-from tespec.training.runs import Setup
+from tespec.runs.setup import Setup
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tespec.models import DepthModel, EventSwin
-from tespec.models.depth_losses import SOBEL, gradient_loss, scale_invariant_loss
+from tespec.models.depth import SOBEL, gradient_loss, scale_invariant_loss
 
 HEIGHT, WIDTH = 50, 70
 

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from tespec.config import pretraining_settings
+from tespec.core.config import pretraining_settings
+from tespec.core.distributed import playing
+from tespec.core.errors import UserError
+from tespec.core.registry import BACKBONES
 from tespec.datasets.parts import Turns
-from tespec.errors import UserError
 from tespec.models import build_backbone
 from tespec.models.backbone import Backbone
-from tespec.models.drop_path import DropPath
 from tespec.models.execution import Execution, execute
+from tespec.models.layers import DropPath
+from tespec.pretraining.classification import Classification
 from tespec.pretraining.momentum import teacher_of
-from tespec.pretraining.objectives.classification import Classification
-from tespec.processes import playing
-from tespec.registry import BACKBONES
 from tespec.training.loop import Loop
 
 SIZE = (64, 96)

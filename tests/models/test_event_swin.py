@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.models import EventSwin
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tespec.models.exact_pooling import MatrixPool, with_exact_pools
+from tespec.models.layers import MatrixPool, with_exact_pools
 
 SIDES = st.integers(1, 13)
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.models import build_backbone
 from tespec.models.execution import Execution, execute
 

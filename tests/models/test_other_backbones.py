@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from tespec.boxes import Boxes
-from tespec.errors import UserError
+from tespec.core.boxes import Boxes
+from tespec.core.errors import UserError
 from tespec.models import DepthModel, DetectionModel, EventResNet, SegmentationModel, build_backbone
 from tespec.models.event_maxvit import EventMaxViT, partition_of
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tespec.models.padding import crop, pad_to, padded_size
+from tespec.models.layers import crop, pad_to, padded_size
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import torch
 
-from tespec.models.state import detach, reset
+from tespec.models.backbone import detach, reset
 
 
 def nested_state(requires_grad=False):

@@ -4,7 +4,7 @@ from mmengine.registry import DefaultScope
 from torch.nn.functional import cross_entropy
 
 from tespec.models import EventSwin, SegmentationModel
-from tespec.models.dice import dice_losses
+from tespec.models.segmentation import dice_losses
 
 HEIGHT, WIDTH, CLASSES = 50, 70, 6
 

@@ -3,7 +3,7 @@ import torch
 
 from tespec.models import EventSwin, SegmentationModel
 from tespec.models.resizing import fit_to, resize_table, resized
-from tespec.models.variants import VIEWS, Variants, Views
+from tespec.tasks.variants import VIEWS, Variants, Views
 
 SIZE = (50, 70)
 PLACE = torch.tensor([[0, 1], [0, 2], [1, 2]])

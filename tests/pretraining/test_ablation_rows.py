@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from tespec.comparison.ablations import ablations, read_ablation
-from tespec.config import as_facts, pretraining_settings
+from tespec.core.config import as_facts, pretraining_settings
 from tespec.datasets.downsampling import reduced
 from tespec.events import ArrayStream
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.windows import window_histograms
-from tespec.training.objectives import build_objective
+from tespec.pretraining.objective import build_objective
 
 PROFILE = "sample"
 

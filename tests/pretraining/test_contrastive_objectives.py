@@ -5,18 +5,18 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from tespec.config import objective_facts
-from tespec.errors import UserError
-from tespec.evaluation.features import spread
+from tespec.core.config import objective_facts
+from tespec.core.errors import UserError
+from tespec.metrics.probes import spread
 from tespec.models import build_backbone
+from tespec.pretraining.classification import Classification
 from tespec.pretraining.clusters import cluster, pool
 from tespec.pretraining.contrast import agreement, info_nce, sinkhorn
+from tespec.pretraining.dense_distillation import DenseDistillation
+from tespec.pretraining.image_contrast import ImageContrast
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
-from tespec.pretraining.objectives.classification import Classification
-from tespec.pretraining.objectives.dense_distillation import DenseDistillation
-from tespec.pretraining.objectives.image_contrast import ImageContrast
-from tespec.pretraining.objectives.momentum_contrast import MomentumContrast
-from tespec.pretraining.objectives.predictive_coding import PredictiveCoding
+from tespec.pretraining.momentum_contrast import MomentumContrast
+from tespec.pretraining.predictive_coding import PredictiveCoding
 from tespec.pretraining.views import draw_view, random_crops, random_views
 
 SIZE = (64, 96)

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from tespec.core.registry import MODELS
 from tespec.models import EventSwin
 from tespec.pretraining.decoder import AllStagesDecoder, LastStageDecoder
-from tespec.registry import MODELS
 
 
 def test_default_decoder_has_about_the_papers_parameters():

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tespec.pretraining.patches import normalise_patches, patchify, pixels_inside, unpatchify
+from tespec.pretraining.tespec import normalise_patches, patchify, pixels_inside, unpatchify
 
 CPU = torch.device("cpu")
 

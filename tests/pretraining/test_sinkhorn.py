@@ -9,8 +9,8 @@ from torch.nn.functional import normalize
 
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import SINKHORN_ROUNDS, sinkhorn
+from tespec.pretraining.dense_distillation import DenseDistillation
 from tespec.pretraining.masking import draw_mask
-from tespec.pretraining.objectives.dense_distillation import DenseDistillation
 
 SAMPLES, PROTOTYPES, TEMPERATURE = 40, 12, 0.04
 SIZE = (64, 96)
@@ -94,8 +94,8 @@ def test_prototypes_are_named_and_balanced_at_hidden_patches_alone(local_views, 
         masks.append(draw_mask(*args))
         return masks[-1]
 
-    monkeypatch.setattr("tespec.pretraining.objectives.dense_distillation.sinkhorn", spy)
-    monkeypatch.setattr("tespec.pretraining.objectives.dense_distillation.draw_mask", draw)
+    monkeypatch.setattr("tespec.pretraining.dense_distillation.sinkhorn", spy)
+    monkeypatch.setattr("tespec.pretraining.dense_distillation.draw_mask", draw)
     histograms = torch.randint(0, 4, (lanes, 1, 20, *SIZE), dtype=torch.uint8)
     network.loss({"histograms": histograms}, None)
     hidden = int(torch.stack(masks).sum())

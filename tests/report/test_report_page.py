@@ -13,8 +13,8 @@ from PIL import Image
 
 from benchmarks.report import main
 from tespec.comparison.records import Record, write_record
-from tespec.errors import UserError
-from tespec.paths import REPOSITORY
+from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
 from tespec.report.build import report
 from tespec.report.pictures import figure
 

@@ -8,7 +8,7 @@ import pytest
 
 from tespec.comparison.notes import of_older_code
 from tespec.comparison.records import Record, read_records, write_record
-from tespec.paths import REPOSITORY
+from tespec.core.paths import REPOSITORY
 from tespec.report.reproduction_text import BEGIN, END, put_in, results_text
 
 Make = Callable[..., Record]

@@ -25,17 +25,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import tespec.compat  # noqa: F401  # before mmengine
+import tespec.core.compat  # noqa: F401  # before mmengine
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tespec.config import finetuning_settings
-from tespec.training import runs
-from tespec.training.lock import locked
-from tespec.training.once import leave
-from tespec.training.runs import Setup, finish, train
+from tespec.core.config import finetuning_settings
+from tespec.runs import setup as runs
+from tespec.runs.once import leave, locked
+from tespec.runs.setup import Setup, finish, train
 from tespec.weights.files import write_weights
 
 STEPS = 12

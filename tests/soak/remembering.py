@@ -9,7 +9,7 @@ from typing import Any
 
 def remember_yaml() -> None:
     """Let each YAML file of one content be parsed once in this process; a damaged one is new, and parsed."""
-    from tespec import documents
+    from tespec.core import files as documents
 
     parse = documents.parse_yaml
     if getattr(parse, "remembers", False):

@@ -10,7 +10,7 @@ from typing import Any
 
 from harm import Rng
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 MARKER = "executed"
 

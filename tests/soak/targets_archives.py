@@ -74,7 +74,7 @@ def _harm_archive(path: Path, rng: Rng) -> None:
 
 
 def read_archive_file(path: Path) -> None:
-    from tespec.datasets.care.extract import extract
+    from tespec.datasets.extract import extract
 
     extract(path, path.parent / "extracted")
     places = (path.parent, path.parent.parent, Path("/tmp"))

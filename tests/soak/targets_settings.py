@@ -11,17 +11,17 @@ from harm import HOSTILE, Rng, structure, yaml_text
 from remembering import remember_yaml
 from target import Target
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 
 def write_configs(folder: Path) -> Path:
-    from tespec.paths import CONFIGS
+    from tespec.core.paths import CONFIGS
 
     return Path(shutil.copytree(CONFIGS, folder / "configs"))
 
 
 def read_configs(folder: Path) -> None:
-    import tespec.config as config
+    import tespec.core.config as config
 
     real = config.CONFIGS
     try:
@@ -56,7 +56,7 @@ def harm_sets(path: Path, rng: Rng) -> None:
 
 
 def read_sets(path: Path) -> None:
-    from tespec.config import as_facts, finetuning_settings, pretraining_settings
+    from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
 
     changes = [path.read_bytes().decode("utf-8", errors="replace")]
     refusals = []

@@ -12,7 +12,7 @@ from harm import json_text, structure, yaml_text
 from remembering import remember_yaml
 from target import Target
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 
 def write_records(folder: Path) -> Path:
@@ -88,7 +88,7 @@ def write_references(folder: Path) -> Path:
 def read_references(folder: Path) -> None:
     import tespec.comparison.ablations as ablations_module
     import tespec.comparison.audit as audit_module
-    import tespec.comparison.plain as plain_module
+    import tespec.comparison.published as plain_module
     import tespec.comparison.references as references_module
     from tespec.comparison.published import TABLES, published_table
     from tespec.comparison.render_text import render_text

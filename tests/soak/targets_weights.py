@@ -11,7 +11,7 @@ from fuzzing import damage
 from harm import HOSTILE, Rng, bytes_of_one, changed, json_text, structure
 from target import MARKER, Target
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 
 def write_checkpoint(folder: Path) -> Path:
@@ -150,9 +150,9 @@ def read_whole_network(path: Path) -> None:
 def write_task_network(folder: Path) -> Path:
     import torch
 
-    from tespec.config import as_facts, finetuning_settings
-    from tespec.training.labelled import fresh_backbone
-    from tespec.training.tasks import find_task
+    from tespec.core.config import as_facts, finetuning_settings
+    from tespec.tasks import find_task
+    from tespec.tasks.base import fresh_backbone
     from tespec.weights.files import write_weights
 
     torch.manual_seed(0)

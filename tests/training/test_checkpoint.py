@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.training import checkpoint
 from tespec.training.checkpoint import (
     MANIFEST,

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 import torch
 
-from tespec.config import finetuning_settings
-from tespec.errors import UserError
+from tespec.core.config import finetuning_settings
+from tespec.core.errors import UserError
 from tespec.training.device import choose_device, describe, with_precision
 
 SETTINGS = finetuning_settings("ddd17", "recurrent", "sample").optimisation

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-import tespec.compat  # noqa: F401  # before mmengine
+import tespec.core.compat  # noqa: F401  # before mmengine
 
 import pytest
 import torch
@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from mmengine.hooks import Hook
 from torch import nn
 
-from tespec.config import finetuning_settings
-from tespec.errors import UserError
+from tespec.core.config import finetuning_settings
+from tespec.core.errors import UserError
 from tespec.training.checkpoint import latest_checkpoint, save_checkpoint
-from tespec.training.finite import NotFiniteError, not_finite
 from tespec.training.hooks import CurveHook
-from tespec.training.loop import Loop
+from tespec.training.loop import Loop, NotFiniteError, not_finite
 
 SETTINGS = dataclasses.replace(
     finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=12, warmup_steps=2, peak_lr=0.05

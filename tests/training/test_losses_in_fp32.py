@@ -12,18 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-from tespec.discovery import import_modules
+from tespec.core.registry import OBJECTIVES, TASKS, import_modules
 from tespec.models import DepthModel, DetectionModel, SegmentationModel, build_backbone
 from tespec.models.backbone import Backbone
-from tespec.models.depth_losses import gradient_loss
-from tespec.models.precision import in_fp32
-from tespec.pretraining.objectives.classification import Classification
-from tespec.pretraining.objectives.dense_distillation import DenseDistillation
-from tespec.pretraining.objectives.image_contrast import ImageContrast
-from tespec.pretraining.objectives.masked_reconstruction import MaskedReconstruction
-from tespec.pretraining.objectives.momentum_contrast import MomentumContrast
-from tespec.pretraining.objectives.predictive_coding import PredictiveCoding
-from tespec.registry import OBJECTIVES, TASKS
+from tespec.models.depth import gradient_loss
+from tespec.models.layers import in_fp32
+from tespec.pretraining.classification import Classification
+from tespec.pretraining.dense_distillation import DenseDistillation
+from tespec.pretraining.image_contrast import ImageContrast
+from tespec.pretraining.momentum_contrast import MomentumContrast
+from tespec.pretraining.predictive_coding import PredictiveCoding
+from tespec.pretraining.tespec import MaskedReconstruction
 
 SIZE = (64, 96)
 
@@ -85,8 +84,8 @@ CASES = {
 
 
 def test_none_is_forgotten():
-    import_modules("tespec.training.objectives")
-    import_modules("tespec.training.tasks")
+    import_modules("tespec.pretraining")
+    import_modules("tespec.tasks")
     own = {
         name
         for registry in (OBJECTIVES, TASKS)

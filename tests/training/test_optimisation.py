@@ -7,18 +7,16 @@ import pytest
 import torch
 from torch import nn
 
-from tespec.config import finetuning_settings, names, pretraining_settings
-from tespec.errors import UserError
+from tespec.core.config import finetuning_settings, names, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.settings import ARCHITECTURES, Clip, Decay
 from tespec.models import build_backbone
-from tespec.pretraining.objectives.classification import Classification
-from tespec.pretraining.objectives.dense_distillation import DenseDistillation
-from tespec.pretraining.objectives.image_contrast import ImageContrast
-from tespec.pretraining.objectives.momentum_contrast import MomentumContrast
-from tespec.settings import ARCHITECTURES, Clip, Decay
-from tespec.training.clipping import clip
-from tespec.training.groups import parameter_groups
+from tespec.pretraining.classification import Classification
+from tespec.pretraining.dense_distillation import DenseDistillation
+from tespec.pretraining.image_contrast import ImageContrast
+from tespec.pretraining.momentum_contrast import MomentumContrast
 from tespec.training.loop import Loop
-from tespec.training.schedule import learning_rate, weight_decay
+from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay
 
 SIZE = (64, 96)
 CPU = torch.device("cpu")

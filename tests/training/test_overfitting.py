@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tespec.datasets.sample import make_world
-from tespec.training.data import Data, settings_of
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
 from tespec.training.hooks import CurveHook
 from tespec.training.loop import Loop
-from tespec.training.tasks import build_task
+from tespec.world import make_world
 
 COMMON = [
     "augmentation.flip=0.0",

@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from tespec.config import finetuning_settings
-from tespec.errors import UserError
-from tespec.training.schedule import SCHEDULES, learning_rate
+from tespec.core.config import finetuning_settings
+from tespec.core.errors import UserError
+from tespec.training.optimizer import SCHEDULES, learning_rate
 
 PAPER = finetuning_settings("ddd17", "recurrent", "paper").optimisation
 

@@ -3,7 +3,7 @@ import random
 import numpy as np
 import torch
 
-from tespec.training.seeding import derive, seed_everything
+from tespec.training.device import derive, seed_everything
 
 
 def test_derived_seeds_are_stable_and_differ_by_purpose():

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from together_runs import OBJECTIVES, TASKS, compute
 
-from tespec.datasets.sample import make_world
-from tespec.errors import Preempted
-from tespec.paths import REPOSITORY
+from tespec.core.errors import Preempted
+from tespec.core.paths import REPOSITORY
+from tespec.world import make_world
 
 SCRIPT = Path(__file__).with_name("together_runs.py")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.options import TRACKERS as OFFERED
-from tespec.errors import UserError
-from tespec.training.tracking import TRACKERS, TrackHook, check_tracker
+from tespec.cli.options import TRACKERS as OFFERED
+from tespec.core.errors import UserError
+from tespec.training.hooks import TRACKERS, TrackHook, check_tracker
 
 CURVE = [{"step": 2, "loss": 3.0}, {"step": 4, "loss": 2.0}]
 
@@ -63,7 +63,7 @@ def test_tensorboard_holds_curve_and_result(tmp_path: Path) -> None:
 
 
 def test_a_tracker_that_is_not_installed_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tespec.training.tracking.find_spec", lambda package: None)
+    monkeypatch.setattr("tespec.training.hooks.find_spec", lambda package: None)
     with pytest.raises(UserError, match=r"--track wandb: the package wandb is not installed; pip install wandb"):
         check_tracker("wandb")
     check_tracker("files")

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from tespec.config import pretraining_settings
+from tespec.core.config import pretraining_settings
+from tespec.core.errors import Preempted
+from tespec.core.registry import register_methods
 from tespec.datasets.steps import LabelledSteps
-from tespec.errors import Preempted
-from tespec.method import find_method
-from tespec.plugins import register_methods
-from tespec.training.data import Data, settings_of
-from tespec.training.finetune import finetune
+from tespec.pretraining.method import find_method
+from tespec.runs.data import Data, settings_of
+from tespec.runs.finetune import finetune
+from tespec.runs.pretrain import pretrain
+from tespec.runs.setup import Setup
 from tespec.training.hooks import CheckpointHook
 from tespec.training.launch import launched
-from tespec.training.pretrain import pretrain
-from tespec.training.runs import Setup
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
 STILL = ["head.dropout=0.0"]  # processes draw dropout of their own

@@ -7,7 +7,7 @@ import sys
 from collections import OrderedDict
 from types import ModuleType
 
-import tespec.compat  # noqa: F401
+import tespec.core.compat  # noqa: F401
 
 import numpy as np
 import published_files as published
@@ -17,7 +17,7 @@ import torch
 from plain_swin import plain_features
 from safetensors.torch import save_file
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
 from tespec.models.event_swin import ARCHITECTURES
 from tespec.weights.convert import convert

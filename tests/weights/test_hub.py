@@ -1,15 +1,15 @@
 from pathlib import Path
 
-import tespec.compat  # noqa: F401  # before timm
+import tespec.core.compat  # noqa: F401  # before timm
 
 import pytest
 import timm
 import torch
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.models import EventSwin
-from tespec.weights.hub import fetched
 from tespec.weights.load import load_backbone
+from tespec.weights.publish import fetched
 
 NAME = "swin_tiny_patch4_window7_224.ms_in1k"
 

@@ -5,17 +5,17 @@ import torch
 from published_files import ecddp, moby, tespec_release, timm_new
 from safetensors.torch import save_file
 
-from tespec.config import finetuning_settings
-from tespec.errors import UserError
-from tespec.method import find_method
+from tespec.core.config import finetuning_settings
+from tespec.core.errors import UserError
+from tespec.core.registry import register_methods
 from tespec.models import EventSwin
-from tespec.plugins import register_methods
-from tespec.training.start import with_start
+from tespec.pretraining.method import find_method
+from tespec.runs.finetune import with_start
 from tespec.weights import origin
-from tespec.weights.export import rewrite
 from tespec.weights.files import read_recipe, write_weights
 from tespec.weights.inspection import inspect
 from tespec.weights.origin import Origin, origin_of
+from tespec.weights.publish import rewrite
 
 SIZE = (96, 160)
 RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx"}

@@ -11,11 +11,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import tespec
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.models import EventSwin
-from tespec.weights.files import read_weights, write_weights
+from tespec.weights.files import read_torch, read_weights, write_weights
 from tespec.weights.inspection import inspect
-from tespec.weights.torch_files import read_torch
 
 RECIPE = {"bins": 1, "in_channels": 2, "sensor": [32, 32], "width": "micro", "recurrent": False}
 

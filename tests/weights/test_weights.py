@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 import tespec
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.weights.files import read_weights, write_weights
 from tespec.weights.load import load_backbone

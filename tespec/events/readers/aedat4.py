@@ -13,7 +13,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.blocks import BlockStream, Place, scan_blocks
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.scans import scan_once

@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 # What NumPy raises on a damaged header; it parses it as Python text.
 DAMAGE = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.scans import Scan
 from tespec.events.stream import Events
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.readers.hdf5_stream import H5Stream, columns, read_columns
 from tespec.events.readers.sensor import resolve_size

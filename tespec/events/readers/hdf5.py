@@ -12,7 +12,7 @@ from pathlib import Path
 import h5py
 import hdf5plugin  # noqa: F401  # registers the filters that official files are compressed with
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.hdf5_chunks import Part
 from tespec.events.readers.hdf5_links import found_within, require_own_data
 

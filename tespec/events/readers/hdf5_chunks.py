@@ -17,7 +17,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 LARGEST_CHUNK = 1 << 28  # bytes; real ones have some MB
 LARGEST_ITEM = 1 << 28  # bytes of one index of the first axis: an event, a frame, a map

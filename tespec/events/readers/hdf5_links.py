@@ -6,7 +6,7 @@ from pathlib import Path
 
 import h5py
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 LINKS = 8  # that lead from one to the next
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading, require_plausible
 from tespec.events.scans import Scan, scan_once
 from tespec.events.stream import Events

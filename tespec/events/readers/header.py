@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.cameras import camera_size
 
 LONGEST = 1 << 16  # bytes; real headers have a few hundred

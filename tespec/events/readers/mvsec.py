@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, require_plausible
 from tespec.events.readers.hdf5_stream import H5Stream
 from tespec.events.readers.sensor import resolve_size

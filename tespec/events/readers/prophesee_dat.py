@@ -11,14 +11,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
+from tespec.core.files import whole_file
 from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.readers.records import Records
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.scans import Scan, scan_once
 from tespec.events.stream import ArrayStream, Events
 from tespec.events.time_order import TimeOrder, scan_times
-from tespec.writing import whole_file
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])

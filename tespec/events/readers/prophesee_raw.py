@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.blocks import BlockStream, Place, scan_blocks
 from tespec.events.readers.header import Header, read_header, sensor_size
 from tespec.events.readers.records import Records

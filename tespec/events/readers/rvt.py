@@ -6,7 +6,7 @@ from pathlib import Path
 
 import h5py
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.events.readers.hdf5 import AGAIN, open_file, part, reading
 from tespec.events.readers.hdf5_links import found_within
 from tespec.events.readers.hdf5_stream import H5Stream, columns, read_columns

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from tespec.documents import UNREADABLE, read_json
-from tespec.errors import UserError
-from tespec.sensor import LARGEST, Size, is_size
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_json
+from tespec.core.settings import LARGEST, Size, is_size
 
 FILE = "dataset.json"
 LEVELS = 5  # folders above a recording that are looked at

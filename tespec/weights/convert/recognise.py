@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.weights.convert.channels import repeat_channels
 from tespec.weights.convert.ecddp import ECDDP, ECDDP_STUDENT
 from tespec.weights.convert.encoders import MOBY, SIMMIM

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 
 # (what one of its names looks like, what it is, what to do)
 STRANGERS = (

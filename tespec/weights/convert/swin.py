@@ -12,7 +12,7 @@ import re
 
 from torch import Tensor
 
-from tespec.errors import UserError
+from tespec.core.errors import UserError
 from tespec.weights.convert.source import BUFFERS, SWIN_STEM, Renamed, Source, Tensors, grouped
 
 BLOCK = re.compile(r"layers[._]\d+\.blocks\.\d+\.attn\.qkv\.weight")

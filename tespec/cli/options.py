@@ -1,0 +1,164 @@
+"""Options that the training command lines share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tespec.core.config import names
+from tespec.core.errors import UserError
+from tespec.core.paths import RESULTS, RUNS
+from tespec.core.settings import parse_size
+
+if TYPE_CHECKING:
+    from tespec.runs.setup import Setup
+
+
+# As in tespec/training/hooks.py and tespec/training/launch.py, which take long to import.
+LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
+TRACKERS = ("files", "tensorboard", "wandb", "mlflow")
+# Options that decide nothing about a result, with a value and without.
+PLACES = ("--results", "--runs", "--workers", "--track")
+SWITCHES = ("--resume", "--overwrite", "--no-picture")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add what decides how and where a run is carried out."""
+    group = parser.add_argument_group("how and where")
+    group.add_argument("--seed", type=whole_number, default=0, help="decides everything random (default 0)")
+    profiles = ", ".join(names("profiles"))
+    group.add_argument("--profile", help=f"{profiles} (default: sample for the sample world, else paper)")
+    group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting; repeatable")
+    add_sensor(group)
+    group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
+    group.add_argument("--threads", type=positive, metavar="N",
+                       help="that compute on a CPU (default: the profile's, or what torch takes)")  # fmt: skip
+    group.add_argument("--workers", type=whole_number, default=0, help="processes that prepare batches (default 0)")
+    group.add_argument("--launcher", choices=LAUNCHERS, default="none", help="what started the processes of this run")
+    group.add_argument("--accumulate", type=positive, default=1, metavar="N",
+                       help="take each process's part of a batch in N turns, for want of memory")  # fmt: skip
+    group.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
+    group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
+    group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
+    group.add_argument("--overwrite", action="store_true", help="compute again what a complete record holds")
+    add_accept_code(group)
+    group.add_argument("--deterministic", action="store_true", help="repeat to the bit on a GPU as well; slower")
+    group.add_argument("--recompute", action="store_true", help="keep less for the backward pass: a third more time")
+    group.add_argument("--fused-attention", action="store_true", help="torch's fused attention in the backbone")
+    group.add_argument("--compile", action="store_true", help="compile the backbone's stages; needs a C++ compiler")
+    group.add_argument("--track", choices=TRACKERS, help="hand curves and results to a tracker besides")
+    group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
+    group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
+                       help="Python file that registers a method; it is run")  # fmt: skip
+
+
+def add_sensor(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the size of the sensor, which becomes the setting `sensor_px`; the parser has `--set` as well."""
+    parser.add_argument("--sensor", action=_Sensor, metavar="WIDTHxHEIGHT",
+                        help="in px, of recordings that do not name it; as --set sensor_px=WIDTHxHEIGHT")  # fmt: skip
+
+
+class _Sensor(argparse.Action):
+    """Checks the size and puts it among the changed settings too."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        try:
+            parse_size(str(values))
+        except UserError as error:
+            parser.error(str(error))
+        namespace.sensor = str(values)
+        namespace.set = [*namespace.set, f"sensor_px={values}"]
+
+
+def add_accept_code(group: argparse._ArgumentGroup) -> None:
+    """Add the option that takes results of other code."""
+    group.add_argument("--accept-code", action="append", default=[], metavar="HASH",
+                       help="take results of that code as this one's; a run's name ends in it; repeatable")  # fmt: skip
+
+
+def whole_number(text: str) -> int:
+    """A whole number from 0 on, from the command line."""
+    number = int(text)
+    if number < 0:
+        raise ValueError("negative")
+    return number
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on, from the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError("not positive")
+    return number
+
+
+def setup_of(options: argparse.Namespace, script: str) -> Setup:
+    """How and where, from the parsed options; the command line is kept for records."""
+    from tespec.core.config import threads_of
+    from tespec.models.execution import Execution
+    from tespec.runs.setup import Setup
+
+    threads = options.threads or (threads_of(options.profile) if options.profile else None)
+    taken = [] if threads else _threads(options.device)
+    return Setup(
+        results=options.results,
+        runs=options.runs,
+        device=options.device,
+        workers=options.workers,
+        resume=options.resume,
+        overwrite=options.overwrite,
+        track=options.track,
+        deterministic=options.deterministic,
+        accumulate=options.accumulate,
+        plugins=tuple(options.plugins),
+        accept_code=tuple(options.accept_code),
+        execution=Execution(options.recompute, options.fused_attention, options.compile),
+        threads=threads,
+        command=shlex.join([*_started(options.launcher), f"benchmarks/{script}", *_deciding(sys.argv[1:]), *taken]),
+    )
+
+
+def _threads(device: str | None) -> list[str]:
+    """Option for as many threads as the machine gives this run; none on a GPU."""
+    import torch
+
+    from tespec.training.device import choose_device
+
+    return ["--threads", str(torch.get_num_threads())] if choose_device(device).type == "cpu" else []
+
+
+def _started(launcher: str) -> list[str]:
+    """How a command line begins that starts as many processes."""
+    if launcher == "pytorch":
+        nodes, local = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")
+        return ["torchrun", *(["--nnodes", nodes] if nodes != "1" else []), "--nproc-per-node", local]
+    if launcher == "slurm":
+        return ["srun", "--ntasks", os.environ.get("SLURM_NTASKS", "1"), "python"]
+    if launcher == "mpi":
+        return ["mpirun", "-n", os.environ.get("OMPI_COMM_WORLD_SIZE", "1"), "python"]
+    return ["python"]
+
+
+def _deciding(arguments: list[str]) -> list[str]:
+    """A command line without what changes no result: where things are kept, and whether a run goes on."""
+    kept: list[str] = []
+    passed = False
+    for each in arguments:
+        if passed:
+            passed = False
+        elif each in PLACES:
+            passed = True
+        elif each not in SWITCHES and not each.startswith(tuple(f"{name}=" for name in PLACES)):
+            kept.append(each)
+    return kept

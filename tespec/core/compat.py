@@ -1,0 +1,148 @@
+"""Makes torch, torchvision, timm, mmengine, mmcv-lite, mmdet and mmseg fit together; imported before any of them.
+
+Importing this module is enough, and does nothing where the installed wheels fit each other. Elsewhere
+
+* torchvision imports beside a torch without CUDA (its wheel links against libtorch_cuda, so that its compiled
+  operators cannot load and its import stops at `torchvision::nms`);
+* `mmcv._ext` exists on mmcv-lite: `nms` is real, every other operator raises when it is called;
+* an OpenCV that cannot load (no libGL) is named in one sentence.
+
+`torch.load(weights_only=True)` needs no help: the harness writes only tensors, numbers, strings and plain containers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tespec.core.errors import UserError
+
+_TORCHVISION_SCHEMAS = ("nms", "qnms")
+_libraries: list[torch.library.Library] = []  # schemas vanish with the object that declared them
+
+
+def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
+    """Greedy non-maximum suppression with the signature of `mmcv._ext.nms`.
+
+    Args:
+        bboxes: (N, 4) float, x1 y1 x2 y2 in px.
+        scores: (N,) float; of equal scores the first box goes first.
+        iou_threshold: a box that overlaps a kept one by more is dropped.
+        offset: 0, or 1 where x2 and y2 are the last pixel inside the box.
+
+    Returns:
+        (kept,) int64 indices into `bboxes` by falling score, on the device of `scores`.
+    """
+    order = scores.argsort(descending=True, stable=True)
+    x1, y1, x2, y2 = bboxes.detach()[order].float().cpu().numpy().T
+    areas = (x2 - x1 + offset) * (y2 - y1 + offset)
+    alive = np.arange(len(areas))
+    kept = []
+    while alive.size:
+        best, alive = alive[0], alive[1:]
+        kept.append(best)
+        width = np.minimum(x2[best], x2[alive]) - np.maximum(x1[best], x1[alive]) + offset
+        height = np.minimum(y2[best], y2[alive]) - np.maximum(y1[best], y1[alive]) + offset
+        shared = width.clip(0) * height.clip(0)
+        with np.errstate(invalid="ignore"):  # two empty boxes: 0 / 0 is no overlap
+            overlap = shared / (areas[best] + areas[alive] - shared)
+        alive = alive[~(overlap > iou_threshold)]
+    return order[torch.as_tensor(np.array(kept, dtype=np.int64), device=order.device)]
+
+
+def _absent_operator(name: str) -> Callable[..., NoReturn]:
+    """What `mmcv._ext.<name>` is on mmcv-lite."""
+    if name.startswith("__"):  # inspect asks every module for __file__ and the like
+        raise AttributeError(name)
+
+    def operator(*_: object, **__: object) -> NoReturn:
+        raise NotImplementedError(
+            f"mmcv operator {name!r} needs compiled operators, which mmcv-lite lacks; "
+            "install mmcv 2.1.0 built with MMCV_WITH_OPS=1 in its place"
+        )
+
+    return operator
+
+
+def fit_torchvision() -> None:
+    """Import torchvision, declaring its operators' schemas first where its library cannot load.
+
+    Raises:
+        UserError: torchvision was built for another torch.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+        if torch.version.cuda is not None or torch.version.hip is not None:
+            raise UserError(
+                "torchvision",
+                f"does not fit torch {torch.__version__} ({error})",
+                "install the torchvision release made for this torch, from the same index",
+            ) from error
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in _TORCHVISION_SCHEMAS:
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _libraries.append(library)
+        importlib.import_module("torchvision")
+
+
+def fit_opencv() -> None:
+    """Import OpenCV, which mmengine, mmcv and mmseg import.
+
+    Raises:
+        UserError: it cannot be loaded, as opencv-python on a machine without libGL.
+    """
+    try:
+        importlib.import_module("cv2")
+    except ImportError as error:
+        raise UserError(
+            "opencv-python",
+            f"import cv2 fails here ({error})",
+            "put opencv-python-headless in its place: "
+            "pip uninstall -y opencv-python && pip install --force-reinstall opencv-python-headless",
+        ) from error
+
+
+def fit_mmcv() -> None:
+    """Stand in for `mmcv._ext` where mmcv has no compiled operators."""
+    if "mmcv._ext" in sys.modules or importlib.util.find_spec("mmcv._ext") is not None:
+        return
+    extension = types.ModuleType("mmcv._ext", "Stand-in for mmcv's compiled operators.")
+    extension.__spec__ = importlib.machinery.ModuleSpec("mmcv._ext", None)
+    extension.nms = nms  # type: ignore[attr-defined]
+    extension.__getattr__ = _absent_operator  # type: ignore[method-assign]
+    sys.modules["mmcv._ext"] = extension
+
+
+def import_noisy_modules() -> None:
+    """Import the third-party modules that warn about themselves, without their warnings."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning, module=r"torch\.jit\._script"
+        )
+        importlib.import_module("mmengine.optim")
+        warnings.filterwarnings(
+            "ignore",
+            "``MultiScaleDeformableAttention`` has been moved",
+            ImportWarning,
+            module=r"mmcv\.cnn\.bricks\.transformer",
+        )
+        importlib.import_module("mmcv.cnn.bricks.transformer")
+
+
+fit_torchvision()
+fit_opencv()
+fit_mmcv()
+import_noisy_modules()

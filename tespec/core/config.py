@@ -1,0 +1,229 @@
+"""Reads settings: facts from configs/, then a profile's differences, then single values set by the user."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
+from tespec.core.paths import CONFIGS
+from tespec.core.settings import Finetuning, Pretraining, build, check_limits, merge, require_warmup
+
+NAME = re.compile(r"[\w.-]{1,100}")
+
+
+def names(kind: str) -> list[str]:
+    """Names of the configs of one kind ("tasks", "pretraining" or "profiles")."""
+    return sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml"))
+
+
+def finetuning_settings(
+    task: str,
+    arch: str,
+    profile: str,
+    changes: Sequence[str] = (),
+    of_data: Mapping[str, Any] | None = None,
+    network: str = "swin",
+) -> Finetuning:
+    """Settings of one cell: task config, then the profile's differences, what follows from the data, and changes.
+
+    Args:
+        task: name of the task.
+        arch: "recurrent" or "feedforward".
+        profile: name of the profile.
+        changes: `KEY=VALUE` of the user.
+        of_data: what the data says about itself, see `Description.overrides`.
+        network: kind of network, whose size the profile names.
+
+    Raises:
+        UserError: there is no such task or setting, or a value that it cannot have.
+    """
+    facts, scale = _read("tasks", task), _profile(profile)
+    facts.pop("tolerance", None)
+    facts = merge(facts, scale["finetuning"], f"profile {profile}")
+    facts = merge(facts, scale["tasks"].get(task, {}), f"profile {profile}, task {task}")
+    facts = merge(facts, of_data or {}, "dataset.json", replaced=("splits",))
+    architectures = _part(facts, "architectures", f"task {task}")
+    if arch not in architectures:
+        raise UserError(
+            f"task {task}", f"no architecture {arch!r}", f"choose from {', '.join(map(str, architectures))}"
+        )
+    facts |= _part(architectures, arch, f"task {task}")
+    facts |= {"sensor_px": None}
+    del facts["architectures"]
+    facts = _change(facts, changes)
+    facts["task"] = facts.pop("name", None)
+    settings = build(Finetuning, facts | _scale(scale, network) | {"arch": arch}, f"task {task}")
+    check_limits(as_facts(settings))
+    require_warmup(settings.optimisation)
+    _check_sampling(settings)
+    if not settings.recurrent and settings.sampling != "clips":
+        what = f"{settings.sampling!r} carries a state, and feed-forward networks have none"
+        raise UserError("sampling", what, "set it to clips")
+    return settings
+
+
+def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (), network: str = "swin") -> Pretraining:
+    """Settings of one pre-training: recipe, then the profile's differences, then `KEY=VALUE` changes.
+
+    A recipe names its objective, whose own settings stand in configs/objectives; `objective=NAME` among the changes
+    puts another in its place. Both state their deviations from the publication, the objective among its own settings.
+
+    Raises:
+        UserError: there is no such recipe, objective or setting, or a value that it cannot have.
+    """
+    facts, scale = _read("pretraining", recipe), _profile(profile)
+    facts = merge(facts, scale["pretraining"], f"profile {profile}")
+    facts = merge(facts, scale["recipes"].get(recipe, {}), f"profile {profile}, recipe {recipe}")
+    deviations = facts.pop("deviations", [])
+    swaps = [change for change in changes if change.startswith("objective=")]
+    facts = _change(facts, swaps)
+    objective = objective_facts(str(facts.get("objective")), profile)
+    facts |= {"objective": objective, "sensor_px": None}
+    facts = _change(facts, [change for change in changes if change not in swaps])
+    facts |= _scale(scale, network)
+    facts["deviations"] = [*deviations, *facts["deviations"]]
+    settings = build(Pretraining, facts, f"recipe {recipe}")
+    check_limits(as_facts(settings))
+    require_warmup(settings.optimisation)
+    _check_sampling(settings)
+    return settings
+
+
+def _check_sampling(settings: Finetuning | Pretraining) -> None:
+    if settings.sampling == "mixed" and settings.batch_size < 2:
+        what = "'mixed' needs a lane of streams and one of clips, and batch_size is 1"
+        raise UserError("sampling", what, "give a larger batch_size, or choose streams or clips")
+
+
+def objective_facts(name: str, profile: str) -> dict[str, Any]:
+    """Settings of an objective under a profile.
+
+    Raises:
+        UserError: there is no such objective.
+    """
+    facts = _profile(profile)["objectives"].get(name, {})
+    return merge(_read("objectives", name), facts, f"profile {profile}, {name}")
+
+
+def tolerances(task: str) -> dict[str, float]:
+    """By how much a measured number of a task may differ from the published one, by metric.
+
+    Raises:
+        UserError: the config states none, or something else.
+    """
+    stated = _part(_read("tasks", task), "tolerance", f"task {task}")
+    for name, value in stated.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise UserError(f"task {task}, tolerance.{name}", f"{value!r} is no number above 0", "mend or restore it")
+    return {str(name): float(value) for name, value in stated.items()}
+
+
+def official_splits() -> list[tuple[str, dict[str, list[str]]]]:
+    """Registered name of each task's dataset, and the names of the recordings of its splits.
+
+    Raises:
+        UserError: a config does not hold them.
+    """
+    read = [(f"task {name}", _read("tasks", name)) for name in names("tasks")]
+    return [(str(facts.get("dataset")), dict(_part(facts, "splits", where))) for where, facts in read]
+
+
+def threads_of(profile: str) -> int | None:
+    """Threads that compute on a CPU under a profile; None where it leaves them to the machine.
+
+    Raises:
+        UserError: there is no such profile, or it says something else than a number.
+    """
+    threads = _profile(profile).get("threads")
+    if threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0):
+        return threads
+    raise UserError(f"profile {profile}", f"threads: {threads!r} is no number of threads", "give 1 or more")
+
+
+def _scale(profile: dict[str, Any], network: str) -> dict[str, Any]:
+    sizes = profile["networks"]
+    if network not in sizes:
+        raise UserError(f"profile {profile['name']}", f"no size for network {network!r}", "name one in its networks")
+    return {"profile": profile.get("name"), "width": sizes[network], "deviations": profile.get("deviations")}
+
+
+def _profile(name: str) -> dict[str, Any]:
+    """A profile with all its groups; what it does not say is that of the profile it names as its base."""
+    facts = _read("profiles", name)
+    if "base" in facts:
+        base = _read("profiles", str(facts.pop("base")))
+        if "base" in base:
+            raise UserError(f"profile {name}", "its base has a base itself", "name one that has none")
+        deviations = [*base.get("deviations", ()), *facts.get("deviations", ())]
+        facts = _over(base, facts) | {"deviations": deviations}
+    for group in ("networks", "finetuning", "tasks", "pretraining", "recipes", "objectives"):
+        _part(facts, group, f"profile {name}")
+    return facts
+
+
+def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with nested `changes`, which may add to it: a profile says only what differs."""
+    merged = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+        merged[key] = _over(base[key], value) if nested else value
+    return merged
+
+
+def _read(kind: str, name: str) -> dict[str, Any]:
+    path = CONFIGS / kind / f"{name}.yaml"
+    if not NAME.fullmatch(name) or not path.is_file():
+        raise UserError(name[:100], f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
+    try:
+        facts = read_yaml(path)
+    except UNREADABLE as error:
+        raise UserError(path, f"not a readable YAML file ({error})", "mend or restore it") from error
+    if not isinstance(facts, dict) or not all(isinstance(key, str) for key in facts):
+        raise UserError(path, "holds no settings by name", "mend or restore it")
+    return facts
+
+
+def _part(facts: Mapping[str, Any], key: str, where: str) -> Any:
+    """A group of settings that a config has to have.
+
+    Raises:
+        UserError: it has none.
+    """
+    if not isinstance(facts.get(key), Mapping):
+        raise UserError(where, f"has no group of settings {key!r}", "mend or restore it")
+    return facts[key]
+
+
+def _change(facts: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise UserError(f"--set {change}", "no '='", "write --set optimisation.steps=100")
+        try:
+            nested: Any = parse_yaml(text)
+        except UNREADABLE as error:
+            raise UserError(f"--set {change}", "the value is not YAML", "quote it") from error
+        for key in reversed(path.split(".")):
+            nested = {key: nested}
+        facts = merge(facts, nested, f"--set {change}")
+    return facts
+
+
+def as_facts(settings: Finetuning | Pretraining) -> dict[str, Any]:
+    """Plain nested dict of lists, numbers and strings: what is hashed and written into records."""
+    return typing.cast("dict[str, Any]", _plain(dataclasses.asdict(settings)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

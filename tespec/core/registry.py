@@ -1,0 +1,83 @@
+"""Imports what registers methods: the repository, installed packages, and files the user names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from mmengine.registry import DATASETS as ROOT_DATASETS
+from mmengine.registry import HOOKS as ROOT_HOOKS
+from mmengine.registry import METRICS as ROOT_METRICS
+from mmengine.registry import MODELS as ROOT_MODELS
+from mmengine.registry import Registry
+
+from tespec.core.errors import UserError
+
+METHODS = Registry("method", scope="tespec")
+TASKS = Registry("task", scope="tespec")
+OBJECTIVES = Registry("objective", scope="tespec")
+BACKBONES = Registry("backbone", scope="tespec")
+MODELS = Registry("model", parent=ROOT_MODELS, scope="tespec")
+DATASETS = Registry("dataset", parent=ROOT_DATASETS, scope="tespec")
+METRICS = Registry("metric", parent=ROOT_METRICS, scope="tespec")
+HOOKS = Registry("hook", parent=ROOT_HOOKS, scope="tespec")
+
+
+def import_modules(package: str) -> None:
+    """Import every module that lies directly in a package, so that it registers what it holds."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if not module.ispkg:
+            importlib.import_module(f"{package}.{module.name}")
+
+
+def find_registered(registry: Registry, name: str, setting: str) -> Any:
+    """What is registered under `name`, the value of a setting.
+
+    Raises:
+        UserError: nothing is; the message names what there is.
+    """
+    # Registry.get would import what a dotted name leads to, and the name may be a stranger's.
+    kind = registry.module_dict.get(name)
+    if kind is None:
+        there = ", ".join(sorted(registry.module_dict))
+        raise UserError(setting, f"unknown {registry.name} {name!r}", f"choose from {there}")
+    return kind
+
+
+ENTRY_POINTS = "tespec.methods"
+
+
+def register_methods(files: Sequence[Path] = ()) -> None:
+    """Register every method: `baselines/`, entry points of group `tespec.methods`, then the given Python files.
+
+    A file is code: it is run as it is imported.
+
+    Raises:
+        UserError: a file is missing or cannot be imported.
+    """
+    import_modules("baselines")
+    for entry in entry_points(group=ENTRY_POINTS):
+        entry.load()
+    for file in files:
+        _import_file(file)
+
+
+def _import_file(file: Path) -> None:
+    if not file.is_file():
+        raise UserError(file, "no such file", "check the path given to --import")
+    specification = importlib.util.spec_from_file_location(f"tespec_plugin_{file.stem}", file)
+    if specification is None or specification.loader is None:
+        raise UserError(file, "not a Python file", "give a file that ends in .py")
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
+    try:
+        specification.loader.exec_module(module)
+    except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
+        del sys.modules[module.__name__]
+        raise UserError(file, f"cannot be imported ({error})", "mend the file") from error

@@ -1,1 +1,0 @@
-"""Looks after datasets on disk: packs them, and draws them."""

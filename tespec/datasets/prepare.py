@@ -1,0 +1,180 @@
+"""Packs the recordings of a dataset, so that training reads memory-mapped events instead of decoding files."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tespec.core.errors import UserError
+from tespec.core.files import one_at_a_time, write_whole
+from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.description import FILE as DESCRIPTION
+from tespec.datasets.sources import EventSource, store_of
+from tespec.events.store import HEADER, is_whole, pack
+
+MANIFEST = "packed.json"
+BYTES_PER_EVENT = 4
+BLOCK = 1 << 20  # bytes
+REPORT_SECONDS = 0.5  # between looks at what other processes report
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One recording to pack: from where, to where, and what to copy beside it."""
+
+    name: str
+    split: str
+    source: EventSource
+    target: Path
+    copies: tuple[tuple[Path, Path], ...]
+
+
+def jobs(dataset: LabelledDataset, out: Path | None) -> list[Job]:
+    """What is to be packed: beside the recordings, or in `out`, where their labels are then copied to.
+
+    Raises:
+        UserError: a recording is missing, or holds histograms instead of events.
+    """
+    return [
+        _job(dataset.root, files, out or dataset.root) for split in dataset.splits for files in dataset.files(split)
+    ]
+
+
+def _job(root: Path, files: RecordingFiles, out: Path) -> Job:
+    if not isinstance(files.source, EventSource):
+        raise UserError(files.source.path, "holds histograms, which are read as they are", "leave it as it is")
+    target = out / store_of(files.source.path).relative_to(root)
+    copies = () if out == root else tuple((path, out / path.relative_to(root)) for path in files.beside)
+    return Job(files.name, files.split, files.source, target, copies)
+
+
+def disk_needed(events: int, milliseconds: int) -> int:
+    """Bytes of a packed store."""
+    return BYTES_PER_EVENT * events + 8 * milliseconds
+
+
+def prepare(
+    dataset: LabelledDataset, out: Path | None = None, processes: int = 1, progress: Progress | None = None
+) -> Path:
+    """Pack every recording that is not packed yet, and write a manifest.
+
+    Killed at any point, it goes on where it was when it is called again.
+
+    Args:
+        dataset: whose recordings are packed.
+        out: folder that becomes a dataset of the same layout with packed events, labels copied; None: the stores go
+            beside the events they are made from.
+        processes: recordings packed at once.
+        progress: called with a recording's name, and how many events of all its events are packed.
+
+    Returns:
+        The manifest: of each recording its source's size and SHA-256, and its store's number of events and hashes.
+
+    Raises:
+        UserError: a recording cannot be read, or the folder cannot be written to.
+    """
+    planned = jobs(dataset, out)
+    place = out or dataset.root
+    if not os.access(next(parent for parent in (place, *place.absolute().parents) if parent.exists()), os.W_OK):
+        raise UserError(place, "cannot be written to", "name another folder with --out")
+    for job in planned:
+        for source, target in job.copies:
+            copy(source, target)
+    if out is not None and (dataset.root / DESCRIPTION).is_file():
+        copy(dataset.root / DESCRIPTION, out / DESCRIPTION)
+    packed: dict[str, dict[str, Any]] = {}
+    for job in _pack_all(planned, processes, progress):
+        header = json.loads((job.target / HEADER).read_text())
+        facts = {name: header[name] for name in ("count", "clamped", "source", "sha256")}
+        packed[f"{job.split}/{job.name}"] = {"store": job.target.relative_to(place).as_posix(), **facts}
+    manifest = place / MANIFEST
+    facts = {"layout": dataset.layout, "recordings": dict(sorted(packed.items()))}
+    return write_whole(manifest, json.dumps(facts, indent=1))
+
+
+def copy(source: Path, target: Path) -> None:
+    """Make `target` a copy of a file or folder, whatever it holds; one that holds the same bytes is left as it is."""
+    with one_at_a_time(target):
+        if _same(source, target):
+            return
+        unfinished = target.with_name(f".{target.name}.unfinished")
+        _remove(unfinished)
+        if source.is_dir():
+            shutil.copytree(source, unfinished)
+        else:
+            shutil.copyfile(source, unfinished)
+        if source.is_dir() or target.is_dir():
+            _remove(target)  # which no renaming replaces
+        unfinished.replace(target)
+
+
+def _files(folder: Path) -> set[Path]:
+    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two files hold the same bytes, or two folders the same files."""
+    if one.is_dir():
+        found, there = _files(one), _files(other)
+        return found == there and other.is_dir() and all(_same(one / name, other / name) for name in found)
+    if not other.is_file() or one.stat().st_size != other.stat().st_size:
+        return False
+    with one.open("rb") as first, other.open("rb") as second:
+        while block := first.read(BLOCK):
+            if block != second.read(BLOCK):
+                return False
+    return True
+
+
+def _pack_all(planned: Sequence[Job], processes: int, progress: Progress | None) -> Iterator[Job]:
+    report = progress or (lambda name, done, total: None)
+    if processes == 1 or len(planned) < 2:
+        for job in planned:
+            pack_job(job, report)
+            yield job
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        messages = manager.Queue()
+        with ProcessPoolExecutor(min(processes, len(planned)), context) as pool:
+            pending = {pool.submit(_pack_and_tell, job, messages): job for job in planned}
+            while pending:
+                ended = [future for future in pending if future.done()]
+                while not messages.empty():
+                    report(*messages.get())
+                for future in ended:
+                    job = pending.pop(future)
+                    future.result()
+                    yield job
+                if not ended:
+                    wait(pending, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
+
+
+def _pack_and_tell(job: Job, messages: Any) -> None:
+    pack_job(job, lambda *state: messages.put(state))
+
+
+def pack_job(job: Job, progress: Progress) -> None:
+    """Pack one recording in this process."""
+    source, store = job.source, store_of(job.source.path)
+    if not source.is_recorded and is_whole(store):
+        if store != job.target:
+            copy(store, job.target)
+        return
+    stream = source.recorded()
+    pack(stream, job.target, source.path, lambda done, total: progress(job.name, done, total))

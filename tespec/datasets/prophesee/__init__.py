@@ -1,1 +1,0 @@
-"""What the two Prophesee datasets share: layouts, boxes, and the archives of histograms made from them."""

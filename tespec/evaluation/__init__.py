@@ -1,1 +1,0 @@
-"""Scores and pictures of predictions."""

@@ -1,0 +1,165 @@
+"""Features at places drawn from all frames that are played, in memory that depends on neither their number nor size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize, one_hot
+
+
+class Spread(NamedTuple):
+    """How features differ.
+
+    Attributes:
+        std: mean over channels of the deviation of unit-length features, times the root of their number: about 1 for
+            directions that are all alike probable, 0 for a single one (after "Exploring Simple Siamese Representation
+            Learning", CVPR 2021, Sec. 4.1).
+        rank: exponential of the entropy of their singular values, from 1 to the number of channels (RankMe, ICML 2023).
+    """
+
+    std: float
+    rank: float
+
+
+def spread(features: Tensor) -> Spread:
+    """Spread of features (N, C); zeros for fewer than two."""
+    if len(features) < 2:
+        return Spread(0.0, 0.0)
+    each = torch.nn.functional.normalize(features.double(), dim=1)
+    std = each.std(dim=0).mean() * each.shape[1] ** 0.5
+    shares = torch.linalg.svdvals(features.double())
+    shares = shares / shares.sum().clamp(min=1e-12)
+    entropy = -(shares * shares.clamp(min=1e-12).log()).sum()
+    return Spread(float(std), float(entropy.exp()))
+
+
+PLACES = 4096  # whose features are compared
+
+
+class Places:
+    """At most `limit` places of the frames added so far, every place as likely as any other.
+
+    Each place of a batch gets a random number, seeded by the batch's own; those with the lowest stay. So what is chosen
+    depends on the sizes of the batches alone, and is everything while it fits.
+
+    Args:
+        limit: number of places that are kept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._batches = 0
+        self._numbers: NDArray[np.float64] = np.zeros(0)
+        self._order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._added = 0
+        self._rows: Tensor | None = None
+
+    def add(self, features: Sequence[Tensor], size: Sequence[int]) -> None:
+        """Take places of a batch in.
+
+        Args:
+            features: of stages, (B, T, C, h, w) each.
+            size: (h, w) of the grid whose places are drawn; every stage is read there, interpolated bilinearly.
+        """
+        frames = features[0].shape[0] * features[0].shape[1]
+        numbers = np.random.default_rng(self._batches).random(frames * size[0] * size[1])
+        drawn = np.sort(lowest(numbers, self.limit))
+        kept = lowest(np.concatenate([self._numbers, numbers[drawn]]), self.limit)
+        before, new = np.sort(kept[kept < len(self._numbers)]), np.sort(kept[kept >= len(self._numbers)])
+        drawn = drawn[new - len(self._numbers)]
+        rows = side_by_side([each.flatten(0, 1) for each in features], torch.from_numpy(drawn), size).cpu()
+        self._rows = rows if self._rows is None else torch.cat([self._rows[torch.from_numpy(before)], rows])
+        self._numbers = np.concatenate([self._numbers[before], numbers[drawn]])
+        self._batches += 1
+
+    def features(self) -> Tensor:
+        """(N, sum of C) float32 on the CPU, in the order of the frames; no rows where nothing was added."""
+        return torch.zeros(0, 0) if self._rows is None else self._rows
+
+
+def lowest(numbers: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Where the `count` lowest numbers stand, in no order; everywhere where there are no more."""
+    return np.argpartition(numbers, count)[:count] if len(numbers) > count else np.arange(len(numbers))
+
+
+def side_by_side(stages: Sequence[Tensor], places: Tensor, size: Sequence[int]) -> Tensor:
+    """Stages at some places of a grid, (P, sum of C) float32; several have unit length each, to weigh alike.
+
+    Args:
+        stages: (M, C, h, w) each.
+        places: (P,) int64, counted frame by frame and row by row over the grid.
+        size: (h, w) of the grid.
+    """
+    frame, inside = places // (size[0] * size[1]), places % (size[0] * size[1])
+    row, column = inside // size[1], inside % size[1]
+    read = [_read(each, frame, row, column, size) for each in stages]
+    return read[0] if len(read) == 1 else torch.cat([normalize(each, dim=1) for each in read], dim=1)
+
+
+def _read(maps: Tensor, frame: Tensor, row: Tensor, column: Tensor, size: Sequence[int]) -> Tensor:
+    """(P, C) of maps (M, C, h, w): what torch's bilinear `interpolate` to `size` has at the places asked for."""
+    device = maps.device
+    frame = frame.to(device)
+    (top, bottom, down), (left, right, along) = (
+        _between(place.to(device), wanted, there)
+        for place, wanted, there in ((row, size[0], maps.shape[2]), (column, size[1], maps.shape[3]))
+    )
+    upper, lower = (
+        maps[frame, :, side, left].float() * (1 - along) + maps[frame, :, side, right].float() * along
+        for side in (top, bottom)
+    )
+    return upper * (1 - down) + lower * down
+
+
+def _between(places: Tensor, wanted: int, there: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Neighbours on an axis of `there` samples of places (P,) on one of `wanted`; the second's share (P, 1)."""
+    exact = ((places + 0.5) * (there / wanted) - 0.5).clamp(min=0)
+    first = exact.floor().long()
+    return first, (first + 1).clamp(max=there - 1), (exact - first).unsqueeze(1).float()
+
+
+STEPS, RATE, DECAY = 300, 0.05, 1e-4  # of the linear classifier
+NEIGHBOURS, TEMPERATURE = 20, 0.07
+AT_ONCE = 2048  # patches whose neighbours are looked for
+
+
+def linear_probe(features: Tensor, labels: Tensor, queries: Tensor, classes: int) -> Tensor:
+    """Class (M,) of queries (M, C) by multinomial logistic regression on features (N, C) with labels (N,).
+
+    Features are standardised; all of them are one batch, so that nothing is drawn.
+    """
+    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
+    inputs = (features - mean) / deviation
+    weight = torch.zeros(classes, inputs.shape[1], requires_grad=True)
+    bias = torch.zeros(classes, requires_grad=True)
+    optimizer = torch.optim.AdamW([weight, bias], RATE, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            loss = cross_entropy(inputs @ weight.T + bias, labels)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    with torch.no_grad():
+        return (((queries - mean) / deviation) @ weight.T + bias).argmax(1)
+
+
+@torch.no_grad()
+def nearest_neighbours(features: Tensor, labels: Tensor, queries: Tensor, classes: int) -> Tensor:
+    """Class (M,) of queries (M, C) by the vote of the features (N, C) of highest cosine, with labels (N,).
+
+    The 20 nearest vote, weighted by exp(cosine / 0.07), as in DINO's evaluation.
+    """
+    bank, votes = normalize(features, dim=1), one_hot(labels, classes).float()
+    found = []
+    for part in normalize(queries, dim=1).split(AT_ONCE):
+        cosines, places = (part @ bank.T).topk(min(NEIGHBOURS, len(bank)), dim=1)
+        weights = (cosines / TEMPERATURE).exp()
+        found.append((weights.unsqueeze(-1) * votes[places]).sum(1).argmax(1))
+    return torch.cat(found)

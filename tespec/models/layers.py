@@ -1,0 +1,159 @@
+"""Losses in float32, whatever the network around them computes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import tespec.core.compat  # noqa: F401  # before timm
+
+import torch
+from timm.layers import DropPath as TimmDropPath
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from tespec.core.distributed import rows
+
+STRIDE = 32  # px per token of the last stage, in both directions
+
+
+def padded_size(height: int, width: int, multiple: int = STRIDE) -> tuple[int, int]:
+    """Smallest multiples of `multiple` that hold (height, width), in px."""
+    return -(-height // multiple) * multiple, -(-width // multiple) * multiple
+
+
+def pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Zeros added at the right and the bottom of (..., H, W) until it measures `size`; itself where it does.
+
+    Raises:
+        ValueError: the maps are larger than `size`.
+    """
+    height, width = maps.shape[-2:]
+    if height > size[0] or width > size[1]:
+        raise ValueError(f"{height}x{width} px do not fit the {size[0]}x{size[1]} px this network was built for")
+    if (height, width) == size:
+        return maps
+    return pad(maps, (0, size[1] - width, 0, size[0] - height))
+
+
+def crop(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """The top-left `size` of (..., H, W), a view: what `pad_to` was given."""
+    return maps[..., : size[0], : size[1]]
+
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """`function` outside of autocast, on float32 copies of what it is given in half precision.
+
+    Every loss goes through it: under autocast a matrix product or a convolution rounds to 8 bits even what comes in
+    float32, which leaves little of cosines that are divided by 0.04, or of the slopes of a smooth residual. Tensors are
+    found in the arguments and in the lists, tuples and dicts among them.
+    """
+
+    @wraps(function)
+    def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with ExitStack() as outside:
+            for kind in {tensor.device.type for tensor in _tensors((args, kwargs))}:
+                if torch.amp.is_autocast_available(kind):
+                    outside.enter_context(torch.autocast(kind, enabled=False))
+            return function(*_single(args), **_single(kwargs))
+
+    return computed
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(each)
+
+
+def _single(value: Any) -> Any:
+    """The same with tensors in half precision as float32."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype in HALVES else value
+    if isinstance(value, dict):
+        return {key: _single(each) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_single, value))
+    return type(value)(map(_single, value)) if isinstance(value, (list, tuple)) else value
+
+
+class MatrixPool(nn.Module):
+    """What `nn.AdaptiveAvgPool2d(size)` computes: (..., H, W) -> (..., size[0], size[1])."""
+
+    def __init__(self, size: int | tuple[int | None, int | None] | None) -> None:
+        super().__init__()
+        self.size = size if isinstance(size, tuple) else (size, size)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Pooled maps."""
+        rows = pooling_matrix(maps.shape[-2], self.size[0] or maps.shape[-2], maps)
+        columns = pooling_matrix(maps.shape[-1], self.size[1] or maps.shape[-1], maps)
+        return rows @ maps @ columns.T
+
+
+def pooling_matrix(length: int, bins: int, like: Tensor) -> Tensor:
+    """(bins, length) weights of each place in each bin, where torch begins and ends its bins."""
+    number = torch.arange(bins, device=like.device)
+    first = number * length // bins
+    end = ((number + 1) * length + bins - 1) // bins
+    place = torch.arange(length, device=like.device)
+    inside = (place >= first.unsqueeze(1)) & (place < end.unsqueeze(1))
+    return inside.to(like.dtype) / (end - first).unsqueeze(1)
+
+
+def with_exact_pools(model: nn.Module) -> nn.Module:
+    """Put `MatrixPool` in the place of every adaptive average pooling, in place; gives the model."""
+    for name, child in model.named_children():
+        if isinstance(child, nn.AdaptiveAvgPool2d):
+            setattr(model, name, MatrixPool(child.output_size))
+        else:
+            with_exact_pools(child)
+    return model
+
+
+class DropPath(nn.Module):
+    """Leaves a branch out of some samples, and scales it up in the others.
+
+    Draws are those of the whole batch, of which each part takes its own; so several processes that draw alike drop what
+    one process drops. They come from torch's generator.
+
+    Args:
+        rate: share of samples that go without; 0 turns it off.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, branch: Tensor) -> Tensor:
+        """The branch (N, ...) of each sample."""
+        if not self.training or not self.rate:
+            return branch
+        whole, own = rows(len(branch))
+        kept = torch.rand(whole, device=branch.device)[own] >= self.rate
+        return branch * (kept.to(branch.dtype) / (1 - self.rate)).view(-1, *[1] * (branch.dim() - 1))
+
+
+def with_shared_draws(module: nn.Module) -> None:
+    """Put `DropPath` in the place of timm's."""
+    for name, child in module.named_children():
+        if isinstance(child, TimmDropPath):
+            setattr(module, name, DropPath(child.drop_prob))
+        else:
+            with_shared_draws(child)
+
+
+def without_drop_path(module: nn.Module) -> None:
+    """Turn stochastic depth off for good, as in teachers."""
+    for each in module.modules():
+        if isinstance(each, DropPath):
+            each.rate = 0.0

@@ -1,0 +1,1 @@
+"""Pictures of events, labels and curves."""

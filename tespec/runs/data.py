@@ -1,0 +1,123 @@
+"""Which data a run uses: the folder given, one that is found, or the sample world in their place."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tespec.core.config import finetuning_settings
+from tespec.datasets.description import read_description
+from tespec.world import make_world
+from tespec.core.errors import UserError
+from tespec.core.distributed import first_goes_first
+from tespec.core.settings import Finetuning
+from tespec.core.progress import progress
+
+SAMPLE = "sample"
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set on disk.
+
+    Attributes:
+        root: its folder or file.
+        label: what records call it: "sample", or the name of the data set.
+        notice: one line for the user where the sample world stands in, else "".
+    """
+
+    root: Path
+    label: str
+    notice: str = ""
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether it is the sample world."""
+        return self.label == SAMPLE
+
+    @property
+    def profile(self) -> str:
+        """The profile that fits it where the user names none."""
+        return "sample" if self.is_sample else "paper"
+
+
+def find_recordings(dataset: str, given: Path | None, worlds: Path | None = None) -> Data:
+    """Recordings for pre-training, as `find_data`; those the user gives are called by the name of their file or folder.
+
+    Raises:
+        UserError: `given` does not exist.
+    """
+    data = find_data(dataset, given, worlds)
+    if given is None or data.is_sample:
+        return data
+    return replace(data, label=re.sub(r"[^A-Za-z0-9]+", "_", given.resolve().stem))
+
+
+def given_data(dataset: str) -> Path | None:
+    """What a run takes unasked: `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else None."""
+    searched = [Path("data")]
+    if "TESPEC_DATA" in os.environ:
+        searched.insert(0, Path(os.environ["TESPEC_DATA"]))
+    return next((parent / dataset for parent in searched if (parent / dataset).is_dir()), None)
+
+
+def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> Data:
+    """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
+
+    Args:
+        dataset: name of a data set, as of a task.
+        given: folder or file the user named; it is never replaced by the sample world.
+        worlds: folder in which the sample world is made; None: the cache.
+
+    Raises:
+        UserError: `given` does not exist.
+    """
+    if given is not None:
+        if not given.exists():
+            raise UserError(given, "no such file or folder", "check the path given to --data")
+        return Data(given, _label(given, dataset))
+    if (found := given_data(dataset)) is not None:
+        return Data(found, _label(found, dataset))
+    notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: the sample world stands in"
+    return Data(sample_world(dataset, worlds) / dataset, SAMPLE, notice)
+
+
+def settings_of(
+    data: Data, task: str, arch: str, profile: str | None = None, changes: Sequence[str] = (), network: str = "swin"
+) -> Finetuning:
+    """Settings of a cell on this data, which may name splits of its own; the profile that fits it where none is given.
+
+    Raises:
+        UserError: there is no such task or setting, or a value that it cannot have.
+    """
+    of_data = read_description(data.root).overrides()
+    return finetuning_settings(task, arch, profile or data.profile, changes, of_data, network)
+
+
+def sample_world(dataset: str, worlds: Path | None = None, size: str = "small", seed: int = 0) -> Path:
+    """Folder of a sample world that holds a data set, made on first use; at demo size where nothing else is said.
+
+    Raises:
+        UserError: the world has no such data set.
+    """
+    with first_goes_first(), progress(f"making the sample world's {dataset}", "recordings") as advance:
+        return make_world(
+            size, seed, worlds, progress=lambda done, total: advance(done, total, ""), datasets=(dataset,)
+        )
+
+
+def sibling(data: Data, dataset: str) -> Data:
+    """Another data set of the same sample world, made where it is not there yet."""
+    root = data.root.parent / dataset
+    if not root.is_dir():
+        world = read_description(data.root).world
+        sample_world(dataset, data.root.parent.parent, str(world["size"]), int(world["seed"]))
+    return Data(root, SAMPLE)
+
+
+def _label(root: Path, dataset: str) -> str:
+    """What the data set in folder `root`, or that of a recording in one of its splits, calls itself."""
+    return read_description(root if root.is_dir() else root.parent.parent).data or dataset

@@ -1,0 +1,133 @@
+"""A first comparison without fine-tuning: what the frozen backbone's features tell about the classes of patches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from tespec.comparison.records import Record, write_record
+from tespec.datasets.evaluation import evaluation_of
+from tespec.datasets.recording import LabelledRecording
+from tespec.core.errors import UserError
+from tespec.metrics.probes import linear_probe, nearest_neighbours
+from tespec.metrics.segmentation import IGNORE, confusion, scores
+from tespec.pretraining.method import Method
+from tespec.models.labelled import pick
+from tespec.models.backbone import reset
+from tespec.core.distributed import count
+from tespec.core.settings import Finetuning
+from tespec.runs.data import Data
+from tespec.runs.finetune import Cell, open_cell
+from tespec.runs.once import once
+from tespec.core.progress import progress
+from tespec.runs.setup import Setup
+
+STRIDE = 8  # px of a patch
+PATCHES = 20_000  # of a split that take part, drawn by the seed
+METHODS = {"linear": linear_probe, "knn": nearest_neighbours}
+DEFINITION = (
+    f"features of all four stages at stride {STRIDE}, of the frozen backbone as it is before fine-tuning; a patch has "
+    f"the class that most of its labelled pixels have; up to {PATCHES:,} patches of each split; linear: logistic "
+    "regression on standardised features; knn: 20 nearest neighbours by cosine, weighted; in percent, over patches"
+)
+
+
+def probe(
+    name: str,
+    method: Method,
+    settings: Finetuning,
+    data: Data,
+    checkpoint: Path | None,
+    seed: int,
+    setup: Setup,
+    pretraining_changes: tuple[str, ...] = (),
+) -> Record:
+    """Probe a method's backbone, or take up the complete record of it; arguments as of `finetune`.
+
+    Raises:
+        UserError: the task has no classes of pixels, or data or weights cannot be used.
+    """
+    if settings.kind != "segmentation":
+        raise UserError(f"--probe --task {settings.task}", "probes are of segmentation alone", "choose ddd17 or dsec")
+    if count() > 1:
+        raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
+    began = time.monotonic()
+    extra = {"probe": DEFINITION}
+    cell = open_cell("probe", name, method, settings, data, checkpoint, seed, setup, pretraining_changes, extra)
+    opened = time.monotonic() - began
+    return once(setup, cell.run, 0, lambda how: _measured(cell, seed, how, opened))
+
+
+def _measured(cell: Cell, seed: int, setup: Setup, opened: float) -> Record:
+    settings, began = cell.settings, time.monotonic()
+    features, labels = patches(cell, cell.task.train, seed, "train")
+    queries, wanted = patches(cell, cell.task.test, seed, "test")
+    classes = len(settings.classes)
+    metrics: dict[str, float] = {}
+    of_classes: dict[str, float] = {}
+    for kind, classify in METHODS.items():
+        found = scores(confusion(classify(features, labels, queries, classes).numpy(), wanted.numpy(), classes))
+        metrics |= {f"{kind}_{metric}": value for metric, value in found.metrics().items()}
+        of_classes |= {f"{kind}_{each}": iou for each, iou in zip(settings.classes, found.iou, strict=True)}
+    seconds = opened + time.monotonic() - began
+    record = cell.record(
+        setup,
+        protocol=cell.task.protocol() | {"scores": DEFINITION},
+        metrics=metrics,
+        groups={},
+        recordings={},
+        classes=of_classes,
+        time={"total": seconds},
+        curve=[],
+    )
+    write_record(record, setup.results / "runs")
+    return record
+
+
+@torch.no_grad()
+def patches(cell: Cell, recordings: Sequence[LabelledRecording], seed: int, split: str) -> tuple[Tensor, Tensor]:
+    """Features (N, C) and classes (N,) of patches of a split, on the CPU; drawn by the seed where there are more."""
+    settings, backbone, device = cell.settings, cell.model.backbone.to(cell.device).eval(), cell.device
+    total = sum(len(recording.labelled) for recording in recordings)
+    share = max(1, -(-PATCHES // max(total, 1)))
+    rng = np.random.default_rng([seed, *split.encode()])
+    features, labels, state, done = [], [], None, 0
+    with progress(f"features of the {split} recordings", "labels") as advance:
+        for batch in evaluation_of(settings, recordings):
+            maps, state = backbone(batch.histograms.to(device), reset(state, batch.fresh.to(device)))
+            if not batch.frames:
+                continue
+            place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames], device=device)
+            for frame, each in zip(batch.frames, _at_stride(pick(maps, place)), strict=True):
+                mask = recordings[frame.recording].labels[frame.label]
+                classes = patch_classes(mask, len(settings.classes))
+                rows, columns = np.nonzero(classes != IGNORE)
+                drawn = rng.permutation(len(rows))[:share]
+                features.append(each[:, rows[drawn], columns[drawn]].T.float().cpu())
+                labels.append(torch.from_numpy(classes[rows[drawn], columns[drawn]].astype(np.int64)))
+            done += len(batch.frames)
+            advance(done, total, "")
+    return torch.cat(features), torch.cat(labels)
+
+
+def _at_stride(features: list[Tensor]) -> Tensor:
+    """All stages side by side (L, C, h, w) at `STRIDE`."""
+    size = features[1].shape[-2:]
+    maps = [interpolate(each.float(), size=size, mode="bilinear", align_corners=False) for each in features]
+    return torch.cat(maps, dim=1)
+
+
+def patch_classes(mask: NDArray[Any], classes: int) -> NDArray[np.uint8]:
+    """Class of each whole patch of a mask (H, W): that of most of its labelled pixels, 255 where none is labelled."""
+    rows, columns = mask.shape[0] // STRIDE, mask.shape[1] // STRIDE
+    cut = mask[: rows * STRIDE, : columns * STRIDE].reshape(rows, STRIDE, columns, STRIDE)
+    counts = np.stack([(cut == number).sum(axis=(1, 3)) for number in range(classes)])
+    return np.where(counts.any(axis=0), counts.argmax(axis=0), IGNORE).astype(np.uint8)

@@ -1,0 +1,36 @@
+"""The kinds of task, one module each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tespec.core.registry import TASKS, find_registered, import_modules
+from tespec.core.settings import Finetuning
+from tespec.tasks.base import Task
+
+
+def import_tasks() -> None:
+    """Register the kinds of task and the datasets that come with the harness."""
+    for package in ("tespec.tasks", "tespec.datasets"):
+        import_modules(package)
+
+
+def build_task(settings: Finetuning, root: Path) -> Task:
+    """The task that the settings name, on the data in `root`.
+
+    Raises:
+        UserError: the data cannot be read.
+    """
+    task: Task = find_task(settings)(settings, root)
+    return task
+
+
+def find_task(settings: Finetuning) -> Any:
+    """Class of the task that the settings name.
+
+    Raises:
+        UserError: there is no such kind of task.
+    """
+    import_tasks()
+    return find_registered(TASKS, settings.kind, "kind")

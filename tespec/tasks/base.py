@@ -1,0 +1,287 @@
+"""What tasks with labels share: data, steps, and playing the test recordings; kinds of task add model and scores."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from tespec.core.distributed import count, number, of_all
+from tespec.core.errors import UserError
+from tespec.core.progress import progress
+from tespec.core.registry import DATASETS, find_registered
+from tespec.core.settings import Finetuning
+from tespec.datasets.base import LabelledDataset
+from tespec.datasets.collate import Collate
+from tespec.datasets.evaluation import evaluation_of
+from tespec.datasets.parts import WHOLE, Part
+from tespec.datasets.recording import LabelledRecording, Recording
+from tespec.datasets.steps import LabelledSteps, Steps
+from tespec.datasets.windows import WindowRule
+from tespec.models import Backbone, build_backbone
+from tespec.models.backbone import reset
+from tespec.models.layers import padded_size
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a model on a test set.
+
+    Attributes:
+        metrics: overall, by name.
+        groups: of named groups of frames.
+        recordings: of each recording.
+        classes: the score of each class.
+        definition: what the scores mean, and how many labels they stand on.
+        seconds: time it took.
+    """
+
+    metrics: dict[str, float]
+    groups: dict[str, dict[str, float]]
+    recordings: dict[str, dict[str, float]]
+    classes: dict[str, float]
+    definition: str
+    seconds: float
+
+
+class Task(Protocol):
+    """Data, model and scores of one kind of task; registered in `TASKS` and built with (settings, root)."""
+
+    @property
+    def dataset(self) -> LabelledDataset:
+        """The data set."""
+        ...
+
+    @property
+    def splits(self) -> Sequence[Sequence[Recording]]:
+        """Recordings of each split, those trained on first."""
+        ...
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W) of the histograms in px."""
+        ...
+
+    def model(self) -> Any:
+        """A fresh network: an `nn.Module` with `.backbone`, `.loss` and `.predict`."""
+        ...
+
+    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+        """Batches of the training by step, or a part of each."""
+        ...
+
+    def small_batch(self) -> dict[str, Tensor]:
+        """The smallest batch that can be trained on, for measuring what a step costs."""
+        ...
+
+    def protocol(self) -> dict[str, str]:
+        """What the scores mean, in words."""
+        ...
+
+    def evaluate(self, model: Any, device: torch.device) -> Evaluation:
+        """Score a model on the test split."""
+        ...
+
+
+NAMED = 80  # recordings in one text
+STANDING = 0.1  # m/s; below, the camera counts as standing
+
+
+class LabelledTask(ABC):
+    """A dataset with labels, a head on the backbone, and scores.
+
+    Args:
+        settings: the cell's settings.
+        root: folder of the data set.
+
+    Attributes:
+        train: recordings trained on.
+        test: recordings evaluated.
+
+    Raises:
+        UserError: the data cannot be read.
+    """
+
+    collate: ClassVar[Collate]
+    test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
+
+    def __init__(self, settings: Finetuning, root: Path) -> None:
+        self.settings = settings
+        self._check_augmentation()
+        self.dataset = open_dataset(settings, root)
+        self.train, self.test = self._opened("train"), self._opened("test")
+
+    def _check_augmentation(self) -> None:
+        name, known = self.settings.test_time_augmentation, type(self).test_time_augmentations
+        if name not in known:
+            what = f"{name!r} does not go with {self.settings.kind}"
+            raise UserError("test_time_augmentation", what, f"choose from {', '.join(known)}")
+
+    def _opened(self, split: str) -> list[LabelledRecording]:
+        with progress(f"opening the {split} recordings", "recordings") as advance:
+            return self.dataset.recordings(split, lambda done, total: advance(done, total, ""))
+
+    @property
+    def splits(self) -> tuple[list[LabelledRecording], list[LabelledRecording]]:
+        """Recordings trained on, and those evaluated."""
+        return self.train, self.test
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W) of the histograms in px."""
+        return self.train[0].region.height, self.train[0].region.width
+
+    def model(self) -> Any:
+        """A fresh backbone with a fresh head, for histograms of `size`."""
+        return type(self).network(self.settings, fresh_backbone(self.settings, self.size))
+
+    @classmethod
+    @abstractmethod
+    def network(cls, settings: Finetuning, backbone: Backbone) -> Any:
+        """`backbone` with a fresh head; needs no data.
+
+        Raises:
+            UserError: settings of the head that do not go together.
+        """
+
+    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+        """Batches of the training by step."""
+        return LabelledSteps(self.train, self.settings, seed, type(self).collate, part)
+
+    def small_batch(self) -> dict[str, Tensor]:
+        """Two labelled segments without a single event, for measuring what a step costs."""
+        settings = self.settings
+        lanes, segments = (1, 2) if settings.segments > 1 else (2, 1)
+        return {
+            "histograms": torch.zeros(lanes, segments, 2 * settings.bins, *self.size, dtype=torch.uint8),
+            "fresh": torch.ones(lanes, dtype=torch.bool),
+            "label_place": torch.cartesian_prod(torch.arange(lanes), torch.arange(segments)),
+        } | self.small_labels(2)
+
+    @abstractmethod
+    def small_labels(self, count: int) -> dict[str, Tensor]:
+        """What `collate` would give for `count` simple labels."""
+
+    def protocol(self) -> dict[str, str]:
+        """What the scores mean, in words."""
+        return {
+            "train": named(self.train),
+            "test": named(self.test),
+            **self.dataset.describe(),
+            "events": self.dataset.rule.describe() + self._state(),
+            "scored": f"every test label once; test-time augmentation: {self.settings.test_time_augmentation}",
+            "histograms": f"{self.settings.bins} bins, rule {self.settings.rule}",
+            "scores": self.scorer().definition(),
+        }
+
+    def _state(self) -> str:
+        """What becomes of the state in the evaluation, in words."""
+        if not self.settings.recurrent:
+            return ""
+        if self.settings.carries_state:
+            return ", state carried through the whole recording"
+        return f", state zero at the start of a clip of {self.settings.segments} windows that ends at the label"
+
+    @abstractmethod
+    def scorer(self) -> Any:
+        """A scorer that has seen nothing."""
+
+    @staticmethod
+    @abstractmethod
+    def read(predictions: Any) -> Sequence[Any]:
+        """What a model predicts for labelled segments, as the scorer wants it for each."""
+
+    def player(self, model: Any) -> Any:
+        """What is asked for predictions of the test recordings: the model, or its test-time augmentation."""
+        return model
+
+    def score(self, scorer: Any, predicted: Any, recording: LabelledRecording, label: int) -> None:
+        """Tell the scorer of one prediction."""
+        scorer.update(predicted, recording.labels[label], recording.name, groups_of(recording, label))
+
+    def of_classes(self, overall: Any) -> dict[str, float]:
+        """The score of each class, from the scorer's overall scores; none where a task has no classes."""
+        return {}
+
+    @torch.no_grad()
+    def evaluate(self, model: Any, device: torch.device) -> Evaluation:
+        """Play the test recordings once and score every label; processes share them out, and each has all scores."""
+        settings, began = self.settings, time.monotonic()
+        scorer, state, done = self.scorer(), None, 0
+        total = sum(len(recording.labelled) for recording in self.test)
+        player = self.player(model.eval())
+        with progress("evaluation", "labels") as advance:
+            for batch in evaluation_of(settings, self.test, (number(), count())):
+                state = reset(state, batch.fresh.to(device))
+                histograms = batch.histograms.to(device)
+                if not batch.frames:
+                    state = player.advance(histograms, state)
+                    continue
+                place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames], device=device)
+                predictions, state = player.predict(histograms, state, place)
+                for frame, predicted in zip(batch.frames, self.read(predictions), strict=True):
+                    self.score(scorer, predicted, self.test[frame.recording], frame.label)
+                done += len(batch.frames)
+                advance(done, total, "")
+        others = of_all(scorer.state())
+        scorer.merge(state for process, state in enumerate(others) if process != number())
+        overall = scorer.overall()
+        return Evaluation(
+            metrics=overall.metrics(),
+            groups={name: each.metrics() for name, each in scorer.by("group").items()},
+            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
+            classes=self.of_classes(overall),
+            definition=scorer.definition(),
+            seconds=time.monotonic() - began,
+        )
+
+
+def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
+    """The backbone that the settings name, for histograms of `size` (H, W) in px."""
+    return build_backbone(
+        settings.width, settings.recurrent, settings.bins, padded_size(*size), drop_path=settings.drop_path
+    )
+
+
+def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
+    """The dataset that the settings name, in `root`.
+
+    Raises:
+        UserError: there is no such dataset, or not in `root`.
+    """
+    kind = find_registered(DATASETS, settings.dataset, "dataset")
+    dataset: LabelledDataset = kind(
+        root,
+        settings.splits,
+        settings.classes,
+        WindowRule(settings.recurrent, settings.window_ms),
+        settings.downsample,
+        settings.protocol,
+        sensor=settings.sensor,
+    )
+    return dataset
+
+
+def named(recordings: Sequence[LabelledRecording]) -> str:
+    """Recordings with their numbers of labels, in words; of very many the first, since texts of records are bounded."""
+    words = [
+        f"{recording.name} ({len(recording.labelled)} labels"
+        + (f", {recording.left_out} left out)" if recording.left_out else ")")
+        for recording in recordings[:NAMED]
+    ]
+    labels = sum(len(recording.labelled) for recording in recordings)
+    more = f" and {len(recordings) - NAMED:,} more ({labels:,} labels in all)" if len(recordings) > NAMED else ""
+    return ", ".join(words) + more
+
+
+def groups_of(recording: LabelledRecording, label: int) -> tuple[str, ...]:
+    """Named groups that a label belongs to: whether the camera moves, where its speed is known."""
+    if recording.ego_speed is None:
+        return ()
+    return ("standing",) if recording.ego_speed[label] < STANDING else ("moving",)

@@ -1,0 +1,91 @@
+"""Parameters in groups by what the optimizer does with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+from tespec.core.errors import UserError
+from tespec.core.settings import Clip, Optimisation
+
+SCHEDULES = ("linear", "cosine")
+
+
+def learning_rate(settings: Optimisation, step: int) -> float:
+    """Learning rate of `step` (0-based): linear warm-up to the peak, then a linear or cosine fall.
+
+    It starts at `peak_lr / start_divisor` (c1) and ends, at the last step, at `peak_lr / end_divisor` (c2), both
+    relative to the peak (paper, appendix "Implementation Settings").
+
+    Raises:
+        UserError: the schedule is not one of `SCHEDULES`.
+    """
+    if settings.schedule not in SCHEDULES:
+        raise UserError(
+            "optimisation.schedule",
+            f"unknown value {settings.schedule!r}",
+            f"choose from {', '.join(SCHEDULES)}",
+        )
+    peak = settings.peak_lr
+    start, end = peak / settings.start_divisor, peak / settings.end_divisor
+    warmup = min(settings.warmup_steps, settings.steps)
+    if step < warmup:
+        return start + (peak - start) * step / warmup
+    fall = (step - warmup) / max(1, settings.steps - 1 - warmup)
+    if settings.schedule == "cosine":
+        fall = (1 - math.cos(math.pi * fall)) / 2
+    return peak + (end - peak) * fall
+
+
+def weight_decay(settings: Optimisation, step: int) -> float:
+    """Weight decay of `step` (0-based): half a cosine from the start to the end of the training, warm-up included.
+
+    As in Yan98/Event-Camera-Data-Dense-Pre-training, trainer/pretrain_trainer.py; constant where both ends are equal.
+    """
+    decay = settings.weight_decay
+    return decay.end + (decay.start - decay.end) * (1 + math.cos(math.pi * step / settings.steps)) / 2
+
+
+PATCH_EMBED = "patch_embed"
+
+
+def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str, Any]]:
+    """Groups for torch's optimizers, of the parameters that are trained, in the model's order.
+
+    Each holds `lr_share` of the learning rate, and `decays`, whether the weight decay holds for it. "vectors" are those
+    of microsoft/Swin-Transformer, optimizer.py: one dimension, or a name that ends with ".bias". "positions" are all
+    whose names contain one that a backbone lists as `position_tables`.
+
+    Raises:
+        UserError: another learning rate for a patch embedding that the model does not have.
+    """
+    tables = {name for module in model.modules() for name in getattr(module, "position_tables", ())}
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    embedded = False
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        vector = parameter.dim() <= 1 or name.endswith(".bias")
+        position = any(table in name for table in tables)
+        exempt = settings.weight_decay.exempt
+        decays = not ((vector and "vectors" in exempt) or (position and "positions" in exempt))
+        embeds = PATCH_EMBED in name
+        embedded |= embeds
+        groups.setdefault((decays, settings.patch_embed_lr if embeds else 1.0), []).append(parameter)
+    if settings.patch_embed_lr != 1 and not embedded:
+        raise UserError("optimisation.patch_embed_lr", "the network has no patch embedding", "set it to 1")
+    return [{"params": each, "decays": decays, "lr_share": share} for (decays, share), each in groups.items()]
+
+
+def clip(parameters: Sequence[nn.Parameter], rule: Clip) -> None:
+    """Clip the gradients in place; asks the device for nothing."""
+    if rule.at is None:
+        return
+    if rule.by == "norm":
+        clip_grad_norm_(parameters, rule.at)
+    elif rule.by == "value":
+        clip_grad_value_(parameters, rule.at)

@@ -1,0 +1,53 @@
+"""`python -m tespec.world`: make a sample world, or a picture of one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tespec.core.errors import UserError
+from tespec.world.make import DEFAULT, make_world
+from tespec.world.sizes import DATASETS, RECIPES
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tespec.world", description=__doc__)
+    parser.add_argument("--size", choices=sorted(RECIPES), default="small", help="how much to make")
+    parser.add_argument("--seed", type=int, default=0, help="streets of different seeds differ")
+    parser.add_argument("--root", type=Path, help="folder in which worlds are kept (default: the cache)")
+    parser.add_argument("--processes", type=int, help="recordings made at once (default: one per processor)")
+    parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=DEFAULT, metavar="NAME",
+                        help=f"layouts to make (default: {' '.join(DEFAULT)}; all: {' '.join(DATASETS)})")  # fmt: skip
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="save a picture instead of making a world")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.picture:
+            # Only the picture needs torch and matplotlib.
+            from tespec.world.picture import draw_world
+
+            draw_world(chosen.picture)
+            made = chosen.picture
+        else:
+            made = make_world(chosen.size, chosen.seed, chosen.root, chosen.processes, _show, chosen.datasets)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except OSError as error:
+        sys.stderr.write(f"error: {error.filename or 'writing'}: {error.strerror}; name another place with --root\n")
+        return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped; what was finished is kept\n")
+        return 130
+    sys.stdout.write(f"{made}\n")
+    return 0
+
+
+def _show(done: int, total: int) -> None:
+    sys.stderr.write(f"\rmaking recordings {done}/{total}" + ("\n" if done == total else ""))
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

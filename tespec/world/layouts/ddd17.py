@@ -1,0 +1,69 @@
+"""DDD17: zipped or extracted masks, times in us, coordinates of one byte, recordings below `data`."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tespec.core.errors import UserError
+
+NANOSECONDS = 1000  # per microsecond
+LARGEST_BYTE = 255
+
+
+def _recordings(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob("dir*") if path.is_dir())
+
+
+def extracted(root: Path) -> None:
+    """Masks in a folder instead of a zip archive."""
+    for folder in _recordings(root):
+        with zipfile.ZipFile(folder / "segmentation_masks.zip") as archive:
+            archive.extractall(folder)
+        (folder / "segmentation_masks.zip").unlink()
+
+
+def microseconds(root: Path) -> None:
+    """Times in us instead of ns."""
+    for folder in _recordings(root):
+        times = np.fromfile(folder / "events.dat.t", "<i8")
+        (times // NANOSECONDS).astype("<i8").tofile(folder / "events.dat.t")
+        for path in (folder / "index").iterdir():
+            index = np.load(path)
+            index[:, 0] //= NANOSECONDS
+            np.save(path, index)
+
+
+def bytes_of_coordinates(root: Path) -> None:
+    """Coordinates of one byte.
+
+    Raises:
+        UserError: the sensor is wider than that.
+    """
+    for folder in _recordings(root):
+        path = folder / "events.dat.xyp"
+        values = np.fromfile(path, "<i2")
+        if values.max() > LARGEST_BYTE:
+            raise UserError(path, f"holds {values.max()}, more than a byte does", "choose another layout")
+        values.astype("u1").tofile(path)
+
+
+def outer(root: Path) -> None:
+    """Recordings below `data`, as the archive unpacks."""
+    (root / "data").mkdir()
+    for folder in _recordings(root):
+        shutil.move(folder, root / "data" / folder.name)
+    shutil.copy(root / "dataset.json", root / "data")
+
+
+LAYOUTS: dict[str, Callable[[Path], None]] = {
+    "zip": lambda root: None,
+    "folder": extracted,
+    "us": microseconds,
+    "bytes": bytes_of_coordinates,
+    "outer": outer,
+}

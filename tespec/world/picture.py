@@ -1,0 +1,144 @@
+"""A picture of the sample world: what the sensor sees and what is true, driving and standing, by day and by night."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tespec.core.files import whole_file
+from tespec.events.histogram import event_histogram
+from tespec.events.intensity import estimate_intensity, high_pass_intensity
+from tespec.events.stream import Events
+from tespec.pictures.drawing import NEGATIVE, POSITIVE
+from tespec.world.camera import Camera, make_camera
+from tespec.world.street import Frame, Street, record
+from tespec.world.writers.ddd17 import mask
+
+CAMERA = make_camera(260, 346)
+STREETS = ((3, False), (8, True))
+SECONDS = 8.0
+SEGMENT_US, BINS = 50_000, 10
+SHOWN_EVENTS_US = 30_000
+DECAY = 5.0
+SETTLING = 200  # frames before the first moment that is worth showing
+COLOURS = np.array(
+    [(128, 64, 128), (88, 92, 104), (222, 210, 20), (70, 150, 45), (220, 25, 60), (20, 60, 200)], np.uint8
+)
+COLUMNS = ("grey frame", "events of 30 ms", "classes", "depth", "intensity, Eq. 6", "intensity, Eq. 7")
+
+
+class Moment(NamedTuple):
+    """A frame, the recent events, the intensity images (H, W) of Eq. 6 and Eq. 7 and how long the car has stood."""
+
+    frame: Frame
+    recent: Events
+    high_pass: npt.NDArray[np.float32]
+    rate_normalised: npt.NDArray[np.float32]
+    standing_seconds: float
+
+
+def draw_world(path: Path, streets: tuple[tuple[int, bool], ...] = STREETS, camera: Camera = CAMERA) -> None:
+    """Save a picture with two moments, driving and standing, of each street.
+
+    Args:
+        path: of the PNG file.
+        streets: seed of each street and whether it is night.
+        camera: sensor size and focal length.
+    """
+    rows = [moment for seed, night in streets for moment in moments(Street(seed, SECONDS, night), camera)]
+    figure = Figure(figsize=(3 * len(COLUMNS), 2.5 * len(rows)), dpi=100, layout="constrained")
+    for row, (axes, moment) in enumerate(zip(figure.subplots(len(rows), len(COLUMNS)), rows, strict=True)):
+        _draw_row(axes, moment)
+        if row == 0:
+            for axis, title in zip(axes, COLUMNS, strict=True):
+                axis.set_title(title)
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, format="png", metadata={"Software": None})
+
+
+def moments(street: Street, camera: Camera) -> tuple[Moment, Moment]:
+    """The fastest moment of a street and the last of its longest stand, each after the images have settled."""
+    standing = _frames_standing(street.ego_speed)
+    fastest = SETTLING + int(np.argmax(street.ego_speed[SETTLING:]))
+    last_standing = SETTLING + int(np.argmax(standing[SETTLING:]))
+    found: dict[int, Moment] = {}
+    past: list[Events] = []
+    for frame, events in record(street, camera):
+        past.append(events)
+        if frame.index in (fastest, last_standing):
+            found[frame.index] = _moment(frame, _joined(past), float(standing[frame.index]) / street.frame_rate)
+    return found[fastest], found[last_standing]
+
+
+def _frames_standing(speed: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """For how many frames the car has stood, for each frame."""
+    count = np.zeros(len(speed), np.int64)
+    for frame in range(1, len(speed)):
+        count[frame] = count[frame - 1] + 1 if speed[frame] == 0.0 else 0
+    return count
+
+
+def _joined(chunks: list[Events]) -> Events:
+    return Events(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
+
+
+def _moment(frame: Frame, events: Events, standing_seconds: float) -> Moment:
+    x, y, t, p = events
+    height, width = frame.depth.shape
+    state = torch.zeros(1, height, width)
+    for start in range(frame.time_us % SEGMENT_US, frame.time_us, SEGMENT_US):
+        window = slice(*np.searchsorted(t, (start, start + SEGMENT_US)))
+        histogram = event_histogram(
+            *(column[window] for column in events),
+            t_start=start,
+            t_end=start + SEGMENT_US,
+            bins=BINS,
+            height=height,
+            width=width,
+        )
+        _, state = estimate_intensity(torch.from_numpy(histogram)[None, None], state, alpha=DECAY)
+    high_pass = high_pass_intensity(
+        x, y, t, p, height=height, width=width, alpha=DECAY, times=np.array([frame.time_us])
+    )
+    recent = t >= frame.time_us - SHOWN_EVENTS_US
+    shown = Events(x[recent], y[recent], t[recent], p[recent])
+    return Moment(frame, shown, high_pass[-1], state[0].numpy(), standing_seconds)
+
+
+def _draw_row(axes: npt.NDArray[np.object_], moment: Moment) -> None:
+    frame = moment.frame
+    dots = np.full((*frame.depth.shape, 3), 255, np.uint8)
+    positive, negative = (np.round(255 * np.array(colour)).astype(np.uint8) for colour in (POSITIVE, NEGATIVE))
+    dots[moment.recent.y, moment.recent.x] = np.where(moment.recent.p[:, None] == 1, positive, negative)
+    images: list[tuple[npt.NDArray[np.generic], str]] = [
+        (np.repeat(frame.grey[..., None], 3, axis=2), "gray"),
+        (dots, "gray"),
+        (COLOURS[mask(frame.label, len(frame.label))], "gray"),
+        (np.log(np.clip(frame.depth, 2.0, 150.0)), "magma"),
+        (_stretched(moment.high_pass), "gray"),
+        (_stretched(moment.rate_normalised), "gray"),
+    ]
+    for axis, (image, colours) in zip(axes, images, strict=True):
+        _draw(axis, image, colours)
+    stood = moment.standing_seconds
+    state = f"standing for {stood:.1f} s" if stood > 0 else f"driving {frame.ego_speed:.1f} m/s"
+    axes[0].set_ylabel(state)
+
+
+def _draw(axis: Axes, image: npt.NDArray[np.generic], colours: str) -> None:
+    axis.imshow(image, cmap=matplotlib.colormaps[colours])
+    axis.set_xticks([])
+    axis.set_yticks([])
+
+
+def _stretched(image: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Between -1 and 1 with grey in the middle; one event in a hundred may saturate."""
+    reach = max(np.quantile(np.abs(image), 0.99), 1e-6)
+    return np.clip(image / np.float32(reach), -1, 1)

@@ -1,0 +1,158 @@
+import importlib
+import subprocess
+import sys
+import types
+
+import tespec.core.compat as compat
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tespec.core.errors import UserError
+from tespec.core.registry import MODELS
+
+mmcv_lite = pytest.mark.skipif(
+    hasattr(sys.modules["mmcv._ext"], "__file__"), reason="mmcv has its compiled operators here"
+)
+
+
+def boxes_and_scores(count, seed, levels):
+    """Overlapping boxes; scores take `levels` values, so that few levels mean many ties."""
+    rng = np.random.default_rng(seed)
+    corner = rng.uniform(0, 60, (count, 2))
+    boxes = np.concatenate([corner, corner + rng.uniform(0, 40, (count, 2))], axis=1)
+    scores = (rng.permutation(count) if levels is None else rng.integers(0, levels, count)) / max(count, 1)
+    return torch.tensor(boxes, dtype=torch.float32), torch.tensor(scores, dtype=torch.float32)
+
+
+def plain_nms(boxes, scores, threshold, offset):
+    """Indices kept, one comparison at a time."""
+
+    def overlap(a, b):
+        sides = torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2]) + offset
+        shared = sides.clamp(min=0).prod()
+        return shared / ((a[2:] - a[:2] + offset).prod() + (b[2:] - b[:2] + offset).prod() - shared)
+
+    kept = []
+    for i in sorted(range(len(scores)), key=lambda i: -scores[i].item()):  # stable: ties by index
+        if not any(overlap(boxes[i], boxes[j]) > threshold for j in kept):
+            kept.append(i)
+    return kept
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(0, 25),
+    seed=st.integers(0, 10_000),
+    levels=st.sampled_from([None, 1, 3]),
+    threshold=st.sampled_from([0.0, 0.3, 0.65, 1.0]),
+    offset=st.sampled_from([0, 1]),
+)
+def test_nms_equals_the_plain_greedy_rule(count, seed, levels, threshold, offset):
+    boxes, scores = boxes_and_scores(count, seed, levels)
+    assert compat.nms(boxes, scores, threshold, offset).tolist() == plain_nms(boxes, scores, threshold, offset)
+
+
+def test_nms_keeps_empty_boxes_apart():
+    boxes = torch.tensor([[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]])
+    assert compat.nms(boxes, torch.tensor([0.5, 0.9]), 0.5).tolist() == [1, 0]
+
+
+def test_mmcv_and_mmdet_reach_a_working_nms():
+    from mmcv.ops import batched_nms, nms
+
+    boxes, scores = boxes_and_scores(40, seed=1, levels=None)
+    assert nms(boxes, scores, 0.5)[1].tolist() == plain_nms(boxes, scores, 0.5, 0)
+    classes = torch.arange(40) % 2
+    kept = batched_nms(boxes, scores, classes, {"type": "nms", "iou_threshold": 0.5})[1]
+    expected = set()
+    for index in range(2):
+        members = torch.nonzero(classes == index).squeeze(1)
+        expected |= {members[i].item() for i in plain_nms(boxes[members], scores[members], 0.5, 0)}
+    assert set(kept.tolist()) == expected
+
+
+@mmcv_lite
+def test_any_other_operator_raises_when_called():
+    from mmcv.ops import roi_align, soft_nms
+
+    boxes, scores = boxes_and_scores(3, seed=0, levels=None)
+    with pytest.raises(NotImplementedError, match="'softnms' needs compiled operators, which mmcv-lite lacks"):
+        soft_nms(boxes, scores)
+    with pytest.raises(NotImplementedError, match="roi_align_forward"):
+        roi_align(torch.zeros(1, 1, 8, 8), torch.tensor([[0.0, 1, 1, 5, 5]]), 2)
+
+
+@mmcv_lite
+def test_the_stand_in_has_no_invented_dunder_names():
+    assert not hasattr(sys.modules["mmcv._ext"], "__path__")
+
+
+def test_heads_are_found_by_full_name():
+    assert MODELS.get("mmseg.UPerHead").__name__ == "UPerHead"
+    assert MODELS.get("mmdet.YOLOXHead").__name__ == "YOLOXHead"
+
+
+def test_everything_imports_in_a_new_process_without_a_warning():
+    code = "import tespec.core.compat, timm.models, mmengine.optim, mmcv.ops, mmdet.models, mmseg.models, torchvision"
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_second_call_changes_nothing():
+    extension = sys.modules["mmcv._ext"]
+    compat.fit_torchvision()
+    compat.fit_mmcv()
+    compat.import_noisy_modules()
+    assert sys.modules["mmcv._ext"] is extension
+
+
+def test_compiled_operators_are_left_alone(monkeypatch):
+    compiled = types.ModuleType("mmcv._ext")
+    monkeypatch.setitem(sys.modules, "mmcv._ext", compiled)
+    compat.fit_mmcv()
+    assert sys.modules["mmcv._ext"] is compiled
+    assert not hasattr(compiled, "nms")
+
+
+def test_an_opencv_without_libgl_is_named_in_one_sentence(monkeypatch, tmp_path):
+    (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')\n")
+    monkeypatch.delitem(sys.modules, "cv2", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"libGL\.so\.1.*put opencv-python-headless in its place") as caught:
+        compat.fit_opencv()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_torchvision_for_another_torch_is_named(monkeypatch):
+    def fail(name):
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(UserError, match="install the torchvision release made for this torch"):
+        compat.fit_torchvision()
+
+
+def test_what_a_training_saves_loads_as_weights_only(tmp_path):
+    from mmengine.optim import OptimWrapper
+
+    model = torch.nn.Linear(2, 1)
+    wrapper = OptimWrapper(torch.optim.Adam(model.parameters()), clip_grad={"type": "value", "clip_value": 1.0})
+    wrapper.update_params(model(torch.ones(3, 2)).sum())
+    saved = {
+        "step": 7,
+        "run": "3f2a",
+        "model": model.state_dict(),
+        "optimizer": wrapper.state_dict(),
+        "state": (((torch.ones(1), torch.zeros(1)),), torch.ones(2)),
+    }
+    torch.save(saved, tmp_path / "step.pt")
+    loaded = torch.load(tmp_path / "step.pt", weights_only=True)
+    assert loaded["step"] == 7
+    assert loaded["state"][0][0][0].tolist() == [1.0]
+    moments = loaded["optimizer"]["state"][0]["exp_avg"]
+    torch.testing.assert_close(moments, saved["optimizer"]["state"][0]["exp_avg"], rtol=0, atol=0)

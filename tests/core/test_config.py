@@ -1,0 +1,238 @@
+import shutil
+
+import pytest
+
+from tespec.core import config
+from tespec.core.config import as_facts, finetuning_settings, names, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.settings import ARCHITECTURES, CHOICES, RANGES, merge
+
+
+def test_paper_segmentation_settings_are_those_of_the_appendix():
+    recurrent = finetuning_settings("ddd17", "recurrent", "paper")
+    feedforward = finetuning_settings("ddd17", "feedforward", "paper")
+    assert (recurrent.batch_size, recurrent.segments, recurrent.window_ms) == (16, 15, None)
+    assert (feedforward.batch_size, feedforward.segments, feedforward.window_ms) == (16, 1, 100)
+    for settings in (recurrent, feedforward):
+        assert settings.optimisation.peak_lr == 1e-4
+        assert settings.optimisation.schedule == "cosine"
+        assert (settings.optimisation.steps, settings.optimisation.warmup_steps) == (50_000, 250)
+        assert (settings.optimisation.start_divisor, settings.optimisation.end_divisor) == (25, 1000)
+        assert settings.width == "tiny"
+        assert settings.deviations == ()
+
+
+def test_paper_pretraining_settings_are_those_of_the_appendix():
+    settings = pretraining_settings("tespec", "paper")
+    assert (settings.batch_size, settings.segments, settings.window_ms) == (8, 15, 50)
+    objective = settings.objective
+    assert objective["mask"] == {"unit": 32, "ratio": 0.5}
+    assert objective["target"] == {"kind": "intensity", "alpha": 5.0, "norm_events": 5000.0, "contrast": 1.0}
+    assert (settings.optimisation.peak_lr, settings.optimisation.schedule) == (2e-4, "linear")
+    assert (settings.optimisation.steps, settings.optimisation.warmup_steps) == (400_000, 2000)
+    assert objective["visible_weight"] == 0
+    assert objective["decoder"] == {"type": "LastStageDecoder"}
+
+
+def test_sample_profile_names_its_deviations():
+    for arch in ARCHITECTURES:
+        assert finetuning_settings("ddd17", arch, "sample").deviations
+    assert pretraining_settings("tespec", "sample").objective["decoder"] == {"type": "AllStagesDecoder"}
+
+
+def test_every_profile_resolves_every_task_and_recipe():
+    for profile in names("profiles"):
+        for task in names("tasks"):
+            for arch in ARCHITECTURES:
+                assert finetuning_settings(task, arch, profile).profile == profile
+        for recipe in names("pretraining"):
+            assert pretraining_settings(recipe, profile).profile == profile
+
+
+def test_changes_win_over_profiles():
+    settings = finetuning_settings("ddd17", "recurrent", "sample", ["optimisation.steps=70", "window_ms=40"])
+    assert settings.optimisation.steps == 70
+    assert settings.window_ms == 40.0
+
+
+def test_facts_are_plain_and_keep_every_setting():
+    facts = as_facts(pretraining_settings("tespec", "sample"))
+    assert facts["augmentation"]["zoom_in"] == [1.0, 1.5]
+    assert facts["optimisation"]["steps"] == pretraining_settings("tespec", "sample").optimisation.steps
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("optimisation.step=7", "unknown setting 'step'; did you mean 'steps'"),
+        ("batch_size=many", "batch_size: 'many' has the wrong type; expected int"),
+        ("batch_size=2.5", "batch_size: 2.5 has the wrong type"),
+        ("batch_size=0", "batch_size: 0 is too small"),
+        ("optimisation.steps=-1", "optimisation, steps: -1 is too small"),
+        ("sampling=true", "sampling: True has the wrong type"),
+        ("sampling=random", "sampling: unknown value 'random'; choose from streams, mixed, clips"),
+        ("batch_size=1", "sampling: 'mixed' needs a lane of streams and one of clips, and batch_size is 1"),
+        ("head=3", "head: 3 is not a mapping"),
+        ("augmentation.zoom_in=[1]", "zoom_in: \\[1\\] is not a list of the right length"),
+        ("head.dropout=2", r"head\.dropout: 2 is out of range; give a number from 0 to 1"),
+        ("optimisation.peak_lr=0", r"optimisation\.peak_lr: 0 is out of range; give a number above 0"),
+        ("optimisation.peak_lr=.nan", r"optimisation\.peak_lr: nan is out of range"),
+        ("augmentation.zoom_out=[0.5, 2]", r"augmentation\.zoom_out: 0.5 is out of range; give a number from 1"),
+        ("window_ms=-5", "window_ms: -5 is out of range"),
+        ("rule=rtv", "rule: unknown value 'rtv'; choose from edges, rvt"),
+        ("batch_size", "no '='"),
+        ("batch_size=[", "the value is not YAML"),
+    ],
+)
+def test_wrong_changes_are_named(change, message):
+    with pytest.raises(UserError, match=message):
+        finetuning_settings("ddd17", "recurrent", "sample", [change])
+
+
+def test_unknown_names_list_the_choices():
+    with pytest.raises(UserError, match=r"ddd71: no such file in configs/tasks; choose from .*ddd17"):
+        finetuning_settings("ddd71", "recurrent", "paper")
+    with pytest.raises(UserError, match="no architecture 'transformer'; choose from recurrent, feedforward"):
+        finetuning_settings("ddd17", "transformer", "paper")
+
+
+def test_a_mapping_of_another_type_is_replaced_whole():
+    base = {"decoder": {"type": "A", "width": 3}, "mask": {"unit": 32, "ratio": 0.5}}
+    assert merge(base, {"decoder": {"type": "B"}}, "x")["decoder"] == {"type": "B"}
+    assert merge(base, {"mask": {"unit": 16}}, "x")["mask"] == {"unit": 16, "ratio": 0.5}
+    assert base["mask"]["unit"] == 32
+
+
+def test_limits_name_settings_that_exist():
+    settings = [
+        *(finetuning_settings(task, "feedforward", "paper") for task in names("tasks")),
+        pretraining_settings("tespec", "paper"),
+    ]
+    known = {name for each in settings for name in flat(as_facts(each))}
+    assert set(RANGES) | set(CHOICES) <= known
+
+
+def flat(facts, prefix=""):
+    for key, value in facts.items():
+        yield from flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
+
+
+@pytest.mark.parametrize("number", ["1e-3", "0.001", "1.0e-3"])
+def test_numbers_are_read_as_people_write_them(number):
+    settings = finetuning_settings("ddd17", "recurrent", "sample", [f"optimisation.peak_lr={number}"])
+    assert settings.optimisation.peak_lr == 0.001
+
+
+def test_what_the_data_says_wins_over_the_config_and_the_user_over_both():
+    of_data = {"splits": {"train": ["a"], "test": ["b"]}, "protocol": {"rows": 64}}
+    settings = finetuning_settings("ddd17", "recurrent", "sample", [], of_data)
+    assert settings.splits == {"train": ("a",), "test": ("b",)}
+    assert settings.protocol["rows"] == 64
+    own = finetuning_settings("ddd17", "recurrent", "sample", ["protocol.rows=32"], of_data)
+    assert own.protocol["rows"] == 32
+
+
+def test_a_backbone_that_has_seen_the_data_learns_more_slowly():
+    settings = finetuning_settings("1mpx", "recurrent", "paper")
+    assert settings.optimisation.peak_lr == 3.46e-4
+    assert settings.after_pretraining_on("1Mpx").optimisation.peak_lr == 1e-4
+    assert settings.after_pretraining_on("-") == settings
+    assert finetuning_settings("gen1", "recurrent", "paper").after_pretraining_on("1Mpx").optimisation.peak_lr == 2e-4
+
+
+PAPER = {
+    ("gen1", "recurrent"): (8, 2e-4, "linear", 400_000, 2000, 21, 50),
+    ("1mpx", "recurrent"): (24, 3.46e-4, "linear", 400_000, 2000, 5, 50),
+    ("gen1", "feedforward"): (64, 2e-4, "linear", 400_000, 2000, 1, 50),
+    ("1mpx", "feedforward"): (32, 3.46e-4, "linear", 400_000, 2000, 1, 50),
+    ("dsec", "recurrent"): (8, 1e-4, "cosine", 50_000, 250, 10, None),
+    ("ddd17", "recurrent"): (16, 1e-4, "cosine", 50_000, 250, 15, None),
+    ("dsec", "feedforward"): (16, 1e-4, "cosine", 50_000, 250, 1, 100),
+    ("ddd17", "feedforward"): (16, 1e-4, "cosine", 50_000, 250, 1, 100),
+    ("mvsec", "recurrent"): (8, 1e-4, "cosine", 20_000, 100, 10, None),
+    ("mvsec", "feedforward"): (16, 1e-4, "cosine", 20_000, 100, 1, 100),
+}
+
+
+@pytest.mark.parametrize(("task", "arch"), PAPER)
+def test_settings_are_the_rows_of_the_papers_table(task, arch):
+    settings = finetuning_settings(task, arch, "paper")
+    found = settings.optimisation
+    assert (
+        settings.batch_size,
+        found.peak_lr,
+        found.schedule,
+        found.steps,
+        found.warmup_steps,
+        settings.segments,
+        settings.window_ms,
+    ) == PAPER[task, arch]
+    assert (found.start_divisor, found.end_divisor, found.optimizer) == (25, 1000, "Adam")
+
+
+def test_a_profile_says_only_what_differs_from_its_base(tmp_path, monkeypatch):
+    base, small = (finetuning_settings("1mpx", "recurrent", profile) for profile in ("sample", "small"))
+    assert small.optimisation.steps != base.optimisation.steps
+    assert (small.width, small.augmentation, small.downsample) == (base.width, base.augmentation, base.downsample)
+    assert small.deviations[: len(base.deviations)] == base.deviations
+    assert len(small.deviations) > len(base.deviations)
+    copy = tmp_path / "configs"
+    shutil.copytree(config.CONFIGS, copy)
+    monkeypatch.setattr(config, "CONFIGS", copy)
+    (copy / "profiles" / "third.yaml").write_text("name: third\nbase: small\n")
+    with pytest.raises(UserError, match="profile third: its base has a base itself"):
+        finetuning_settings("ddd17", "recurrent", "third")
+    (copy / "profiles" / "third.yaml").write_text("name: third\nbase: sample\nfinetuning: {stepps: 3}\n")
+    with pytest.raises(UserError, match="unknown setting 'stepps'"):
+        finetuning_settings("ddd17", "recurrent", "third")
+
+
+@pytest.mark.parametrize("profile", ["small", "medium"])
+def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples(profile):
+    every = [pretraining_settings(recipe, profile) for recipe in names("pretraining")]
+    assert len({settings.optimisation.steps for settings in every}) == 1
+    assert len({settings.batch_size * settings.segments for settings in every}) == 1
+
+
+@pytest.mark.parametrize("profile", names("profiles"))
+@pytest.mark.parametrize("task", names("tasks"))
+def test_recurrent_networks_train_on_streams_and_clips_and_others_on_single_windows(task, profile):
+    recurrent, alone = (finetuning_settings(task, arch, profile) for arch in ("recurrent", "feedforward"))
+    assert (recurrent.sampling, recurrent.carries_state) == ("mixed", True)
+    assert 0 < round(recurrent.random_share * recurrent.batch_size) < recurrent.batch_size
+    assert (alone.sampling, alone.segments, alone.carries_state) == ("clips", 1, False)
+
+
+@pytest.mark.parametrize("sampling", ["streams", "mixed"])
+def test_a_state_is_carried_by_those_that_have_one(sampling):
+    with pytest.raises(
+        UserError, match=rf"sampling: '{sampling}' carries a state, and feed-forward networks have none"
+    ):
+        finetuning_settings("ddd17", "feedforward", "sample", [f"sampling={sampling}"])
+    assert pretraining_settings("tespec", "sample", ["recurrent=false", f"sampling={sampling}"]).sampling == sampling
+
+
+@pytest.mark.parametrize("profile", ["small", "medium"])
+def test_methods_differ_in_nothing_but_their_start(profile):
+    for task in names("tasks"):
+        for arch in ARCHITECTURES:
+            settings = finetuning_settings(task, arch, profile)
+            assert all(settings.after_pretraining_on(data) == settings for data in ("-", "1Mpx", "ImageNet-1k"))
+
+
+@pytest.mark.parametrize("key", ["optimisation.peak_lr", "augmentation.flip", "window_ms"])
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_a_number_larger_than_any_float_is_refused(key, number):
+    with pytest.raises(UserError, match=r"larger than any float"):
+        finetuning_settings("ddd17", "recurrent", "sample", [f"{key}={number}"])
+
+
+@pytest.mark.parametrize("steps", [10, 15])
+def test_a_warm_up_that_leaves_no_step_is_refused_by_name(steps):
+    message = rf"optimisation\.warmup_steps: 15 steps of warm-up leave none of the {steps} of .*; set it below {steps}"
+    with pytest.raises(UserError, match=message):
+        finetuning_settings("ddd17", "recurrent", "sample", [f"optimisation.steps={steps}"])
+    with pytest.raises(UserError, match=r"optimisation\.warmup_steps: 30 steps"):
+        pretraining_settings("tespec", "sample", [f"optimisation.steps={steps}"])
+    few = [f"optimisation.steps={steps}", "optimisation.warmup_steps=3"]
+    assert finetuning_settings("ddd17", "recurrent", "sample", few).optimisation.warmup_steps == 3

@@ -1,0 +1,170 @@
+import dataclasses
+import io
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from tespec.core.boxes import make_boxes
+from tespec.core.errors import UserError
+from tespec.core.registry import DATASETS
+from tespec.datasets import survey as report
+from tespec.datasets.finding import Recordings
+from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.survey import event_facts, label_facts, require_sound, survey, survey_recording, write_csv
+from tespec.events import open_events
+from tespec.events.spatial import Region
+from tespec.events.stream import ArrayStream, Events
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import import_tasks
+from tespec.tasks.base import open_dataset
+
+REAL = Path(__file__).parents[2] / "data"
+
+
+def dataset_in(root):
+    import_tasks()
+    return open_dataset(settings_of(Data(root, "sample"), "ddd17", "recurrent"), root)
+
+
+def stream(t, x=None, height=4, width=5):
+    t = np.asarray(t, np.int64)
+    x = np.zeros(len(t), np.uint16) if x is None else np.asarray(x, np.uint16)
+    return ArrayStream(x, np.zeros(len(t), np.uint16), t, np.arange(len(t), dtype=np.uint8) % 2, height, width)
+
+
+def test_events_are_counted_by_hand():
+    facts = event_facts(stream([5, 5, 900_000, 1_000_003, 1_000_004, 3_000_005]))
+    assert dataclasses.asdict(facts) == {
+        "height": 4, "width": 5, "count": 6, "t_first": 5, "t_last": 3_000_005, "clamped": 0,
+        "positive": 0.5, "repeated": 0.0, "peak": 5.0,
+    }  # fmt: skip
+    assert facts.rate == 2.0
+
+
+@pytest.mark.parametrize("span", [0, 1, 130_000, 999_999, 1_000_000, 1_000_001, 1_500_000, 7_654_321])
+@pytest.mark.parametrize("where", ["evenly", "at both ends", "at the end"])
+def test_no_peak_lies_below_the_mean(span, where):
+    shares = {"evenly": np.arange(101) / 100, "at both ends": np.arange(101) > 50, "at the end": np.arange(101) > 0}
+    facts = event_facts(stream(np.round(shares[where] * span)))
+    assert facts.peak >= facts.rate
+    if span <= 1_000_000:
+        assert facts.peak == facts.rate
+
+
+def test_the_peak_of_a_short_real_recording_is_its_rate():
+    facts = event_facts(open_events(REAL / "davis.aedat4"))
+    assert facts.seconds < 0.2
+    assert facts.peak == facts.rate > 800_000
+
+
+def test_repeated_events_are_those_equal_in_everything():
+    repeated = stream([1, 1, 2, 2])
+    repeated._events = repeated._events._replace(p=np.zeros(4, np.uint8))
+    assert event_facts(repeated).repeated == 0.5
+
+
+class Broken(ArrayStream):
+    def slice(self, t0, t1):
+        x, y, t, p = super().slice(t0, t1)
+        return Events(x[1:], y[1:], t[1:], p[1:])
+
+
+def test_a_reader_that_loses_events_is_found():
+    columns = stream([1, 2, 3])._events
+    with pytest.raises(ValueError, match="2 events were read of 3"):
+        event_facts(Broken(*columns, 4, 5))
+
+
+class Listed(list):
+    def checksums(self):
+        return [0] * len(self)
+
+
+def labelled(labels):
+    windows = np.stack([np.arange(len(labels)), np.arange(1, len(labels) + 1)], axis=1) * 50_000
+    return LabelledRecording("r", None, Region(4, 5), windows, Listed(labels), np.arange(len(labels)))
+
+
+def test_labels_of_each_kind():
+    mask = np.full((4, 5), 255, np.uint8)
+    mask[0] = 1
+    facts = label_facts(labelled([mask, mask, np.full_like(mask, 255)]), ("a", "b"))
+    assert facts.classes == {"a": 0, "b": 10}
+    assert (facts.count, facts.empty, facts.first, facts.last) == (3, 1, 50_000, 150_000)
+    assert facts.unlabelled == pytest.approx(50 / 60)
+    assert facts.spacing_ms == (50, 50, 50)
+    depth = np.full((4, 5), np.nan, np.float32)
+    depth[0, :2] = (3, 70)
+    facts = label_facts(labelled([depth]), ())
+    assert (facts.extent, facts.empty, facts.unlabelled) == ((3, 70), 0, 18 / 20)
+    boxes = make_boxes(np.array([[0, 0, 2, 3], [1, 1, 5, 2]]), np.array([1, 1]))
+    facts = label_facts(labelled([boxes, boxes.keep(np.zeros(2, bool))]), ("a", "b"))
+    assert (facts.classes, facts.extent, facts.empty) == ({"a": 0, "b": 2}, (1, 4), 1)
+
+
+def test_a_whole_dataset(tiny_world, tmp_path):
+    dataset = dataset_in(tiny_world / "ddd17")
+    found = list(survey(dataset))
+    assert [(facts.split, facts.name) for facts in found] == [("train", "dir0"), ("train", "dir1"), ("test", "dir2")]
+    assert report.problems(found) == []
+    for facts in found:
+        stamps = np.fromfile(tiny_world / "ddd17" / facts.name / "events.dat.t", "<i8")
+        assert facts.events.count == len(stamps)
+        assert facts.labels.count == facts.windows > 50
+    lines = report.table(found)
+    assert len({len(line) for line in lines}) == 1
+    write_csv(found, tmp_path / "a.csv")
+    table = pd.read_csv(tmp_path / "a.csv")
+    assert table["events_count"].tolist() == [facts.events.count for facts in found]
+    assert next(survey(dataset, quick=True)).events.count == found[0].events.count
+
+
+def test_several_processes_find_the_same(tiny_world):
+    dataset = dataset_in(tiny_world / "ddd17")
+    one, two = (
+        sorted((dataclasses.replace(facts, seconds=0) for facts in survey(dataset, processes=processes)), key=str)
+        for processes in (1, 2)
+    )
+    assert one == two
+
+
+def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
+    root = tmp_path / "ddd17"
+    shutil.copytree(tiny_world / "ddd17", root, ignore=shutil.ignore_patterns("imgs"))
+    shutil.rmtree(root / "dir1")
+    buffer = io.BytesIO()
+    Image.new("L", (3, 3)).save(buffer, "PNG")
+    shutil.unpack_archive(root / "dir2" / "segmentation_masks.zip", root / "dir2")
+    (root / "dir2" / "segmentation_masks.zip").unlink()
+    min((root / "dir2" / "segmentation_masks").iterdir()).write_bytes(buffer.getvalue())
+    found = list(survey(dataset_in(root)))
+    missing, size = report.problems(found)
+    assert missing.startswith(f"{root / 'dir1'}: recording of the train split is missing; ")
+    assert "has 3x3 px instead of 96x64; " in size
+    assert found[2].events.count > 0
+    assert found[2].labels is None
+
+
+def test_a_recording_that_is_not_named_is_left_alone(tiny_world):
+    dataset = DATASETS.get("Ddd17")(tiny_world / "ddd17", {"test": ["dir2"]}, (), protocol={"rows": 64})
+    facts = survey_recording(dataset, ("test", "dir9"))
+    assert "dir9: recording of the test split is missing" in str(facts.problems[0])
+
+
+def test_a_mistake_keeps_its_parts_whatever_they_hold(tmp_path):
+    path = tmp_path / "drive: the second; again" / "a.dat"
+    path.parent.mkdir()
+    path.write_bytes(b"% Height 4\n% Width 4\n" + bytes((12, 8)) + bytes(12))
+    (facts,) = survey(Recordings(path))
+    (problem,) = facts.problems
+    assert (problem.where, problem.remedy) == (str(path), "copy it again")
+    with pytest.raises(UserError) as raised:
+        require_sound(Recordings(path))
+    assert (raised.value.where, raised.value.what) == (str(path), problem.what)
+    again = pickle.loads(pickle.dumps(problem))
+    assert (again.where, again.what, again.remedy) == (problem.where, problem.what, problem.remedy)

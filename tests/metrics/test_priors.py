@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tespec.core.boxes import make_boxes
+from tespec.core.errors import UserError
+from tespec.metrics.priors import MOST, box_prior, class_prior, depth_prior
+
+
+def test_the_most_frequent_class_of_each_pixel_wins():
+    masks = [np.array([[0, 1, 255]], np.uint8), np.array([[0, 2, 255]], np.uint8), np.array([[1, 2, 255]], np.uint8)]
+    counts = class_prior(masks, 3)
+    assert counts.argmax(axis=0).tolist() == [[0, 2, 0]]
+    assert counts[:, 0, 1].tolist() == [0, 1, 2]
+    # Never labelled: as all pixels together.
+    assert counts[:, 0, 2].tolist() == [2, 2, 2]
+
+
+def test_the_median_of_each_pixel_counts_what_lies_in_range():
+    maps = [np.array([[2.0, np.nan, 5.0]], np.float32), np.array([[4.0, np.nan, 200.0]], np.float32)]
+    assert depth_prior(maps, 1.0, 80.0).tolist() == [[3.0, 4.0, 5.0]]
+
+
+def test_common_boxes_come_first_with_the_share_of_frames_as_their_score():
+    often = make_boxes(np.array([[10.0, 10, 30, 30]]), np.array([1]))
+    moved = make_boxes(np.array([[11.0, 10, 31, 30], [60, 60, 70, 80]]), np.array([1, 0]))
+    found = box_prior([often, moved, make_boxes(np.empty((0, 4)), np.empty(0, int))])
+    assert found.label.tolist() == [1, 0]
+    assert found.corners[0].tolist() == [10.5, 10, 30.5, 30]
+    assert found.score.tolist() == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_no_more_boxes_than_are_scored():
+    corners = np.array([[10.0 * x, 0, 10 * x + 8, 8] for x in range(150)])
+    assert len(box_prior([make_boxes(corners, np.zeros(150, int))]).label) == MOST
+
+
+@pytest.mark.parametrize(
+    "count",
+    [lambda: class_prior([], 3), lambda: depth_prior([np.zeros((1, 1), np.float32)], 1, 80), lambda: box_prior([])],
+)
+def test_nothing_to_count_is_refused(count):
+    with pytest.raises(UserError, match="prior"):
+        count()

@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+
+from tespec.core.registry import METRICS
+from tespec.metrics.segmentation import DEFINITION, SegmentationScorer, confusion, scores
+
+NAMES = ("flat", "background", "object", "vegetation")
+CLASSES = len(NAMES)
+
+
+def images(elements):
+    return st_numpy.arrays(np.uint8, (3, 7, 9), elements=elements)
+
+
+PREDICTIONS = images(st.integers(0, CLASSES - 1))
+LABELS = images(st.sampled_from([*range(CLASSES), 255]))
+
+
+def plain_scores(predicted, labels):
+    """The three scores in percent and the IoU of each class, counted class by class."""
+    valid = labels != 255
+    iou, recall = [], []
+    for k in range(CLASSES):
+        hits = ((predicted == k) & (labels == k)).sum()
+        either = (((predicted == k) & valid) | (labels == k)).sum()
+        labelled = (labels == k).sum()
+        iou.append(100 * hits / either if either else 0.0)
+        recall.append(100 * hits / labelled if labelled else 0.0)
+    right = ((predicted == labels) & valid).sum()
+    pixel_acc = 100 * right / valid.sum() if valid.any() else 0.0
+    return {"miou": np.mean(iou), "mean_class_acc": np.mean(recall), "pixel_acc": pixel_acc}, iou
+
+
+@given(PREDICTIONS, LABELS)
+def test_scores_are_those_of_the_plain_definition(predicted, labels):
+    scorer = SegmentationScorer(NAMES)
+    for number in range(3):
+        scorer.update(predicted[number], labels[number], f"dir{number}")
+    metrics, iou = plain_scores(predicted, labels)
+    assert scorer.overall().metrics() == pytest.approx(metrics)
+    assert scorer.overall().iou == pytest.approx(iou)
+    for name, each in scorer.by("recording").items():
+        number = int(name[-1])
+        assert each.metrics() == pytest.approx(plain_scores(predicted[number], labels[number])[0])
+
+
+@given(PREDICTIONS, LABELS, st.permutations(range(3)))
+def test_the_order_of_frames_does_not_matter(predicted, labels, order):
+    one, other = SegmentationScorer(NAMES), SegmentationScorer(NAMES)
+    for scorer, numbers in ((one, range(3)), (other, order)):
+        for number in numbers:
+            scorer.update(predicted[number], labels[number], "dir1", ("moving",) if number else ("standing",))
+    assert one.overall() == other.overall()
+    assert one.by("group") == other.by("group")
+
+
+@given(LABELS)
+def test_labels_against_themselves_are_perfect(labels):
+    scorer = SegmentationScorer(NAMES)
+    scorer.update(np.where(labels == 255, 0, labels), labels, "dir1")
+    present = [k for k in range(CLASSES) if (labels == k).any()]
+    assert scorer.overall().iou == tuple(100.0 if k in present else 0.0 for k in range(CLASSES))
+    assert scorer.overall().pixel_acc == (100.0 if present else 0.0)
+
+
+def test_a_class_that_occurs_nowhere_counts_as_0():
+    result = scores(confusion(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), 4))
+    assert result.iou == pytest.approx((100 * 2 / 3, 50, 0, 0))
+    assert result.miou == pytest.approx((200 / 3 + 50) / 4)
+    assert result.mean_class_acc == pytest.approx((200 / 3 + 100) / 4)
+    assert result.pixel_acc == 75
+    assert "a class that occurs nowhere counting as 0" in DEFINITION
+
+
+def test_mean_recall_is_not_pixel_accuracy():
+    labels = np.array([0] * 9 + [1])
+    result = scores(confusion(np.zeros(10, np.uint8), labels, 2))
+    assert (result.pixel_acc, result.mean_class_acc) == (90, 50)
+
+
+def test_frames_count_in_each_of_their_groups():
+    scorer = METRICS.build({"type": "SegmentationScorer", "classes": NAMES})
+    right, wrong = np.zeros((2, 2), np.uint8), np.ones((2, 2), np.uint8)
+    scorer.update(right, right, "dir1", ("moving", "night"))
+    scorer.update(wrong, right, "dir1", ("standing", "night"))
+    assert {name: each.pixel_acc for name, each in scorer.by("group").items()} == {
+        "moving": 100.0, "night": 50.0, "standing": 0.0,
+    }  # fmt: skip
+    assert list(scorer.by("recording")) == ["dir1"]
+
+
+def test_nothing_scored_is_0():
+    assert SegmentationScorer(NAMES).overall().metrics() == {"miou": 0, "mean_class_acc": 0, "pixel_acc": 0}
+
+
+def test_counts_beyond_32_bits_are_exact():
+    matrix = np.array([[3 * 2**40, 2**40], [0, 2**40]])
+    assert scores(matrix).iou == pytest.approx((75, 50))
+
+
+@pytest.mark.parametrize(
+    ("predicted", "labels", "message"),
+    [
+        (np.array([0, 4]), np.array([0, 1]), "predictions from 0 to 4 for 4 classes"),
+        (np.array([0, -1]), np.array([0, 1]), "predictions from -1 to 0 for 4 classes"),
+        (np.array([0, 1]), np.array([0, 7]), "labels from 0 to 7 for 4 classes"),
+        (np.zeros((2, 3)), np.zeros((3, 2)), "different shapes"),
+    ],
+)
+def test_what_is_no_class_is_refused(predicted, labels, message):
+    with pytest.raises(ValueError, match=message):
+        confusion(predicted, labels, CLASSES)
+
+
+def test_predictions_where_nothing_is_labelled_do_not_count():
+    assert not confusion(np.array([77]), np.array([255]), CLASSES).any()

@@ -1,0 +1,175 @@
+"""Every objective from data to weights that a task can start from."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from tespec.core.config import names, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.registry import register_methods
+from tespec.datasets.images import open_images
+from tespec.pretraining.method import find_method
+from tespec.pretraining.objective import build_objective
+from tespec.runs.data import Data, settings_of
+from tespec.runs.finetune import finetune
+from tespec.runs.pretrain import pretrain
+from tespec.runs.setup import Setup
+from tespec.training.hooks import CheckpointHook
+from tespec.weights.files import read_weights
+from tespec.world import make_world
+
+FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=3"]
+# Method, its data, and changes.
+CASES = {
+    "tespec": ("tespec", "1mpx", []),
+    "tespec, Eq. 6": ("tespec", "1mpx", ["objective.target.kind=high_pass"]),
+    "tespec, uniform decay": ("tespec", "1mpx", ["objective.target.kind=uniform_decay"]),
+    "tespec, histograms": ("tespec", "1mpx", ["objective.target.kind=histograms"]),
+    "tespec, no memory": ("tespec", "1mpx", ["recurrent=false"]),
+    "tespec, cpc": ("tespec", "1mpx", ["objective=cpc"]),
+    "tespec, ecddp": ("tespec", "1mpx", ["objective=ecddp"]),
+    "ecddp": ("ecddp", "1mpx", []),
+    "ecdp": ("ecdp", "ddd17", []),
+    "moby": ("moby", "objects", []),
+    "imagenet": ("imagenet", "objects", []),
+}
+
+
+@pytest.fixture(scope="module")
+def world(tiny_world):
+    return make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
+
+
+def setup_in(folder, **changes):
+    settings = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"}
+    return Setup(results=folder / "results", runs=folder / "runs", **(settings | changes))
+
+
+def run(world, folder, case, **changes):
+    register_methods()
+    name, dataset, settings = CASES[case]
+    method = find_method(name)
+    resolved = pretraining_settings(method.recipe, "sample", [*settings, *FEW], method.network)
+    return pretrain(name, method, resolved, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_from_data_to_weights(world, tmp_path, case):
+    result = run(world, tmp_path, case)
+    (path,) = (tmp_path / "results" / "runs").iterdir()
+    record = json.loads(path.read_text())
+    assert record["metrics"] == result.metrics
+    assert {"feature_std", "feature_rank"} < set(result.metrics)
+    assert record["protocol"]["loss"]
+    assert len(record["curve"]) == 4
+    assert {part for each in record["recordings"].values() for part in each} == {"train", "held_out"}
+    assert not any("test" in name or name.startswith("dir2") for name in record["recordings"])
+    _, recipe = read_weights(result.weights)
+    assert recipe["recurrent"] == (record["arch"] == "recurrent")
+
+
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+@pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp"])
+def test_a_task_starts_from_them(world, tmp_path, case, arch):
+    if (case, arch) == ("ecdp", "recurrent"):
+        pytest.skip("there is none")
+    result = run(world, tmp_path, case)
+    method = find_method(case)
+    data = Data(world / "mvsec", "sample")
+    few = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
+    settings = settings_of(data, "mvsec", arch, None, few, method.network)
+    record = finetune(case, method, settings, data, result.weights, 0, setup_in(tmp_path))
+    weights = record["weights"]
+    fresh = [name for name in weights["fresh"] if not name.startswith("lstms.")]
+    assert not fresh
+    assert bool(weights["fresh"]) == (arch == "recurrent") == (weights["coverage"] < 1)
+    assert weights["loaded"] + len(weights["fresh"]) > 100 or case == "ecdp"
+    assert ("swin.patch_embed.proj.weight" in weights["adapted"]) == (case == "moby")
+
+
+@pytest.mark.parametrize("case", ["moby", "tespec, Eq. 6", "tespec, ecddp", "tespec, cpc", "ecdp"])
+def test_resumed_equals_uninterrupted(world, tmp_path, case, monkeypatch):
+    original = CheckpointHook.after_train_iter
+
+    def stop_at(hook, loop, step, batch=None, outputs=None):
+        if loop.step == 2:
+            hook._request_stop(2, None)
+        original(hook, loop, step, batch, outputs)
+
+    straight = run(world, tmp_path / "straight", case)
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointHook, "after_train_iter", stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            run(world, tmp_path / "stopped", case)
+    resumed = run(world, tmp_path / "stopped", case, resume=True)
+    assert resumed.metrics == straight.metrics
+    assert resumed.weights.read_bytes() == straight.weights.read_bytes()
+
+
+def test_methods_pretrain_by_objectives_that_exist():
+    register_methods()
+    for profile in names("profiles"):
+        for recipe in names("pretraining"):
+            assert pretraining_settings(recipe, profile).objective["type"] in names("objectives")
+
+
+MISTAKES = [
+    ("tespec", "1mpx", "objective=mae", r"mae: no such file in configs/objectives; choose from classification, cpc"),
+    ("tespec", "1mpx", "objective.target.kind=eq6", r"target.kind: unknown value 'eq6'; choose from intensity"),
+    ("tespec", "1mpx", "objective.ahead=2", r"--set objective.ahead=2: unknown setting 'ahead'"),
+    ("moby", "objects", "recurrent=true", r"recurrent: images have no order in time; set it to false"),
+    ("moby", "objects", "objective.channels=2", r"objective.channels: 2 is neither grey nor RGB; choose 1 or 3"),
+    ("moby", "ddd17/dir0/index", None, r"holds 0 images"),
+    ("ecdp", "1mpx", None, r"no recording has images in imgs/; give recordings of the DDD17 archive"),
+    ("ecdp", "ddd17", "recurrent=true", r"recurrent: pairs of events and image have no order in time"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "change", "message"), MISTAKES)
+def test_mistakes_are_named(world, name, data, change, message):
+    register_methods()
+    method = find_method(name)
+
+    def network():
+        settings = pretraining_settings(method.recipe, "sample", [change] if change else [], method.network)
+        return build_objective(settings, world / data).network()
+
+    with pytest.raises(UserError, match=message):
+        network()
+
+
+def test_masks_need_patches(world):
+    settings = pretraining_settings("tespec", "sample", [], "resnet")
+    with pytest.raises(UserError, match="objective masked_reconstruction: resnet-micro has no patches to hide"):
+        build_objective(settings, world / "1mpx").network()
+
+
+def test_a_folder_of_images(tmp_path):
+    for name in ("a/1.png", "a/2.PNG", "b/1.jpg", "val/a/3.png", ".hidden/x.png"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 10), (200, 10, 10)).save(path, "PNG")
+    folder = open_images(tmp_path)
+    assert [path.name for path in folder.held_out] == ["3.png"]
+    assert len(folder.train) == 3
+    assert folder.classes == ("a", "b")
+    before = folder.fingerprint()
+    (tmp_path / "a" / "1.png").write_bytes(b"no image")
+    assert open_images(tmp_path).fingerprint() != before
+    settings = pretraining_settings("imagenet", "sample", ["batch_size=3"])
+    steps = build_objective(settings, tmp_path).steps(0)
+    with pytest.raises(UserError, match=r"a/1.png: not a readable image; copy it again or remove it"):
+        steps[0]
+
+
+def test_classes_are_needed_for_classification_alone(tmp_path):
+    for number in range(4):
+        Image.new("L", (20, 10)).save(tmp_path / f"{number}.png")
+    settings = pretraining_settings("imagenet", "sample", [])
+    with pytest.raises(UserError, match="its images lie in 1 folder; give a folder with one folder of images"):
+        build_objective(settings, tmp_path)
+    batch = build_objective(pretraining_settings("moby", "sample", ["batch_size=4"]), tmp_path).steps(0)[0]
+    assert batch["views"].shape == (4, 2, 1, 64, 64)
+    assert batch["views"].dtype == torch.float32

@@ -1,0 +1,128 @@
+"""Processes that want the same run, as programs of tests.
+
+torchrun --nproc-per-node 2 once_runs.py FOLDER    # wait for a lock for longer than an exchange may take
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import tespec.core.compat  # noqa: F401  # before mmengine
+
+import pytest
+import torch
+
+from tespec.core.config import pretraining_settings
+from tespec.pretraining.method import find_method
+from tespec.core.registry import register_methods
+from tespec.core.distributed import number
+from tespec.core import distributed as talk
+from tespec.runs import finetune, once as lock, once, pretrain, setup as runs
+from tespec.runs.data import Data, settings_of
+from tespec.training.hooks import CheckpointHook
+from tespec.training.launch import launched
+from tespec.runs.setup import Setup
+from tespec.weights.files import sha256_of
+
+PROFILE = "tiny"
+
+
+def setup_in(folder: Path, **changes: Any) -> Setup:
+    options: dict[str, Any] = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "x"}
+    return Setup(results=folder / "results", runs=folder / "runs", **(options | changes))
+
+
+def cell(world: Path, folder: Path, arch: str, method: str = "tespec", **changes: Any) -> dict[str, Any]:
+    """A fine-tuning, pre-trained before if the method is, as its record."""
+    data = Data(world / "ddd17", "sample")
+    settings = settings_of(data, "ddd17", arch, PROFILE)
+    setup = setup_in(folder, **changes)
+    return dict(finetune.finetune(method, find_method(method), settings, data, None, 0, setup))
+
+
+def pretraining(world: Path, folder: Path, **changes: Any) -> str:
+    """SHA-256 of the weights of a pre-training of twelve steps."""
+    settings = pretraining_settings("tespec", PROFILE, ["optimisation.steps=12"])
+    data, setup = Data(world / "1mpx", "sample"), setup_in(folder, **changes)
+    return sha256_of(pretrain.pretrain("tespec", find_method("tespec"), settings, data, 0, setup).weights)
+
+
+def rounds(
+    work: Callable[..., Any], world: Path, folders: list[Path], arguments: tuple[Any, ...], changes: dict[str, Any],
+    barrier: Any, found: Any,
+) -> None:  # fmt: skip
+    """Do the work in each folder, at the same moment as another process; tell results and names of trained runs."""
+    register_methods()
+    torch.set_num_threads(1)
+    with trained_runs() as trained:
+        for folder in folders:
+            trained.clear()
+            barrier.wait(300)
+            result = work(world, folder, *arguments, **changes)
+            found.put((folder.name, result, list(trained)))
+
+
+@contextmanager
+def trained_runs() -> Iterator[list[str]]:
+    """Names of the runs that this process trains inside."""
+    names: list[str] = []
+    real = runs.train
+
+    def train(*arguments: Any, **more: Any) -> Any:
+        names.append(more["run"])
+        return real(*arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretrain, "train", train)
+        patch.setattr(finetune, "train", train)
+        yield names
+
+
+def paused(world: Path, folder: Path, step: int, reached: Any, go_on: Any, found: Any, **changes: Any) -> None:
+    """A pre-training with a checkpoint at every step, which waits behind one of them."""
+    register_methods()
+    torch.set_num_threads(1)
+    runs.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    original = CheckpointHook.after_train_iter
+
+    def pause(hook: Any, loop: Any, *arguments: Any) -> None:
+        original(hook, loop, *arguments)
+        if loop.step == step:
+            reached.set()
+            assert go_on.wait(300)
+
+    CheckpointHook.after_train_iter = pause  # type: ignore[method-assign]
+    found.put((os.getpid(), pretraining(world, folder, **changes)))
+
+
+def waiting(world: Path, folder: Path, said: Any, found: Any, **changes: Any) -> None:
+    """A pre-training that tells every line it says."""
+    register_methods()
+    torch.set_num_threads(1)
+    for module in (lock, once, runs):
+        module.say = said.put  # type: ignore[attr-defined]
+    with trained_runs() as trained:
+        found.put((os.getpid(), pretraining(world, folder, **changes), list(trained)))
+
+
+def main() -> None:
+    """Take a run that is held for longer than these processes wait for each other."""
+    folder = Path(sys.argv[1])
+    talk.PATIENCE = timedelta(seconds=2)
+    with launched("pytorch", "cpu"):
+        began = time.monotonic()
+        with lock.locked(folder / "runs", "run") as holder:
+            pass
+        (folder / f"rank{number()}.json").write_text(json.dumps([time.monotonic() - began, holder]))
+
+
+if __name__ == "__main__":
+    main()

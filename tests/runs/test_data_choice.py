@@ -1,0 +1,66 @@
+import json
+
+import pytest
+
+from tespec.core.errors import UserError
+from tespec.runs import data as choice
+from tespec.runs.data import find_data, find_recordings
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TESPEC_DATA", raising=False)
+    monkeypatch.setattr(choice, "sample_world", lambda dataset, worlds=None: tmp_path / "world")
+
+
+def test_given_data_is_taken_as_it_is(tmp_path):
+    root = tmp_path / "my archive"
+    root.mkdir()
+    data = find_data("ddd17", root)
+    assert (data.root, data.label, data.profile, data.notice) == (root, "ddd17", "paper", "")
+
+
+def test_given_data_is_never_replaced(tmp_path):
+    with pytest.raises(UserError, match=r"gone: no such file or folder; check the path given to --data"):
+        find_data("ddd17", tmp_path / "gone")
+
+
+def test_sample_data_is_known_by_its_description(tmp_path):
+    (tmp_path / "dataset.json").write_text(json.dumps({"data": "sample"}))
+    data = find_data("ddd17", tmp_path)
+    assert (data.is_sample, data.profile) == (True, "sample")
+    recording = tmp_path / "train" / "street_td.dat"
+    recording.parent.mkdir()
+    recording.touch()
+    assert find_recordings("1mpx", recording).is_sample
+
+
+def test_a_broken_description_is_named(tmp_path):
+    (tmp_path / "dataset.json").write_text("{")
+    with pytest.raises(UserError, match=r"dataset\.json: not a description of a data set"):
+        find_data("ddd17", tmp_path)
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_data_is_found_in_its_places(tmp_path, monkeypatch, by_variable):
+    parent = tmp_path / ("elsewhere" if by_variable else "data")
+    (parent / "ddd17").mkdir(parents=True)
+    if by_variable:
+        monkeypatch.setenv("TESPEC_DATA", str(parent))
+    data = find_data("ddd17", None)
+    assert data.root.resolve() == parent / "ddd17"
+    assert (data.label, data.notice) == ("ddd17", "")
+
+
+def test_the_sample_world_stands_in_and_says_so(tmp_path):
+    data = find_data("ddd17", None)
+    assert (data.root, data.label) == (tmp_path / "world" / "ddd17", "sample")
+    assert "the sample world stands in" in data.notice
+    assert "\n" not in data.notice
+
+
+def test_recordings_are_called_by_the_name_of_their_file(tmp_path):
+    recording = tmp_path / "night drive-2.raw"
+    recording.touch()
+    assert find_recordings("1mpx", recording).label == "night_drive_2"

@@ -1,0 +1,57 @@
+"""Every method on every task it supports, with its own pre-training, from the command line's settings to a record."""
+
+import pytest
+
+from tespec.core.config import names
+from tespec.world import make_world
+from tespec.core.errors import UserError
+from tespec.pretraining.method import find_method
+from tespec.core.registry import register_methods
+from tespec.core.registry import METHODS
+from tespec.core.settings import ARCHITECTURES
+from tespec.runs.data import Data, settings_of
+from tespec.runs.finetune import finetune
+from tespec.runs.setup import Setup
+
+FEW = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
+
+register_methods()
+CELLS = [
+    (method, task, arch)
+    for method, kind in sorted(METHODS.module_dict.items())
+    for task in names("tasks")
+    for arch in ARCHITECTURES
+    if arch in kind.architectures and (kind.recipe or kind.pretraining_data == "-")
+]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """One folder for all cells, so that each method is pre-trained once."""
+    return tmp_path_factory.mktemp("cells")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "task", "arch"), CELLS)
+def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
+    world = make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
+    setup = Setup(runs / "results", runs / "runs", "cpu", 0, resume=False, overwrite=False, command="python x")
+    kind = find_method(method)
+    data = Data(world / task, "sample")
+    few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
+    settings = settings_of(data, task, arch, None, few, kind.network)
+    record = finetune(method, kind, settings, data, None, 0, setup, tuple(FEW))
+    weights = record["weights"]
+    assert (weights["loaded"] == 0) == (kind.pretraining_data == "-")
+    assert all(name.startswith("lstms.") for name in weights["fresh"])
+    assert record["config"]["width"].startswith({"swin": "micro"}.get(kind.network, kind.network))
+
+
+def test_pairs_that_no_method_has_are_refused():
+    for method, arch, message in (
+        ("ecdp", "recurrent", "ECDP with ResNet50 is feedforward alone; give --arch feedforward"),
+        ("ecddp_resnet", "recurrent", "ECDDP with ResNet50 is feedforward alone"),
+        ("rvt", "feedforward", "RVT with MaxViT is recurrent alone; give --arch recurrent"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_method(method).require(method, arch)

@@ -1,0 +1,181 @@
+"""Every task, recurrent and feed-forward, from data to record."""
+
+import json
+
+import pytest
+import torch
+
+from tespec.datasets.collate import join_boxes
+from tespec.core.errors import UserError
+from tespec.pretraining.method import find_method
+from tespec.core.registry import register_methods
+from tespec.runs.data import Data, settings_of
+from tespec.runs.finetune import finetune
+from tespec.training.hooks import CheckpointHook
+from tespec.tasks.base import LabelledTask, named
+from tespec.runs.setup import Setup
+from tespec.tasks import build_task
+
+FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
+METRICS = {
+    "ddd17": {"miou", "mean_class_acc", "pixel_acc"},
+    "dsec": {"miou", "mean_class_acc", "pixel_acc"},
+    "gen1": {"map", "ap50", "ap75"},
+    "1mpx": {"map", "ap50", "ap75"},
+    "mvsec": {"delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log"},
+}
+
+
+def run(world, folder, task, arch="recurrent", **changes):
+    register_methods()
+    options = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"} | changes
+    setup = Setup(results=folder / "results", runs=folder / "runs", **options)
+    data = Data(world / task, "sample")
+    settings = settings_of(data, task, arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
+    return finetune("scratch", find_method("scratch"), settings, data, None, 0, setup)
+
+
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+@pytest.mark.parametrize("task", METRICS)
+def test_from_data_to_record(tiny_world, tmp_path, task, arch):
+    record = run(tiny_world, tmp_path, task, arch)
+    (path,) = (tmp_path / "results" / "runs").iterdir()
+    assert json.loads(path.read_text()) == record
+    assert set(record["metrics"]) >= METRICS[task]
+    splits = json.loads((tiny_world / task / "dataset.json").read_text())["splits"]
+    assert set(record["recordings"]) <= set(splits["test"])
+    assert record["config"]["splits"] == splits
+    for name in ("train", "test", "layout", "events", "labels", "scores", "histograms"):
+        assert record["protocol"][name]
+
+
+def played_one_by_one(task, model, *, carried):
+    """Scores of a model that sees one label's events at a time, since the one before or in a clip of three windows."""
+    scorer, settings = task.scorer(), task.settings
+    for recording in task.test:
+        state, seen = None, 0
+        for label, end in enumerate(recording.labelled.tolist()):
+            first = seen if carried else max(0, end - 2)
+            histograms = recording.histograms(first, end + 1 - first, settings.bins, settings.rule)
+            place = torch.tensor([[0, end - first]])
+            predictions, after = model.predict(torch.from_numpy(histograms)[None], state, place)
+            state, seen = (after, end + 1) if carried else (None, 0)
+            task.score(scorer, task.read(predictions)[0], recording, label)
+    return scorer.overall().metrics()
+
+
+@torch.no_grad()
+def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
+    data, found = Data(tiny_world / "mvsec", "sample"), {}
+    said = {
+        "clips": "state zero at the start of a clip of 3 windows that ends at the label",
+        "mixed": "state carried through the whole recording",
+        "streams": "state carried through the whole recording",
+    }
+    for sampling, words in said.items():
+        settings = settings_of(data, "mvsec", "recurrent", None, [f"sampling={sampling}", "segments=3", "batch_size=2"])
+        task = build_task(settings, data.root)
+        torch.manual_seed(0)
+        model = task.model().eval()
+        for memory in model.backbone.lstms.parameters():
+            memory.mul_(4)  # a fresh memory hardly shows
+        found[sampling] = task.evaluate(model, torch.device("cpu")).metrics
+        alone = played_one_by_one(task, model, carried=sampling != "clips")
+        assert found[sampling] == pytest.approx(alone, rel=1e-3)
+        assert task.protocol()["events"] == f"all events since the previous label, {words}"
+    assert found["mixed"] == found["streams"]
+    assert found["mixed"]["delta_1"] != pytest.approx(found["clips"]["delta_1"], rel=1e-2)
+
+
+def test_records_bound_the_names_of_very_many_recordings(tiny_world):
+    one = build_task(settings_of(Data(tiny_world / "gen1", "sample"), "gen1", "recurrent"), tiny_world / "gen1").train[
+        0
+    ]
+    assert named([one]) == f"{one.name} ({len(one.labelled)} labels)"
+    assert len(named([one] * 2000)) < 10_000
+    assert named([one] * 2000).endswith(f" and 1,920 more ({2000 * len(one.labelled):,} labels in all)")
+
+
+def test_resumed_equals_uninterrupted(tiny_world, tmp_path, monkeypatch):
+    original = CheckpointHook.after_train_iter
+
+    def stop_at(hook, loop, step, batch=None, outputs=None):
+        if loop.step == 3:
+            hook._request_stop(2, None)
+        original(hook, loop, step, batch, outputs)
+
+    for task in ("gen1", "mvsec"):
+        straight = run(tiny_world, tmp_path / "straight", task)
+        with monkeypatch.context() as patch:
+            patch.setattr(CheckpointHook, "after_train_iter", stop_at)
+            with pytest.raises(KeyboardInterrupt):
+                run(tiny_world, tmp_path / "stopped", task)
+        resumed = run(tiny_world, tmp_path / "stopped", task, resume=True)
+        for part in ("id", "metrics", "recordings", "curve"):
+            assert resumed[part] == straight[part], part
+
+
+@pytest.mark.parametrize("task", ["gen1", "mvsec"])
+def test_scores_do_not_depend_on_lanes_or_chunks(tiny_world, task):
+    data = Data(tiny_world / task, "sample")
+    torch.manual_seed(0)
+    model, found = None, []
+    for changes in ([], ["segments=13", "evaluation_lanes=1"]):
+        built = build_task(settings_of(data, task, "recurrent", None, changes), data.root)
+        model = model or built.model()
+        found.append(built.evaluate(model, torch.device("cpu")).metrics)
+    assert found[0] == pytest.approx(found[1], abs=1e-3)
+
+
+def test_a_detection_step_has_labels_at_few_places(tiny_world):
+    data = Data(tiny_world / "gen1", "sample")
+    settings = settings_of(data, "gen1", "recurrent", None, ["segments=6", "batch_size=4", "labels_per_chunk=null"])
+    task = build_task(settings, data.root)
+    assert isinstance(task, LabelledTask)
+    steps = task.steps(0)
+    for step in range(6):
+        batch = steps[step]
+        assert batch["histograms"].shape[:2] == (4, 6)
+        assert 4 <= len(batch["label_place"]) <= 8
+        assert batch["boxes"].shape[1] == 6
+        assert batch["boxes"][:, 0].max() < len(batch["label_place"])
+        random_lanes = batch["label_place"][batch["label_place"][:, 0] < 2]
+        assert {5} <= set(random_lanes[:, 1].tolist())
+    assert type(task).collate is join_boxes
+
+
+MISTAKES = [
+    ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zooming does not go with depth; set it to 0"),
+    ("gen1", "head.score=best", r"head.score: unknown value 'best'; choose from class, objectness_x_class"),
+    ("mvsec", "protocol.depth=left", r"protocol.depth: unknown value 'left'; choose from raw, rect"),
+    ("dsec", "protocol.labels=some", r"protocol.labels: unknown value 'some'; choose from all, ess"),
+    ("dsec", "classes=[a, b]", r"classes: 2 are named, DSEC has masks of 11 and 19"),
+    ("gen1", "protocol.frames=some", r"protocol.frames: unknown value 'some'; choose from rvt, all"),
+    ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
+    ("gen1", "head.min_diagonal=-1.0", r"head.min_diagonal: -1 is out of range; give a number from 0"),
+    ("ddd17", "protocol.rows=many", r"protocol of DDD17, rows: 'many' has the wrong type"),
+]
+
+
+@pytest.mark.parametrize(("task", "change", "message"), MISTAKES)
+def test_settings_that_do_not_go_together_are_named(tiny_world, task, change, message):
+    data = Data(tiny_world / task, "sample")
+    with pytest.raises(UserError, match=message):
+        build_task(settings_of(data, task, "recurrent", None, [change]), data.root)
+
+
+def test_protocols_that_papers_differ_in_exist_by_name(tiny_world):
+    data = Data(tiny_world / "dsec", "sample")
+    whole, subset = (
+        build_task(settings_of(data, "dsec", "recurrent", None, [f"protocol.labels={which}"]), data.root)
+        for which in ("all", "ess")
+    )
+    for one, other in zip(whole.test, subset.test, strict=True):
+        assert other.label_times.tolist() == one.label_times[6::2].tolist()
+    assert "subset of ESS" in subset.protocol()["labels"]
+    data = Data(tiny_world / "mvsec", "sample")
+    raw, rect = (
+        build_task(settings_of(data, "mvsec", "recurrent", None, [f"protocol.depth={which}"]), data.root)
+        for which in ("raw", "rect")
+    )
+    assert (raw.test[0].labels[3] != rect.test[0].labels[3]).mean() > 0.2

@@ -1,0 +1,64 @@
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tespec.core.errors import UserError
+from tespec.runs.once import locked, locked_if_free
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from tespec.runs.once import locked
+with locked(Path(sys.argv[1]), "run"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def holding(folder, script=HOLD):
+    holder = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def test_a_second_process_waits_until_the_first_ends_even_by_a_kill(tmp_path, capsys):
+    with holding(tmp_path) as holder:
+        with locked_if_free(tmp_path, "run") as free:
+            assert not free
+        with locked(tmp_path, "another run") as nobody:
+            assert nobody == ""
+        killing = threading.Timer(1.5, holder.kill)
+        killing.start()
+        named = f"process {holder.pid} on {os.uname().nodename}"
+        with locked(tmp_path, "run") as who:
+            assert who == named
+        killing.join()
+    assert capsys.readouterr().err == f"run is being made by {named}: waiting for it\n"
+
+
+def test_one_process_cannot_hold_it_twice(tmp_path):
+    with (
+        locked(tmp_path, "run"),
+        pytest.raises(UserError, match="run: is being made by this process"),
+        locked(tmp_path, "run"),
+    ):
+        pass
+    with locked(tmp_path, "run"), locked_if_free(tmp_path, "run") as held:
+        assert held
+    with locked_if_free(tmp_path, "run") as free:
+        assert free
+
+
+def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
+    script = "import os\n" + HOLD.replace(
+        'print("held", flush=True)', 'os.fork() or (os.close(1), time.sleep(20)); print("held", flush=True)'
+    )
+    with holding(tmp_path, script) as holder:
+        holder.kill()
+        holder.wait()
+        with locked(tmp_path, "run") as nobody:
+            assert nobody == ""

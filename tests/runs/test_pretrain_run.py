@@ -1,0 +1,140 @@
+import dataclasses
+import json
+
+import pytest
+import torch
+
+import tespec
+from tespec.core.config import pretraining_settings
+from tespec.core.errors import UserError
+from tespec.pretraining.method import find_method
+from tespec.core.registry import register_methods
+from tespec.runs.data import Data
+from tespec.training.hooks import CheckpointHook
+from tespec.runs.pretrain import pretrain
+from tespec.runs.setup import Setup
+from tespec.weights.files import sha256_of
+
+CHANGES = ["optimisation.steps=6", "optimisation.warmup_steps=2", "batch_size=2", "segments=3"]
+SETTINGS = pretraining_settings("tespec", "sample", CHANGES)
+
+
+def setup_in(folder, **changes):
+    settings = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"}
+    return Setup(results=folder / "results", runs=folder / "runs", **(settings | changes))
+
+
+def run(world, folder, seed=0, settings=SETTINGS, **changes):
+    register_methods()
+    data = Data(world / "1mpx", "sample")
+    return pretrain("tespec", find_method("tespec"), settings, data, seed, setup_in(folder, **changes))
+
+
+@pytest.fixture(scope="module")
+def straight(tiny_world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight")
+    return folder, run(tiny_world, folder)
+
+
+def test_leaves_weights_record_and_picture(straight):
+    folder, result = straight
+    (record,) = (json.loads(path.read_text()) for path in (folder / "results" / "runs").iterdir())
+    assert record["metrics"] == result.metrics
+    assert record["data"] == "sample"
+    assert record["config"]["deviations"]
+    assert record["weights"]["sha256"] == sha256_of(result.weights)
+    assert [point["step"] for point in record["curve"]] == [1, 2, 3, 4, 5, 6]
+    assert result.picture.stat().st_size > 10_000
+    assert sorted(path.name for path in result.weights.parent.iterdir()) == [
+        "backbone.safetensors",
+        "status.json",
+    ]
+
+
+def test_carried_and_zeroed_states_differ(straight):
+    metrics = straight[1].metrics
+    assert metrics["loss_masked_carried"] != metrics["loss_masked_zeroed"]
+    assert all(torch.isfinite(torch.tensor(list(metrics.values()))))
+
+
+def test_without_masks_it_is_an_autoencoder(tiny_world, tmp_path):
+    settings = pretraining_settings("tespec", "sample", [*CHANGES, "objective.mask.ratio=0.0"])
+    result = run(tiny_world, tmp_path, settings=settings)
+    (record,) = (json.loads(path.read_text()) for path in (tmp_path / "results" / "runs").iterdir())
+    scores = {"loss_all_carried", "loss_all_zeroed", "loss_zero"}
+    assert scores < set(result.metrics)
+    assert not [name for name in (*result.metrics, *record["protocol"]) if "masked" in name]
+    assert scores < set(record["protocol"])
+    assert "on all patches" in record["protocol"]["loss"]
+    assert all(value > 0 for name, value in result.metrics.items() if name in scores)
+    assert all(point["loss"] > 0 for point in record["curve"])
+
+
+def test_a_ratio_that_hides_no_patch_is_refused(tiny_world, tmp_path):
+    settings = pretraining_settings("tespec", "sample", [*CHANGES, "objective.mask.ratio=0.001"])
+    with pytest.raises(UserError, match=r"objective.mask.ratio: 0.001 of \d+ patches is none; give .* 0 for an auto"):
+        run(tiny_world, tmp_path, settings=settings)
+
+
+def test_the_backbone_streams(straight):
+    backbone = tespec.load(straight[1].weights)
+    features, _ = backbone.step(torch.zeros(1, 20, 64, 96, dtype=torch.uint8))
+    assert [feature.shape[1] for feature in features] == list(backbone.channels)
+
+
+def test_a_complete_result_is_taken_up(straight, tiny_world, capsys):
+    folder, result = straight
+    before = result.weights.stat().st_mtime_ns
+    assert run(tiny_world, folder).metrics == result.metrics
+    assert result.weights.stat().st_mtime_ns == before
+    assert "is complete already" in capsys.readouterr().err
+
+
+def test_another_seed_is_another_run(straight, tiny_world, tmp_path):
+    other = run(tiny_world, tmp_path, seed=1)
+    assert other.weights.parent.name != straight[1].weights.parent.name
+    assert sha256_of(other.weights) != sha256_of(straight[1].weights)
+
+
+@pytest.mark.parametrize(("stop", "workers"), [(1, 0), (4, 2)])
+def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, monkeypatch, stop, workers):
+    original = CheckpointHook.after_train_iter
+
+    def stop_at(hook, loop, step, batch=None, outputs=None):
+        if loop.step == stop:
+            hook._request_stop(2, None)
+        original(hook, loop, step, batch, outputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointHook, "after_train_iter", stop_at)
+        with pytest.raises(KeyboardInterrupt, match=f"stopped after step {stop}"):
+            run(tiny_world, tmp_path, workers=workers)
+    assert not (tmp_path / "results").exists()
+    resumed = run(tiny_world, tmp_path, resume=True)
+    assert sha256_of(resumed.weights) == sha256_of(straight[1].weights)
+    assert resumed.metrics == straight[1].metrics
+    read = [json.loads(next((each / "results" / "runs").iterdir()).read_text()) for each in (tmp_path, straight[0])]
+    assert read[0]["curve"] == read[1]["curve"]
+
+
+def test_a_stopped_run_starts_again_unless_resumed(tiny_world, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointHook, "before_run", lambda hook, loop: hook._request_stop(2, None))
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny_world, tmp_path)
+    run(tiny_world, tmp_path)
+    assert "an unfinished run is started again from its first step" in capsys.readouterr().err
+
+
+def test_recordings_shorter_than_a_chunk_are_refused(tiny_world, tmp_path):
+    with pytest.raises(UserError, match="set fewer segments"):
+        run(tiny_world, tmp_path, settings=dataclasses.replace(SETTINGS, segments=1000))
+    assert not (tmp_path / "results").exists()
+
+
+def test_weights_that_are_not_those_of_the_record_are_made_again(tiny_world, tmp_path, capsys):
+    result = run(tiny_world, tmp_path)
+    whole = result.weights.read_bytes()
+    result.weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert run(tiny_world, tmp_path).weights.read_bytes() == whole
+    assert "not the file its record names, computed again" in capsys.readouterr().err
