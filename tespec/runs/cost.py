@@ -1,16 +1,19 @@
 """What a run will cost, from a short measurement on this machine."""
 
 from __future__ import annotations
+
 import resource
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-import torch
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+
 from tespec.core.settings import Optimisation
 from tespec.training.loop import Loop
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tespec.core.config import finetuning_settings
+from tespec.core.distributed import first_goes_first
+from tespec.core.errors import UserError
+from tespec.core.progress import progress
+from tespec.core.settings import Finetuning
 from tespec.datasets.description import read_description
 from tespec.world import make_world
-from tespec.core.errors import UserError
-from tespec.core.distributed import first_goes_first
-from tespec.core.settings import Finetuning
-from tespec.core.progress import progress
 
 SAMPLE = "sample"
 

@@ -155,6 +155,7 @@ class Loop:
     checkpoint.
 
     Attributes:
+        device: where it trains.
         step: number of optimizer steps done.
         states: recurrent state after them, of each turn.
         skipped: how many of them were passed over, by the setting `non_finite`.
@@ -178,7 +179,7 @@ class Loop:
         self._steps = steps if isinstance(steps, Turns) else Turns([steps])
         self.states: list[Any] = [None] * self._steps.turns
         self._seed = seed
-        self._device = device
+        self.device = device
         self._hooks = hooks
         self._workers = workers
         self._wrapper = _optim_wrapper(model, self.settings)
@@ -200,7 +201,7 @@ class Loop:
 
     def _run(self) -> None:
         self.model.train()
-        pin = self._device.type == "cuda"
+        pin = self.device.type == "cuda"
         first, last = (step * self._steps.turns for step in (self.step, self.settings.steps))
         batches = Batches(self._steps, first, last, self._workers, pin=pin)
         try:
@@ -210,11 +211,11 @@ class Loop:
             raise
 
     def _train(self, batches: Batches) -> None:
-        waiting = on_device(batches, self._device)
+        waiting = on_device(batches, self.device)
         while turns := list(islice(waiting, self._steps.turns)):
             losses = self.train_step(*turns)
             self.step += 1
-            if self._device.type == "cpu" or self.step % LOOK_EVERY == 0 or self.step == self.settings.steps:
+            if self.device.type == "cpu" or self.step % LOOK_EVERY == 0 or self.step == self.settings.steps:
                 self.require_finite()
             self._call("after_train_iter", self.step - 1, turns[0], losses)
 
@@ -270,7 +271,7 @@ class Loop:
             for each, before in zip(self.model.buffers(), buffers, strict=True):
                 each.copy_(before)
         self._wrapper.zero_grad()
-        self._watch = Watch(self._device)
+        self._watch = Watch(self.device)
         self.skipped += 1
 
     def require_finite(self) -> None:
@@ -287,7 +288,7 @@ class Loop:
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.settings.precision != "bf16":
             return nullcontext()
-        return torch.autocast(self._device.type, dtype=torch.bfloat16)
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def _call(self, point: str, *arguments: Any) -> None:
         for hook in self._hooks:
@@ -308,7 +309,7 @@ class Loop:
         self.step, self.skipped = content["step"], content["skipped"]
         self.model.load_state_dict(content["model"])
         self._wrapper.load_state_dict(content["optimizer"])
-        self.states = own_state(content["state"], self._steps.turns, self._device)
+        self.states = own_state(content["state"], self._steps.turns, self.device)
 
 
 def _optim_wrapper(model: nn.Module, settings: Optimisation) -> OptimWrapper:

@@ -10,7 +10,7 @@ from tespec.core.config import pretraining_settings
 from tespec.pretraining.method import find_method
 from tespec.core.registry import register_methods
 from tespec.core.registry import METHODS
-from tespec.runs import setup as runs
+from tespec.runs import train
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
 from tespec.training.hooks import CheckpointHook
@@ -139,7 +139,7 @@ def test_the_status_tells_the_step_while_a_run_is_trained(tiny_world, tmp_path, 
         seen.append((loop.step, read_status(hook._folder)))
         original(hook, loop, *arguments)
 
-    monkeypatch.setattr(runs, "SECONDS_BETWEEN_STATUSES", 0.0)
+    monkeypatch.setattr(train, "SECONDS_BETWEEN_STATUSES", 0.0)
     monkeypatch.setattr(CheckpointHook, "after_train_iter", look)
     pretrained(tiny_world, tmp_path, "aaaaaaaa", monkeypatch)
     assert [step for step, _ in seen] == [1, 2, 3, 4, 5]

@@ -38,7 +38,7 @@ def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, sta
     settings = settings_of(world, "1mpx", "feedforward", None, [LOWER])
     setup = Setup(tmp_path / "results", tmp_path / "runs", "cpu", 0, resume=False, overwrite=False, command="python x")
     cell = open_cell("evaluation", "ecddp", find_method("ecddp"), settings, world, start(data), 0, setup)
-    assert cell.settings.optimisation.peak_lr == cell.key["config"]["optimisation"]["peak_lr"] == peak
+    assert cell.settings.optimisation.peak_lr == cell.run.config["optimisation"]["peak_lr"] == peak
 
 
 def test_a_dry_run_prints_it(tiny_world, tmp_path, start, monkeypatch, capsys):
