@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tespec.core.distributed import averaged, rows
+from tespec.core.distributed import batch_rows, global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import OBJECTIVES
 from tespec.models.event_swin import EventSwin
@@ -128,7 +128,7 @@ class DenseDistillation(nn.Module):
         large = [random_views(frames, self.large, GLOBAL) for _ in range(2)]
         small = [random_views(frames, self.small, LOCAL) for _ in range(self.local_views)]
         units = (self.large[0] // STRIDE, self.large[1] // STRIDE)
-        whole, own = rows(len(frames))
+        whole, own = batch_rows(len(frames))
         seeds = torch.randint(2**31, (2, whole))[:, own].tolist()
         masks = [torch.stack([draw_mask(seed, *units, self.mask_ratio) for seed in row]) for row in seeds]
         hidden = [mask.to(frames.device) for mask in masks]
@@ -167,7 +167,7 @@ class DenseDistillation(nn.Module):
             for network, views in ((self.student, seen), (self.teacher, taught))
         )
         found = agreement(logits, self._assigned(wanted), STUDENT_TEMPERATURE)
-        return averaged(found.sum(), len(found))
+        return global_mean(found.sum(), len(found))
 
     def _context_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
         logits: list[Tensor] = []
@@ -179,7 +179,7 @@ class DenseDistillation(nn.Module):
                 contexts, there = pool(each.tokens, scores, nearest, self.clusters)
                 kept.append(network.contexts(contexts[there]))
         found = agreement(torch.cat(logits), self._assigned(torch.cat(wanted)), STUDENT_TEMPERATURE)
-        return averaged(found.sum(), len(found))
+        return global_mean(found.sum(), len(found))
 
     def _image_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
         assigned = self._assigned(torch.cat([each.image for each in taught])).chunk(len(taught))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax, normalize, softmax
 
-from tespec.core.distributed import of_all_rows
+from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.registry import OBJECTIVES
 from tespec.core.settings import Pretraining
@@ -63,8 +63,8 @@ class ImageContrast(nn.Module):
             "loss", which is "loss_contrast" + alignment * "loss_alignment", and "found", the share of events whose
             image is told from the others; and None.
         """
-        events, _ = of_all_rows(self.of_events(_whole(self.backbone, batch["histograms"])))
-        images, _ = of_all_rows(self.of_images(_whole(self.images, batch["images"])))
+        events, _ = all_gather_rows(self.of_events(_whole(self.backbone, batch["histograms"])))
+        images, _ = all_gather_rows(self.of_images(_whole(self.images, batch["images"])))
         forth, found = info_nce(events, images, self.temperature)
         back, _ = info_nce(images, events, self.temperature)
         aligned = _alignment(events, images.detach(), self.temperature)

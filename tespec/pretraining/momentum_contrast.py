@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from tespec.core.distributed import of_all_rows
+from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import OBJECTIVES
 from tespec.models.backbone import Backbone
 from tespec.pretraining.contrast import info_nce, pooled, projector
@@ -69,7 +69,7 @@ class MomentumContrast(nn.Module):
             for mine, other in ((0, 1), (1, 0))
         ]
         if self.training:
-            self._keep(torch.stack([of_all_rows(each)[0] for each in keys]))
+            self._keep(torch.stack([all_gather_rows(each)[0] for each in keys]))
         return {"loss": parts[0][0] + parts[1][0], "found": (parts[0][1] + parts[1][1]) / 2}, None
 
     @torch.no_grad()

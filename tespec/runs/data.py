@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tespec.core.config import finetuning_settings
-from tespec.core.distributed import first_goes_first
+from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning
@@ -103,7 +103,7 @@ def sample_world(dataset: str, worlds: Path | None = None, size: str = "small", 
     Raises:
         UserError: the world has no such data set.
     """
-    with first_goes_first(), progress(f"making the sample world's {dataset}", "recordings") as advance:
+    with rank_zero_first(), progress(f"making the sample world's {dataset}", "recordings") as advance:
         return make_world(
             size, seed, worlds, progress=lambda done, total: advance(done, total, ""), datasets=(dataset,)
         )

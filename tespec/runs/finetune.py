@@ -10,7 +10,7 @@ from typing import Any
 
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
-from tespec.core.distributed import first_goes_first, is_first
+from tespec.core.distributed import rank_zero_first, is_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
@@ -125,7 +125,7 @@ def open_cell(
     began = time.monotonic()
     settings = with_start(settings, method, checkpoint, sample=data.is_sample, changes=pretraining_changes)
     settings = on_device(settings, setup)
-    with first_goes_first():
+    with rank_zero_first():
         task = build_task(settings, data.root)
     if checkpoint is None and method.recipe is not None:
         if not data.is_sample:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tespec.core.distributed import first_says, is_first
+from tespec.core.distributed import broadcast, is_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 
@@ -37,14 +37,14 @@ def locked(runs: Path, run: str) -> Iterator[str]:
         raise UserError(runs / run, "is being made by this process", "wait for it")
     while True:
         file = _taken(path) if is_first() else None
-        if first_says(file is not None):
+        if broadcast(file is not None):
             break
         time.sleep(SECONDS_BETWEEN_TRIES)
         if is_first() and not holder:
             holder = path.read_text(encoding="utf-8").strip() or "another process"
             say(f"{run} is being made by {holder}: waiting for it")
     with _holding(path, file):
-        yield first_says(holder)
+        yield broadcast(holder)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts
-from tespec.core.distributed import alone, first_goes_first, first_says, is_first
+from tespec.core.distributed import single_rank, rank_zero_first, broadcast, is_first
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
 from tespec.pretraining.method import Method
@@ -50,7 +50,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     """
     began = time.monotonic()
     settings = on_device(settings, setup)
-    with first_goes_first():
+    with rank_zero_first():
         objective = build_objective(settings, data.root)
     for note in objective.notes:
         say(note)
@@ -73,7 +73,7 @@ def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
     """Score the network on data held out and draw a picture, by the first process alone; write the backbone."""
     metrics, seconds, sha256 = {}, 0.0, ""
     if is_first():
-        with alone():
+        with single_rank():
             began = time.monotonic()
             metrics = objective.evaluate(model, run.device)
             seconds = time.monotonic() - began
@@ -87,7 +87,7 @@ def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
             "data_fingerprint": run.data_fingerprint,
         }
         sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
-    metrics, seconds, sha256 = first_says((metrics, seconds, sha256))
+    metrics, seconds, sha256 = broadcast((metrics, seconds, sha256))
     return Outcome(
         seconds=seconds,
         weights={"source": WEIGHTS, "sha256": sha256},

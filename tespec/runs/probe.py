@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from tespec.comparison.records import Record
-from tespec.core.distributed import count
+from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning
@@ -57,7 +57,7 @@ def probe(
     """
     if settings.kind != "segmentation":
         raise UserError(f"--probe --task {settings.task}", "probes are of segmentation alone", "choose ddd17 or dsec")
-    if count() > 1:
+    if world_size() > 1:
         raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
     extra = {"probe": DEFINITION}
     cell = open_cell("probe", name, method, settings, data, checkpoint, seed, setup, pretraining_changes, extra)

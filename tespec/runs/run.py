@@ -17,7 +17,7 @@ from torch import nn
 
 from tespec.comparison.identity import environment, identity, plugin_files, record_name, run_code
 from tespec.comparison.records import Record, by_other_code, code_of, find_record, new_record, write_record
-from tespec.core.distributed import first_says, is_first, wait
+from tespec.core.distributed import broadcast, is_first, barrier
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.parts import Turns
@@ -154,11 +154,11 @@ def carry_out(
         damage: what is wrong with the files that a record names, "" for nothing.
     """
     setup, opened = run.setup, time.monotonic() - run.began
-    before = first_says(_complete(run, damage))
+    before = broadcast(_complete(run, damage))
     if before is not None and not setup.overwrite:
         return _taken(run, before)
     with locked(setup.runs, run.name) as holder:
-        found = first_says(_complete(run, damage))
+        found = broadcast(_complete(run, damage))
         if found is not None and (not setup.overwrite or found != before):
             return _taken(run, found)
         if holder:
@@ -167,7 +167,7 @@ def carry_out(
         if is_first() and not setup.overwrite:
             _say_why(run, damage)
         record = _computed(run, setup, opened, evaluate, model, batches)
-        wait()
+        barrier()
         return record
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tespec.core.distributed import count
+from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.models.execution import Execution
 from tespec.training.device import be_deterministic
@@ -65,7 +65,7 @@ class Setup:
         """What a record's environment says of how the run was carried out."""
         return {
             "deterministic": self.deterministic,
-            "processes": count(),
+            "processes": world_size(),
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
             **self.execution.facts(),

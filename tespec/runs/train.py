@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tespec.core.distributed import count, first_says, is_first, number
+from tespec.core.distributed import world_size, broadcast, is_first, rank
 from tespec.core.progress import say
 from tespec.core.settings import Optimisation
 from tespec.datasets.parts import Turns
@@ -95,7 +95,7 @@ def train(
     tracker = TrackHook(setup.track, run, folder, curve, facts) if setup.track and is_first() else None
     execute(model, setup.execution)
     loop = Loop(
-        synced(model) if count() > 1 else model,
+        synced(model) if world_size() > 1 else model,
         batches,
         settings,
         seed=seed,
@@ -131,8 +131,8 @@ def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int)
     Raises:
         UserError: the batch cannot be dealt evenly, or the data is too short.
     """
-    require_even(batch_size, count(), accumulate)
-    first, parts = number() * accumulate, count() * accumulate
+    require_even(batch_size, world_size(), accumulate)
+    first, parts = rank() * accumulate, world_size() * accumulate
     return Turns([steps(seed, (first + step, parts)) for step in range(accumulate)])
 
 
@@ -181,7 +181,7 @@ def _status(folder: Path, loop: Loop) -> Iterator[None]:
 
 
 def _resume(loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path, setup: Setup) -> None:
-    weights, rest, torn = first_says(_found(folder, setup) if is_first() else ({}, {}, []))
+    weights, rest, torn = broadcast(_found(folder, setup) if is_first() else ({}, {}, []))
     for name in torn:
         say(f"{folder / name}: not a whole checkpoint, passed over")
     if not rest:

@@ -21,7 +21,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import VISBACKENDS
 from torch import Tensor
 
-from tespec.core.distributed import agreed, is_first, wait
+from tespec.core.distributed import all_reduce_max, barrier, is_first
 from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import Advance, progress
 from tespec.core.registry import HOOKS
@@ -128,7 +128,7 @@ class CheckpointHook(Hook):
         """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
         due = time.monotonic() - self._last >= self._seconds
         # All processes save the same step, whichever of them was asked to stop.
-        save, stop = agreed([int(due and is_first()), self._stop or 0])
+        save, stop = all_reduce_max([int(due and is_first()), self._stop or 0])
         if not (save or stop or loop.step == loop.settings.steps):
             return
         loop.require_finite()
@@ -138,7 +138,7 @@ class CheckpointHook(Hook):
         seconds = self.before + self._last - self._began
         rest = {"run": self._run, "loop": state, "curve": self._curve.state_dict(), "seconds": seconds}
         path = save_checkpoint(self._folder, loop.step, weights, rest) if is_first() else self._folder
-        wait()
+        barrier()
         if stop:
             said = f"stopped after step {loop.step}, saved as {path}; --resume goes on" if is_first() else ""
             raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)

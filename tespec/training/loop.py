@@ -15,7 +15,7 @@ from mmengine.optim import AmpOptimWrapper, OptimWrapper
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from tespec.core.distributed import count, number, of_all, playing
+from tespec.core.distributed import all_gather, batch_part, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.settings import Optimisation
 from tespec.datasets.parts import Turns
@@ -254,11 +254,11 @@ class Loop:
 
     def _backward(self, batch: dict[str, Tensor], turn: int) -> tuple[dict[str, Tensor], Any]:
         """Losses of a part of the batch, whose gradients are added, and the state after it."""
-        part = (number() * self._steps.turns + turn, count() * self._steps.turns)
+        part = (rank() * self._steps.turns + turn, world_size() * self._steps.turns)
         # The first part draws what a single process draws; others draw of their own, unless the model shares draws out.
         own = () if part[0] == 0 or getattr(self.model, "draws_alike", False) else ("part", part[0])
         seed_everything(derive(self._seed, "step", self.step, *own))
-        with playing(part):
+        with batch_part(part):
             with self._wrapper.optim_context(self.model), self._autocast():
                 losses, state = cast("Trainable", self.model).loss(batch, self.states[turn])
             # What is computed again for the backward pass draws its part of the batch again.
@@ -282,7 +282,7 @@ class Loop:
         """
         wrong = self._watch.step()
         if wrong is not None:
-            played = sorted({name for names in of_all(self._steps.names(wrong)) for name in names})
+            played = sorted({name for names in all_gather(self._steps.names(wrong)) for name in names})
             raise NotFiniteError(wrong, played, "see the run's folder for checkpoints")
 
     def _autocast(self) -> AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from tespec.core.distributed import agreed, count, number, of_all
+from tespec.core.distributed import all_gather, all_reduce_max, rank, world_size
 
 BUCKET = 32 * 2**20  # bytes of gradients that travel at once
 
@@ -19,10 +19,10 @@ def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
 
     A parameter that only other processes have a gradient for counts as zero here.
     """
-    processes = count()
+    processes = world_size()
     if processes == 1:
         return
-    used = agreed([int(each.grad is not None) for each in parameters])
+    used = all_reduce_max([int(each.grad is not None) for each in parameters])
     for each, there in zip(parameters, used, strict=True):
         if there and each.grad is None:
             each.grad = torch.zeros_like(each)
@@ -55,26 +55,26 @@ def _buckets(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
 @torch.no_grad()
 def mean_losses(turns: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Mean of each loss over turns and processes."""
-    if len(turns) == 1 and count() == 1:
+    if len(turns) == 1 and world_size() == 1:
         return {name: value.detach() for name, value in turns[0].items()}
     names = list(turns[0])
     table = torch.stack([torch.stack([turn[name].detach().float() for name in names]) for turn in turns]).mean(0)
-    if count() > 1:
+    if world_size() > 1:
         distributed.all_reduce(table)
-        table /= count()
+        table /= world_size()
     return dict(zip(names, table.unbind(), strict=True))
 
 
 def whole_state(turns: Sequence[Any]) -> Any:
     """The state of all lanes, on the CPU, from those of every turn of every process."""
     here = [_each(state, lambda tensor: tensor.cpu()) for state in turns]
-    states = [state for process in of_all(here) for state in process]
+    states = [state for process in all_gather(here) for state in process]
     return states[0] if len(states) == 1 else _joined(states)
 
 
 def own_state(whole: Any, turns: int, device: torch.device) -> list[Any]:
     """The states of this process's turns, from that of all lanes."""
-    parts = turns * count()
+    parts = turns * world_size()
 
     def part(index: int) -> Any:
         def cut(tensor: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def own_state(whole: Any, turns: int, device: torch.device) -> list[Any]:
 
         return _each(whole, cut)
 
-    return [part(number() * turns + turn) for turn in range(turns)]
+    return [part(rank() * turns + turn) for turn in range(turns)]
 
 
 def _each(state: Any, change: Any) -> Any:

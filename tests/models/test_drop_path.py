@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tespec.core.config import pretraining_settings
-from tespec.core.distributed import playing
+from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
 from tespec.datasets.parts import Turns
@@ -52,7 +52,7 @@ def test_parts_that_draw_alike_drop_what_the_whole_batch_drops():
     parts = []
     for part in range(3):
         torch.manual_seed(3)
-        with playing((part, 3)):
+        with batch_part((part, 3)):
             parts.append(drop(branch[:4]))
     assert torch.equal(torch.cat(parts), whole)
     assert 0 < int((whole == 0).all(1).sum()) < 12

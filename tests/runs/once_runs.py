@@ -23,7 +23,7 @@ import torch
 from tespec.core.config import pretraining_settings
 from tespec.pretraining.method import find_method
 from tespec.core.registry import register_methods
-from tespec.core.distributed import number
+from tespec.core.distributed import rank
 from tespec.core import distributed as talk
 from tespec.runs import finetune, lock, pretrain, run, train as training
 from tespec.runs.data import Data, settings_of
