@@ -20,7 +20,8 @@ from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import Outcome, Run, carry_out, on_device
 from tespec.runs.setup import Setup
-from tespec.runs.train import accumulation_facts, deal
+from tespec.runs.train import accumulation_facts
+from tespec.training.loading import deal
 from tespec.tasks import build_task
 from tespec.tasks.base import Evaluation
 from tespec.training.device import derive, prepare, seed_everything

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from tespec.core.distributed import broadcast, is_first
 from tespec.core.errors import UserError
+from tespec.core.files import take_lock
 from tespec.core.progress import say
 
 FOLDER = ".locks"
@@ -36,14 +35,14 @@ def locked(runs: Path, run: str) -> Iterator[str]:
     if path in _held:
         raise UserError(runs / run, "is being made by this process", "wait for it")
     while True:
-        file = _taken(path) if is_first() else None
-        if broadcast(file is not None):
+        lock = _taken(path) if is_first() else None
+        if broadcast(lock is not None):
             break
         time.sleep(SECONDS_BETWEEN_TRIES)
         if is_first() and not holder:
             holder = path.read_text(encoding="utf-8").strip() or "another process"
             say(f"{run} is being made by {holder}: waiting for it")
-    with _holding(path, file):
+    with _holding(path, lock):
         yield broadcast(holder)
 
 
@@ -54,35 +53,28 @@ def locked_if_free(runs: Path, run: str) -> Iterator[bool]:
     if path in _held:
         yield True
         return
-    file = _taken(path)
-    with _holding(path, file):
-        yield file is not None
+    lock = _taken(path)
+    with _holding(path, lock):
+        yield lock is not None
 
 
 def _path(runs: Path, run: str) -> Path:
     return (runs / FOLDER / run).absolute()
 
 
-def _taken(path: Path) -> IO[str] | None:
-    """The open file of a lock that is this process's now; None where another one holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a+", encoding="utf-8")
-    try:
-        # Not flock: worker processes would inherit it, and outlive a killed run by some seconds.
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        file.close()
-        return None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {os.uname().nodename}")
-    file.flush()
-    return file
+def _taken(path: Path) -> int | None:
+    """Descriptor of a lock that is this process's now, and says so; None where another one holds it."""
+    lock = take_lock(path, wait=False)
+    if lock is not None:
+        os.truncate(lock, 0)
+        os.write(lock, f"process {os.getpid()} on {os.uname().nodename}".encode())
+    return lock
 
 
 @contextmanager
-def _holding(path: Path, file: IO[str] | None) -> Iterator[None]:
-    """Until the end, a lock taken by `_taken`, if it was; closing its file frees it."""
-    if file is None:
+def _holding(path: Path, lock: int | None) -> Iterator[None]:
+    """Until the end, a lock taken by `_taken`, if it was."""
+    if lock is None:
         yield
         return
     _held.add(path)
@@ -90,5 +82,5 @@ def _holding(path: Path, file: IO[str] | None) -> Iterator[None]:
         yield
     finally:
         _held.discard(path)
-        file.truncate(0)
-        file.close()
+        os.truncate(lock, 0)
+        os.close(lock)

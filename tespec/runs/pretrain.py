@@ -18,7 +18,8 @@ from tespec.pretraining.objective import build_objective
 from tespec.runs.data import Data
 from tespec.runs.run import Outcome, Run, carry_out, on_device
 from tespec.runs.setup import Setup
-from tespec.runs.train import accumulation_facts, deal
+from tespec.runs.train import accumulation_facts
+from tespec.training.loading import deal
 from tespec.training.device import derive, prepare, seed_everything
 from tespec.weights.files import sha256_of, write_weights
 

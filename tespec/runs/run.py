@@ -20,14 +20,14 @@ from tespec.comparison.records import Record, by_other_code, code_of, find_recor
 from tespec.core.distributed import broadcast, is_first, barrier
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
-from tespec.datasets.parts import Turns
 from tespec.pretraining.method import Method
-from tespec.runs.cost import start
+from tespec.runs.cost import ResourceMeter
 from tespec.runs.lock import locked, locked_if_free
 from tespec.runs.setup import Setup, check_places
 from tespec.runs.train import Trained, train, unfinished_by_other_code
 from tespec.training.checkpoint import clear, is_cleared
 from tespec.training.device import choose_device, describe, with_precision
+from tespec.training.loading import MicroBatches
 from tespec.training.status import DONE, read_status, write_status
 
 Settings = TypeVar("Settings", Finetuning, Pretraining)
@@ -138,7 +138,7 @@ def carry_out(
     run: Run,
     evaluate: Callable[[], Outcome],
     model: nn.Module | None = None,
-    batches: Turns | None = None,
+    batches: MicroBatches | None = None,
     damage: Callable[[Record], str] = lambda record: "",
 ) -> Record:
     """The record of a run: the complete one, read without a lock, or a new one by the process that gets the run's lock.
@@ -177,10 +177,10 @@ def _computed(
     opened: float,
     evaluate: Callable[[], Outcome],
     model: nn.Module | None,
-    batches: Turns | None,
+    batches: MicroBatches | None,
 ) -> Record:
     """Train, evaluate and record a run that took `opened` s to open."""
-    began, meter, trained = time.monotonic(), start(run.device), Trained([])
+    began, meter, trained = time.monotonic(), ResourceMeter(run.device), Trained([])
     times = {"open": opened}
     if model is not None and batches is not None:
         optimisation = run.settings.optimisation

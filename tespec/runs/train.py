@@ -15,13 +15,12 @@ from torch import Tensor, nn
 from tespec.core.distributed import world_size, broadcast, is_first, rank
 from tespec.core.progress import say
 from tespec.core.settings import Optimisation
-from tespec.datasets.parts import Turns
 from tespec.models.execution import execute, has_batch_norm, synced
 from tespec.runs.setup import Setup
 from tespec.training.checkpoint import checkpoints, latest_checkpoint, newest_whole, require_same_run, tidy
 from tespec.training.device import choose_device
 from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook, StatusHook, TrackHook
-from tespec.training.launch import require_even
+from tespec.training.loading import MicroBatches
 from tespec.training.loop import Loop, NotFiniteError
 from tespec.training.status import FAILED, PREEMPTED, RUNNING, write_status
 
@@ -60,7 +59,7 @@ class Trained:
 
 def train(
     model: nn.Module,
-    batches: Turns,
+    batches: MicroBatches,
     settings: Optimisation,
     *,
     seed: int,
@@ -117,23 +116,6 @@ def train(
     with _status(folder, loop):
         loop.run()
     return Trained(curve.curve, save.before + time.monotonic() - began, save.before, loop.skipped, tracker)
-
-
-def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int) -> Turns:
-    """This process's parts of every batch.
-
-    Args:
-        steps: called with a seed and a part, gives the batches by step.
-        seed: of the run.
-        batch_size: of all processes together.
-        accumulate: gradient accumulation steps of each process.
-
-    Raises:
-        UserError: the batch cannot be dealt evenly, or the data is too short.
-    """
-    require_even(batch_size, world_size(), accumulate)
-    first, parts = rank() * accumulate, world_size() * accumulate
-    return Turns([steps(seed, (first + step, parts)) for step in range(accumulate)])
 
 
 def accumulation_facts(setup: Setup, model: nn.Module | None = None) -> dict[str, int]:

@@ -24,7 +24,6 @@ from torch import Tensor
 from tespec.core.distributed import all_reduce_max, barrier, is_first
 from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import Advance, progress
-from tespec.core.registry import HOOKS
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.loop import Loop
 from tespec.training.status import RUNNING, write_status
@@ -32,7 +31,6 @@ from tespec.training.status import RUNNING, write_status
 PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
 
 
-@HOOKS.register_module()
 class ProgressHook(Hook):
     """Shows steps, rate, loss and time left."""
 
@@ -54,7 +52,6 @@ class ProgressHook(Hook):
         self._stack.close()
 
 
-@HOOKS.register_module()
 class StatusHook(Hook):
     """Writes the step into the run's status, every `seconds`."""
 
@@ -70,7 +67,6 @@ class StatusHook(Hook):
                 write_status(self._folder, RUNNING, loop.step)
 
 
-@HOOKS.register_module()
 class CurveHook(Hook):
     """Keeps the mean of every loss over intervals of steps: `curve` is a list of {"step", name: mean}."""
 
@@ -100,7 +96,6 @@ class CurveHook(Hook):
         self._sums = {name: value.to(device) for name, value in content["sums"].items()}
 
 
-@HOOKS.register_module()
 class CheckpointHook(Hook):
     """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for, after the step under way.
 
@@ -170,7 +165,6 @@ class Curve(Protocol):
     curve: list[dict[str, float]]
 
 
-@HOOKS.register_module()
 class TrackHook(Hook):
     """Hands each new point of the curve to a tracker, and the result at the end.
 

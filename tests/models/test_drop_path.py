@@ -7,13 +7,13 @@ from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
-from tespec.datasets.parts import Turns
 from tespec.models import build_backbone
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
 from tespec.pretraining.classification import Classification
 from tespec.pretraining.momentum import teacher_of
+from tespec.training.loading import MicroBatches
 from tespec.training.loop import Loop
 
 SIZE = (64, 96)
@@ -115,15 +115,14 @@ class Images(torch.utils.data.Dataset):
         return {"views": views[own], "labels": torch.arange(4)[own] % 3}
 
 
-def trained(turns, recompute):
+def trained(accumulate, recompute):
     model = Classification(backbone("micro", 0.5), 3, 0.1)
     execute(model, Execution(recompute=recompute))
     settings = pretraining_settings(
         "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]
     ).optimisation
-    loop = Loop(
-        model, Turns([Images(half) for half in range(2)]) if turns == 2 else Whole(), settings, seed=5, device=CPU
-    )
+    steps = MicroBatches([Images(half) for half in range(2)]) if accumulate == 2 else Whole()
+    loop = Loop(model, steps, settings, seed=5, device=CPU)
     loop.run()
     return [each.detach().clone() for each in model.parameters()]
 
