@@ -10,7 +10,7 @@ from typing import Any
 
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
-from tespec.core.distributed import rank_zero_first, is_first
+from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
@@ -21,10 +21,10 @@ from tespec.runs.pretrain import pretrain
 from tespec.runs.run import Outcome, Run, carry_out, on_device
 from tespec.runs.setup import Setup
 from tespec.runs.train import accumulation_facts
-from tespec.training.loading import deal
 from tespec.tasks import build_task
 from tespec.tasks.base import Evaluation
 from tespec.training.device import derive, prepare, seed_everything
+from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.origin import Origin, origin_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts
-from tespec.core.distributed import single_rank, rank_zero_first, broadcast, is_first
+from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
 from tespec.pretraining.method import Method
@@ -19,8 +19,8 @@ from tespec.runs.data import Data
 from tespec.runs.run import Outcome, Run, carry_out, on_device
 from tespec.runs.setup import Setup
 from tespec.runs.train import accumulation_facts
-from tespec.training.loading import deal
 from tespec.training.device import derive, prepare, seed_everything
+from tespec.training.loading import deal
 from tespec.weights.files import sha256_of, write_weights
 
 WEIGHTS = "backbone.safetensors"

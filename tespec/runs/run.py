@@ -17,7 +17,7 @@ from torch import nn
 
 from tespec.comparison.identity import environment, identity, plugin_files, record_name, run_code
 from tespec.comparison.records import Record, by_other_code, code_of, find_record, new_record, write_record
-from tespec.core.distributed import broadcast, is_first, barrier
+from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tespec.core.distributed import world_size, broadcast, is_first, rank
+from tespec.core.distributed import broadcast, is_first, rank, world_size
 from tespec.core.progress import say
 from tespec.core.settings import Optimisation
 from tespec.models.execution import execute, has_batch_norm, synced

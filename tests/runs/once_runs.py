@@ -19,6 +19,7 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 
 import pytest
 import torch
+from short_runs import setup_in
 
 from tespec.core.config import pretraining_settings
 from tespec.pretraining.method import find_method
@@ -29,15 +30,9 @@ from tespec.runs import finetune, lock, pretrain, run, train as training
 from tespec.runs.data import Data, settings_of
 from tespec.training.hooks import CheckpointHook
 from tespec.training.launch import launched
-from tespec.runs.setup import Setup
 from tespec.weights.files import sha256_of
 
 PROFILE = "tiny"
-
-
-def setup_in(folder: Path, **changes: Any) -> Setup:
-    options: dict[str, Any] = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "x"}
-    return Setup(results=folder / "results", runs=folder / "runs", **(options | changes))
 
 
 def cell(world: Path, folder: Path, arch: str, method: str = "tespec", **changes: Any) -> dict[str, Any]:
