@@ -77,27 +77,24 @@ class Run:
         return plugin_files(type(self.method), self.setup.plugins)
 
     @cached_property
-    def code(self) -> str:
-        """Hash of the code that computes it."""
-        return run_code(self.plugins)
+    def key(self) -> dict[str, Any]:
+        """What its identity and its record have in common."""
+        return {
+            "kind": self.kind,
+            "task": self.task,
+            "arch": self.settings.arch,
+            "profile": self.settings.profile,
+            "seed": self.seed,
+            "config": self.config,
+            "data_fingerprint": self.data_fingerprint,
+            "code": run_code(self.plugins),
+        }
 
     @cached_property
     def name(self) -> str:
         """Name of its record and of its folder; runs that differ in what determines the result differ in it."""
-        arch = self.settings.arch
-        hashes = identity(
-            kind=self.kind,
-            method=self.method_name,
-            task=self.task,
-            arch=arch,
-            profile=self.settings.profile,
-            seed=self.seed,
-            config=self.config,
-            data_fingerprint=self.data_fingerprint,
-            weights_sha256=self.start.get("start_sha256", ""),
-            code=self.code,
-        )
-        return record_name(self.kind, self.method_name, self.task, arch, self.seed, hashes)
+        hashes = identity(method=self.method_name, weights_sha256=self.start.get("start_sha256", ""), **self.key)
+        return record_name(self.kind, self.method_name, self.task, self.settings.arch, self.seed, hashes)
 
     @property
     def folder(self) -> Path:
@@ -190,16 +187,10 @@ def _computed(
     times |= {"evaluate": outcome.seconds, "total": trained.before + opened + time.monotonic() - began}
     metrics = dict(outcome.metrics) | trained.counts()
     record = new_record(
-        kind=run.kind,
+        **run.key,
         method_name=run.method_name,
         method=run.method.facts(),
-        task=run.task,
-        arch=run.settings.arch,
-        profile=run.settings.profile,
         data=run.data,
-        data_fingerprint=run.data_fingerprint,
-        seed=run.seed,
-        config=run.config,
         protocol=outcome.protocol,
         metrics=metrics,
         groups=outcome.groups,
@@ -211,7 +202,6 @@ def _computed(
         resources=meter.resources(),
         time=times,
         curve=trained.curve,
-        code=run.code,
     )
     if outcome.scores:
         record = cast("Record", {**record, "scores": outcome.scores})

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
@@ -159,19 +159,13 @@ TRACKERS = {
 }
 
 
-class Curve(Protocol):
-    """What keeps the loss curve: its last point is the newest."""
-
-    curve: list[dict[str, float]]
-
-
 class TrackHook(Hook):
     """Hands each new point of the curve to a tracker, and the result at the end.
 
     Stands behind the hook that keeps the curve. A run that is stopped closes its tracker; a resumed one opens it anew.
     """
 
-    def __init__(self, name: str, run: str, folder: Path, curve: Curve, settings: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, run: str, folder: Path, curve: CurveHook, settings: Mapping[str, Any]) -> None:
         self._tracker = _open(name, run, folder / FOLDER)
         self._tracker.add_config(Config(dict(settings)))
         self._curve, self._seen = curve, 0
