@@ -1,4 +1,4 @@
-"""Which data a run uses: the folder given, one that is found, or the sample world in their place."""
+"""Which data a run uses: what the user names, else what is found in its place, else the sample world."""
 
 from __future__ import annotations
 

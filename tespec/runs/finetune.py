@@ -15,6 +15,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.fingerprint import fingerprint
+from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
@@ -23,7 +24,7 @@ from tespec.runs.setup import Setup
 from tespec.runs.train import accumulation_facts
 from tespec.tasks import build_task
 from tespec.tasks.base import Evaluation
-from tespec.training.device import derive, prepare, seed_everything
+from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.origin import Origin, origin_of
@@ -138,7 +139,8 @@ def open_cell(
         raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
     seed_everything(derive(seed, "model"))
     model = task.model()
-    prepare(model, setup.deterministic)
+    if setup.deterministic:
+        with_exact_pools(model)
     weights = method.initialise(model.backbone, checkpoint, seed)
     if weights.loaded:
         say(weights.summary())

@@ -13,13 +13,14 @@ from tespec.core.config import as_facts
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
+from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method
 from tespec.pretraining.objective import build_objective
 from tespec.runs.data import Data
 from tespec.runs.run import Outcome, Run, carry_out, on_device
 from tespec.runs.setup import Setup
 from tespec.runs.train import accumulation_facts
-from tespec.training.device import derive, prepare, seed_everything
+from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
 from tespec.weights.files import sha256_of, write_weights
 
@@ -62,7 +63,8 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     run = Run(
         "pretraining", name, method, data.label, settings, config, data.label, fingerprint, seed, setup, began=began
     )
-    prepare(model, setup.deterministic)
+    if setup.deterministic:
+        with_exact_pools(model)
     batches = deal(objective.steps, seed, settings.batch_size, setup.accumulate)
     record = carry_out(run, partial(_held_out, run, objective, model), model, batches, partial(_damage, setup))
     # Its name is another one where the result of other code was accepted.
@@ -71,7 +73,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
 
 
 def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
-    """Score the network on data held out and draw a picture, by the first process alone; write the backbone."""
+    """Score the network on held-out data, draw a picture and write the backbone, all on rank 0."""
     metrics, seconds, sha256 = {}, 0.0, ""
     if is_first():
         with single_rank():

@@ -56,7 +56,7 @@ def probe(
         UserError: the task has no classes of pixels, or data or weights cannot be used.
     """
     if settings.kind != "segmentation":
-        raise UserError(f"--probe --task {settings.task}", "probes are of segmentation alone", "choose ddd17 or dsec")
+        raise UserError(f"--probe --task {settings.task}", "probes are only for segmentation", "choose ddd17 or dsec")
     if world_size() > 1:
         raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
     extra = {"probe": DEFINITION}

@@ -28,7 +28,7 @@ class Setup:
         resume: go on from the run's newest checkpoint.
         overwrite: compute again although a complete record exists.
         command: the command line, for records.
-        track: name of a tracker, None for plain files alone.
+        track: name of a tracker, None for the record alone.
         deterministic: deterministic algorithms on a GPU as well.
         accumulate: gradient accumulation steps of each process.
         threads: CPU threads, which sums are split among and rounded by; None: torch's choice.

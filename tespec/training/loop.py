@@ -42,7 +42,7 @@ class NotFiniteError(UserError):
 class Watch:
     """Remembers the first step whose numbers went wrong, without asking the device.
 
-    From that step on `halted` is 1, and optimizers that know `found_inf` leave weights and moments alone.
+    From that step on `halted` is 1, and optimizers that know `found_inf` leave weights and moments as they are.
 
     Attributes:
         halted: float32 scalar on the device.

@@ -27,5 +27,5 @@ def test_a_probe_leaves_a_record_that_is_taken_up_again(tiny_world, tmp_path, ar
 
 
 def test_tasks_without_classes_of_pixels_are_refused(tiny_world, tmp_path):
-    with pytest.raises(UserError, match="--probe --task mvsec: probes are of segmentation alone; choose ddd17 or dsec"):
+    with pytest.raises(UserError, match="--probe --task mvsec: probes are only for segmentation; choose ddd17 or dsec"):
         run(tiny_world, tmp_path, task="mvsec")
