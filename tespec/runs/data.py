@@ -57,10 +57,16 @@ def find_recordings(dataset: str, given: Path | None, worlds: Path | None = None
 
 
 def given_data(dataset: str) -> Path | None:
-    """What a run takes unasked: `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else None."""
+    """What a run takes unasked: `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else None.
+
+    Raises:
+        UserError: the folder that `$TESPEC_DATA` names does not exist.
+    """
     searched = [Path("data")]
-    if "TESPEC_DATA" in os.environ:
-        searched.insert(0, Path(os.environ["TESPEC_DATA"]))
+    if named := os.environ.get("TESPEC_DATA"):
+        if not Path(named).is_dir():
+            raise UserError(f"TESPEC_DATA={named}", "no such folder", "correct the variable, or unset it")
+        searched.insert(0, Path(named))
     return next((parent / dataset for parent in searched if (parent / dataset).is_dir()), None)
 
 
@@ -73,7 +79,7 @@ def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> D
         worlds: folder in which the sample world is made; None: the cache.
 
     Raises:
-        UserError: `given` does not exist.
+        UserError: `given` does not exist, or the folder that `$TESPEC_DATA` names.
     """
     if given is not None:
         if not given.exists():

@@ -1,9 +1,11 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from short_runs import setup_in, stopped_after
 
+from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
@@ -49,6 +51,14 @@ def test_scores_lie_between_0_and_100(straight):
     metrics = straight[1]["metrics"]
     assert set(metrics) == {"miou", "mean_class_acc", "pixel_acc"}
     assert all(0 <= value <= 100 for value in metrics.values())
+
+
+def test_the_record_says_what_the_scores_of_its_task_are(tiny_world, tmp_path, monkeypatch):
+    score = SimpleNamespace(title="mIoU", better="higher", unit="%")
+    monkeypatch.setattr(SegmentationTask, "scores", {"miou": score}, raising=False)
+    record = run(tiny_world, tmp_path)
+    assert record["scores"] == {"miou": {"title": "mIoU", "better": "higher", "unit": "%"}}
+    assert read_records(tmp_path / "results" / "runs") == ([record], [])
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
