@@ -30,7 +30,7 @@ def parse() -> argparse.Namespace:
 
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_argument_group("what")
-    what.add_argument("--method", required=True, help="a method with a recipe in configs/pretraining")
+    what.add_argument("--method", required=True, help="a method with a recipe")
     what.add_argument(
         "--data", type=Path, metavar="PATH", help="recording, or folder of recordings (.raw, .dat, store)"
     )
