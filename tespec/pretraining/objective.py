@@ -82,6 +82,7 @@ class PretrainingTask(ABC):
         network_type: class of the network, built with (own settings, backbone).
         loss_is: what "loss" is, in words.
         hides_patches: whether the backbone has to be a Swin, whose patches can be hidden.
+        fewest: lanes, images or pairs that a batch cannot do without; two where batches are normalised.
         own: the objective's own settings, of type `settings_type`.
         notes: lines for the user about the data.
 
@@ -93,6 +94,7 @@ class PretrainingTask(ABC):
     network_type: ClassVar[type[Any]]
     loss_is: ClassVar[str]
     hides_patches: ClassVar[bool] = False
+    fewest: ClassVar[int] = 1
     notes: tuple[str, ...] = ()
 
     def __init__(self, settings: Pretraining, root: Path) -> None:
@@ -251,8 +253,8 @@ class EventObjective(PretrainingTask):
         return PretrainSteps(self._division.train, self.settings, seed, part, self.masks())
 
     def small_batch(self) -> Batch:
-        """A batch of one lane and as few segments as the objective needs."""
-        small = replace(self.settings, batch_size=1, segments=self.fewest_segments)
+        """A batch of as few lanes and segments as the objective needs."""
+        small = replace(self.settings, batch_size=self.fewest, segments=self.fewest_segments)
         return PretrainSteps(self._division.train, small, seed=0, mask=self.masks())[0]
 
     def chunks(self, device: torch.device) -> HeldOut:
@@ -287,12 +289,11 @@ class ImageObjective(PretrainingTask):
 
     Attributes:
         views: number of views of each image.
-        fewest: images that the objective cannot do without in a batch.
     """
 
     HELD_OUT: ClassVar[int] = 512  # images
     views: ClassVar[int]
-    fewest: ClassVar[int] = 2
+    fewest = 2
 
     def __init__(self, settings: Pretraining, root: Path) -> None:
         super().__init__(settings, root)
@@ -362,12 +363,13 @@ class PairObjective(PretrainingTask):
     """
 
     HELD_OUT: ClassVar[int] = 256  # pairs
+    fewest = 2
 
     def __init__(self, settings: Pretraining, root: Path) -> None:
         super().__init__(settings, root)
         if settings.recurrent:
             raise UserError("recurrent", "pairs of events and image have no order in time", "set it to false")
-        if settings.batch_size < 2:
+        if settings.batch_size < self.fewest:
             raise UserError("batch_size", "a pair alone has nothing to be told from", "give 2 or more")
         division = divide(root, settings.window_ms, settings.downsample, settings.sensor)
         self.notes = _left_alone(division.tested_on)
@@ -407,8 +409,8 @@ class PairObjective(PretrainingTask):
         return PairSteps(self._train, self.settings, seed, part)
 
     def small_batch(self) -> Batch:
-        """Two pairs."""
-        return PairSteps(self._train, replace(self.settings, batch_size=2), 0)[0]
+        """A batch of as few pairs as the objective needs."""
+        return PairSteps(self._train, replace(self.settings, batch_size=self.fewest), 0)[0]
 
     def held_out(self, device: torch.device) -> Iterator[Batch]:
         """Batches of pairs held out."""
