@@ -186,7 +186,9 @@ def _named(problem: str, value: Any, context: Mapping[str, Any]) -> tuple[str, s
         return context["what"], context["remedy"]
     if problem in ("too_short", "too_long", "tuple_type"):
         return f"{_shown(value)} is not a list of the right length", "write [a, b]"
-    if problem.startswith(("dict", "dataclass")):
+    if problem.startswith("dataclass"):
+        return f"{_shown(value)} is not a group of settings", "write nested keys"
+    if problem.startswith("dict"):
         return f"{_shown(value)} is not a mapping", "write nested keys"
     return f"{_shown(value)} has the wrong type", f"expected {problem.partition('_')[0].replace('string', 'str')}"
 
@@ -344,19 +346,6 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Target:
-    """What is rebuilt: "intensity" (Eq. 7), "high_pass" (Eq. 6), "uniform_decay" or "histograms".
-
-    alpha in 1/s, N in events, C in log intensity.
-    """
-
-    kind: str
-    alpha: FromZero
-    norm_events: Positive
-    contrast: Positive
-
-
-@dataclass(frozen=True)
 class Pretraining:
     """One pre-training recipe under one profile; windows in ms; `drop_path` as in `Finetuning`.
 
@@ -432,22 +421,15 @@ RANGES = {
     "head.si_lambda": SHARE,
     "head.si_weight": FROM_ZERO,
     "head.skip_ms": FROM_ZERO,
-    "objective.mask.ratio": SHARE,
-    "objective.patch_eps": FROM_ZERO,
-    "objective.target.alpha": FROM_ZERO,
-    "objective.target.contrast": ABOVE_ZERO,
-    "objective.target.norm_events": ABOVE_ZERO,
-    "objective.visible_weight": FROM_ZERO,
     "protocol.max_width_share": SHARE,
     "protocol.min_diagonal": FROM_ZERO,
     "protocol.min_side": FROM_ZERO,
     "protocol.period_ms": ABOVE_ZERO,
 }
-CHOICES = {}
 
 
 def check_limits(facts: Mapping[str, Any], prefix: str = "") -> None:
-    """Refuse nested settings that are out of range or not among the choices.
+    """Refuse nested settings that are out of range.
 
     Raises:
         UserError: names the setting, its value and what it may be.
@@ -456,10 +438,6 @@ def check_limits(facts: Mapping[str, Any], prefix: str = "") -> None:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             check_limits(value, f"{name}.")
-        elif name in CHOICES:
-            for each in value if isinstance(value, list) else [value]:
-                if each not in CHOICES[name]:
-                    raise UserError(name, f"unknown value {each!r}", f"choose from {', '.join(CHOICES[name])}")
         elif name in RANGES and value is not None:
             for number in value if isinstance(value, list) else [value]:
                 _check_range(name, number)

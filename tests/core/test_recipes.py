@@ -139,12 +139,18 @@ def test_mistakes_in_a_file_are_named(imported, case):
 
 
 WRONG_SETTINGS = {
-    "a profile that nobody has": (TEXT + "profiles: {smple: {}}", r"profiles: there is no profile 'smple'; choose from"),
+    "a profile that nobody has": (TEXT + "profiles: {smple: {}}", r"there is no profile 'smple'; choose from"),
     "a setting less": (TEXT.replace("bins: 10\n", ""), r"mine\.py: setting 'bins' is missing in RECIPE; add it$"),
     "a setting more": (TEXT + "lanes: 3", r"unknown setting 'lanes'"),
-    "a change of nothing": (TEXT + "profiles: {sample: {lanes: 3}}", r"profile sample, recipe mine: unknown setting 'lanes'"),
-    "an objective of nobody": (TEXT.replace("{type: coding, width: 8, ahead: 2}", "mae"), r"objective mae: no file gives"),
-}  # fmt: skip
+    "a change of nothing": (
+        TEXT + "profiles: {sample: {lanes: 3}}",
+        r"profile sample, recipe mine: unknown setting 'lanes'",
+    ),
+    "an objective of nobody": (
+        TEXT.replace("{type: coding, width: 8, ahead: 2}", "mae"),
+        r"objective mae: no file gives its settings",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", WRONG_SETTINGS)

@@ -141,6 +141,11 @@ def test_methods_pretrain_by_objectives_that_exist():
 MISTAKES = [
     ("tespec", "1mpx", "objective=mae", r"objective mae: no file gives its settings; choose from classification, cpc"),
     ("tespec", "1mpx", "objective.target.kind=eq6", r"target.kind: unknown value 'eq6'; choose from intensity"),
+    ("tespec", "1mpx", "objective.mask.ratio=2", r"objective, mask.ratio: 2 is out of range; give a number from 0 to 1"),
+    ("tespec", "1mpx", "objective.mask.unit=24", r"objective.mask.unit: 24 px is not made of whole tokens; choose 4, 8"),
+    ("tespec", "1mpx", "objective.decoder.type=None", r"objective.decoder.type: unknown model 'None'; choose from"),
+    ("moby", "objects", "objective.queue=0", r"objective, queue: 0 is too small; give 1 or more"),
+    ("moby", "objects", "objective.momentum=1.5", r"objective, momentum: 1.5 is out of range; give a number from 0 to 1"),
     ("tespec", "1mpx", "objective.ahead=2", r"--set objective.ahead=2: unknown setting 'ahead'"),
     ("moby", "objects", "recurrent=true", r"recurrent: images have no order in time; set it to false"),
     ("moby", "objects", "objective.channels=2", r"objective.channels: 2 is neither grey nor RGB; choose 1 or 3"),
