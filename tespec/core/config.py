@@ -18,7 +18,16 @@ from tespec.core.settings import Finetuning, Pretraining, build, check_limits, m
 
 NAME = re.compile(r"[\w.-]{1,100}")
 KINDS = ("tasks", "profiles", "plans", "datasets")
-PROFILE = ("name", "networks", "deviations", "threads", "finetuning", "tasks", "pretraining")  # what a profile holds
+PROFILE = (
+    "name",
+    "base",
+    "networks",
+    "deviations",
+    "threads",
+    "finetuning",
+    "tasks",
+    "pretraining",
+)  # what a profile holds
 _added: dict[str, dict[str, Path]] = {}  # by kind and name
 
 
@@ -126,7 +135,7 @@ def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (),
     for field in dataclasses.fields(Pretraining):
         if field.name not in stated.facts and field.name not in ("profile", "width", "deviations", "sensor_px"):
             raise UserError(stated.file, f"setting {field.name!r} is missing in RECIPE", "add it")
-    differs = _differences(stated, profile)
+    differs = _differences(stated, scale)
     own = differs.pop("objective", {})
     facts = merge(stated.facts | {"objective": stated.objective}, scale["pretraining"], f"profile {profile}")
     facts = merge(facts, differs, f"profile {profile}, recipe {recipe}")
@@ -163,11 +172,11 @@ def objective_facts(name: str, profile: str) -> dict[str, Any]:
     if name not in given:
         remedy = f"choose from {', '.join(sorted(given))}"
         raise UserError(f"objective {name[:100]}", "no file gives its settings", remedy)
-    own = _differences(given[name], profile).get("objective", {})
+    own = _differences(given[name], _profile(profile)).get("objective", {})
     return merge(given[name].facts["objective"], own, f"profile {profile}, {name}")
 
 
-def _differences(recipe: Recipe, profile: str) -> dict[str, Any]:
+def _differences(recipe: Recipe, profile: Mapping[str, Any]) -> dict[str, Any]:
     """What a recipe says of a profile, over what it says of the profile's base.
 
     Raises:
@@ -177,8 +186,8 @@ def _differences(recipe: Recipe, profile: str) -> dict[str, Any]:
         if name not in names("profiles"):
             remedy = f"choose from {', '.join(names('profiles'))}"
             raise UserError(f"{recipe.file}, profiles", f"there is no profile {name!r}", remedy)
-    base = _read("profiles", profile).get("base")
-    return _over(recipe.profiles.get(str(base), {}), recipe.profiles.get(profile, {}))
+    base, own = (recipe.profiles.get(str(profile.get(key)), {}) for key in ("base", "name"))
+    return _over(base, own)
 
 
 def tolerances(task: str) -> dict[str, float]:
@@ -227,7 +236,7 @@ def _profile(name: str) -> dict[str, Any]:
     """A profile with all its groups; what it does not say is that of the profile it names as its base."""
     facts = _read("profiles", name)
     if "base" in facts:
-        base = _read("profiles", str(facts.pop("base")))
+        base = _read("profiles", str(facts["base"]))
         if "base" in base:
             raise UserError(f"profile {name}", "its base has a base itself", "name one that has none")
         deviations = [*base.get("deviations", ()), *facts.get("deviations", ())]

@@ -1,10 +1,12 @@
 """Recipes stand in the methods' files: what is read, and what is refused in one line."""
 
+import shutil
 import sys
 import textwrap
 
 import pytest
 
+from tespec.core import config
 from tespec.core import recipes as module
 from tespec.core.config import as_facts, names, objective_facts, pretraining_settings
 from tespec.core.errors import UserError
@@ -93,6 +95,14 @@ def test_an_objective_by_name_alone_is_that_of_another_file(imported):
     imported(file_of(text + "profiles: {sample: {objective: {places: 7}}}\n"))
     assert pretraining_settings("mine", "paper").objective == objective_facts("cpc", "paper")
     assert pretraining_settings("mine", "sample").objective == objective_facts("cpc", "sample") | {"places": 7}
+
+
+def test_a_profile_holds_no_recipes(tmp_path, monkeypatch):
+    shutil.copytree(config.CONFIGS, tmp_path / "configs")
+    monkeypatch.setattr(config, "CONFIGS", tmp_path / "configs")
+    (tmp_path / "configs" / "profiles" / "third.yaml").write_text("name: third\nbase: sample\nrecipes: {moby: {}}\n")
+    with pytest.raises(UserError, match=r"profile third: unknown group 'recipes'; choose from name, base, networks"):
+        pretraining_settings("moby", "third")
 
 
 def test_an_edited_file_is_read_again(imported):
