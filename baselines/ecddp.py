@@ -17,7 +17,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from tespec.core.distributed import averaged, rows
+from tespec.core.distributed import batch_rows, global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, OBJECTIVES
 from tespec.core.settings import Count, Share
@@ -158,7 +158,7 @@ class DenseDistillation(nn.Module):
         large = [random_views(frames, (own.large, own.large), GLOBAL) for _ in range(2)]
         small = [random_views(frames, (own.small, own.small), LOCAL) for _ in range(own.local_views)]
         units = own.large // STRIDE
-        whole, here = rows(len(frames))
+        whole, here = batch_rows(len(frames))
         seeds = torch.randint(2**31, (2, whole))[:, here].tolist()
         masks = [torch.stack([draw_mask(seed, units, units, own.mask_ratio) for seed in row]) for row in seeds]
         hidden = [mask.to(frames.device) for mask in masks]
@@ -197,7 +197,7 @@ class DenseDistillation(nn.Module):
             for network, views in ((self.student, seen), (self.teacher, taught))
         )
         found = agreement(logits, self._assigned(wanted), STUDENT_TEMPERATURE)
-        return averaged(found.sum(), len(found))
+        return global_mean(found.sum(), len(found))
 
     def _context_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
         logits: list[Tensor] = []
@@ -209,7 +209,7 @@ class DenseDistillation(nn.Module):
                 contexts, there = pool(each.tokens, scores, nearest, self.own.clusters)
                 kept.append(network.contexts(contexts[there]))
         found = agreement(torch.cat(logits), self._assigned(torch.cat(wanted)), STUDENT_TEMPERATURE)
-        return averaged(found.sum(), len(found))
+        return global_mean(found.sum(), len(found))
 
     def _image_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
         assigned = self._assigned(torch.cat([each.image for each in taught])).chunk(len(taught))

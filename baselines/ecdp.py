@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax, normalize, softmax
 
-from tespec.core.distributed import of_all_rows
+from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import METHODS, OBJECTIVES
 from tespec.core.settings import Count, FromZero, Positive
 from tespec.models.backbone import Backbone
@@ -76,8 +76,8 @@ class ImageContrast(nn.Module):
             image is told from the others; and None.
         """
         temperature = self.own.temperature
-        events, _ = of_all_rows(self.of_events(whole(self.backbone, batch["histograms"])))
-        images, _ = of_all_rows(self.of_images(whole(self.images, batch["images"])))
+        events, _ = all_gather_rows(self.of_events(whole(self.backbone, batch["histograms"])))
+        images, _ = all_gather_rows(self.of_images(whole(self.images, batch["images"])))
         forth, found = info_nce(events, images, temperature)
         back, _ = info_nce(images, events, temperature)
         aligned = _alignment(events, images.detach(), temperature)

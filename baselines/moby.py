@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from tespec.core.distributed import of_all_rows
+from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import METHODS, OBJECTIVES
 from tespec.core.settings import Count, Positive, Share
 from tespec.models.backbone import Backbone
@@ -89,7 +89,7 @@ class MomentumContrast(nn.Module):
             for mine, other in ((0, 1), (1, 0))
         )
         if self.training:
-            self._keep(torch.stack([of_all_rows(each)[0] for each in keys]))
+            self._keep(torch.stack([all_gather_rows(each)[0] for each in keys]))
         return {"loss": one + two, "found": (found_one + found_two) / 2}, None
 
     @torch.no_grad()

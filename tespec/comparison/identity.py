@@ -35,7 +35,7 @@ LEFT_OUT = {
     "tespec/pictures/labels.py": "draws",
     "tespec/report/": "draws pages and charts of records",
     "tespec/runs/cost.py": "measures what a run takes, or would take",
-    "tespec/runs/once.py": "decides whether a run is computed and who computes it, not what",
+    "tespec/runs/lock.py": "decides which process computes a run",
     "tespec/training/status.py": "tells others how far a run is",
     "tespec/weights/inspection.py": "prints what is in a weights file",
     "tespec/weights/publish.py": "writes copies of trained weights for others, and finds those of others",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, normalize
 
-from tespec.core.distributed import largest, summed
+from tespec.core.distributed import all_reduce_sum, global_max
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 
@@ -52,10 +52,10 @@ def sinkhorn(logits: Tensor, temperature: float) -> Tensor:
         temperature: that sharpens them.
     """
     sharp = logits / temperature
-    shares = sharp.sub_(largest(sharp)).exp_()
+    shares = sharp.sub_(global_max(sharp)).exp_()
     for _ in range(SINKHORN_ROUNDS):
         # The number of samples and of prototypes cancel out: the rows are brought to a sum of one after the columns.
-        shares /= summed(shares.sum(0, keepdim=True)).clamp(min=SMALLEST)
+        shares /= all_reduce_sum(shares.sum(0, keepdim=True)).clamp(min=SMALLEST)
         shares /= shares.sum(1, keepdim=True).clamp(min=SMALLEST)
     return shares
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
-from tespec.core.distributed import averaged
+from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, MODELS, OBJECTIVES, find_registered
 from tespec.core.settings import Flag, FromZero, Mask, Positive, choice
@@ -284,7 +284,7 @@ def _size(video: Tensor) -> tuple[int, int]:
 
 def _mean(sums: Tensor, pixels: Tensor) -> Tensor:
     """Mean per pixel, given sums per patch (B, T, rows, cols) and the pixels that count in each (B, 1, rows, cols)."""
-    return averaged((sums * (pixels > 0)).sum(), pixels.sum() * sums.shape[1])
+    return global_mean((sums * (pixels > 0)).sum(), pixels.sum() * sums.shape[1])
 
 
 @OBJECTIVES.register_module(name="masked_reconstruction")

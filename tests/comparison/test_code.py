@@ -59,7 +59,7 @@ BESIDE = {
     "tespec/comparison/records.py",
     "tespec/pictures/drawing.py",
     "tespec/inference/load.py",  # tespec.load, for users
-    "tespec/runs/once.py",
+    "tespec/runs/lock.py",
     "tespec/core/progress.py",
     "tespec/runs/cost.py",
     "tespec/training/status.py",
