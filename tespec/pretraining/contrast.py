@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, normalize
 
 from tespec.core.distributed import all_reduce_sum, global_max
+from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 
 SINKHORN_ROUNDS = 3
@@ -69,6 +70,12 @@ def agreement(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor
 def pooled(maps: Tensor) -> Tensor:
     """Mean (N, C) of the maps (N, 1, C, h, w) of single frames over their places."""
     return maps.squeeze(1).flatten(2).mean(2)
+
+
+def whole(backbone: Backbone, frames: Tensor) -> Tensor:
+    """Mean (N, C) of a backbone's last stage over single frames (N, 1, channels, H, W)."""
+    features, _ = backbone(frames)
+    return pooled(features[-1])
 
 
 class Projector(nn.Sequential):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from baselines.imagenet import Classification, ClassificationSettings
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
@@ -11,7 +12,6 @@ from tespec.models import build_backbone
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
-from tespec.pretraining.classification import Classification
 from tespec.pretraining.momentum import teacher_of
 from tespec.training.loading import MicroBatches
 from tespec.training.loop import Loop
@@ -116,7 +116,7 @@ class Images(torch.utils.data.Dataset):
 
 
 def trained(accumulate, recompute):
-    model = Classification(backbone("micro", 0.5), 3, 0.1)
+    model = Classification(ClassificationSettings(64, 1, (0.1, 1.0), 0.4, smoothing=0.1), backbone("micro", 0.5), 3)
     execute(model, Execution(recompute=recompute))
     settings = pretraining_settings(
         "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]

@@ -7,14 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from tespec.core.config import finetuning_settings, names, pretraining_settings
+from baselines.ecddp import DenseDistillation
+from baselines.ecdp import ImageContrast
+from baselines.imagenet import Classification
+from baselines.moby import MomentumContrast
+from tespec.core.config import finetuning_settings, names, objective_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import ARCHITECTURES, Clip, Decay
 from tespec.models import build_backbone
-from tespec.pretraining.classification import Classification
-from tespec.pretraining.dense_distillation import DenseDistillation
-from tespec.pretraining.image_contrast import ImageContrast
-from tespec.pretraining.momentum_contrast import MomentumContrast
+from tespec.pretraining.objective import own_settings
 from tespec.training.loop import Loop
 from tespec.training.optimizer import SCHEDULES, clip, learning_rate, parameter_groups, weight_decay
 
@@ -83,11 +84,17 @@ def backbone(channels=None, arch="micro"):
     return build_backbone(arch, False, 2, SIZE, channels)
 
 
+def own(objective, **changes):
+    return own_settings(objective_facts(objective, "sample") | changes)
+
+
 MODELS = {
-    "moby": lambda: MomentumContrast(backbone(1), 8, 4, 8, 0.2, 0.9),
-    "imagenet": lambda: Classification(backbone(1), 3, 0.1),
-    "ecddp": lambda: DenseDistillation(backbone(), 8, 4, 16, 3, 1, 0.5, 0.9),
-    "ecdp": lambda: ImageContrast(backbone(arch="resnet-micro"), backbone(1, "resnet-micro"), 8, 4, 0.1, 1.0),
+    "moby": lambda: MomentumContrast(own("momentum_contrast", hidden=8, out=4, queue=8), backbone(1)),
+    "imagenet": lambda: Classification(own("classification"), backbone(1), 3),
+    "ecddp": lambda: DenseDistillation(own("ecddp", hidden=8, bottleneck=4, prototypes=16), backbone()),
+    "ecdp": lambda: ImageContrast(
+        own("image_contrast", hidden=8, out=4), backbone(arch="resnet-micro"), backbone(1, "resnet-micro")
+    ),
 }
 
 
