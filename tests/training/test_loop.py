@@ -256,8 +256,3 @@ def test_gradients_are_clipped_by_value():
         patch.setattr(torch.optim.Adam, "step", spy)
         loop.run()
     assert torch.equal(gradients[0], torch.ones(3))
-
-
-def test_unknown_optimizer_is_named():
-    with pytest.raises(UserError, match=r"optimisation\.optimizer: unknown value 'SGD'"):
-        make(settings=dataclasses.replace(SETTINGS, optimizer="SGD"))

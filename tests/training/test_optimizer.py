@@ -17,7 +17,7 @@ from tespec.core.settings import ARCHITECTURES, Clip, Decay
 from tespec.models import build_backbone
 from tespec.pretraining.objective import own_settings
 from tespec.training.loop import Loop
-from tespec.training.optimizer import SCHEDULES, clip, learning_rate, parameter_groups, weight_decay
+from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay
 
 SIZE = (64, 96)
 CPU = torch.device("cpu")
@@ -269,7 +269,7 @@ def test_clipping_leaves_what_has_no_gradient():
 PAPER = finetuning_settings("ddd17", "recurrent", "paper").optimisation
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_starts_and_ends_relative_to_the_peak(schedule):
     settings = dataclasses.replace(PAPER, schedule=schedule)
     assert learning_rate(settings, 0) == pytest.approx(1e-4 / 25)
@@ -277,7 +277,7 @@ def test_starts_and_ends_relative_to_the_peak(schedule):
     assert learning_rate(settings, settings.steps - 1) == pytest.approx(1e-4 / 1000)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_rises_during_warmup_and_falls_afterwards(schedule):
     settings = dataclasses.replace(PAPER, schedule=schedule, steps=400, warmup_steps=50)
     rates = [learning_rate(settings, step) for step in range(settings.steps)]
@@ -298,6 +298,14 @@ def test_runs_shorter_than_the_warmup_stay_positive(steps):
     assert all(0 < learning_rate(settings, step) <= settings.peak_lr for step in range(steps))
 
 
-def test_unknown_schedule_is_named():
-    with pytest.raises(UserError, match=r"optimisation\.schedule: unknown value 'step'"):
-        learning_rate(dataclasses.replace(PAPER, schedule="step"), 0)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("optimizer=SGD", "unknown value 'SGD'; choose from Adam, AdamW"),
+        ("schedule=step", "unknown value 'step'; choose from linear, cosine"),
+        ("precision=fp8", "unknown value 'fp8'; choose from auto, fp32, bf16, fp16"),
+    ],
+)
+def test_unknown_values_are_named(change, said):
+    with pytest.raises(UserError, match=f"optimisation.{change.partition('=')[0]}: {said}"):
+        finetuning_settings("ddd17", "recurrent", "sample", [f"optimisation.{change}"])
