@@ -18,11 +18,11 @@ from typing import Any
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
 from tespec.datasets.description import Description, of_facts
-from tespec.world.camera import make_camera
-from tespec.world.sizes import DATASETS, VERSION, Plan, plans, recipe
+from tespec.world.layouts import write_recording
+from tespec.world.layouts.ddd17 import CLASSES, IMAGE_STRIDE
+from tespec.world.plans import DATASETS, VERSION, Plan, plans, recipe
+from tespec.world.scene import make_camera
 from tespec.world.street import FRAME_RATE, Street, record
-from tespec.world.writers import WRITERS
-from tespec.world.writers.ddd17 import CLASSES, IMAGE_STRIDE
 
 DEFAULT = ("ddd17", "1mpx")  # what the demo needs
 Progress = Callable[[int, int], None]
@@ -147,7 +147,7 @@ def make_recording(plan: Plan, root: Path) -> None:
     street = Street(plan.seed, plan.seconds, plan.night)
     sensor = plan.sensor
     film = record(street, make_camera(sensor.height, sensor.width, sensor.label_rows))
-    WRITERS[plan.dataset](film, root, plan)
+    write_recording(film, root, plan)
 
 
 def description(size: str, seed: int, dataset: str) -> Description:

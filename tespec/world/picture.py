@@ -17,9 +17,9 @@ from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity, high_pass_intensity
 from tespec.events.stream import Events
 from tespec.pictures.drawing import NEGATIVE, POSITIVE
-from tespec.world.camera import Camera, make_camera
+from tespec.world.layouts.ddd17 import mask
+from tespec.world.scene import Camera, make_camera
 from tespec.world.street import Frame, Street, record
-from tespec.world.writers.ddd17 import mask
 
 CAMERA = make_camera(260, 346)
 STREETS = ((3, False), (8, True))

@@ -22,7 +22,7 @@ from tespec.events import ArrayStream, event_histogram
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import pack
-from tespec.world.writers.boxes import BOX
+from tespec.world.layouts.prophesee import BOX
 
 RULES = BoxRules("rvt", "rvt", 250_000, 30, 10, 0.9)
 EVENTS = random_events(60, height=260, width=346, end=150_000)

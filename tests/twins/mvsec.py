@@ -11,8 +11,8 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from tespec.world.layouts.dsec import BLOSC
 from tespec.world.layouts.mvsec import EVENTS
-from tespec.world.writers.dsec import BLOSC
 from twins.files import Way, cut, first_with, other_filter, repeating, rewrite, stepping_back
 
 Change = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]

@@ -101,9 +101,11 @@ class EventSensor:
             offset,
             polarity,
         )
-        events = Events(
-            *_sorted_by_time(pixel[:count], offset[:count], polarity[:count], self.time_us, span, image.shape[1])
-        )
+        # Stable: events of the same microsecond stay in the order of their pixels.
+        order = np.argsort(offset[:count], kind="stable")
+        place = pixel[order]
+        x, y = (place % image.shape[1]).astype(np.uint16), (place // image.shape[1]).astype(np.uint16)
+        events = Events(x, y, self.time_us + offset[order].astype(np.int64), polarity[order])
         self.level, self.time_us = level, time_us
         return events
 
@@ -174,28 +176,3 @@ def _cross(
                     crossed += threshold
             reference[y, x] += crossed - drift
     return count
-
-
-@njit(cache=True)
-def _sorted_by_time(
-    pixel: npt.NDArray[np.int32],
-    offset: npt.NDArray[np.int32],
-    polarity: npt.NDArray[np.uint8],
-    start: int,
-    span: int,
-    width: int,
-) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Counting sort by microsecond; events of the same microsecond stay in the order of their pixels."""
-    place = np.zeros(span + 1, np.int64)
-    for k in range(offset.size):
-        place[offset[k] + 1] += 1
-    for k in range(span):
-        place[k + 1] += place[k]
-    x, y = np.empty(pixel.size, np.uint16), np.empty(pixel.size, np.uint16)
-    t, p = np.empty(pixel.size, np.int64), np.empty(pixel.size, np.uint8)
-    for k in range(pixel.size):
-        slot = place[offset[k]]
-        place[offset[k]] += 1
-        x[slot], y[slot] = pixel[k] % width, pixel[k] // width
-        t[slot], p[slot] = start + offset[k], polarity[k]
-    return x, y, t, p

@@ -1,15 +1,16 @@
-"""Which box, how far away, for every pixel: rays against boxes inside each box's rectangle on the screen."""
+"""What the camera sees: the nearest box for every pixel, light on painted surfaces, and the blur of the lens."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tespec.world.camera import Camera, View
-from tespec.world.scene import BONNET_HIT, WORLD, Array, World
+from tespec.world.scene import BONNET_HIT, WORLD, Array, Camera, View, World
+from tespec.world.texture import Surface
 
 NEAR, FAR = 0.15, 95.0
 SMALLEST = 0.6  # px: smaller boxes are left out
@@ -31,8 +32,8 @@ def raster(boxes: Array, camera: Camera, view: View) -> tuple[npt.NDArray[np.flo
     hit = np.empty((camera.height, camera.width), np.int32)
     depth[camera.bonnet_row :], hit[camera.bonnet_row :] = 1.0, BONNET_HIT
     free = slice(0, camera.bonnet_row)
-    _ground(WORLD, depth[free], hit[free], view.position, view.axes, camera.focal, camera.column, camera.row)
-    _boxes(WORLD, depth[free], hit[free], boxes, view.position, view.axes, camera.focal, camera.column, camera.row)
+    _ground(WORLD, depth[free], hit[free], camera, view)
+    _boxes(WORLD, depth[free], hit[free], boxes, camera, view)
     return depth, hit
 
 
@@ -41,17 +42,15 @@ def _ground(
     world: World,
     depth: npt.NDArray[np.float32],
     hit: npt.NDArray[np.int32],
-    eye: Array,
-    axes: Array,
-    focal: float,
-    column: float,
-    row: float,
+    camera: Camera,
+    view: View,
 ) -> None:
+    eye, axes = view
     height, width = depth.shape
     for y in range(height):
-        v = (y + 0.5 - row) / focal
+        v = (y + 0.5 - camera.row) / camera.focal
         for x in range(width):
-            u = (x + 0.5 - column) / focal
+            u = (x + 0.5 - camera.column) / camera.focal
             fall = axes[0, 2] - u * axes[1, 2] - v * axes[2, 2]
             distance = -eye[2] / fall if fall < -1e-4 else np.inf
             if distance < FAR:
@@ -76,12 +75,11 @@ def _boxes(
     depth: npt.NDArray[np.float32],
     hit: npt.NDArray[np.int32],
     boxes: Array,
-    eye: Array,
-    axes: Array,
-    focal: float,
-    column: float,
-    row: float,
+    camera: Camera,
+    view: View,
 ) -> None:
+    eye, axes = view
+    focal, column, row = camera.focal, camera.column, camera.row
     height, width = depth.shape
     for index in range(boxes.shape[0]):
         box = boxes[index]
@@ -133,3 +131,109 @@ def _boxes(
                 if NEAR < enter < min(leave_x, leave_y, leave_z) and enter < depth[y, x]:
                     depth[y, x] = enter
                     hit[y, x] = index
+
+
+class Light(NamedTuple):
+    """Strength from above, direction of the sun in radians, strength of head lights, street lamps and sky."""
+
+    strength: float
+    azimuth: float
+    headlights: float
+    street_lamps: float
+    sky: float
+
+
+def daylight(rng: np.random.Generator) -> Light:
+    """A day, duller or brighter."""
+    return Light(rng.uniform(0.7, 1.3), rng.uniform(0, 2 * np.pi), 0.0, 0.0, 1.0)
+
+
+def lamplight(rng: np.random.Generator) -> Light:
+    """A night: a faint sky, street lamps and the ego car's head lights."""
+    return Light(rng.uniform(0.05, 0.08), rng.uniform(0, 2 * np.pi), 0.5, rng.uniform(2.0, 4.0), 0.15)
+
+
+def shade(
+    surface: Surface,
+    depth: npt.NDArray[np.float32],
+    hit: npt.NDArray[np.int32],
+    boxes: Array,
+    camera: Camera,
+    view: View,
+    light: Light,
+) -> npt.NDArray[np.float32]:
+    """Linear image intensity (H, W) float32 behind the lens; a white wall on a medium day has about 1."""
+    bright = np.empty(depth.shape, np.float32)
+    blurred = np.empty(depth.shape, np.float32)
+    _light(WORLD, surface, depth, hit, boxes, camera, view, light, bright)
+    _lens(bright, blurred)
+    return blurred
+
+
+@njit(cache=True)
+def _facing(world: World, face: int, cos: float, sin: float, sun_x: float, sun_y: float) -> float:
+    """Light that a surface gets by the way it faces, at least 0.25."""
+    if face == world.FACE_UP:
+        towards = 0.8
+    elif face == world.FACE_DOWN:
+        towards = -0.8
+    elif face == world.FACE_FRONT:
+        towards = cos * sun_x + sin * sun_y
+    elif face == world.FACE_BACK:
+        towards = -cos * sun_x - sin * sun_y
+    elif face == world.FACE_LEFT:
+        towards = cos * sun_y - sin * sun_x
+    else:
+        towards = sin * sun_x - cos * sun_y
+    return max(0.62 + 0.38 * towards, 0.25)
+
+
+@njit(cache=True)
+def _light(
+    world: World,
+    surface: Surface,
+    depth: npt.NDArray[np.float32],
+    hit: npt.NDArray[np.int32],
+    boxes: Array,
+    camera: Camera,
+    view: View,
+    light: Light,
+    bright: npt.NDArray[np.float32],
+) -> None:
+    albedo, glow, face, _ = surface
+    eye, axes = view
+    strength, azimuth, headlights, street_lamps, sky = light
+    sun_x, sun_y = 0.6 * math.cos(azimuth), 0.6 * math.sin(azimuth)
+    height, width = depth.shape
+    for y in range(height):
+        v = (y + 0.5 - camera.row) / camera.focal
+        for x in range(width):
+            looks, index = face[y, x], hit[y, x]
+            if looks == world.FACE_NONE:
+                bright[y, x] = strength * sky * albedo[y, x]
+                continue
+            cos, sin = (boxes[index, world.COS], boxes[index, world.SIN]) if index >= 0 else (1.0, 0.0)
+            falling = strength * _facing(world, looks, cos, sin, sun_x, sun_y)
+            if headlights > 0.0:
+                t = depth[y, x]
+                u = (x + 0.5 - camera.column) / camera.focal
+                wx = eye[0] + t * (axes[0, 0] - u * axes[1, 0] - v * axes[2, 0])
+                wy = eye[1] + t * (axes[0, 1] - u * axes[1, 1] - v * axes[2, 1])
+                pool = (math.cos(math.pi * wx / 24.0) * math.cos(math.pi * wy / 24.0)) ** 2
+                falling *= 1.0 + street_lamps * pool
+                beam = math.exp(-4.0 * u * u - 6.0 * max(-v, 0.0)) / (1.0 + (t / 7.0) ** 2)
+                falling += headlights * beam if index != world.BONNET_HIT else 0.0
+            bright[y, x] = falling * albedo[y, x] + glow[y, x]
+
+
+@njit(cache=True)
+def _lens(image: npt.NDArray[np.float32], blurred: npt.NDArray[np.float32]) -> None:
+    """Weights 1 2 1 in both directions; the border repeats."""
+    height, width = image.shape
+    for y in range(height):
+        above, below = max(y - 1, 0), min(y + 1, height - 1)
+        for x in range(width):
+            left, right = max(x - 1, 0), min(x + 1, width - 1)
+            total = 4.0 * image[y, x] + image[above, left] + image[above, right] + image[below, left]
+            total += image[below, right] + 2.0 * (image[above, x] + image[below, x] + image[y, left] + image[y, right])
+            blurred[y, x] = total / 16.0
