@@ -101,12 +101,20 @@ class LabelledDataset(ABC):
         return names
 
     @abstractmethod
+    def find(self, split: str, name: str) -> RecordingFiles:
+        """What one recording of a split consists of.
+
+        Raises:
+            UserError: it is missing, or a part of it.
+        """
+
     def files(self, split: str) -> list[RecordingFiles]:
         """What each recording of a split consists of, in the order of the settings.
 
         Raises:
-            UserError: one of them is missing.
+            UserError: see `names` and `find`.
         """
+        return [self.find(split, name) for name in self.names(split)]
 
     @abstractmethod
     def open(self, files: RecordingFiles) -> LabelledRecording:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.ego_speed import speed_at, speed_file
-from tespec.datasets.masks import MaskFiles, mask_names
+from tespec.datasets.labels import MaskFiles, mask_names, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
 from tespec.events.spatial import Region
@@ -98,11 +97,8 @@ class Dsec(LabelledDataset):
                 return masks, folder / stamps.format(name=name)
         return None
 
-    def files(self, split: str) -> list[RecordingFiles]:
-        """What each sequence of a split consists of."""
-        return [self._files(split, name) for name in self.names(split)]
-
-    def _files(self, split: str, name: str) -> RecordingFiles:
+    def find(self, split: str, name: str) -> RecordingFiles:
+        """What one sequence consists of."""
         folder = self._folder(name)
         if folder is None:
             where = ", ".join(str(self.root / each / name) for each in FOLDERS)

@@ -18,8 +18,8 @@ from torch.utils.data import Dataset
 
 from tespec.core.errors import UserError
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
+from tespec.datasets.batches import WHOLE, Part, share_of
 from tespec.datasets.lanes import Shuffled
-from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.splits import Splits
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")

@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
 from tespec.datasets.augment import apply_maps, draw_maps
+from tespec.datasets.batches import WHOLE, Part, share_of
 from tespec.datasets.images import as_input, read_image
 from tespec.datasets.lanes import Shuffled
-from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.recording import Recording
 from tespec.datasets.windows import windows_of_length
 from tespec.events.readers.ddd17 import image_index

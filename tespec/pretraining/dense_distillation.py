@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from tespec.core.distributed import averaged, rows
 from tespec.core.errors import UserError
 from tespec.core.registry import OBJECTIVES
+from tespec.datasets.batches import draw_mask
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, in_fp32
 from tespec.pretraining.clusters import cluster, pool
 from tespec.pretraining.contrast import PrototypeHead, agreement, sinkhorn
-from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
+from tespec.pretraining.masking import MaskPatch, replace_hidden
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
 from tespec.pretraining.objective import EventObjective
 from tespec.pretraining.views import random_crops, random_views

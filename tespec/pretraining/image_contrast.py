@@ -16,9 +16,9 @@ from tespec.core.distributed import of_all_rows
 from tespec.core.errors import UserError
 from tespec.core.registry import OBJECTIVES
 from tespec.core.settings import Pretraining
-from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.batches import WHOLE, Part
 from tespec.datasets.pairs import Paired, PairSteps, paired, some
-from tespec.datasets.parts import WHOLE, Part
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.unlabelled import divide, lengths_by_split
 from tespec.models import build_backbone
 from tespec.models.backbone import Backbone

@@ -16,17 +16,14 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import OBJECTIVES, find_registered, import_modules
 from tespec.core.settings import Mask, Pretraining, build
-from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.batches import WHOLE, Part, PretrainSteps, Steps, draw_mask
 from tespec.datasets.images import ImageSteps, ViewRule, held_out_batch, open_images
-from tespec.datasets.parts import WHOLE, Part
-from tespec.datasets.recording import Recording
-from tespec.datasets.steps import PretrainSteps, Steps
+from tespec.datasets.recording import Recording, fingerprint
 from tespec.datasets.unlabelled import divide, lengths_by_split
 from tespec.metrics.probes import PLACES, Places, spread
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
-from tespec.pretraining.masking import draw_mask
 
 SHOWN = 8  # names in a line
 SEED = 0  # of what objectives draw on data held out, the same for every run
@@ -105,7 +102,7 @@ class PretrainingTask(ABC):
 
     @abstractmethod
     def steps(self, seed: int, part: Part = WHOLE) -> Any:
-        """Batches of the training by step, or a part of each: see `tespec.datasets.steps.Steps`."""
+        """Batches of the training by step, or a part of each: see `tespec.datasets.batches.Steps`."""
 
     @abstractmethod
     def small_batch(self) -> Batch:

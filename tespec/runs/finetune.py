@@ -17,8 +17,8 @@ from tespec.comparison.identity import environment
 from tespec.comparison.identity import identity, record_name
 from tespec.comparison.records import Record, new_record, write_record
 from tespec.core.config import as_facts, pretraining_settings
-from tespec.datasets.fingerprint import fingerprint
-from tespec.datasets.parts import Turns
+from tespec.datasets.recording import fingerprint
+from tespec.datasets.batches import Turns
 from tespec.core.errors import UserError
 from tespec.core.distributed import first_goes_first, is_first
 from tespec.runs.data import Data, sibling

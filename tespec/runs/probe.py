@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from tespec.comparison.records import Record, write_record
-from tespec.datasets.evaluation import evaluation_of
+from tespec.datasets.batches import evaluation_of
 from tespec.datasets.recording import LabelledRecording
 from tespec.core.errors import UserError
 from tespec.metrics.probes import linear_probe, nearest_neighbours

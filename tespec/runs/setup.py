@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tespec.core import distributed as processes
-from tespec.datasets.parts import Turns
+from tespec.datasets.batches import Turns
 from tespec.core.errors import UserError
 from tespec.models.execution import Execution, execute
 from tespec.models.execution import has_batch_norm, synced

@@ -18,11 +18,8 @@ from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, find_registered
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import LabelledDataset
-from tespec.datasets.collate import Collate
-from tespec.datasets.evaluation import evaluation_of
-from tespec.datasets.parts import WHOLE, Part
+from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Part, Steps, evaluation_of
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.datasets.windows import WindowRule
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset

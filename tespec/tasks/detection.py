@@ -14,10 +14,8 @@ from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
 from tespec.core.settings import Finetuning, build
-from tespec.datasets.collate import join_boxes
-from tespec.datasets.parts import WHOLE, Part
+from tespec.datasets.batches import WHOLE, LabelledSteps, Part, Steps, join_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
-from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import Backbone, DetectionModel
 from tespec.models.detection import SCORES

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from tespec.core.distributed import count, number, of_all, playing
 from tespec.core.errors import UserError
 from tespec.core.settings import Optimisation
-from tespec.datasets.parts import Turns
+from tespec.datasets.batches import Turns
 from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batches
 from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay

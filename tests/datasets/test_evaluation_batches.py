@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.datasets.evaluation import evaluation_batches
+from tespec.datasets.batches import evaluation_batches
 from tespec.events.spatial import Region
 
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=6)

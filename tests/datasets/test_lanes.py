@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tespec.datasets.batches import share_of
 from tespec.datasets.lanes import Lanes, Shuffled, serpentine
-from tespec.datasets.parts import share_of
 
 LENGTHS = st.lists(st.integers(0, 25), min_size=1, max_size=6)
 

@@ -10,10 +10,9 @@ from torch.utils.data import DataLoader
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Mask
-from tespec.datasets.collate import join_boxes, stack_masks
+from tespec.datasets.batches import LabelledSteps, PretrainSteps, join_boxes, stack_masks
 from tespec.datasets.lanes import Lanes
 from tespec.datasets.recording import cut_at_gaps
-from tespec.datasets.steps import LabelledSteps, PretrainSteps
 from tespec.datasets.unlabelled import divide
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks

@@ -8,7 +8,7 @@ from ddd17_copies import copy_archive
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.finding import find_recordings
-from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
 from tespec.events.readers.prophesee_dat import write_dat

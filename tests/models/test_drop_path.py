@@ -7,7 +7,7 @@ from tespec.core.config import pretraining_settings
 from tespec.core.distributed import playing
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
-from tespec.datasets.parts import Turns
+from tespec.datasets.batches import Turns
 from tespec.models import build_backbone
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute

@@ -7,10 +7,10 @@ import torch
 from torch import distributed, multiprocessing
 from torch.nn.functional import normalize
 
+from tespec.datasets.batches import draw_mask
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import SINKHORN_ROUNDS, sinkhorn
 from tespec.pretraining.dense_distillation import DenseDistillation
-from tespec.pretraining.masking import draw_mask
 
 SAMPLES, PROTOTYPES, TEMPERATURE = 40, 12, 0.04
 SIZE = (64, 96)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from tespec.datasets.collate import join_boxes
+from tespec.datasets.batches import join_boxes
 from tespec.core.errors import UserError
 from tespec.pretraining.method import find_method
 from tespec.core.registry import register_methods

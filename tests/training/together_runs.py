@@ -14,7 +14,7 @@ import pytest
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import Preempted
 from tespec.core.registry import register_methods
-from tespec.datasets.steps import LabelledSteps
+from tespec.datasets.batches import LabelledSteps
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
