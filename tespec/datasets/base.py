@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tespec.core.errors import UserError
+from tespec.core.registry import import_file
 from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.description import read_description
 from tespec.datasets.recording import LabelledRecording
@@ -164,3 +169,17 @@ class LabelledDataset(ABC):
     def describe(self) -> dict[str, str]:
         """The protocol in words: what is read, and which of the published ways is followed."""
         return {"layout": self.layout, "events": self.rule.describe()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self)
+        return _unpickled, (Path(inspect.getfile(kind)), kind.__module__, kind.__qualname__, self.__dict__)
+
+
+def _unpickled(file: Path, module: str, name: str, state: dict[str, Any]) -> LabelledDataset:
+    """A dataset in another process, which has not imported the file that `--import` named."""
+    if module not in sys.modules and importlib.util.find_spec(module) is None:
+        import_file(file)
+    kind: type[LabelledDataset] = getattr(importlib.import_module(module), name)
+    dataset = object.__new__(kind)
+    dataset.__dict__.update(state)
+    return dataset

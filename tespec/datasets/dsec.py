@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MaskFiles, mask_names, speed_at, speed_file
+from tespec.datasets.labels import MaskFiles, mask_names, read_stamps, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
 from tespec.events.spatial import Region
@@ -158,22 +157,3 @@ class Dsec(LabelledDataset):
             "labels": f"{which}, {len(self.classes)} classes, {self.protocol.rows} rows",
             "coordinates": f"{place}; events outside of the image are dropped",
         }
-
-
-def read_stamps(path: Path) -> NDArray[np.int64]:
-    """Times (N,) int64 in us from a text file with one on each line.
-
-    Raises:
-        UserError: the file is missing, holds other things than whole numbers, none at all, or times that step back.
-    """
-    try:
-        times = np.array([int(line) for line in path.read_text().split()], np.int64)
-    except FileNotFoundError as error:
-        raise UserError(path, "no such file", "copy the times of the masks") from error
-    except (ValueError, OverflowError, OSError) as error:
-        raise UserError(path, "holds other things than one whole number on each line", "copy it again") from error
-    if not len(times):
-        raise UserError(path, "the file is empty", "copy it again")
-    if (np.diff(times) <= 0).any():
-        raise UserError(path, "its times step back or repeat", "copy it again")
-    return times

@@ -1,4 +1,4 @@
-"""Segmentation masks on disk: PNG files in a folder, or in a zip archive that is read where it lies."""
+"""Labels on disk, read one at a time and without trusting them: masks, depth maps, their times, the camera's speed."""
 
 from __future__ import annotations
 
@@ -210,6 +210,25 @@ def open_depths(path: Path, name: str, height: int, width: int) -> int:
         what = f"{name} has maps of {shape[2]}x{shape[1]} px instead of {width}x{height}"
         raise UserError(path, what, "copy it again, or check the sensor's size")
     return int(shape[0])
+
+
+def read_stamps(path: Path) -> NDArray[np.int64]:
+    """Times (N,) int64 in us from a text file with one on each line.
+
+    Raises:
+        UserError: the file is missing, holds other things than whole numbers, none at all, or times that step back.
+    """
+    try:
+        times = np.array([int(line) for line in path.read_text().split()], np.int64)
+    except FileNotFoundError as error:
+        raise UserError(path, "no such file", "copy the times of the masks") from error
+    except (ValueError, OverflowError, OSError) as error:
+        raise UserError(path, "holds other things than one whole number on each line", "copy it again") from error
+    if not len(times):
+        raise UserError(path, "the file is empty", "copy it again")
+    if (np.diff(times) <= 0).any():
+        raise UserError(path, "its times step back or repeat", "copy it again")
+    return times
 
 
 FOLDER = "ego_speed"
