@@ -17,12 +17,7 @@ SMALLEST = 0.6  # px: smaller boxes are left out
 
 
 def raster(boxes: Array, camera: Camera, view: View) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
-    """Nearest surface along every pixel's ray.
-
-    Args:
-        boxes: box table (N, 13) in world coordinates.
-        camera: sensor size and focal length.
-        view: position and directions of the camera.
+    """Nearest surface along every pixel's ray, of a box table (N, 13) in world coordinates.
 
     Returns:
         Depth (H, W) float32, metres along the optical axis, infinite for the sky; and the row of the box hit (H, W)

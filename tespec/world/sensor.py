@@ -44,10 +44,10 @@ class EventSensor:
     """Turns intensity images into events; holds what each pixel remembers.
 
     Args:
-        image: linear intensity (H, W) at the start.
-        start_us: time of `image` in microseconds.
+        image: linear intensity (H, W) at `start_us`, in us.
+        start_us: see `image`.
         flaws: of the sensor.
-        seed: of everything random: the flaws' pattern and the noise.
+        seed: of the flaws' pattern and the noise.
     """
 
     def __init__(self, image: npt.NDArray[np.float32], start_us: int, flaws: Flaws, seed: int) -> None:
@@ -72,12 +72,7 @@ class EventSensor:
     def advance(self, image: npt.NDArray[np.float32], time_us: int) -> Events:
         """Events from the last image up to a new one; log intensity is linear in between.
 
-        Args:
-            image: linear intensity (H, W) at `time_us`.
-            time_us: time in microseconds, later than that of the last image.
-
-        Returns:
-            Events with last time <= t < time_us.
+        The image is linear intensity (H, W) at `time_us`; all events come before it, and none before the last image.
         """
         level = self._log(image)
         span = time_us - self.time_us

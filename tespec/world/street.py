@@ -80,14 +80,7 @@ def drive(seed: int, seconds: float, frame_rate: int = FRAME_RATE) -> Drive:
 
 
 class Street:
-    """A drive through a city: everything about it follows from the arguments.
-
-    Args:
-        seed: of the street.
-        seconds: length of the drive.
-        night: whether it is night.
-        frame_rate: frames per second.
-    """
+    """A drive through a city of so many seconds, by day or at night: everything about it follows from the arguments."""
 
     def __init__(self, seed: int, seconds: float, night: bool = False, frame_rate: int = FRAME_RATE) -> None:
         others, sky, shake = (np.random.default_rng([seed, part]) for part in range(2, 5))

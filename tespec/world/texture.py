@@ -30,16 +30,7 @@ class Surface(NamedTuple):
 def paint(
     depth: npt.NDArray[np.float32], hit: npt.NDArray[np.int32], boxes: Array, camera: Camera, view: View, night: bool
 ) -> Surface:
-    """Patterns of all visible surfaces.
-
-    Args:
-        depth: of `raster` (H, W), metres.
-        hit: of `raster` (H, W).
-        boxes: box table (N, 13) that was rastered.
-        camera: sensor size and focal length.
-        view: position and directions of the camera.
-        night: whether lamps are on.
-    """
+    """Patterns of all visible surfaces, from what `raster` made of the box table (N, 13); at night lamps are on."""
     shape = depth.shape
     surface = Surface(
         np.empty(shape, np.float32), np.zeros(shape, np.float32), np.empty(shape, np.uint8), np.empty(shape, np.uint8)

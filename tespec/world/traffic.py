@@ -73,13 +73,7 @@ def from_points(points: Array, offset: float = 0.0) -> Path:
 def centre_line(rng: np.random.Generator, length: float, start: tuple[int, int] = (0, 0)) -> Array:
     """A random way along the streets' centre lines, straight on or turning at each crossing.
 
-    Args:
-        rng: source of the turns.
-        length: at least this many metres.
-        start: crossing (column, row) of the grid to start from.
-
-    Returns:
-        Dense points (N, 2) with rounded corners.
+    Dense points (N, 2) with rounded corners, at least `length` metres from crossing `start` (column, row) of the grid.
     """
     headings = ((1, 0), (0, 1), (-1, 0), (0, -1))
     heading = int(rng.integers(4))
@@ -135,18 +129,11 @@ def stop_and_go(
     """Distance and speed at every frame.
 
     The motion is followed for a random time before the first frame, so a recording starts at any moment of a go or a
-    stop and the share of standing does not depend on its length.
-
-    Args:
-        rng: source of the durations.
-        habit: of who moves.
-        path: whose speed limit is kept.
-        start: metres along the path at the first frame.
-        seconds: length of the recording.
-        frame_rate: frames per second.
+    stop and the share of standing does not depend on its length. The path's speed limit is kept.
 
     Returns:
-        Distance along the path in metres and speed in m/s, (round(seconds * frame_rate) + 1,) each.
+        Distance along the path in metres, `start` at the first frame, and speed in m/s; each of shape
+        (round(seconds * frame_rate) + 1,).
     """
     frames = round(seconds * frame_rate) + 1
     before = round(rng.uniform(*WARM_UP) * frame_rate)
@@ -292,15 +279,7 @@ class Traffic:
 
 
 def agents(rng: np.random.Generator, traffic: Traffic) -> list[Agent]:
-    """A random population in which nobody drives through anybody, the ego car included.
-
-    Args:
-        rng: source of everything random.
-        traffic: the ego car's centre line (N, 2), path and distances, length and frame rate of the recording.
-
-    Returns:
-        Agents with instances from 1, in an order that does not depend on the ego car's view.
-    """
+    """A random population in which nobody drives through anybody, the ego car included; instances are from 1 on."""
     ego = _poses(traffic.path, traffic.distance)
     taken = [(2.4, ego)]
     accepted: list[Agent] = []
