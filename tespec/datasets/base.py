@@ -70,6 +70,7 @@ class LabelledDataset(ABC):
 
     title: ClassVar[str]
     protocol_type: ClassVar[type[Any]] = NoProtocol
+    not_downsampled: ClassVar[str] = "labels are"  # what `downsample` does not go with, and its verb; "" where it does
     layout: str
 
     def __init__(
@@ -88,6 +89,8 @@ class LabelledDataset(ABC):
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
         self.protocol = build(self.protocol_type, protocol or {}, f"protocol of {self.title}")
+        if self.not_downsampled and self.downsample.factor != 1:
+            raise UserError("downsample.factor", f"{self.not_downsampled} not downsampled", "set it to 1")
         described = read_description(root).classes
         if self.classes and described not in (None, self.classes):
             said = ", ".join(described or ())

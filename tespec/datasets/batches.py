@@ -19,30 +19,30 @@ from tespec.datasets.labels import IGNORE
 from tespec.datasets.lanes import Lanes, Slot, lengths_of, serpentine
 from tespec.datasets.recording import LabelledRecording, Recording
 
-Part = tuple[int, int]  # which, of how many
-WHOLE: Part = (0, 1)
+Shard = tuple[int, int]  # which, of how many, pieces of a batch: one for each rank and gradient accumulation step
+WHOLE: Shard = (0, 1)
 
 
-def share_of(count: int, part: Part) -> range:
-    """Which of `count` lanes part number part[0] of part[1] plays; all parts together play each once.
+def lanes_of(count: int, shard: Shard) -> range:
+    """Which of a batch's `count` lanes a shard plays; all shards together play each once.
 
     Raises:
-        ValueError: there is no such part.
+        ValueError: there is no such shard.
     """
-    number, parts = part
-    if not 0 <= number < parts:
-        raise ValueError(f"part {number} of {parts}")
-    return range(number * count // parts, (number + 1) * count // parts)
+    number, shards = shard
+    if not 0 <= number < shards:
+        raise ValueError(f"shard {number} of {shards}")
+    return range(number * count // shards, (number + 1) * count // shards)
 
 
 class Turns(Dataset[dict[str, Tensor]]):
-    """The parts of a process: item k * turns + i is its part number i of the batch of step k.
+    """The shards of a rank: item k * turns + i is its shard number i of the batch of step k.
 
     Args:
-        parts: one for each turn, item k being that part of the batch of step k.
+        parts: one for each gradient accumulation step, item k being that shard of the batch of step k.
 
     Attributes:
-        turns: number of parts.
+        turns: number of gradient accumulation steps.
         segments: windows per chunk.
         left_out: names of recordings that are never played.
     """
@@ -59,7 +59,7 @@ class Turns(Dataset[dict[str, Tensor]]):
         return batch
 
     def names(self, step: int) -> list[str]:
-        """Names of the recordings that are played at a step, where the parts know them."""
+        """Names of the recordings that are played at a step, where the shards know them."""
         known = [part.names(step) for part in self._parts if hasattr(part, "names")]
         return sorted({name for names in known for name in names})
 
@@ -99,11 +99,10 @@ def join_boxes(labels: Sequence[tuple[Boxes, Maps]], size: tuple[int, int]) -> d
 class Steps(Dataset[dict[str, Tensor]]):
     """Histograms and `fresh` flags of the lanes; subclasses add what belongs to them.
 
-    With several processes, each plays its part of the lanes: process number part[0] of part[1]. Their batches, one
-    after the other, are the batch of a single process.
+    The batches of all shards, one after the other, are the whole batch.
 
     Attributes:
-        lanes: batch size of this process.
+        lanes: number of lanes of this shard.
         segments: windows per chunk.
         left_out: names of the recordings that are shorter than a chunk and hence never played.
     """
@@ -115,13 +114,13 @@ class Steps(Dataset[dict[str, Tensor]]):
         bins: int,
         rule: str,
         augmentation: Augmentation,
-        part: Part = WHOLE,
+        shard: Shard = WHOLE,
     ) -> None:
         if not lanes.playable:
             where = recordings[0].path.parent if recordings else "recordings"
             what = f"none has the {lanes.segments} windows of a chunk, the longest has {max(lanes.lengths, default=0)}"
             raise UserError(where, what, "set fewer segments")
-        self._share = share_of(lanes.count, part)
+        self._share = lanes_of(lanes.count, shard)
         self.lanes, self.segments = len(self._share), lanes.segments
         self.left_out = tuple(recording.name for recording in recordings if len(recording) < lanes.segments)
         self._recordings, self._lanes, self._bins, self._rule = recordings, lanes, bins, rule
@@ -134,28 +133,20 @@ class Steps(Dataset[dict[str, Tensor]]):
     def _slots(self, step: int) -> list[Slot]:
         return [self._lanes.slot(lane, step) for lane in self._share]
 
-    def _maps(self, slots: Sequence[Slot]) -> list[Maps]:
-        """How each lane sees the recording it plays."""
+    def _seen(self, slots: Sequence[Slot]) -> tuple[dict[str, Tensor], list[Maps]]:
+        """Histograms and `fresh` flags of a step, and how each lane sees the recording it plays."""
+        lanes, region = self._lanes, self._recordings[slots[0].recording].region
+        histograms = np.empty((len(slots), lanes.segments, 2 * self._bins, region.height, region.width), np.uint8)
         drawn = []
-        for lane, slot in zip(self._share, slots, strict=True):
-            region = self._recordings[slot.recording].region
-            generator = self._lanes.generator("augmentation", lane, slot.play)
-            drawn.append(draw_maps(generator, self._augmentation, region.height, region.width))
-        return drawn
-
-    def _common(self, slots: Sequence[Slot], maps: Sequence[Maps]) -> dict[str, Tensor]:
-        region = self._recordings[slots[0].recording].region
-        shape = (len(slots), self._lanes.segments, 2 * self._bins, region.height, region.width)
-        histograms = np.empty(shape, np.uint8)
-        for lane, slot in enumerate(slots):
-            played = self._recordings[slot.recording].histograms(
-                slot.first, self._lanes.segments, self._bins, self._rule
-            )
-            histograms[lane] = apply_maps(played, maps[lane], 0)
-        return {
-            "histograms": torch.from_numpy(histograms),
-            "fresh": torch.tensor([slot.fresh for slot in slots]),
-        }
+        for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
+            recording = self._recordings[slot.recording]
+            generator = lanes.generator("augmentation", lane, slot.play)
+            maps = draw_maps(generator, self._augmentation, recording.region.height, recording.region.width)
+            played = recording.histograms(slot.first, lanes.segments, self._bins, self._rule)
+            histograms[row] = apply_maps(played, maps, 0)
+            drawn.append(maps)
+        fresh = torch.tensor([slot.fresh for slot in slots])
+        return {"histograms": torch.from_numpy(histograms), "fresh": fresh}, drawn
 
 
 class PretrainSteps(Steps):
@@ -168,7 +159,7 @@ class PretrainSteps(Steps):
         recordings: what is played.
         settings: of the pre-training.
         seed: of the run.
-        part: which process of how many.
+        shard: which lanes are played.
         mask: how masks are drawn; None: none are.
     """
 
@@ -177,16 +168,15 @@ class PretrainSteps(Steps):
         recordings: Sequence[Recording],
         settings: Pretraining,
         seed: int,
-        part: Part = WHOLE,
+        shard: Shard = WHOLE,
         mask: Mask | None = None,
     ) -> None:
         lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share)
-        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation, part)
+        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation, shard)
         self._mask = mask
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        slots = self._slots(step)
-        batch = self._common(slots, self._maps(slots))
+        batch, _ = self._seen(self._slots(step))
         if self._mask is None:
             return batch
         rows, columns = (-(-side // self._mask.unit) for side in batch["histograms"].shape[-2:])
@@ -230,7 +220,7 @@ class LabelledSteps(Steps):
         settings: of the fine-tuning.
         seed: of the run.
         collate: puts the labels into tensors.
-        part: which process of how many.
+        shard: which lanes are played.
     """
 
     def __init__(
@@ -239,17 +229,16 @@ class LabelledSteps(Steps):
         settings: Finetuning,
         seed: int,
         collate: Collate,
-        part: Part = WHOLE,
+        shard: Shard = WHOLE,
     ) -> None:
         ends = tuple(recording.labelled for recording in recordings)
         lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share, ends)
-        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation, part)
+        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation, shard)
         self._labelled, self._per_chunk, self._collate = recordings, settings.labels_per_chunk, collate
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        maps = self._maps(slots)
-        batch = self._common(slots, maps)
+        batch, maps = self._seen(slots)
         places: list[tuple[int, int]] = []
         labels: list[tuple[Any, Maps]] = []
         for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
@@ -296,18 +285,18 @@ class _Chunk(NamedTuple):
 
 
 def evaluation_of(
-    settings: Finetuning, recordings: Sequence[LabelledRecording], part: Part = WHOLE
+    settings: Finetuning, recordings: Sequence[LabelledRecording], shard: Shard = WHOLE
 ) -> Iterator[EvaluationBatch]:
     """The batches on which a network is evaluated that was trained by `settings`: as it has learned to see windows."""
     return evaluation_batches(
         recordings,
-        (settings.evaluation_lanes if settings.carries_state else settings.batch_size) * part[1],
+        (settings.evaluation_lanes if settings.carries_state else settings.batch_size) * shard[1],
         settings.segments,
         settings.bins,
         settings.rule,
         stateful=settings.carries_state,
         clips=settings.recurrent,
-        part=part,
+        shard=shard,
     )
 
 
@@ -320,7 +309,7 @@ def evaluation_batches(
     *,
     stateful: bool = True,
     clips: bool = False,
-    part: Part = WHOLE,
+    shard: Shard = WHOLE,
 ) -> Iterator[EvaluationBatch]:
     """Every label of every recording exactly once, in batches of `lanes` times `segments` windows at most.
 
@@ -336,7 +325,7 @@ def evaluation_batches(
             carried to its end. If not, every state is fresh.
         clips: what is played where no state is carried: for each label the `segments` windows that end at it, fewer at
             the beginning of a recording; or each window once, since it stands alone.
-        part: which process of how many; each plays every so manieth lane, and all together every label once.
+        shard: which lanes are played; all shards together play every label once.
     """
     cut = _clips if clips and not stateful else _in_a_row
     chunks = [cut(index, recording, segments) for index, recording in enumerate(recordings)]
@@ -348,7 +337,7 @@ def evaluation_batches(
     else:
         flat = [chunk for each in chunks for chunk in each]
         programme = [flat[lane::lanes] for lane in range(min(lanes, len(flat)))]
-    programme = programme[part[0] :: part[1]]
+    programme = programme[shard[0] :: shard[1]]
     height, width = recordings[0].region.height, recordings[0].region.width
     for step in range(max(map(len, programme), default=0)):
         histograms = np.zeros((len(programme), segments, 2 * bins, height, width), np.uint8)

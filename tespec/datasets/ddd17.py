@@ -41,16 +41,15 @@ class Ddd17(LabelledDataset):
     """
 
     title = "DDD17"
+    layout = "archive of the ESS authors (uzh-rpg/ess), a folder for each recording"
     protocol_type = Ddd17Protocol
+    not_downsampled = "masks are"
     protocol: Ddd17Protocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         if not any(root.glob("dir*")) and (root / "data").is_dir():
             root = root / "data"
         super().__init__(root, *arguments, **named)
-        if self.downsample.factor != 1:
-            raise UserError("downsample.factor", "masks are not downsampled", "set it to 1")
-        self.layout = "archive of the ESS authors (uzh-rpg/ess), a folder for each recording"
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """What one recording consists of."""

@@ -57,12 +57,11 @@ class Dsec(LabelledDataset):
 
     title = "DSEC"
     protocol_type = DsecProtocol
+    not_downsampled = "masks are"
     protocol: DsecProtocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
-        if self.downsample.factor != 1:
-            raise UserError("downsample.factor", "masks are not downsampled", "set it to 1")
         if self.protocol.labels not in LABEL_SETS:
             what = f"unknown value {self.protocol.labels!r}"
             raise UserError("protocol.labels", what, f"choose from {', '.join(LABEL_SETS)}")

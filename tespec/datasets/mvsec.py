@@ -40,17 +40,16 @@ class Mvsec(LabelledDataset):
     """
 
     title = "MVSEC"
+    layout = "official hdf5 files, one of events and one of ground truth for each sequence"
     protocol_type = MvsecProtocol
+    not_downsampled = "depth is"
     protocol: MvsecProtocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
-        if self.downsample.factor != 1:
-            raise UserError("downsample.factor", "depth is not downsampled", "set it to 1")
         if self.protocol.depth not in DEPTHS:
             what = f"unknown value {self.protocol.depth!r}"
             raise UserError("protocol.depth", what, f"choose from {', '.join(DEPTHS)}")
-        self.layout = "official hdf5 files, one of events and one of ground truth for each sequence"
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """What one sequence consists of."""

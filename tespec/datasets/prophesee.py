@@ -96,6 +96,7 @@ class PropheseeDataset(LabelledDataset):
     """
 
     protocol_type = PropheseeProtocol
+    not_downsampled = ""
     protocol: PropheseeProtocol
     sensor: ClassVar[tuple[int, int]]
     known_classes: ClassVar[int]

@@ -17,7 +17,7 @@ from tespec.core.settings import Downsample
 from tespec.datasets.sources import Source
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream
-from tespec.events.spatial import KEEP, Region
+from tespec.events.spatial import Region
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -170,15 +170,11 @@ def reduced(height: int, width: int, downsample: Downsample) -> Region:
     """The whole of a sensor of height x width px, downsampled.
 
     Raises:
-        UserError: an unknown way of downsampling.
+        UserError: a factor that is neither a number nor "auto".
     """
-    if downsample.keep not in KEEP:
-        raise UserError("downsample.keep", f"unknown value {downsample.keep!r}", f"choose {' or '.join(KEEP)}")
-    if downsample.factor == "auto":
+    factor = downsample.factor
+    if factor == "auto":
         factor = -(-width // (downsample.to_width or width))
-    elif isinstance(downsample.factor, int) and downsample.factor >= 1:
-        factor = downsample.factor
-    else:
-        what = f"unknown value {downsample.factor!r}"
-        raise UserError("downsample.factor", what, "give a positive whole number or auto")
+    if not isinstance(factor, int):
+        raise UserError("downsample.factor", f"unknown value {factor!r}", "give a positive whole number or auto")
     return Region(height // factor, width // factor, factor, downsample.keep)

@@ -16,7 +16,7 @@ from tespec.core.distributed import of_all_rows
 from tespec.core.errors import UserError
 from tespec.core.registry import OBJECTIVES
 from tespec.core.settings import Pretraining
-from tespec.datasets.batches import WHOLE, Part
+from tespec.datasets.batches import WHOLE, Shard
 from tespec.datasets.pairs import Paired, PairSteps, paired, some
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.unlabelled import divide, lengths_by_split
@@ -151,9 +151,9 @@ class ImageContrastTask(PretrainingTask):
         images = build_backbone(settings.width, False, settings.bins, padded_size(*self.size), in_channels=1)
         return ImageContrast(self.backbone(), images, own.hidden, own.out, own.temperature, own.alignment)
 
-    def steps(self, seed: int, part: Part = WHOLE) -> PairSteps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> PairSteps:
         """Batches of the training by step."""
-        return PairSteps(self._train, self.settings, seed, part)
+        return PairSteps(self._train, self.settings, seed, shard)
 
     def small_batch(self) -> Batch:
         """Two pairs."""

@@ -16,7 +16,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import OBJECTIVES, find_registered, import_modules
 from tespec.core.settings import Mask, Pretraining, build
-from tespec.datasets.batches import WHOLE, Part, PretrainSteps, Steps, draw_mask
+from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps, draw_mask
 from tespec.datasets.images import ImageSteps, ViewRule, held_out_batch, open_images
 from tespec.datasets.recording import Recording, fingerprint
 from tespec.datasets.unlabelled import divide, lengths_by_split
@@ -101,8 +101,8 @@ class PretrainingTask(ABC):
         """The objective with a fresh backbone."""
 
     @abstractmethod
-    def steps(self, seed: int, part: Part = WHOLE) -> Any:
-        """Batches of the training by step, or a part of each: see `tespec.datasets.batches.Steps`."""
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
+        """Batches of the training by step, or a shard of each: see `tespec.datasets.batches.Steps`."""
 
     @abstractmethod
     def small_batch(self) -> Batch:
@@ -303,9 +303,9 @@ class EventObjective(PretrainingTask):
         """How masks are drawn, for objectives that take some."""
         return None
 
-    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step."""
-        return PretrainSteps(self._division.train, self.settings, seed, part, self.masks())
+        return PretrainSteps(self._division.train, self.settings, seed, shard, self.masks())
 
     def small_batch(self) -> Batch:
         """A batch of one lane and as few segments as the objective needs."""
@@ -378,9 +378,9 @@ class ImageObjective(PretrainingTask):
             "classes": ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else ""),
         }
 
-    def steps(self, seed: int, part: Part = WHOLE) -> ImageSteps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageSteps:
         """Batches of the training by step."""
-        return ImageSteps(self.images, self.rule, self.settings.batch_size, seed, part)
+        return ImageSteps(self.images, self.rule, self.settings.batch_size, seed, shard)
 
     def small_batch(self) -> Batch:
         """A batch of as few images as the objective needs."""
