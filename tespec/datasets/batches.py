@@ -35,35 +35,6 @@ def lanes_of(count: int, shard: Shard) -> range:
     return range(number * count // shards, (number + 1) * count // shards)
 
 
-class Turns(Dataset[dict[str, Tensor]]):
-    """The shards of a rank: item k * turns + i is its shard number i of the batch of step k.
-
-    Args:
-        parts: one for each gradient accumulation step, item k being that shard of the batch of step k.
-
-    Attributes:
-        turns: number of gradient accumulation steps.
-        segments: windows per chunk.
-        left_out: names of recordings that are never played.
-    """
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self._parts = parts
-        self.turns = len(parts)
-        self.segments: int = getattr(parts[0], "segments", 1)
-        self.left_out: tuple[str, ...] = getattr(parts[0], "left_out", ())
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        step, turn = divmod(index, self.turns)
-        batch: dict[str, Tensor] = self._parts[turn][step]
-        return batch
-
-    def names(self, step: int) -> list[str]:
-        """Names of the recordings that are played at a step, where the shards know them."""
-        known = [part.names(step) for part in self._parts if hasattr(part, "names")]
-        return sorted({name for names in known for name in names})
-
-
 # Labels of a step, each with its lane's maps, and the (H, W) of the histograms, to tensors by name.
 Collate = Callable[..., dict[str, Tensor]]
 
