@@ -125,8 +125,10 @@ def write_whole(path: Path, text: str) -> Path:
 
 
 @contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
+def one_at_a_time(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold `path` against other processes in this block, after waiting for the one that holds it.
+
+    `waiting` is called before that.
 
     The system frees it when its holder ends, however it ends. The hidden file beside `path` that is locked, whose
     folder is made, goes with the last holder. Where the file system has no locks, nothing is held.
@@ -136,7 +138,7 @@ def one_at_a_time(path: Path) -> Iterator[None]:
     while True:
         file = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _lock(file)
+            _lock(file, waiting)
             if not _is_at(file, place):
                 continue  # its holder has removed it meanwhile; others may hold a new one
             try:
@@ -148,10 +150,15 @@ def one_at_a_time(path: Path) -> Iterator[None]:
             os.close(file)
 
 
-def _lock(file: int) -> None:
+def _lock(file: int, waiting: Callable[[], None] | None) -> None:
+    # Not flock: worker processes would inherit it, and outlive a killed holder by some seconds.
     try:
-        # Not flock: worker processes would inherit it, and outlive a killed holder by some seconds.
-        fcntl.lockf(file, fcntl.LOCK_EX)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            if waiting is not None:
+                waiting()
+            fcntl.lockf(file, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise

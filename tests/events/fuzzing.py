@@ -19,9 +19,9 @@ from tespec.datasets.prophesee_boxes import BoxRules, box_labels, choose_boxes, 
 from tespec.datasets.rectification import read_rectification
 from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, read_places
 from tespec.events import ArrayStream, event_histogram
+from tespec.events.packing import pack
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.events.store import pack
 from tespec.world.writers.boxes import BOX
 
 RULES = BoxRules("rvt", "rvt", 250_000, 30, 10, 0.9)
