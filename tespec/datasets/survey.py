@@ -24,33 +24,6 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.stream import Events, EventStream, check_events
 
-
-def write_csv(found: Sequence[RecordingFacts], path: Path) -> None:
-    """Write a row for each recording, with every figure of `EventFacts` and `LabelFacts` in a column of its own."""
-    with whole_file(path) as unfinished:
-        pd.DataFrame([_row(facts) for facts in found]).to_csv(unfinished, index=False)
-
-
-def _row(facts: RecordingFacts) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "split": facts.split,
-        "recording": facts.name,
-        "bytes": facts.bytes,
-        "windows": facts.windows,
-    }
-    if facts.events is not None:
-        row |= {f"events_{name}": value for name, value in asdict(facts.events).items()}
-    if facts.labels is not None:
-        of_labels = asdict(facts.labels)
-        shortest, median, longest = of_labels.pop("spacing_ms")
-        row |= {"labels_spacing_ms_min": shortest, "labels_spacing_ms_median": median, "labels_spacing_ms_max": longest}
-        low, high = of_labels.pop("extent")
-        row |= {"labels_extent_min": low, "labels_extent_max": high}
-        row |= {f"class_{name}": count for name, count in of_labels.pop("classes").items()}
-        row |= {f"labels_{name}": value for name, value in of_labels.items()}
-    return row | {"problems": " | ".join(map(str, facts.problems)), "notes": " | ".join(facts.notes)}
-
-
 SECOND = 1_000_000  # us, the longest part
 
 
@@ -255,24 +228,52 @@ class RecordingFacts:
     notes: tuple[str, ...] = field(default=())
 
 
+def frame(found: Sequence[RecordingFacts]) -> pd.DataFrame:
+    """A row for each recording, with every figure of `EventFacts` and `LabelFacts` in a column of its own."""
+    return pd.DataFrame([_row(facts) for facts in found])
+
+
+def _row(facts: RecordingFacts) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "split": facts.split,
+        "recording": facts.name,
+        "bytes": facts.bytes,
+        "windows": facts.windows,
+    }
+    if facts.events is not None:
+        row |= {f"events_{name}": value for name, value in asdict(facts.events).items()}
+    if facts.labels is not None:
+        of_labels = asdict(facts.labels)
+        shortest, median, longest = of_labels.pop("spacing_ms")
+        row |= {"labels_spacing_ms_min": shortest, "labels_spacing_ms_median": median, "labels_spacing_ms_max": longest}
+        low, high = of_labels.pop("extent")
+        row |= {"labels_extent_min": low, "labels_extent_max": high}
+        row |= {f"class_{name}": count for name, count in of_labels.pop("classes").items()}
+        row |= {f"labels_{name}": value for name, value in of_labels.items()}
+    return row | {"problems": " | ".join(map(str, facts.problems)), "notes": " | ".join(facts.notes)}
+
+
+def write_csv(found: Sequence[RecordingFacts], path: Path) -> None:
+    """Write the table of `frame`."""
+    with whole_file(path) as unfinished:
+        frame(found).to_csv(unfinished, index=False)
+
+
 COLUMNS = ("split", "recording", "sensor", "events", "length", "Mev/s", "peak", "ON", "labels", "every", "size")
 
 
 def table(found: Sequence[RecordingFacts]) -> list[str]:
     """One line per recording under a line of headings, columns aligned."""
-    rows = [COLUMNS, *(_row_report(facts) for facts in found)]
+    rows = [COLUMNS, *(_cells(facts) for facts in found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    sides = [str.ljust] * 2 + [str.rjust] * (len(COLUMNS) - 2)
+    return [
+        "  ".join(side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
-def _row_report(facts: RecordingFacts) -> tuple[str, ...]:
+def _cells(facts: RecordingFacts) -> tuple[str, ...]:
     events, labels = facts.events, facts.labels
     of_events = ("-",) * 6 if events is None else (
         f"{events.width}x{events.height}",
@@ -288,29 +289,23 @@ def _row_report(facts: RecordingFacts) -> tuple[str, ...]:
 
 def classes(found: Sequence[RecordingFacts]) -> list[str]:
     """How often each class occurs in each split; nothing where labels have no classes."""
+    rows = frame([facts for facts in found if facts.labels is not None and facts.labels.classes])
     lines = []
-    for split in dict.fromkeys(facts.split for facts in found):
-        labels = [facts.labels for facts in found if facts.split == split and facts.labels is not None]
-        if not labels or not labels[0].classes:
-            continue
-        counts = {name: sum(each.classes[name] for each in labels) for name in labels[0].classes}
-        total = max(sum(counts.values()), 1)
-        shares = ", ".join(f"{name} {count / total:.1%}" for name, count in counts.items())
-        unlabelled = sum(each.unlabelled * each.count for each in labels) / max(sum(each.count for each in labels), 1)
+    for split, of_split in rows.groupby("split", sort=False) if len(rows) else ():
+        counts = of_split.filter(regex="^class_").sum().astype(int).rename(lambda name: name.removeprefix("class_"))
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in (counts / max(counts.sum(), 1)).items())
+        labels = max(of_split["labels_count"].sum(), 1)
+        unlabelled = (of_split["labels_unlabelled"] * of_split["labels_count"]).sum() / labels
         lines.append(f"{split}: {shares}" + (f"; {unlabelled:.1%} of all pixels carry no label" if unlabelled else ""))
     return lines
 
 
 def extents(found: Sequence[RecordingFacts]) -> list[str]:
     """Smallest and largest depth, or box side, of each split that has any."""
-    by_split: dict[str, list[tuple[float, float]]] = {}
-    for facts in found:
-        if facts.labels is not None and facts.labels.extent[1] > 0:
-            by_split.setdefault(facts.split, []).append(facts.labels.extent)
-    return [
-        f"{split}: {min(low for low, _ in pairs):.2f} to {max(high for _, high in pairs):.2f}"
-        for split, pairs in by_split.items()
-    ]
+    rows = frame([facts for facts in found if facts.labels is not None and facts.labels.extent[1] > 0])
+    splits = rows.groupby("split", sort=False) if len(rows) else ()
+    low, high = "labels_extent_min", "labels_extent_max"
+    return [f"{split}: {each[low].min():.2f} to {each[high].max():.2f}" for split, each in splits]
 
 
 def remarks(found: Sequence[RecordingFacts]) -> Iterator[str]:

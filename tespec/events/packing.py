@@ -89,7 +89,12 @@ def pack(
 
 
 def reader_of(stream: EventStream, path: Path) -> Reader:
-    """A recording that is open already, to be read from front to back."""
+    """A recording that is open already, to be read from front to back.
+
+    Raises:
+        UserError: it is longer than a week.
+    """
+    _check_times(path, stream.t_first // 1000, stream.t_last // 1000)
 
     def chunks() -> Iterator[Events]:
         for begin in range(stream.t_first, stream.t_last + 1, SECOND):

@@ -1,4 +1,4 @@
-"""DDD17: zipped or extracted masks, times in us, coordinates of one byte, recordings below `data`."""
+"""DDD17: zipped or extracted masks, times in us, recordings below `data`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tespec.core.errors import UserError
-
 NANOSECONDS = 1000  # per microsecond
-LARGEST_BYTE = 255
 
 
 def _recordings(root: Path) -> list[Path]:
@@ -38,20 +35,6 @@ def microseconds(root: Path) -> None:
             np.save(path, index)
 
 
-def bytes_of_coordinates(root: Path) -> None:
-    """Coordinates of one byte.
-
-    Raises:
-        UserError: the sensor is wider than that.
-    """
-    for folder in _recordings(root):
-        path = folder / "events.dat.xyp"
-        values = np.fromfile(path, "<i2")
-        if values.max() > LARGEST_BYTE:
-            raise UserError(path, f"holds {values.max()}, more than a byte does", "choose another layout")
-        values.astype("u1").tofile(path)
-
-
 def outer(root: Path) -> None:
     """Recordings below `data`, as the archive unpacks."""
     (root / "data").mkdir()
@@ -64,6 +47,5 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "zip": lambda root: None,
     "folder": extracted,
     "us": microseconds,
-    "bytes": bytes_of_coordinates,
     "outer": outer,
 }
