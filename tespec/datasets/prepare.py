@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import multiprocessing
 import os
@@ -23,7 +24,6 @@ from tespec.events.provenance import is_recorded
 from tespec.events.store import HEADER, is_whole
 
 MANIFEST = "packed.json"
-BLOCK = 1 << 20  # bytes
 REPORT_SECONDS = 0.5  # between looks at what other processes report
 Progress = Callable[[str, int, int], None]
 
@@ -129,13 +129,7 @@ def _same(one: Path, other: Path) -> bool:
     if one.is_dir():
         found, there = _files(one), _files(other)
         return found == there and other.is_dir() and all(_same(one / name, other / name) for name in found)
-    if not other.is_file() or one.stat().st_size != other.stat().st_size:
-        return False
-    with one.open("rb") as first, other.open("rb") as second:
-        while block := first.read(BLOCK):
-            if block != second.read(BLOCK):
-                return False
-    return True
+    return other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
 def _pack_all(planned: Sequence[Job], processes: int, progress: Progress | None) -> Iterator[Job]:

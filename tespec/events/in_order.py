@@ -47,8 +47,8 @@ def load(reader: Reader) -> ArrayStream:
         UserError: see `in_order`.
     """
     chunks, raised = zip(*in_order(reader), strict=True)
-    columns = (np.concatenate(column) for column in zip(*chunks, strict=True))
-    stream = ArrayStream(*columns, reader.height, reader.width)
+    x, y, t, p = (np.concatenate(column) for column in zip(*chunks, strict=True))
+    stream = ArrayStream(x, y, t, p, reader.height, reader.width)
     stream.clamped = sum(raised)
     return stream
 
