@@ -25,6 +25,7 @@ from tespec.datasets.prophesee_boxes import (
 from tespec.datasets.rectification import read_rectification
 from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, read_places
 from tespec.events import ArrayStream, event_histogram
+from tespec.events.packing import pack
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.store import pack
