@@ -126,13 +126,19 @@ def write_whole(path: Path, text: str) -> Path:
 
 
 @contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
+def one_at_a_time(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold `path` against other processes in this block, after waiting for the one that holds it.
+
+    `waiting` is called before that.
 
     The hidden file beside `path` that is locked, whose folder is made, goes with the last holder.
     """
     place = path.with_name(f".{path.name}.lock")
-    lock = take_lock(place, wait=True)
+    lock = take_lock(place, wait=False)
+    if lock is None:
+        if waiting is not None:
+            waiting()
+        lock = take_lock(place, wait=True)
     try:
         yield
     finally:

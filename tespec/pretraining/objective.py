@@ -70,7 +70,7 @@ class PretrainingTask(ABC):
     being minimised, and the detached state that the next step gets. What it draws comes from torch's generator, which
     is seeded at every step, so that runs resume exactly. Where it has `after_step(share)`, that is called after every
     step with the share of the training that is done. `draws_alike = True` says that every process draws for the batch
-    of all processes and takes its own part (`tespec.core.distributed.rows`).
+    of all processes and takes its own part (`tespec.core.distributed.batch_rows`).
 
     Args:
         settings: of the pre-training.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from glob import escape
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tespec.core.distributed import broadcast, is_first, rank, world_size
+from tespec.core.distributed import broadcast, is_first, world_size
 from tespec.core.progress import say
 from tespec.core.settings import Optimisation
 from tespec.models.execution import execute, has_batch_norm, synced

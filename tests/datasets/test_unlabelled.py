@@ -11,8 +11,8 @@ from tespec.datasets.finding import find_recordings
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
+from tespec.events.packing import pack
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.events.store import pack
 from tespec.world.layouts import relayout
 
 WHOLE = Downsample(1, "nearest")

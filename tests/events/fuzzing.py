@@ -25,9 +25,9 @@ from tespec.datasets.prophesee_boxes import (
 from tespec.datasets.rectification import read_rectification
 from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, read_places
 from tespec.events import ArrayStream, event_histogram
+from tespec.events.packing import pack
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.events.store import pack
 from tespec.world.layouts.prophesee import BOX
 
 RULES = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())

@@ -21,12 +21,13 @@ import pytest
 import torch
 from short_runs import setup_in
 
-from tespec.core.config import pretraining_settings
-from tespec.pretraining.method import find_method
-from tespec.core.registry import register_methods
-from tespec.core.distributed import rank
 from tespec.core import distributed as talk
-from tespec.runs import finetune, lock, pretrain, run, train as training
+from tespec.core.config import pretraining_settings
+from tespec.core.distributed import rank
+from tespec.core.registry import register_methods
+from tespec.pretraining.method import find_method
+from tespec.runs import finetune, lock, pretrain, run
+from tespec.runs import train as training
 from tespec.runs.data import Data, settings_of
 from tespec.training.hooks import CheckpointHook
 from tespec.training.launch import launched
@@ -115,7 +116,7 @@ def main() -> None:
         began = time.monotonic()
         with lock.locked(folder / "runs", "run") as holder:
             pass
-        (folder / f"rank{number()}.json").write_text(json.dumps([time.monotonic() - began, holder]))
+        (folder / f"rank{rank()}.json").write_text(json.dumps([time.monotonic() - began, holder]))
 
 
 if __name__ == "__main__":

@@ -71,8 +71,6 @@ def test_memory_and_disk_are_those_of_a_full_step(tiny_world: Path, tmp_path: Pa
     assert told.checkpoint_bytes == pytest.approx(written, rel=0.1)
 
 
-
-
 def powercap(folder: Path, **zones: int) -> Path:
     """Counters as Linux shows them: one folder for each processor, and parts of it below."""
     for name, value in zones.items():

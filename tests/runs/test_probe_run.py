@@ -11,7 +11,9 @@ from tespec.runs.probe import probe
 def run(world, folder, task="ddd17", arch="recurrent", **changes):
     register_methods()
     data = Data(world / task, "sample")
-    return probe("scratch", find_method("scratch"), settings_of(data, task, arch), data, None, 0, setup_in(folder, **changes))
+    return probe(
+        "scratch", find_method("scratch"), settings_of(data, task, arch), data, None, 0, setup_in(folder, **changes)
+    )
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])

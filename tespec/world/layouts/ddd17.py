@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tespec.core.errors import UserError
 from tespec.world import scene
 from tespec.world.plans import Plan
 from tespec.world.street import Film
@@ -119,20 +118,6 @@ def microseconds(root: Path) -> None:
             np.save(path, index)
 
 
-def bytes_of_coordinates(root: Path) -> None:
-    """Coordinates of one byte.
-
-    Raises:
-        UserError: the sensor is wider than that.
-    """
-    for folder in _recordings(root):
-        path = folder / "events.dat.xyp"
-        values = np.fromfile(path, "<i2")
-        if values.max() > np.iinfo(np.uint8).max:
-            raise UserError(path, f"holds {values.max()}, more than a byte does", "choose another layout")
-        values.astype("u1").tofile(path)
-
-
 def outer(root: Path) -> None:
     """Recordings below `data`, as the archive unpacks."""
     (root / "data").mkdir()
@@ -145,6 +130,5 @@ LAYOUTS: dict[str, Callable[[Path], None]] = {
     "zip": lambda root: None,
     "folder": extracted,
     "us": microseconds,
-    "bytes": bytes_of_coordinates,
     "outer": outer,
 }

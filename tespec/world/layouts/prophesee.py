@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from tespec.events import Events, open_events
+from tespec.events import Events, load_events
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.world import scene
 from tespec.world.layouts.dsec import BLOSC
@@ -136,7 +136,7 @@ def _recordings(root: Path) -> list[tuple[Path, str]]:
 
 
 def _events(folder: Path, name: str) -> Events:
-    stream = open_events(folder / f"{name}_td.dat")
+    stream = load_events(folder / f"{name}_td.dat")
     return stream.slice(stream.t_first, stream.t_last + 1)
 
 
@@ -169,7 +169,7 @@ def old_boxes(root: Path) -> None:
 def rvt_files(root: Path, ending: str, sized: bool = True) -> None:
     """RVT's intermediate HDF5 files, which need not name the sensor's size."""
     for folder, name in _recordings(root):
-        stream = open_events(folder / f"{name}_td.dat")
+        stream = load_events(folder / f"{name}_td.dat")
         x, y, t, p = _events(folder, name)
         with h5py.File(folder / f"{name}{ending}", "w") as file:
             for column, values in (("x", x), ("y", y), ("t", t), ("p", p.astype("i1"))):
@@ -194,7 +194,7 @@ def archive(
         min_side: of a box, in px.
     """
     for folder, name in _recordings(root):
-        stream = open_events(folder / f"{name}_td.dat")
+        stream = load_events(folder / f"{name}_td.dat")
         boxes = np.load(folder / f"{name}_bbox.npy")
         training = folder.name == "train"
         boxes = _filtered(boxes, classes, stream.height, stream.width, min_diagonal, min_side, training)
