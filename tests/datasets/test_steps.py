@@ -144,9 +144,8 @@ def test_augmentation_is_drawn_once_for_each_recording_pass(tiny_world):
     steps = unlabelled(tiny_world, augmentation=ALWAYS, segments=2)
     drawn = {}
     for step in range(60):
-        for lane in range(3):
-            slot = steps._lanes.slot(lane, step)
-            maps = steps._maps([steps._lanes.slot(each, step) for each in range(3)])[lane]
+        slots = [steps._lanes.slot(lane, step) for lane in range(3)]
+        for lane, (slot, maps) in enumerate(zip(slots, steps._seen(slots)[1], strict=True)):
             drawn.setdefault((lane, slot.play), set()).add((maps.rows.tobytes(), maps.columns.tobytes()))
     assert all(len(each) == 1 for each in drawn.values())
     assert len(set.union(*drawn.values())) == len(drawn) > 6
