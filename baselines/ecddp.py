@@ -21,11 +21,12 @@ from tespec.core.distributed import batch_rows, global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, OBJECTIVES
 from tespec.core.settings import Count, Share
+from tespec.datasets.batches import draw_mask
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, in_fp32
 from tespec.pretraining.clusters import cluster, pool
 from tespec.pretraining.contrast import PrototypeHead, agreement, sinkhorn
-from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
+from tespec.pretraining.masking import MaskPatch, replace_hidden
 from tespec.pretraining.method import Method
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
 from tespec.pretraining.objective import EventObjective

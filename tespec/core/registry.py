@@ -64,11 +64,16 @@ def register_methods(files: Sequence[Path] = ()) -> None:
     for entry in entry_points(group=ENTRY_POINTS):
         entry.load()
     for file in files:
-        _import_file(file)
+        import_file(file)
         add_recipe(file)
 
 
-def _import_file(file: Path) -> None:
+def import_file(file: Path) -> None:
+    """Import a Python file that lies outside of any package, under the name `tespec_plugin_<its name>`.
+
+    Raises:
+        UserError: it is missing or cannot be imported.
+    """
     if not file.is_file():
         raise UserError(file, "no such file", "check the path given to --import")
     specification = importlib.util.spec_from_file_location(f"tespec_plugin_{file.stem}", file)

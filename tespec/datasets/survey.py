@@ -19,7 +19,7 @@ from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file
 from tespec.datasets.base import LabelledDataset
-from tespec.datasets.masks import IGNORE
+from tespec.datasets.labels import IGNORE
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.stream import Events, EventStream, check_events

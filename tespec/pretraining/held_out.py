@@ -14,11 +14,11 @@ from torch import Tensor
 
 from tespec.core.progress import progress
 from tespec.core.settings import Mask, Pretraining
+from tespec.datasets.batches import draw_mask
 from tespec.datasets.recording import Recording
 from tespec.events.intensity import estimate_high_pass
 from tespec.models.backbone import reset
 from tespec.pictures.drawing import Moment, draw_moments
-from tespec.pretraining.masking import draw_mask
 
 RECORDINGS = 8
 CHUNKS = 60  # of each recording

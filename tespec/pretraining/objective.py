@@ -21,11 +21,10 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import OBJECTIVES, find_registered, register_methods
 from tespec.core.settings import Count, FromZero, Mask, Pretraining, Share, build
-from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
 from tespec.datasets.images import ImageSteps, ViewRule, held_out_batch, open_images
 from tespec.datasets.pairs import PairSteps, paired, some
-from tespec.datasets.parts import WHOLE, Part
-from tespec.datasets.steps import PretrainSteps, Steps
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.unlabelled import divide, lengths_by_split
 from tespec.metrics.probes import PLACES, Places, spread
 from tespec.models import Backbone, EventSwin, build_backbone
@@ -143,8 +142,8 @@ class PretrainingTask(ABC):
         """How much data there is, in words."""
 
     @abstractmethod
-    def steps(self, seed: int, part: Part = WHOLE) -> Any:
-        """Batches of the training by step, or a part of each: see `tespec.datasets.steps.Steps`."""
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
+        """Batches of the training by step, or a part of each: see `tespec.datasets.batches.Steps`."""
 
     @abstractmethod
     def small_batch(self) -> Batch:
@@ -248,9 +247,9 @@ class EventObjective(PretrainingTask):
         """How masks are drawn, for objectives that take some."""
         return None
 
-    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step."""
-        return PretrainSteps(self._division.train, self.settings, seed, part, self.masks())
+        return PretrainSteps(self._division.train, self.settings, seed, shard, self.masks())
 
     def small_batch(self) -> Batch:
         """A batch of as few lanes and segments as the objective needs."""
@@ -332,9 +331,9 @@ class ImageObjective(PretrainingTask):
             "classes": ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else ""),
         }
 
-    def steps(self, seed: int, part: Part = WHOLE) -> ImageSteps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageSteps:
         """Batches of the training by step."""
-        return ImageSteps(self.images, self._rule, self.settings.batch_size, seed, part)
+        return ImageSteps(self.images, self._rule, self.settings.batch_size, seed, shard)
 
     def small_batch(self) -> Batch:
         """A batch of as few images as the objective needs."""
@@ -404,9 +403,9 @@ class PairObjective(PretrainingTask):
         images = build_backbone(settings.width, False, settings.bins, size, in_channels=1)
         return self.network_type(self.own, self.backbone(), images)
 
-    def steps(self, seed: int, part: Part = WHOLE) -> PairSteps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> PairSteps:
         """Batches of the training by step."""
-        return PairSteps(self._train, self.settings, seed, part)
+        return PairSteps(self._train, self.settings, seed, shard)
 
     def small_batch(self) -> Batch:
         """A batch of as few pairs as the objective needs."""

@@ -14,7 +14,7 @@ from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
-from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.recording import fingerprint
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling

@@ -18,11 +18,8 @@ from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, find_registered
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import LabelledDataset
-from tespec.datasets.collate import Collate
-from tespec.datasets.evaluation import evaluation_of
-from tespec.datasets.parts import WHOLE, Part
+from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps, evaluation_of
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.datasets.windows import WindowRule
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
@@ -72,8 +69,8 @@ class Task(Protocol):
         """A fresh network: an `nn.Module` with `.backbone`, `.loss` and `.predict`."""
         ...
 
-    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
-        """Batches of the training by step, or a part of each."""
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
+        """Batches of the training by step, or a shard of each."""
         ...
 
     def small_batch(self) -> dict[str, Tensor]:
@@ -150,9 +147,9 @@ class LabelledTask(ABC):
             UserError: settings of the head that do not go together.
         """
 
-    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step."""
-        return LabelledSteps(self.train, self.settings, seed, type(self).collate, part)
+        return LabelledSteps(self.train, self.settings, seed, type(self).collate, shard)
 
     def small_batch(self) -> dict[str, Tensor]:
         """Two labelled segments without a single event, for measuring what a step costs."""

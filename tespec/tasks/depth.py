@@ -14,7 +14,7 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
 from tespec.core.settings import Finetuning, build
-from tespec.datasets.collate import stack_depths
+from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import DepthScorer
 from tespec.models import Backbone, DepthModel
 from tespec.tasks.base import LabelledTask

@@ -14,10 +14,8 @@ from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
 from tespec.core.settings import Finetuning, build
-from tespec.datasets.collate import join_boxes
-from tespec.datasets.parts import WHOLE, Part
+from tespec.datasets.batches import WHOLE, LabelledSteps, Shard, Steps, join_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
-from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import Backbone, DetectionModel
 from tespec.models.detection import SCORES
@@ -70,10 +68,10 @@ class DetectionTask(LabelledTask):
             head.score_threshold,
         )
 
-    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step; stretches without labels are left out."""
         recordings = cut_at_gaps(self.train, self.settings.segments)
-        return LabelledSteps(recordings, self.settings, seed, join_boxes, part)
+        return LabelledSteps(recordings, self.settings, seed, join_boxes, shard)
 
     def small_labels(self, count: int) -> dict[str, Tensor]:
         """One box in the middle of each label."""

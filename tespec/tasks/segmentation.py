@@ -15,7 +15,7 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
 from tespec.core.settings import Finetuning, build
-from tespec.datasets.collate import stack_masks
+from tespec.datasets.batches import stack_masks
 from tespec.metrics.segmentation import SegmentationScorer
 from tespec.models import Backbone, SegmentationModel
 from tespec.tasks.base import LabelledTask

@@ -17,9 +17,9 @@ from tespec.datasets import sources
 from tespec.datasets import survey as report
 from tespec.datasets.description import read_description
 from tespec.datasets.finding import Recordings
-from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.pairs import paired
 from tespec.datasets.prepare import prepare
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, store_of
 from tespec.datasets.survey import survey
 from tespec.datasets.unlabelled import divide

@@ -9,7 +9,7 @@ from PIL import Image
 
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
-from tespec.datasets.evaluation import evaluation_batches
+from tespec.datasets.batches import evaluation_batches
 from tespec.inference.load import load_trained
 from tespec.inference.predict import Moment, Request, above, chosen, draw_video, find, play, predict
 from tespec.runs.data import Data, settings_of

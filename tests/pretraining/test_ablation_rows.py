@@ -8,7 +8,7 @@ import torch
 
 from tespec.comparison.ablations import ablations, read_ablation
 from tespec.core.config import as_facts, pretraining_settings
-from tespec.datasets.downsampling import reduced
+from tespec.datasets.recording import reduced
 from tespec.events import ArrayStream
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.windows import window_histograms

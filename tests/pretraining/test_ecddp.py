@@ -8,9 +8,9 @@ from small_networks import distillation, histograms, own
 from baselines.ecddp import DenseDistillation
 from tespec.core.config import objective_facts
 from tespec.core.errors import UserError
+from tespec.datasets.batches import draw_mask
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import sinkhorn
-from tespec.pretraining.masking import draw_mask
 
 
 def test_nothing_is_learned_by_teachers_but_by_following():

@@ -4,8 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tespec.datasets.batches import draw_mask
 from tespec.models import EventSwin
-from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
+from tespec.pretraining.masking import MaskPatch, replace_hidden
 
 
 @settings(deadline=None)

@@ -3,9 +3,9 @@ import torch
 from mmengine.registry import DefaultScope
 
 from tespec.core.errors import UserError
+from tespec.datasets.batches import draw_mask
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models import EventSwin
-from tespec.pretraining.masking import draw_mask
 from tespec.pretraining.objective import own_settings
 from tespec.pretraining.tespec import MaskedReconstruction
 

@@ -8,7 +8,7 @@ from short_runs import setup_in, stopped_after
 
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
-from tespec.datasets.collate import join_boxes
+from tespec.datasets.batches import join_boxes
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune

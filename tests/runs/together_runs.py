@@ -17,7 +17,7 @@ from short_runs import setup_in, stopped_after
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import Preempted
 from tespec.core.registry import register_methods
-from tespec.datasets.steps import LabelledSteps
+from tespec.datasets.batches import LabelledSteps
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune

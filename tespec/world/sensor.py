@@ -44,10 +44,10 @@ class EventSensor:
     """Turns intensity images into events; holds what each pixel remembers.
 
     Args:
-        image: linear intensity (H, W) at the start.
-        start_us: time of `image` in microseconds.
+        image: linear intensity (H, W) at `start_us`, in us.
+        start_us: see `image`.
         flaws: of the sensor.
-        seed: of everything random: the flaws' pattern and the noise.
+        seed: of the flaws' pattern and the noise.
     """
 
     def __init__(self, image: npt.NDArray[np.float32], start_us: int, flaws: Flaws, seed: int) -> None:
@@ -72,12 +72,7 @@ class EventSensor:
     def advance(self, image: npt.NDArray[np.float32], time_us: int) -> Events:
         """Events from the last image up to a new one; log intensity is linear in between.
 
-        Args:
-            image: linear intensity (H, W) at `time_us`.
-            time_us: time in microseconds, later than that of the last image.
-
-        Returns:
-            Events with last time <= t < time_us.
+        The image is linear intensity (H, W) at `time_us`; all events come before it, and none before the last image.
         """
         level = self._log(image)
         span = time_us - self.time_us
@@ -101,9 +96,11 @@ class EventSensor:
             offset,
             polarity,
         )
-        events = Events(
-            *_sorted_by_time(pixel[:count], offset[:count], polarity[:count], self.time_us, span, image.shape[1])
-        )
+        # Stable: events of the same microsecond stay in the order of their pixels.
+        order = np.argsort(offset[:count], kind="stable")
+        place = pixel[order]
+        x, y = (place % image.shape[1]).astype(np.uint16), (place // image.shape[1]).astype(np.uint16)
+        events = Events(x, y, self.time_us + offset[order].astype(np.int64), polarity[order])
         self.level, self.time_us = level, time_us
         return events
 
@@ -174,28 +171,3 @@ def _cross(
                     crossed += threshold
             reference[y, x] += crossed - drift
     return count
-
-
-@njit(cache=True)
-def _sorted_by_time(
-    pixel: npt.NDArray[np.int32],
-    offset: npt.NDArray[np.int32],
-    polarity: npt.NDArray[np.uint8],
-    start: int,
-    span: int,
-    width: int,
-) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint16], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Counting sort by microsecond; events of the same microsecond stay in the order of their pixels."""
-    place = np.zeros(span + 1, np.int64)
-    for k in range(offset.size):
-        place[offset[k] + 1] += 1
-    for k in range(span):
-        place[k + 1] += place[k]
-    x, y = np.empty(pixel.size, np.uint16), np.empty(pixel.size, np.uint16)
-    t, p = np.empty(pixel.size, np.int64), np.empty(pixel.size, np.uint8)
-    for k in range(pixel.size):
-        slot = place[offset[k]]
-        place[offset[k]] += 1
-        x[slot], y[slot] = pixel[k] % width, pixel[k] // width
-        t[slot], p[slot] = start + offset[k], polarity[k]
-    return x, y, t, p

@@ -20,55 +20,46 @@ class Sensor:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Recordings of one dataset's split: how many and how many seconds each."""
-
-    split: str
-    recordings: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Content:
     """What a world holds in the layout of one dataset.
 
     Attributes:
         sensor: of all its recordings.
-        parts: the splits; their recordings are numbered through.
+        splits: number of recordings of each, and the seconds that each lasts; recordings are numbered through.
         first_street: number of the street of its first recording, within the world's.
     """
 
     sensor: Sensor
-    parts: tuple[Part, ...]
+    splits: dict[str, tuple[int, float]]
     first_street: int
 
 
 # Numbers of streets decide events: those of a dataset stay what they are when another one grows.
 RECIPES: dict[str, dict[str, Content]] = {
     "tiny": {
-        "ddd17": Content(Sensor(80, 96, 64), (Part("train", 2, 2.0), Part("test", 1, 2.0)), 0),
-        "1mpx": Content(Sensor(64, 96, 64), (Part("train", 1, 2.0), Part("val", 1, 2.0), Part("test", 1, 2.0)), 3),
-        "gen1": Content(Sensor(64, 80, 64), (Part("train", 2, 2.0), Part("val", 1, 2.0), Part("test", 1, 2.0)), 100),
-        "dsec": Content(Sensor(64, 80, 56), (Part("train", 2, 2.0), Part("test", 1, 2.0)), 200),
-        "mvsec": Content(Sensor(64, 80, 64), (Part("train", 1, 2.0), Part("test", 2, 2.0)), 300),
-        "objects": Content(Sensor(64, 96, 64), (Part("train", 2, 2.0), Part("val", 1, 2.0)), 400),
+        "ddd17": Content(Sensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0)}, 0),
+        "1mpx": Content(Sensor(64, 96, 64), {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}, 3),
+        "gen1": Content(Sensor(64, 80, 64), {"train": (2, 2.0), "val": (1, 2.0), "test": (1, 2.0)}, 100),
+        "dsec": Content(Sensor(64, 80, 56), {"train": (2, 2.0), "test": (1, 2.0)}, 200),
+        "mvsec": Content(Sensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0)}, 300),
+        "objects": Content(Sensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}, 400),
     },
     "small": {
-        "ddd17": Content(Sensor(120, 160, 96), (Part("train", 8, 8.0), Part("test", 4, 10.0)), 0),
-        "1mpx": Content(Sensor(96, 160, 96), (Part("train", 14, 8.0), Part("val", 2, 8.0), Part("test", 4, 8.0)), 12),
-        "gen1": Content(Sensor(96, 128, 96), (Part("train", 8, 8.0), Part("val", 2, 8.0), Part("test", 4, 8.0)), 100),
-        "dsec": Content(Sensor(96, 128, 88), (Part("train", 8, 8.0), Part("test", 3, 8.0)), 200),
-        "mvsec": Content(Sensor(96, 128, 96), (Part("train", 1, 60.0), Part("test", 4, 8.0)), 300),
-        "objects": Content(Sensor(180, 240, 180), (Part("train", 12, 8.0), Part("val", 2, 8.0)), 400),
+        "ddd17": Content(Sensor(120, 160, 96), {"train": (8, 8.0), "test": (4, 10.0)}, 0),
+        "1mpx": Content(Sensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}, 12),
+        "gen1": Content(Sensor(96, 128, 96), {"train": (8, 8.0), "val": (2, 8.0), "test": (4, 8.0)}, 100),
+        "dsec": Content(Sensor(96, 128, 88), {"train": (8, 8.0), "test": (3, 8.0)}, 200),
+        "mvsec": Content(Sensor(96, 128, 96), {"train": (1, 60.0), "test": (4, 8.0)}, 300),
+        "objects": Content(Sensor(180, 240, 180), {"train": (12, 8.0), "val": (2, 8.0)}, 400),
     },
     # The sensors' true sizes, as far as a GPU's comparison needs them.
     "medium": {
-        "ddd17": Content(Sensor(260, 346, 200), (Part("train", 16, 12.0), Part("test", 6, 12.0)), 500),
-        "1mpx": Content(Sensor(260, 346, 260), (Part("train", 24, 12.0), Part("test", 6, 12.0)), 530),
-        "gen1": Content(Sensor(240, 304, 240), (Part("train", 16, 12.0), Part("test", 6, 12.0)), 570),
-        "dsec": Content(Sensor(480, 640, 440), (Part("train", 8, 12.0), Part("test", 3, 12.0)), 600),
-        "mvsec": Content(Sensor(260, 346, 260), (Part("train", 1, 60.0), Part("test", 4, 12.0)), 620),
-        "objects": Content(Sensor(260, 346, 260), (Part("train", 24, 12.0), Part("val", 2, 12.0)), 640),
+        "ddd17": Content(Sensor(260, 346, 200), {"train": (16, 12.0), "test": (6, 12.0)}, 500),
+        "1mpx": Content(Sensor(260, 346, 260), {"train": (24, 12.0), "test": (6, 12.0)}, 530),
+        "gen1": Content(Sensor(240, 304, 240), {"train": (16, 12.0), "test": (6, 12.0)}, 570),
+        "dsec": Content(Sensor(480, 640, 440), {"train": (8, 12.0), "test": (3, 12.0)}, 600),
+        "mvsec": Content(Sensor(260, 346, 260), {"train": (1, 60.0), "test": (4, 12.0)}, 620),
+        "objects": Content(Sensor(260, 346, 260), {"train": (24, 12.0), "val": (2, 12.0)}, 640),
     },
 }
 DATASETS = tuple(RECIPES["small"])
@@ -124,10 +115,10 @@ def plans(size: str, seed: int, dataset: str) -> list[Plan]:
     """All recordings of one dataset of a world, in a fixed order."""
     content = recipe(size, dataset)
     made: list[Plan] = []
-    for part in content.parts:
-        for index in range(part.recordings):
-            name = NAMES[dataset](len(made), part.split, index)
+    for split, (recordings, seconds) in content.splits.items():
+        for index in range(recordings):
+            name = NAMES[dataset](len(made), split, index)
             night = "night" in name or (dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2)
             street = STREETS_PER_WORLD * (seed + 3) + content.first_street + len(made)
-            made.append(Plan(dataset, part.split, name, content.sensor, part.seconds, street, night))
+            made.append(Plan(dataset, split, name, content.sensor, seconds, street, night))
     return made

@@ -1,4 +1,4 @@
-"""Writes what a camera sees of a street's objects as a folder of images for each class, like ImageNet's."""
+"""What a camera sees of a street's objects, as a folder of images for each class, like ImageNet's."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tespec.events.stream import Events
-from tespec.world.sizes import Plan
-from tespec.world.street import Frame
-from tespec.world.writers.boxes import SEEN, Classes
+from tespec.world.layouts.prophesee import SEEN, Classes
+from tespec.world.plans import Plan
+from tespec.world.street import Film, Frame
 
 CLASSES = ("car", "truck", "person", "two_wheeler", "street")
 OF_SCENE = Classes(car=0, truck=1, person=2, two_wheeler=3, sign=None)
@@ -22,14 +21,8 @@ SMALLEST, MARGIN = 12, 0.25  # px of an object's shorter side, and what is seen 
 SIDE = 40  # px of a piece of street
 
 
-def write_objects(film: Iterator[tuple[Frame, Events]], root: Path, plan: Plan) -> None:
-    """Write `<split>/<class>/<name>_<number>.png`: square grey images of objects, and of street without any.
-
-    Args:
-        film: frames and events of `street.record`.
-        root: folder of the dataset.
-        plan: of the recording.
-    """
+def write(film: Film, root: Path, plan: Plan) -> None:
+    """Write `<split>/<class>/<name>_<number>.png`: square grey images of objects, and of street without any."""
     rng = np.random.default_rng([plan.seed, 7])
     count = 0
     for frame, _ in film:
