@@ -68,7 +68,7 @@ def main() -> None:
     if options.dry_run:
         print_changes(ablation, options.profile or data.profile)
         return
-    setup = setup_of(options, "ablate.py")
+    setup = setup_of(options, "run")
     measured: dict[str, list[Record]] = {}
     for row in ablation.rows:
         for seed in options.seeds or [options.seed]:
@@ -134,7 +134,7 @@ def print_changes(ablation: Ablation, profile: str) -> None:
 
 def write_table(ablation: Ablation, measured: dict[str, list[Record]], options: argparse.Namespace) -> None:
     """Print the table and write it in all forms."""
-    from benchmarks.tables import publish
+    from tespec.cli.tables import publish
     from tespec.comparison.ablation_runs import Measured, measured_table
     from tespec.comparison.basis import bases
 

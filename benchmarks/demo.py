@@ -15,8 +15,8 @@ from pathlib import Path
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
-from benchmarks import tables
 from benchmarks.grid_jobs import Job, Places, work
+from tespec.cli import tables
 from tespec.cli.command import Parser, run
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS

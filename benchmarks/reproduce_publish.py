@@ -24,7 +24,7 @@ def publish(reproduction: Reproduction, results: Path, *, documented: bool = Fal
     Returns:
         1 where something was left out, else 0.
     """
-    from benchmarks import report, tables
+    from tespec.cli import report, tables
     from tespec.comparison.records import read_records
     from tespec.comparison.references_table import references_table
     from tespec.core.files import write_whole

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-CONFIGS = REPOSITORY / "configs"
-RESULTS = REPOSITORY / "results"
-RUNS = REPOSITORY / "runs"
+PACKAGE = Path(__file__).resolve().parents[1]
+# A wheel holds inside of the package what a checkout holds beside it.
+INSTALLED = (PACKAGE / "configs").is_dir()
+REPOSITORY = PACKAGE.parent
+CONFIGS = PACKAGE / "configs" if INSTALLED else REPOSITORY / "configs"
+BASELINES = PACKAGE / "baselines" if INSTALLED else REPOSITORY / "baselines"
+PUBLISHED = PACKAGE / "published" if INSTALLED else REPOSITORY / "results" / "paper"
+RESULTS = Path("results") if INSTALLED else REPOSITORY / "results"
+RUNS = Path("runs") if INSTALLED else REPOSITORY / "runs"
 
 
 def cache_root() -> Path:

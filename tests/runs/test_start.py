@@ -42,7 +42,7 @@ def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, sta
 
 
 def test_a_dry_run_prints_it(tiny_world, tmp_path, start, monkeypatch, capsys):
-    from benchmarks import run as run_cli
+    from tespec.cli import run as run_cli
 
     given = ["--task", "1mpx", "--method", "ecddp", "--arch", "feedforward", "--data", str(tiny_world / "1mpx")]
     for data, peak in (("sample", 0.00025), ("drive", 0.001)):

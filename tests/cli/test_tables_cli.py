@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tables import main
 from tespec.cli.command import Parser, run
+from tespec.cli.tables import main
 from tespec.comparison.ablations import ablations
 from tespec.comparison.published import plain_tables
 from tespec.comparison.records import new_record, write_record
@@ -71,7 +71,7 @@ def test_prints_and_writes_the_table_from_any_folder(results: Path, tmp_path: Pa
 
 def test_never_imports_torch(results: Path) -> None:
     code = (
-        "import sys; from benchmarks.tables import main; "
+        "import sys; from tespec.cli.tables import main; "
         f"main(['--results', {str(results)!r}]); "
         "assert not {'torch', 'mmengine', 'timm'} & set(sys.modules)"
     )
@@ -163,7 +163,7 @@ def test_check_is_0_where_numbers_are_the_papers(results: Path, capsys: pytest.C
 def test_an_edited_number_is_said_under_every_table(
     results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.tables.edited", lambda: ["depth.yaml"])
+    monkeypatch.setattr("tespec.cli.tables.edited", lambda: ["depth.yaml"])
     assert main(["--results", str(results), "--only", "depth"]) == 1
     shown = capsys.readouterr()
     assert "depth.yaml is not the file that was shipped" in shown.err

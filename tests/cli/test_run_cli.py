@@ -5,9 +5,9 @@ import sys
 import pytest
 import torch
 
-from benchmarks import pretrain as pretrain_cli
-from benchmarks import run as run_cli
-from benchmarks import tables as tables_cli
+from tespec.cli import pretrain as pretrain_cli
+from tespec.cli import run as run_cli
+from tespec.cli import tables as tables_cli
 from tespec.cli.command import run
 from tespec.core.paths import REPOSITORY
 from tespec.models import EventSwin
@@ -39,14 +39,12 @@ FEW = ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2", "--set
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
+def call(capsys):
     """Call a command line's main in this process; gives (exit code, stdout, stderr)."""
 
     def call(module, *arguments):
-        script = f"benchmarks/{module.__name__.rpartition('.')[2]}.py"
-        monkeypatch.setattr(sys, "argv", [script, *map(str, arguments)])
         try:
-            code = run(module.main)
+            code = run(lambda: module.main(list(map(str, arguments))))
         except SystemExit as stop:
             code = stop.code
         captured = capsys.readouterr()

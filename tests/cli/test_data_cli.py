@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from twins import damage
 
-from benchmarks import data
+from tespec.cli import data
 from tespec.cli.command import run
 from tespec.datasets import sources
 from tespec.datasets.fingerprint import fingerprint

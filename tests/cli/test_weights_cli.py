@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import tespec
-from benchmarks import weights as weights_cli
+from tespec.cli import weights as weights_cli
 from tespec.cli.command import run
 from tespec.core.paths import REPOSITORY
 from tespec.models import EventResNet, EventSwin
@@ -182,6 +182,6 @@ def test_a_failed_export_leaves_nothing(own, tmp_path, monkeypatch, call):
 
 
 def test_the_command_line_is_read_without_torch():
-    code = "import sys; import benchmarks.weights as w; w.parse(['inspect', 'a']); assert 'torch' not in sys.modules"
+    code = "import sys; import tespec.cli.weights as w; w.parse(['inspect', 'a']); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,12 @@ OPTIONS = [
 
 def command_of(monkeypatch: pytest.MonkeyPatch, *given: str, **said: Any) -> str:
     """What is recorded of a command line on a CPU with three threads."""
-    monkeypatch.setattr(sys, "argv", ["run.py", *given])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     places: dict[str, Any] = {"results": Path(), "runs": Path(), "launcher": "none", "accumulate": 1}
     places |= {"plugins": [], "accept_code": []}
-    return setup_of(Namespace(**(dict.fromkeys(OPTIONS) | places | {"device": "cpu"} | said)), "run.py").command
+    return setup_of(
+        Namespace(given=list(given), **(dict.fromkeys(OPTIONS) | places | {"device": "cpu"} | said)), "run"
+    ).command
 
 
 def test_a_recorded_command_leaves_out_what_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,11 @@
-"""benchmarks/intensity.py as its user sees it."""
+"""`data.py intensity` as its user sees it."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from benchmarks import intensity
+from tespec.cli import data
 from tespec.cli.command import run
 
 REAL = Path(__file__).parents[1] / "data" / "davis.aedat4"
@@ -17,9 +16,8 @@ def call(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def called(*arguments):
-        monkeypatch.setattr(sys, "argv", ["intensity.py", *map(str, arguments)])
         try:
-            code = run(intensity.main)
+            code = run(lambda: data.main(["intensity", *map(str, arguments)]))
         except SystemExit as ended:
             code = ended.code
         return code, *capsys.readouterr()

@@ -6,21 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import yaml
 
-from tespec.runs.cost import Forecast
-from tespec.runs.data import Data
-from tespec.training.checkpoint import KEEP
-from tespec.training.device import describe
-from tespec.world import world_folder
+if TYPE_CHECKING:
+    import torch
+
+    from tespec.runs.cost import Forecast
+    from tespec.runs.data import Data
 
 
 @contextmanager
 def scratch_world(dataset: str) -> Iterator[Path | None]:
     """Folder for a sample world that a dry run must not leave behind; None where the cache holds the data set."""
+    from tespec.world import world_folder
+
     if (world_folder() / dataset).is_dir():
         yield None
         return
@@ -32,6 +33,9 @@ def print_cost(
     facts: dict[str, Any], protocol: dict[str, str], data: Data, forecast: Forecast, frames: int, device: torch.device
 ) -> None:
     """Print resolved settings and protocol, and what a run would cost: parameters, memory, steps and time."""
+    from tespec.training.checkpoint import KEEP
+    from tespec.training.device import describe
+
     for title, shown in (("settings", facts), ("protocol", protocol)):
         print(yaml.safe_dump({title: shown}, sort_keys=False, width=100))
     print(f"data        {data.root} ({data.label})")
