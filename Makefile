@@ -6,7 +6,7 @@ WORKERS ?= 2
 THREADS ?= 1
 
 BIN := .venv/bin
-SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh tools/opencv-python/pyproject.toml
+SETUP_FILES := pyproject.toml setup.py constraints.txt tools/setup.sh tools/opencv-python/pyproject.toml
 # One thread per test process: more of them than cores slow each other down tenfold.
 PYTEST := OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
 
