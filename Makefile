@@ -22,7 +22,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/run.stamp  ## events, pre-training, fine-tuning and the table on the sample world
-	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/plan.py demo
 
 setup: .venv/dev.stamp  ## only install: what the demo, the tests and lint need
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
-from tespec.cli.options import add_sensor, positive
+from tespec.cli.options import add_own, add_sensor, bring_in, positive
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 
@@ -57,6 +57,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting, for "
                              "example protocol.labels=ess; repeatable")  # fmt: skip
         add_sensor(command)
+        add_own(command)
         if name in ("check", "stats", "prepare"):
             command.add_argument("--processes", type=positive, default=1, help="recordings at once (default 1)")
         if name in ("check", "stats"):
@@ -111,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "download-guide": guide,
         "extract": unpack,
     }
+    if "plugins" in options:
+        bring_in(options, only_given=True)
     return commands[options.command](options)
 
 

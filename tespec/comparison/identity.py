@@ -33,6 +33,7 @@ LEFT_OUT = {
     "tespec/pictures/curves.py": "draws",
     "tespec/pictures/drawing.py": "draws",
     "tespec/pictures/labels.py": "draws",
+    "tespec/plan/": "starts runs, and says which are missing",
     "tespec/report/": "draws pages and charts of records",
     "tespec/runs/cost.py": "measures what a run takes, or would take",
     "tespec/runs/once.py": "decides whether a run is computed and who computes it, not what",

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, several at once, each after those it needs."""
+"""Runs jobs in processes of their own, or on a cluster: several at once, each after those it needs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
-from benchmarks.cluster import ClusterProcess
+from tespec.plan.cluster import ClusterProcess
+from tespec.training.status import DONE, FAILED, RUNNING, write_status
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor
@@ -26,11 +28,11 @@ THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Job:
-    """A command line: its name, what stands after the interpreter, and the names of the jobs it has to wait for."""
+class Task:
+    """A command: its name, what gives its arguments once it is begun, and the names of those it has to wait for."""
 
     name: str
-    arguments: tuple[str, ...]
+    arguments: Callable[[], Sequence[str]]
     needs: tuple[str, ...] = ()
 
 
@@ -44,7 +46,7 @@ class Places:
         gpus: of this machine, one job on each.
         cluster: hands jobs over to a cluster.
         tell: what is said behind the name of a job that ended, from the names of those that are not done yet.
-        every: s between two reports of what the running jobs said last; infinite for none.
+        every: least s between two reports of what the running jobs said last; infinite for none.
     """
 
     logs: Path
@@ -55,79 +57,107 @@ class Places:
     every: float = math.inf
 
 
-class Running(NamedTuple):
+@dataclass(frozen=True)
+class Started:
     """A started job: its process, its log, and the device it was given."""
 
-    job: Job
+    task: Task
     process: subprocess.Popen[bytes] | ClusterProcess
     log: Path
     file: IO[bytes]
     device: str | None
 
 
-def work(jobs: Sequence[Job], places: Places) -> dict[str, str]:
+def work(tasks: Sequence[Task], places: Places) -> dict[str, str]:
     """Run all jobs, earlier ones first; gives the failed ones by name, with the last line they wrote.
 
     Raises:
         KeyboardInterrupt: a signal to stop; running jobs are told to write their checkpoints first.
     """
-    waiting = list(jobs)
-    running: list[Running] = []
+    waiting, running = list(tasks), list[Started]()
     failed: dict[str, str] = {}
     free: list[str | None] = [*places.gpus] or [None] * places.at_once
-    unfinished = {job.name for job in jobs}
-    reported = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        while waiting or running:
-            for job in list(waiting):
-                if free and unfinished.isdisjoint(job.needs):
-                    waiting.remove(job)
-                    running.append(_start(job, places, free.pop()))
+    unfinished = {task.name for task in tasks}
+    began = reported = time.monotonic()
+    with _signals() as asked:
+        while (waiting or running) and not asked:
+            for task in list(waiting):
+                if free and unfinished.isdisjoint(task.needs):
+                    waiting.remove(task)
+                    running.append(_start(task, places, free.pop()))
             for item in [item for item in running if item.process.poll() is not None]:
                 running.remove(item)
                 free.append(item.device)
                 item.file.close()
                 _note_end(item)
-                name = item.job.name
-                unfinished.discard(name)
+                unfinished.discard(item.task.name)
                 if item.process.returncode:
-                    failed[name] = _reason(item)
-                    for job in [each for each in waiting if name in each.needs]:
-                        waiting.remove(job)
-                        unfinished.discard(job.name)
-                        failed[job.name] = f"{name}, which it needs, failed ({item.log})"
-                left = [job.name for job in (*waiting, *(other.job for other in running))]
-                say(f"{'failed' if item.process.returncode else 'done'}: {name}{places.tell(left)}")
-            if time.monotonic() - reported > places.every:
-                reported = time.monotonic()
+                    failed[item.task.name] = _reason(item)
+                    _pass_over(item, waiting, unfinished, failed)
+                left = [each.name for each in (*waiting, *(other.task for other in running))]
+                say(f"{'failed' if item.process.returncode else 'done'}: {item.task.name}{places.tell(left)}")
+            now = time.monotonic()
+            # Fewer reports the longer it takes: a plan of days does not fill the screen.
+            if now - reported > max(places.every, 0.05 * (now - began)):
+                reported = now
                 for item in running:
-                    say(f"   {item.job.name}: {_last_line(item)}")
+                    say(f"   {item.task.name}: {_last_line(item)}")
             time.sleep(POLL)
-    except KeyboardInterrupt:
-        for item in running:
-            item.process.send_signal(signal.SIGINT)
-        for item in running:
-            item.process.wait(PATIENCE)
-        raise KeyboardInterrupt("stopped; the same command goes on") from None
+        if asked:
+            _stop(running, asked)
+            raise KeyboardInterrupt("stopped; the same command goes on")
     return failed
 
 
-def _start(job: Job, places: Places, device: str | None) -> Running:
-    """Start the process of a job, or submit it; what it prints goes to a log."""
-    from tespec.training.status import RUNNING, write_status
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Keep the signals to stop, in place of an exception anywhere in between, which could leave a job behind."""
+    asked: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: asked.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
-    log = places.logs / job.name / "log.txt"
+
+def _stop(running: Sequence[Started], asked: Sequence[int]) -> None:
+    """Let jobs write their checkpoints; those that take too long are killed, and all where one is asked again."""
+    for item in running:
+        item.process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + PATIENCE
+    while any(item.process.poll() is None for item in running) and time.monotonic() < deadline and len(asked) == 1:
+        time.sleep(POLL)
+    for item in running:
+        if item.process.poll() is None:
+            item.process.kill()
+        item.file.close()
+
+
+def _pass_over(failure: Started, waiting: list[Task], unfinished: set[str], failed: dict[str, str]) -> None:
+    """Take those that need a failed job off the list."""
+    for task in [each for each in waiting if failure.task.name in each.needs]:
+        waiting.remove(task)
+        unfinished.discard(task.name)
+        failed[task.name] = f"{failure.task.name}, which it needs, failed ({failure.log})"
+
+
+def _start(task: Task, places: Places, device: str | None) -> Started:
+    """Start the process of a job, or submit it; what it prints goes to a log."""
+    log = places.logs / task.name / "log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     write_status(log.parent, RUNNING, 0)
     log.write_bytes(b"")
     # Two that work on the same jobs at once write to the same logs.
     file = log.open("ab")
-    called = [sys.executable, *job.arguments]
+    called = [sys.executable, *task.arguments()]
     if places.cluster is not None:
         submitted = ClusterProcess(places.cluster, called, log, file)
-        say(f"submitted: {job.name} (log: {log})")
-        return Running(job, submitted, log, file, device)
+        say(f"submitted: {task.name} (log: {log})")
+        return Started(task, submitted, log, file, device)
     # A group of its own: Ctrl-C in the terminal reaches the parent alone, which then stops its jobs one by one.
     process = subprocess.Popen(
         called,
@@ -137,8 +167,8 @@ def _start(job: Job, places: Places, device: str | None) -> Running:
         start_new_session=True,
         preexec_fn=_end_with_parent,
     )
-    say(f"running: {job.name} (log: {log})")
-    return Running(job, process, log, file, device)
+    say(f"running: {task.name} (log: {log})")
+    return Started(task, process, log, file, device)
 
 
 def _environment(places: Places, device: str | None) -> dict[str, str]:
@@ -155,20 +185,18 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _note_end(item: Running) -> None:
+def _note_end(item: Started) -> None:
     """Keep how a job ended."""
-    from tespec.training.status import DONE, FAILED, write_status
-
     failed = bool(item.process.returncode)
     write_status(item.log.parent, FAILED if failed else DONE, 0, _reason(item) if failed else "")
 
 
-def _reason(item: Running) -> str:
+def _reason(item: Started) -> str:
     """Why a job failed, as far as it said so."""
     return f"{_last_line(item)} (exit code {item.process.returncode}, {item.log})"
 
 
-def _last_line(item: Running) -> str:
+def _last_line(item: Started) -> str:
     """What a job said last."""
     lines = [line for line in item.log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no output"
