@@ -51,13 +51,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument("dataset", metavar="DATASET", help="gen1, 1mpx, dsec, ddd17 or mvsec; or recordings, for "
                              "a file or folder of any kind")  # fmt: skip
+        add_own(command)
         if name == "download-guide":
             continue
         command.add_argument("path", type=Path, metavar="PATH", help="folder of the dataset, or a recording")
         command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting, for "
                              "example protocol.labels=ess; repeatable")  # fmt: skip
         add_sensor(command)
-        add_own(command)
         if name in ("check", "stats", "prepare"):
             command.add_argument("--processes", type=positive, default=1, help="recordings at once (default 1)")
         if name in ("check", "stats"):
@@ -301,12 +301,12 @@ def guide(options: argparse.Namespace) -> int:
     """Print where to get a dataset."""
     import yaml
 
-    from tespec.core.paths import CONFIGS
+    from tespec.core.config import file_of, names
 
-    known = sorted(path.stem for path in (CONFIGS / "datasets").glob("*.yaml"))
-    if options.dataset not in known:
-        raise UserError(options.dataset, "no such dataset", f"choose from {', '.join(known)}")
-    facts = yaml.safe_load((CONFIGS / "datasets" / f"{options.dataset}.yaml").read_text())
+    path = file_of("datasets", options.dataset)
+    if path is None:
+        raise UserError(options.dataset, "no such dataset", f"choose from {', '.join(names('datasets'))}")
+    facts = yaml.safe_load(path.read_text())
     for name, text in facts.items():
         lines = str(text).rstrip().splitlines()
         print(f"{name:8} {lines[0]}")

@@ -26,7 +26,7 @@ from tespec.cli.options import add_accept_code, add_configs, add_own, bring_in, 
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
-from tespec.plan.files import Plan, World, plan_names, read_plan
+from tespec.plan.files import Plan, World, read_plan
 
 if TYPE_CHECKING:
     from tespec.comparison.records import Record
@@ -41,7 +41,7 @@ BASELINE = "scratch"  # what gains are reckoned over
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(verb="plan", description=__doc__)
-    parser.add_argument("plan", metavar="PLAN", help=f"{', '.join(plan_names())}, or FILE.yaml")
+    parser.add_argument("plan", metavar="PLAN", help=f"{', '.join(names('plans'))}, or FILE.yaml")
     what = parser.add_argument_group("what")
     what.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these tasks, methods, ablations or kinds")
     what.add_argument("--seeds", nargs="+", type=whole_number, metavar="N", help="in place of the plan's")

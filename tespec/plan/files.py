@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
+from tespec.core.config import file_of, names
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
-from tespec.core.paths import CONFIGS
 
 Arch = Literal["recurrent", "feedforward"]
 
@@ -101,21 +101,17 @@ class Plan(Facts):
     show: str | None = None
 
 
-def plan_names() -> list[str]:
-    """Names of the plans that come with the harness."""
-    return sorted(path.stem for path in (CONFIGS / "plans").glob("*.yaml"))
-
-
 def read_plan(name: str) -> Plan:
     """A plan by its name, or from a file that ends in .yaml.
 
     Raises:
         UserError: there is none, or it is not as it has to be.
     """
-    path = Path(name) if name.endswith(".yaml") else CONFIGS / "plans" / f"{name}.yaml"
-    if not name.endswith(".yaml") and name not in plan_names():
-        close = difflib.get_close_matches(name, plan_names(), n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(plan_names())}, or give FILE.yaml"
+    path = Path(name) if name.endswith(".yaml") else file_of("plans", name)
+    if path is None:
+        known = names("plans")
+        close = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}, or give FILE.yaml"
         raise UserError(f"plan {name}", "no such plan", remedy)
     try:
         facts = read_yaml(path)

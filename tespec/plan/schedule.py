@@ -79,7 +79,7 @@ def work(tasks: Sequence[Task], places: Places) -> dict[str, str]:
     free: list[str | None] = [*places.gpus] or [None] * places.at_once
     unfinished = {task.name for task in tasks}
     began = reported = time.monotonic()
-    with _signals() as asked:
+    with _signals() as asked, _none_left_behind(running, asked):
         while (waiting or running) and not asked:
             for task in list(waiting):
                 if free and unfinished.isdisjoint(task.needs):
@@ -103,9 +103,8 @@ def work(tasks: Sequence[Task], places: Places) -> dict[str, str]:
                 for item in running:
                     say(f"   {item.task.name}: {_last_line(item)}")
             time.sleep(POLL)
-        if asked:
-            _stop(running, asked)
-            raise KeyboardInterrupt("stopped; the same command goes on")
+    if asked:
+        raise KeyboardInterrupt("stopped; the same command goes on")
     return failed
 
 
@@ -124,17 +123,24 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _stop(running: Sequence[Started], asked: Sequence[int]) -> None:
-    """Let jobs write their checkpoints; those that take too long are killed, and all where one is asked again."""
-    for item in running:
-        item.process.send_signal(signal.SIGINT)
-    deadline = time.monotonic() + PATIENCE
-    while any(item.process.poll() is None for item in running) and time.monotonic() < deadline and len(asked) == 1:
-        time.sleep(POLL)
-    for item in running:
-        if item.process.poll() is None:
-            item.process.kill()
-        item.file.close()
+@contextmanager
+def _none_left_behind(running: Sequence[Started], asked: Sequence[int]) -> Iterator[None]:
+    """At the end, however it comes, let the jobs that run write their checkpoints.
+
+    Those that take too long are killed, and all of them where one is asked to stop again.
+    """
+    try:
+        yield
+    finally:
+        for item in running:
+            item.process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + PATIENCE
+        while any(item.process.poll() is None for item in running) and time.monotonic() < deadline and len(asked) < 2:
+            time.sleep(POLL)
+        for item in running:
+            if item.process.poll() is None:
+                item.process.kill()
+            item.file.close()
 
 
 def _pass_over(failure: Started, waiting: list[Task], unfinished: set[str], failed: dict[str, str]) -> None:

@@ -9,9 +9,10 @@ import pytest
 from tespec.comparison.identity import package_code
 from tespec.comparison.records import new_record
 from tespec.comparison.references import read_reference
+from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, register_methods
-from tespec.plan.files import Cells, Plan, World, plan_names, read_plan
+from tespec.plan.files import Cells, Plan, World, read_plan
 from tespec.plan.jobs import (
     EVALUATION,
     PRETRAINING,
@@ -27,7 +28,7 @@ from tespec.plan.states import Ledger, forecast, in_order, of_other_code, second
 from tespec.runs.data import Data
 from tespec.world import world_folder
 
-CLOSED = [name for name in plan_names() if read_plan(name).world]
+CLOSED = [name for name in names("plans") if read_plan(name).world]
 
 
 def workshop(plan: Plan, folder: Path, **changes):
@@ -63,7 +64,7 @@ def record_of(job: Job, ledger: Ledger, **changes):
     return new_record(**(fields | {name: {} for name in empty} | {"curve": []} | changes))
 
 
-@pytest.mark.parametrize("name", plan_names())
+@pytest.mark.parametrize("name", names("plans"))
 def test_every_plan_is_made_of_jobs_that_can_be_run(name, tmp_path, monkeypatch):
     plan = read_plan(name)
     monkeypatch.setattr("tespec.runs.data.given_data", lambda dataset: tmp_path)
