@@ -187,6 +187,12 @@ def test_commands_name_nothing_of_this_machine_where_the_world_is_the_usual_one(
     assert str(tmp_path / "world" / "dsec") in command(job, shop)
 
 
+def test_jobs_are_given_the_files_and_configs_of_one_s_own(tmp_path):
+    shop, jobs = workshop(read_plan("tiny"), tmp_path, plugins=(tmp_path / "mine.py",), configs=(tmp_path,))
+    for job in shop.with_pretrainings(jobs):
+        assert f"--import {tmp_path / 'mine.py'} --configs {tmp_path}" in " ".join(command(job, shop))
+
+
 def test_rates_follow_from_what_the_weights_were_made_of(tmp_path):
     plan = read_plan("small").model_copy(update={"profile": "paper"})
     shop, _ = workshop(plan, tmp_path)
