@@ -19,6 +19,7 @@ from mmengine.registry import Registry
 
 from tespec.core.errors import UserError
 from tespec.core.paths import BASELINES
+from tespec.core.recipes import ENTRY_POINTS, add_recipe
 
 METHODS = Registry("method", scope="tespec")
 TASKS = Registry("task", scope="tespec")
@@ -51,22 +52,21 @@ def find_registered(registry: Registry, name: str, setting: str) -> Any:
     return kind
 
 
-ENTRY_POINTS = "tespec.methods"
-
-
 def register_methods(files: Sequence[Path] = ()) -> None:
-    """Register every method: `baselines/`, entry points of group `tespec.methods`, then the given Python files.
+    """Register every method: TESPEC, `baselines/`, entry points of group `tespec.methods`, then the given Python files.
 
     A file is code: it is run as it is imported.
 
     Raises:
         UserError: a file is missing or cannot be imported.
     """
+    import_modules("tespec.pretraining")
     _import_baselines()
     for entry in entry_points(group=ENTRY_POINTS):
         entry.load()
     for file in files:
         _import_file(file)
+        add_recipe(file)
 
 
 def _import_baselines() -> None:

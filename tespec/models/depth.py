@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, relu
 
-from tespec.core.distributed import averaged, silenced, silent
+from tespec.core.distributed import global_mean, has_no_labels, rank_without_labels
 from tespec.core.registry import MODELS
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.labelled import pick, stand_in
@@ -30,7 +30,7 @@ def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Ten
     kept = torch.where(valid, difference, 0.0).flatten(1)
     mean = kept.sum(1) / count
     losses = kept.square().sum(1) / count - share * mean.square()
-    return averaged(losses.sum(), 0 if silent() else len(losses))
+    return global_mean(losses.sum(), 0 if has_no_labels() else len(losses))
 
 
 def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
@@ -52,7 +52,7 @@ def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
         gradients = conv2d(pooled, kernels)
         total = total + gradients.abs().sum()
         places += gradients[:, 0].numel()
-    return averaged(total, 0 if silent() else places)
+    return global_mean(total, 0 if has_no_labels() else places)
 
 
 class ResidualConvUnit(nn.Module):
@@ -181,7 +181,7 @@ class DepthModel(nn.Module):
         nothing = sum((parameter.sum() * 0.0 for parameter in self.head.unused()), features[-1].float().sum() * 0.0)
         if not len(labels):
             return {"loss": nothing, "loss_si": nothing.detach(), "loss_gradient": nothing.detach()}, detach(state)
-        with silenced(empty):
+        with rank_without_labels(empty):
             return self._losses(pick(features, place), labels, nothing), detach(state)
 
     @in_fp32

@@ -15,7 +15,7 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from tespec.core.boxes import Boxes, make_boxes
-from tespec.core.distributed import silenced, together
+from tespec.core.distributed import rank_without_labels, ranks_per_batch
 from tespec.core.registry import MODELS
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.labelled import first_place, pick
@@ -121,7 +121,7 @@ class DetectionModel(nn.Module):
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         place, boxes = batch["label_place"], batch["boxes"]
         empty = not len(place)
-        if empty and together() == 1:
+        if empty and ranks_per_batch() == 1:
             nothing = features[-1].float().sum() * 0.0
             names = ("loss_box", "loss_objectness", "loss_class")
             return {"loss": nothing} | dict.fromkeys(names, nothing.detach()), detach(state)
@@ -131,7 +131,7 @@ class DetectionModel(nn.Module):
         truth = [_instances(boxes[boxes[:, 0] == row]) for row in range(len(place))]
         height, width = batch["histograms"].shape[-2:]
         metas = [{"img_shape": (height, width)}] * len(place)
-        with silenced(empty), _without_warnings():
+        with rank_without_labels(empty), _without_warnings():
             outputs = self.head(self.neck([feature.float() for feature in pick(features[1:], place)]))
             losses = in_fp32(self.head.loss_by_feat)(*outputs, truth, metas)
         named = {

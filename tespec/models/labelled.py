@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tespec.core.distributed import together
+from tespec.core.distributed import ranks_per_batch
 
 
 def pick(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:
@@ -30,7 +30,7 @@ def stand_in(place: Tensor, labels: Tensor, nothing: float) -> tuple[Tensor, Ten
         labels: (L, ...) maps.
         nothing: the value of a pixel without a label.
     """
-    if len(place) or together() == 1:
+    if len(place) or ranks_per_batch() == 1:
         return place, labels, False
     return first_place(place), labels.new_full((1, *labels.shape[1:]), nothing), True
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate, one_hot
 
-from tespec.core.distributed import averaged, silenced
+from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.registry import MODELS
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.labelled import pick, stand_in
@@ -90,7 +90,7 @@ class SegmentationModel(nn.Module):
         """
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         place, labels, empty = stand_in(batch["label_place"], batch["labels"], IGNORE)
-        with silenced(empty):
+        with rank_without_labels(empty):
             logits = self.logits(pick(features, place), self.backbone.img_size, labels.shape[-2:])
         return self._losses(logits, labels, empty), detach(state)
 
@@ -105,9 +105,9 @@ class SegmentationModel(nn.Module):
             ignore_index=IGNORE,
             reduction="sum",
         )
-        ce = averaged(ce, (labels != IGNORE).sum())
+        ce = global_mean(ce, (labels != IGNORE).sum())
         dices = dice_losses(logits, labels)
-        dice = averaged(dices.sum(), 0 if empty else dices.numel())
+        dice = global_mean(dices.sum(), 0 if empty else dices.numel())
         return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}
 
     def predict(

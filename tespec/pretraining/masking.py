@@ -36,16 +36,13 @@ class MaskPatch(nn.Module):
 
     Args:
         unit: its side in px.
-        channels: channels of the histograms.
-        shared_over_channels: one plane for all channels (1,024 parameters at 32 px) or one plane each. The paper
-            speaks of a 32x32 parameter.
+        channels: channels of the histograms; all show the one plane (the paper speaks of a 32x32 parameter).
     """
 
-    def __init__(self, unit: int, channels: int, shared_over_channels: bool = True) -> None:
+    def __init__(self, unit: int, channels: int) -> None:
         super().__init__()
         self.channels = channels
-        planes = 1 if shared_over_channels else channels
-        self.pixels = nn.Parameter(INITIAL_DEVIATION * torch.randn(planes, unit, unit))
+        self.pixels = nn.Parameter(INITIAL_DEVIATION * torch.randn(1, unit, unit))
 
     def forward(self) -> Tensor:
         """The patch as a frame (1, channels, unit, unit)."""

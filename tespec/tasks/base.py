@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from tespec.core.distributed import count, number, of_all
+from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, find_registered
@@ -217,7 +217,7 @@ class LabelledTask(ABC):
         total = sum(len(recording.labelled) for recording in self.test)
         player = self.player(model.eval())
         with progress("evaluation", "labels") as advance:
-            for batch in evaluation_of(settings, self.test, (number(), count())):
+            for batch in evaluation_of(settings, self.test, (rank(), world_size())):
                 state = reset(state, batch.fresh.to(device))
                 histograms = batch.histograms.to(device)
                 if not batch.frames:
@@ -229,8 +229,8 @@ class LabelledTask(ABC):
                     self.score(scorer, predicted, self.test[frame.recording], frame.label)
                 done += len(batch.frames)
                 advance(done, total, "")
-        others = of_all(scorer.state())
-        scorer.merge(state for process, state in enumerate(others) if process != number())
+        others = all_gather(scorer.state())
+        scorer.merge(state for process, state in enumerate(others) if process != rank())
         overall = scorer.overall()
         return Evaluation(
             metrics=overall.metrics(),

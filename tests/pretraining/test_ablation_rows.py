@@ -72,7 +72,7 @@ def normalises(wanted):
         drawn, _ = row.network.reconstruct(row.batch, None)
         assert torch.equal(drawn.target, drawn.video) != wanted
         if wanted:
-            unit = row.network.mask_unit
+            unit = row.network.own.mask.unit
             whole = drawn.target[..., : unit * (drawn.target.shape[-2] // unit), :unit].unflatten(-2, (-1, unit))
             assert whole.mean((-2, -1)).abs().max() < 1e-4
 

@@ -1,4 +1,4 @@
-"""The forecast of a dry run, beside what a step really keeps and a checkpoint really takes."""
+"""What a run takes, and the forecast of it, beside what a step really keeps and a checkpoint really takes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tespec.core.config import pretraining_settings
-from tespec.training.checkpoint import save_checkpoint
-from tespec.runs.cost import BYTES_PER_PARAMETER, Forecast, bytes_saved_for_backward, forecast, repeated
-from tespec.training.loop import Loop
 from tespec.pretraining.objective import build_objective
+from tespec.runs.cost import BYTES_PER_PARAMETER, Forecast, ResourceMeter, bytes_saved_for_backward, forecast, repeated
+from tespec.training.checkpoint import save_checkpoint
+from tespec.training.loop import Loop
 
 CPU = torch.device("cpu")
 TOLD = Forecast(
@@ -69,3 +69,38 @@ def test_memory_and_disk_are_those_of_a_full_step(tiny_world: Path, tmp_path: Pa
     folder = save_checkpoint(tmp_path, 1, content.pop("model"), content)
     written = sum(file.stat().st_size for file in folder.iterdir())
     assert told.checkpoint_bytes == pytest.approx(written, rel=0.1)
+
+
+
+
+def powercap(folder: Path, **zones: int) -> Path:
+    """Counters as Linux shows them: one folder for each processor, and parts of it below."""
+    for name, value in zones.items():
+        zone = folder / f"intel-rapl:{name[-1]}"
+        zone.mkdir(exist_ok=True)
+        (zone / "energy_uj").write_text(f"{value}\n")
+        (zone / "max_energy_range_uj").write_text("1000000\n")
+        part = folder / f"intel-rapl:{name[-1]}:0"
+        part.mkdir(exist_ok=True)
+        (part / "energy_uj").write_text("999\n")
+    return folder
+
+
+def test_memory_is_that_of_the_process(tmp_path: Path) -> None:
+    meter = ResourceMeter(CPU, tmp_path)
+    kept = torch.ones(50_000_000, dtype=torch.uint8)
+    found = meter.resources()
+    assert set(found) == {"peak_memory_bytes"}
+    assert len(kept) < found["peak_memory_bytes"] < 100e9
+
+
+def test_energy_is_the_sum_of_the_processors_and_counters_wrap(tmp_path: Path) -> None:
+    meter = ResourceMeter(CPU, powercap(tmp_path, zone0=100_000, zone1=900_000))
+    powercap(tmp_path, zone0=400_000, zone1=200_000)
+    assert meter.resources()["processor_energy_joules"] == pytest.approx(0.3 + 0.3)
+
+
+def test_a_counter_that_nobody_may_read_is_left_out(tmp_path: Path) -> None:
+    meter = ResourceMeter(CPU, powercap(tmp_path, zone0=1))
+    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("no number")
+    assert "processor_energy_joules" not in meter.resources()

@@ -7,16 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from tespec.core.config import finetuning_settings, names, pretraining_settings
+from baselines.ecddp import DenseDistillation
+from baselines.ecdp import ImageContrast
+from baselines.imagenet import Classification
+from baselines.moby import MomentumContrast
+from tespec.core.config import finetuning_settings, names, objective_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import ARCHITECTURES, Clip, Decay
 from tespec.models import build_backbone
-from tespec.pretraining.classification import Classification
-from tespec.pretraining.dense_distillation import DenseDistillation
-from tespec.pretraining.image_contrast import ImageContrast
-from tespec.pretraining.momentum_contrast import MomentumContrast
+from tespec.pretraining.objective import own_settings
 from tespec.training.loop import Loop
-from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay
+from tespec.training.optimizer import SCHEDULES, clip, learning_rate, parameter_groups, weight_decay
 
 SIZE = (64, 96)
 CPU = torch.device("cpu")
@@ -83,11 +84,17 @@ def backbone(channels=None, arch="micro"):
     return build_backbone(arch, False, 2, SIZE, channels)
 
 
+def own(objective, **changes):
+    return own_settings(objective_facts(objective, "sample") | changes)
+
+
 MODELS = {
-    "moby": lambda: MomentumContrast(backbone(1), 8, 4, 8, 0.2, 0.9),
-    "imagenet": lambda: Classification(backbone(1), 3, 0.1),
-    "ecddp": lambda: DenseDistillation(backbone(), 8, 4, 16, 3, 1, 0.5, 0.9),
-    "ecdp": lambda: ImageContrast(backbone(arch="resnet-micro"), backbone(1, "resnet-micro"), 8, 4, 0.1, 1.0),
+    "moby": lambda: MomentumContrast(own("momentum_contrast", hidden=8, out=4, queue=8), backbone(1)),
+    "imagenet": lambda: Classification(own("classification"), backbone(1), 3),
+    "ecddp": lambda: DenseDistillation(own("ecddp", hidden=8, bottleneck=4, prototypes=16), backbone()),
+    "ecdp": lambda: ImageContrast(
+        own("image_contrast", hidden=8, out=4), backbone(arch="resnet-micro"), backbone(1, "resnet-micro")
+    ),
 }
 
 
@@ -257,3 +264,40 @@ def test_clipping_leaves_what_has_no_gradient():
     without = nn.Parameter(torch.ones(2))
     clip([without], Clip("norm", 1.0))
     assert without.grad is None
+
+
+PAPER = finetuning_settings("ddd17", "recurrent", "paper").optimisation
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_starts_and_ends_relative_to_the_peak(schedule):
+    settings = dataclasses.replace(PAPER, schedule=schedule)
+    assert learning_rate(settings, 0) == pytest.approx(1e-4 / 25)
+    assert learning_rate(settings, settings.warmup_steps) == pytest.approx(1e-4)
+    assert learning_rate(settings, settings.steps - 1) == pytest.approx(1e-4 / 1000)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_rises_during_warmup_and_falls_afterwards(schedule):
+    settings = dataclasses.replace(PAPER, schedule=schedule, steps=400, warmup_steps=50)
+    rates = [learning_rate(settings, step) for step in range(settings.steps)]
+    assert rates[:51] == sorted(rates[:51])
+    assert rates[50:] == sorted(rates[50:], reverse=True)
+
+
+def test_schedules_halve_differently():
+    settings = dataclasses.replace(PAPER, steps=101, warmup_steps=0)
+    middle = (settings.peak_lr + settings.peak_lr / 1000) / 2
+    assert learning_rate(settings, 50) == pytest.approx(middle)
+    assert learning_rate(settings, 25) > learning_rate(dataclasses.replace(settings, schedule="linear"), 25)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_runs_shorter_than_the_warmup_stay_positive(steps):
+    settings = dataclasses.replace(PAPER, steps=steps, warmup_steps=250)
+    assert all(0 < learning_rate(settings, step) <= settings.peak_lr for step in range(steps))
+
+
+def test_unknown_schedule_is_named():
+    with pytest.raises(UserError, match=r"optimisation\.schedule: unknown value 'step'"):
+        learning_rate(dataclasses.replace(PAPER, schedule="step"), 0)

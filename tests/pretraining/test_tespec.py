@@ -6,16 +6,20 @@ from tespec.core.errors import UserError
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models import EventSwin
 from tespec.pretraining.masking import draw_mask
+from tespec.pretraining.objective import own_settings
 from tespec.pretraining.tespec import MaskedReconstruction
 
 HEIGHT, WIDTH, UNIT = 56, 90, 16  # neither side is a multiple of the unit
 ROWS, COLS = 4, 6
 
 
-def objective(recurrent=True, **settings):
+def objective(recurrent=True, unit=UNIT, ratio=0.5, **settings):
     torch.manual_seed(0)
-    settings = {"decoder": {"type": "AllStagesDecoder"}, "mask_unit": UNIT, "norm_events": 3000.0, **settings}
-    return MaskedReconstruction(EventSwin("micro", recurrent, img_size=(64, 96)), **settings)
+    target = {"kind": "intensity", "alpha": 5.0, "norm_events": 3000.0, "contrast": 1.0}
+    target |= {key: settings.pop(key) for key in list(settings) if key in target}
+    own = {"decoder": {"type": "AllStagesDecoder"}, "patch_norm": True, "patch_eps": 1e-6, "visible_weight": 0.0}
+    own |= {"type": "masked_reconstruction", "mask": {"unit": unit, "ratio": ratio}, "target": target} | settings
+    return MaskedReconstruction(own_settings(own), EventSwin("micro", recurrent, img_size=(64, 96)))
 
 
 def masked_batch(lanes=2, segments=3, ratio=0.5, seed=0):
@@ -31,7 +35,7 @@ def masked_batch(lanes=2, segments=3, ratio=0.5, seed=0):
 @pytest.mark.parametrize("patch_norm", [True, False])
 @torch.no_grad()
 def test_losses_are_pixel_means_inside_of_the_image(patch_norm):
-    model, batch = objective(patch_norm=patch_norm, eps=0.05, visible_weight=0.5), masked_batch()
+    model, batch = objective(patch_norm=patch_norm, patch_eps=0.05, visible_weight=0.5), masked_batch()
     losses, _ = model.loss(batch, None)
     drawn, _ = model.reconstruct(batch, None)
     error = torch.zeros(2, 3, HEIGHT, WIDTH)
@@ -68,7 +72,9 @@ def test_the_target_is_the_intensity_of_all_events():
 
 @torch.no_grad()
 def test_the_scale_of_the_intensity_cancels_in_the_loss():
-    dim, bright = (objective(contrast=contrast, eps=0.05).loss(masked_batch(), None)[0] for contrast in (1.0, 20.0))
+    dim, bright = (
+        objective(contrast=contrast, patch_eps=0.05).loss(masked_batch(), None)[0] for contrast in (1.0, 20.0)
+    )
     assert dim["loss"].item() == pytest.approx(bright["loss"].item(), rel=1e-4)
 
 
@@ -85,7 +91,7 @@ def test_hidden_events_do_not_reach_the_prediction():
 
 @torch.no_grad()
 def test_the_target_of_eq_6_is_the_filter_of_eq_6():
-    model = objective(target="high_pass", alpha=7.0, contrast=0.5)
+    model = objective(kind="high_pass", alpha=7.0, contrast=0.5)
     drawn, (_, state) = model.reconstruct(masked_batch(), None)
     video, last = estimate_high_pass(masked_batch()["histograms"], alpha=7.0, contrast=0.5)
     torch.testing.assert_close(drawn.video, video)
@@ -98,7 +104,7 @@ def test_only_the_uniform_decay_fades_where_nothing_happens():
     batch, silence = masked_batch(), masked_batch()
     silence["histograms"] = torch.zeros_like(silence["histograms"])
     for target, stays in (("intensity", True), ("high_pass", True), ("uniform_decay", False)):
-        model = objective(target=target)
+        model = objective(kind=target)
         seen, state = model.reconstruct(batch, None)
         after, _ = model.reconstruct(silence, state)
         assert torch.equal(after.video[:, -1], seen.video[:, -1]) == stays, target
@@ -107,7 +113,7 @@ def test_only_the_uniform_decay_fades_where_nothing_happens():
 @pytest.mark.parametrize("target", ["intensity", "high_pass", "uniform_decay", "histograms"])
 @torch.no_grad()
 def test_a_step_equals_its_halves_with_the_state_carried(target):
-    model, batch = objective(patch_norm=False, target=target), masked_batch(segments=6)
+    model, batch = objective(patch_norm=False, kind=target), masked_batch(segments=6)
     whole, end = model.reconstruct(batch, None)
     first, state = model.reconstruct(batch | {"histograms": batch["histograms"][:, :3]}, None)
     second, state = model.reconstruct(batch | {"histograms": batch["histograms"][:, 3:]}, state)
@@ -120,7 +126,7 @@ def test_a_step_equals_its_halves_with_the_state_carried(target):
 @pytest.mark.parametrize("target", ["intensity", "high_pass"])
 @torch.no_grad()
 def test_fresh_lanes_start_anew(target):
-    model, batch = objective(patch_norm=False, target=target), masked_batch()
+    model, batch = objective(patch_norm=False, kind=target), masked_batch()
     _, state = model.loss(masked_batch(seed=1), None)
     afresh, _ = model.reconstruct(batch, None)
     carried, _ = model.reconstruct(batch, state)
@@ -149,7 +155,7 @@ def test_a_feed_forward_backbone_carries_the_intensity_alone():
 
 
 def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
-    model, batch = objective(patch_norm=False, autoencoding=True, visible_weight=0.5), masked_batch(ratio=0.0)
+    model, batch = objective(patch_norm=False, ratio=0.0, visible_weight=0.5), masked_batch(ratio=0.0)
     losses, _ = model.loss(batch, None)
     drawn, _ = model.reconstruct(batch, None)
     assert set(losses) == {"loss", "loss_all", "loss_zero"}
@@ -162,7 +168,7 @@ def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
 
 
 def test_a_few_steps_train_an_autoencoder():
-    model, batch = objective(eps=0.05, autoencoding=True), masked_batch(ratio=0.0, segments=2)
+    model, batch = objective(patch_eps=0.05, ratio=0.0), masked_batch(ratio=0.0, segments=2)
     before = {name: value.clone() for name, value in model.backbone.state_dict().items()}
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(3):
@@ -184,7 +190,7 @@ def test_losses_stay_finite_where_nothing_or_everything_is_hidden(ratio):
 
 @torch.no_grad()
 def test_the_target_stays_float32_under_autocast():
-    model, batch = objective(eps=0.05), masked_batch()
+    model, batch = objective(patch_eps=0.05), masked_batch()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         drawn, _ = model.reconstruct(batch, None)
     exact, _ = model.reconstruct(batch, None)
@@ -207,11 +213,11 @@ def test_another_default_scope_does_not_hide_the_decoder():
 @pytest.mark.parametrize("unit", [0, 6, 24, 64])
 def test_a_unit_of_broken_tokens_is_refused(unit):
     with pytest.raises(UserError, match=r"mask\.unit"):
-        objective(mask_unit=unit)
+        objective(unit=unit)
 
 
 def test_it_learns_the_visible_part_of_one_batch():
-    model, batch = objective(eps=0.05, visible_weight=0.5), masked_batch(segments=2)
+    model, batch = objective(patch_eps=0.05, visible_weight=0.5), masked_batch(segments=2)
     grid = torch.arange(HEIGHT).view(-1, 1) // 8 + torch.arange(WIDTH) // 8
     batch["histograms"].zero_()
     batch["histograms"][:, :, :10] = (grid % 2).to(torch.uint8)

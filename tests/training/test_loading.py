@@ -1,6 +1,6 @@
 import torch
 
-from tespec.training.loop import on_device
+from tespec.training.loading import on_device
 
 
 def test_batches_arrive_whole_and_in_order():

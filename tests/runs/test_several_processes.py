@@ -86,15 +86,15 @@ def test_a_run_goes_on_with_other_processes(world, tmp_path, cases):
 
 
 @pytest.mark.parametrize("case", ["tespec", "dsec, no memory"])
-def test_turns_compute_what_one_batch_computes(world, tmp_path, case):
+def test_gradient_accumulation_computes_what_one_batch_computes(world, tmp_path, case):
     compute(case, world, tmp_path / "whole")
-    compute(case, world, tmp_path / "turns", accumulate=2)
-    whole, turns = record_of(tmp_path / "whole"), record_of(tmp_path / "turns")
-    assert turns["environment"]["accumulate"] == 2
-    # Batch statistics are those of a turn: another result, another name.
-    assert (turns["id"] == whole["id"]) == case.startswith("tespec")
+    compute(case, world, tmp_path / "accumulated", accumulate=2)
+    whole, accumulated = record_of(tmp_path / "whole"), record_of(tmp_path / "accumulated")
+    assert accumulated["environment"]["accumulate"] == 2
+    # Batch statistics are those of a micro-batch: another result, another name.
+    assert (accumulated["id"] == whole["id"]) == case.startswith("tespec")
     tolerance = 1e-5 if case.startswith("tespec") else 0.2
-    for ours, theirs in zip(whole["curve"], turns["curve"], strict=True):
+    for ours, theirs in zip(whole["curve"], accumulated["curve"], strict=True):
         assert theirs == pytest.approx(ours, rel=tolerance, abs=tolerance)
 
 
@@ -127,7 +127,7 @@ def test_the_command_line_by_two_processes_and_a_stop(world, tmp_path):
 REFUSED = [
     (["--launcher", "pytorch"], "--launcher pytorch: did not start this process; start with torchrun"),
     (["--launcher", "slurm"], "--launcher slurm: did not start this process; start with srun"),
-    (["--accumulate", "3"], "batch_size: 4 lanes are not dealt evenly to 1 processes and 3 turns each"),
+    (["--accumulate", "3"], "batch_size: 4 lanes do not divide evenly among 1 processes with 3 gradient accumulation"),
     (["--accumulate", "0"], "argument --accumulate: invalid positive value: '0'"),
 ]
 

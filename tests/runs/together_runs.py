@@ -5,11 +5,14 @@ torchrun --nproc-per-node 2 together_runs.py WORLD FOLDER CASE...
 
 from __future__ import annotations
 
+import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from short_runs import setup_in, stopped_after
 
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import Preempted
@@ -19,8 +22,6 @@ from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
 from tespec.runs.pretrain import pretrain
-from tespec.runs.setup import Setup
-from tespec.training.hooks import CheckpointHook
 from tespec.training.launch import launched
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
@@ -56,16 +57,14 @@ OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
 def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any) -> None:
     """Run a case into a folder, or stop it as a scheduler would after a step."""
     register_methods()
-    options = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"} | changes
-    setup = Setup(results=folder / "results", runs=folder / "runs", **options)
-    with pytest.MonkeyPatch.context() as patch:
+    setup = setup_in(folder, **changes)
+    stop_or_not = stopped_after(stop, signal.SIGTERM) if stop else nullcontext()
+    with stop_or_not, pytest.MonkeyPatch.context() as patch:
         if "unlabelled" in case:
             choose = LabelledSteps._choose
             patch.setattr(
                 LabelledSteps, "_choose", lambda self, labels, lane, step: choose(self, labels, lane, step)[: lane < 2]
             )
-        if stop:
-            _stop_after(patch, stop)
         if case in TASKS:
             task, arch, own = TASKS[case]
             data = Data(world / task, "sample")
@@ -76,17 +75,6 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
             method = find_method(name)
             recipe = pretraining_settings(method.recipe, "sample", [*own, *FEW], method.network)
             pretrain(name, method, recipe, Data(world / dataset, "sample"), 0, setup)
-
-
-def _stop_after(patch: pytest.MonkeyPatch, step: int) -> None:
-    original = CheckpointHook.after_train_iter
-
-    def stopping(self: CheckpointHook, loop: Any, *arguments: Any) -> None:
-        if loop.step == step:
-            self._request_stop(15, None)
-        original(self, loop, *arguments)
-
-    patch.setattr(CheckpointHook, "after_train_iter", stopping)
 
 
 def main() -> None:

@@ -1,19 +1,15 @@
-"""Sinkhorn's balancing over processes, and which patches ECDDP balances."""
+"""Losses between two networks' outputs, and Sinkhorn's balancing over processes."""
 
 from datetime import timedelta
 
 import pytest
 import torch
 from torch import distributed, multiprocessing
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
-from tespec.models import build_backbone
-from tespec.pretraining.contrast import SINKHORN_ROUNDS, sinkhorn
-from tespec.pretraining.dense_distillation import DenseDistillation
-from tespec.pretraining.masking import draw_mask
+from tespec.pretraining.contrast import SINKHORN_ROUNDS, agreement, info_nce, sinkhorn
 
 SAMPLES, PROTOTYPES, TEMPERATURE = 40, 12, 0.04
-SIZE = (64, 96)
 
 
 def cosines(samples=SAMPLES, prototypes=PROTOTYPES):
@@ -66,42 +62,24 @@ def test_processes_balance_what_one_balances_and_exchange_sums_alone(tmp_path):
     assert [sent for _, sent in parts] == [len(BORDERS) * [1, *SINKHORN_ROUNDS * [PROTOTYPES]]] * 2
 
 
-def model(local_views):
+def test_balanced_assignments_use_all_prototypes_alike():
     torch.manual_seed(0)
-    backbone = build_backbone("micro", False, 10, SIZE)
-    return DenseDistillation(backbone, 32, 16, 24, 3, local_views, mask_ratio=0.5, momentum=0.9)
+    logits = torch.randn(64, 8)
+    logits[:, 0] += 3  # one that everybody likes
+    assigned = sinkhorn(logits, 0.5)
+    torch.testing.assert_close(assigned.sum(1), torch.ones(64))
+    assert assigned.sum(0).max() < 1.5 * 64 / 8
+    one_hot = torch.eye(8)[torch.arange(64) % 8]
+    assert agreement(50 * one_hot, one_hot, 0.1).max() < 1e-3
 
 
-@pytest.mark.parametrize("local_views", [1, 8])
-def test_prototypes_are_named_and_balanced_at_hidden_patches_alone(local_views, monkeypatch):
-    network, lanes = model(local_views), 3
-    rows = {}
-    for name in ("student", "teacher"):
-        for head in ("patches", "images"):
-            module = getattr(getattr(network, name), head)
-            module.register_forward_hook(
-                lambda _, given, out, key=(name, head): rows.setdefault(key, []).append(out.numel() // out.shape[-1])
-            )
-    balanced = []
-
-    def spy(logits, temperature):
-        balanced.append(len(logits))
-        return sinkhorn(logits, temperature)
-
-    masks = []
-
-    def draw(*args):
-        masks.append(draw_mask(*args))
-        return masks[-1]
-
-    monkeypatch.setattr("tespec.pretraining.dense_distillation.sinkhorn", spy)
-    monkeypatch.setattr("tespec.pretraining.dense_distillation.draw_mask", draw)
-    histograms = torch.randint(0, 4, (lanes, 1, 20, *SIZE), dtype=torch.uint8)
-    network.loss({"histograms": histograms}, None)
-    hidden = int(torch.stack(masks).sum())
-    assert 0 < hidden < torch.stack(masks).numel()
-    assert rows["student", "patches"] == rows["teacher", "patches"] == [hidden]
-    assert sum(rows["student", "images"]) == (2 + local_views) * lanes
-    assert sum(rows["teacher", "images"]) == 2 * lanes
-    assert balanced[0] == hidden
-    assert balanced[-1] == 2 * lanes
+def test_contrast_with_the_others_of_the_batch_or_with_given_negatives():
+    torch.manual_seed(0)
+    queries, keys, queue = torch.randn(5, 4), torch.randn(5, 4), normalize(torch.randn(7, 4), dim=1)
+    q, k = normalize(queries, dim=1), normalize(keys, dim=1)
+    loss, _ = info_nce(queries, keys, 0.3)
+    torch.testing.assert_close(loss, cross_entropy(q @ k.T / 0.3, torch.arange(5)))
+    loss, found = info_nce(queries, keys, 0.3, queue)
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1) / 0.3
+    torch.testing.assert_close(loss, cross_entropy(logits, torch.zeros(5, dtype=torch.long)))
+    assert found == (logits.argmax(1) == 0).float().mean()
