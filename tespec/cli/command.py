@@ -7,17 +7,40 @@ import difflib
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from tespec.core.errors import Preempted, UserError, one_line
+from tespec.core.paths import INSTALLED
 
 MISTAKE = 2
 INTERRUPTED = 130
 PREEMPTED = 75  # EX_TEMPFAIL: try again
+VERBS = {
+    "run": "fine-tune and evaluate one cell of the tables",
+    "pretrain": "pre-train a backbone without labels",
+    "plan": "run what is missing of a set of runs, several at once",
+    "tables": "print and write the comparison tables",
+    "report": "write all results as one HTML page",
+    "data": "check, pack and look at data sets",
+    "weights": "look at weights files, convert them, pass them on",
+}
+SCRIPTS = re.compile(rf"(?:python )?benchmarks/({'|'.join(VERBS)})\.py")
 HARNESS = ("tespec", "baselines", "benchmarks")
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+
+
+def by_installed_command() -> bool:
+    """Whether this program was started as `tespec VERB`, and not by a script of a checkout."""
+    return INSTALLED or Path(sys.argv[0]).stem == "tespec"
+
+
+def as_started(text: str) -> str:
+    """A text that names scripts of a checkout, with `tespec VERB` in their place where that is how one starts them."""
+    return SCRIPTS.sub(r"tespec \1", text) if by_installed_command() else text
 
 
 def run(main: Callable[[], int | None]) -> int:
@@ -40,7 +63,7 @@ def run(main: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except UserError as error:
-        _say(f"error: {one_line(str(error))}")
+        _say(f"error: {as_started(one_line(str(error)))}")
         return MISTAKE
     except OSError as error:
         if error.filename is None and error.errno not in OF_THE_MACHINE:
@@ -63,10 +86,14 @@ def run(main: Callable[[], int | None]) -> int:
 class Parser(argparse.ArgumentParser):
     """`ArgumentParser` that answers a mistake in one line, with the nearest spelling where there is one.
 
-    Options cannot be abbreviated: a script that relies on an abbreviation breaks when an option is added.
+    Options cannot be abbreviated: a script that relies on an abbreviation breaks when an option is added. The parsed
+    options hold the arguments themselves as `given`.
     """
 
     def __init__(self, **settings: Any) -> None:
+        if verb := settings.pop("verb", ""):
+            settings["prog"] = as_started(f"benchmarks/{verb}.py").removeprefix("benchmarks/")
+        settings["description"] = as_started(settings.get("description") or "") or None
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         settings.setdefault("allow_abbrev", False)
         super().__init__(**settings)
@@ -76,26 +103,29 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
         """Parse all arguments; an unknown one ends the program with exit code 2 and names the nearest option."""
-        options, unknown = self.parse_known_args(args, namespace)
+        given = list(sys.argv[1:] if args is None else args)
+        options, unknown = self.parse_known_args(given, namespace)
         if unknown:
             self.error(f"unknown argument {unknown[0]!r}{self._nearest_option(unknown[0])}; see --help")
+        options.given = given
         return options
 
     def error(self, message: str) -> NoReturn:
         """End the program with exit code 2 and one line on stderr."""
-        self.exit(MISTAKE, f"error: {one_line(message)}\n")
+        self.exit(MISTAKE, f"error: {as_started(one_line(message))}\n")
 
     def _nearest_option(self, given: str) -> str:
-        return _suggestion(given.partition("=")[0], list(self._option_string_actions))
+        return suggestion(given.partition("=")[0], list(self._option_string_actions))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            advice = _suggestion(str(value), choices) or f"; choose from {', '.join(choices)}"
+            advice = suggestion(str(value), choices) or f"; choose from {', '.join(choices)}"
             raise argparse.ArgumentError(action, f"unknown value {str(value)!r}{advice}")
 
 
-def _suggestion(given: str, known: Sequence[str]) -> str:
+def suggestion(given: str, known: Sequence[str]) -> str:
+    """The known name nearest to what was given, as the end of a sentence; "" where none is near."""
     close = difflib.get_close_matches(given, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tespec.cli.command import by_installed_command
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
@@ -37,24 +37,33 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_sensor(group)
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
     group.add_argument("--threads", type=positive, metavar="N",
-                       help="that compute on a CPU (default: the profile's, or what torch takes)")  # fmt: skip
+                       help="CPU threads (default: the profile's, or what torch takes)")  # fmt: skip
     group.add_argument("--workers", type=whole_number, default=0, help="processes that prepare batches (default 0)")
     group.add_argument("--launcher", choices=LAUNCHERS, default="none", help="what started the processes of this run")
     group.add_argument("--accumulate", type=positive, default=1, metavar="N",
-                       help="take each process's part of a batch in N turns, for want of memory")  # fmt: skip
+                       help="gradient accumulation steps: less memory for the same batch (default 1)")  # fmt: skip
     group.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
     group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
     group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
     group.add_argument("--overwrite", action="store_true", help="compute again what a complete record holds")
     add_accept_code(group)
     group.add_argument("--deterministic", action="store_true", help="repeat to the bit on a GPU as well; slower")
-    group.add_argument("--recompute", action="store_true", help="keep less for the backward pass: a third more time")
+    group.add_argument(
+        "--recompute", action="store_true", help="activation checkpointing: less memory, a third more time"
+    )
     group.add_argument("--fused-attention", action="store_true", help="torch's fused attention in the backbone")
     group.add_argument("--compile", action="store_true", help="compile the backbone's stages; needs a C++ compiler")
     group.add_argument("--track", choices=TRACKERS, help="hand curves and results to a tracker besides")
     group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
+    add_own(group)
+
+
+def add_own(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add what brings in code and configs of one's own; `bring_in` acts on it."""
     group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
-                       help="Python file that registers a method; it is run")  # fmt: skip
+                       help="Python file that registers a method, a data set, ...; it is run; repeatable")  # fmt: skip
+    group.add_argument("--configs", action="append", type=Path, default=[], metavar="DIR",
+                       help="folder laid out like configs/, whose files are found by name too; repeatable")  # fmt: skip
 
 
 def add_sensor(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -103,7 +112,7 @@ def positive(text: str) -> int:
     return number
 
 
-def setup_of(options: argparse.Namespace, script: str) -> Setup:
+def setup_of(options: argparse.Namespace, verb: str) -> Setup:
     """How and where, from the parsed options; the command line is kept for records."""
     from tespec.core.config import threads_of
     from tespec.models.execution import Execution
@@ -125,7 +134,7 @@ def setup_of(options: argparse.Namespace, script: str) -> Setup:
         accept_code=tuple(options.accept_code),
         execution=Execution(options.recompute, options.fused_attention, options.compile),
         threads=threads,
-        command=shlex.join([*_started(options.launcher), f"benchmarks/{script}", *_deciding(sys.argv[1:]), *taken]),
+        command=shlex.join([*_started(options.launcher, verb), *_deciding(options.given), *taken]),
     )
 
 
@@ -138,16 +147,22 @@ def _threads(device: str | None) -> list[str]:
     return ["--threads", str(torch.get_num_threads())] if choose_device(device).type == "cpu" else []
 
 
-def _started(launcher: str) -> list[str]:
+def _started(launcher: str, verb: str) -> list[str]:
     """How a command line begins that starts as many processes."""
+    if by_installed_command():
+        script = ["-m", "tespec.cli", verb]
+        if launcher == "none":
+            return ["tespec", verb]
+    else:
+        script = [f"benchmarks/{verb}.py"]
     if launcher == "pytorch":
         nodes, local = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")
-        return ["torchrun", *(["--nnodes", nodes] if nodes != "1" else []), "--nproc-per-node", local]
+        return ["torchrun", *(["--nnodes", nodes] if nodes != "1" else []), "--nproc-per-node", local, *script]
     if launcher == "slurm":
-        return ["srun", "--ntasks", os.environ.get("SLURM_NTASKS", "1"), "python"]
+        return ["srun", "--ntasks", os.environ.get("SLURM_NTASKS", "1"), "python", *script]
     if launcher == "mpi":
-        return ["mpirun", "-n", os.environ.get("OMPI_COMM_WORLD_SIZE", "1"), "python"]
-    return ["python"]
+        return ["mpirun", "-n", os.environ.get("OMPI_COMM_WORLD_SIZE", "1"), "python", *script]
+    return ["python", *script]
 
 
 def _deciding(arguments: list[str]) -> list[str]:
@@ -162,3 +177,27 @@ def _deciding(arguments: list[str]) -> list[str]:
         elif each not in SWITCHES and not each.startswith(tuple(f"{name}=" for name in PLACES)):
             kept.append(each)
     return kept
+
+
+def add_configs(options: argparse.Namespace) -> None:
+    """Read configs from the folders named with --configs too; a task that is a file's name becomes that config's."""
+    from tespec.core import config
+
+    for folder in options.configs:
+        config.add_folder(folder)
+    if (task := getattr(options, "task", None)) and task.endswith(".yaml"):
+        options.task = config.add_file("tasks", Path(task))
+
+
+def bring_in(options: argparse.Namespace, *, only_given: bool = False) -> None:
+    """Add configs of one's own, and register every method and what --import names.
+
+    Args:
+        options: parsed.
+        only_given: register nothing where no file is named, since that takes seconds.
+    """
+    add_configs(options)
+    if options.plugins or not only_given:
+        from tespec.core.registry import register_methods
+
+        register_methods(options.plugins)

@@ -10,9 +10,9 @@ from typing import Any
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
-from tespec.core.paths import REPOSITORY
+from tespec.core.paths import PUBLISHED
 
-PAPER = REPOSITORY / "results" / "paper"
+PAPER = PUBLISHED
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,11 @@ def names(kind: str) -> list[str]:
     return sorted(_files(kind))
 
 
+def file_of(kind: str, name: str) -> Path | None:
+    """The file of a config; None where there is none of that name."""
+    return _files(kind).get(name)
+
+
 def finetuning_settings(
     task: str,
     arch: str,

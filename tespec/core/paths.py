@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
+# A wheel holds inside of the package what a checkout holds beside it.
+INSTALLED = (PACKAGE / "configs").is_dir()
 REPOSITORY = PACKAGE.parent
-CONFIGS = REPOSITORY / "configs"
-BASELINES = REPOSITORY / "baselines"
-RESULTS = REPOSITORY / "results"
-RUNS = REPOSITORY / "runs"
+CONFIGS = PACKAGE / "configs" if INSTALLED else REPOSITORY / "configs"
+BASELINES = PACKAGE / "baselines" if INSTALLED else REPOSITORY / "baselines"
+PUBLISHED = PACKAGE / "published" if INSTALLED else REPOSITORY / "results" / "paper"
+RESULTS = Path("results") if INSTALLED else REPOSITORY / "results"
+RUNS = Path("runs") if INSTALLED else REPOSITORY / "runs"
 
 
 def cache_root() -> Path:

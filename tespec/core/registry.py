@@ -18,6 +18,7 @@ from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import Registry
 
 from tespec.core.errors import UserError
+from tespec.core.paths import BASELINES
 from tespec.core.recipes import ENTRY_POINTS, add_recipe
 
 METHODS = Registry("method", scope="tespec")
@@ -60,12 +61,27 @@ def register_methods(files: Sequence[Path] = ()) -> None:
         UserError: a file is missing or cannot be imported.
     """
     import_modules("tespec.pretraining")
-    import_modules("baselines")
+    _import_baselines()
     for entry in entry_points(group=ENTRY_POINTS):
         entry.load()
     for file in files:
         import_file(file)
         add_recipe(file)
+
+
+def _import_baselines() -> None:
+    """Import `baselines/` by where it lies, under the same name in a checkout and in an installation."""
+    if "baselines" not in sys.modules:
+        folder = [str(BASELINES)]
+        place = importlib.util.spec_from_file_location(
+            "baselines", BASELINES / "__init__.py", submodule_search_locations=folder
+        )
+        assert place is not None
+        assert place.loader is not None
+        package = importlib.util.module_from_spec(place)
+        sys.modules["baselines"] = package
+        place.loader.exec_module(package)
+    import_modules("baselines")
 
 
 def import_file(file: Path) -> None:

@@ -181,7 +181,7 @@ def command(monkeypatch, capsys):
 
 
 def test_every_command_takes_it(command, nameless, tmp_path):
-    from benchmarks import data, pretrain
+    from tespec.cli import data, pretrain
 
     for name in ("check", "stats", "preview", "prepare"):
         arguments = [name, "recordings", nameless]
@@ -206,7 +206,7 @@ def test_every_command_takes_it(command, nameless, tmp_path):
 
 @pytest.mark.parametrize("text", ["640", "640x", "0x480", "640x480x2", "20000x480", "-5x5"])
 def test_what_is_no_size_is_refused_at_once(command, nameless, text):
-    from benchmarks import data
+    from tespec.cli import data
 
     code, _, err = command(data, "check", "recordings", nameless, f"--sensor={text}")
     assert code == 2

@@ -7,7 +7,7 @@ import torch
 from networks import written
 from PIL import Image
 
-from benchmarks.run import draw_strip_of
+from tespec.cli.run import draw_strip_of
 from tespec.inference import strip
 from tespec.runs.setup import Setup
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.report import main
+from tespec.cli.report import main
 from tespec.comparison.records import Record, write_record
 
 webdriver = pytest.importorskip("selenium.webdriver")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from benchmarks.report import main
+from tespec.cli.report import main
 from tespec.comparison.records import Record, write_record
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
@@ -171,7 +171,7 @@ def test_a_choice_keeps_others_out(results: Path, make) -> None:
 
 def test_never_imports_torch(results: Path) -> None:
     code = (
-        "import sys; from benchmarks.report import main; "
+        "import sys; from tespec.cli.report import main; "
         f"main(['--results', {str(results)!r}]); "
         "assert not {'torch', 'mmengine', 'matplotlib'} & set(sys.modules)"
     )

@@ -1,0 +1,77 @@
+"""Write one HTML file with all results: tables, curves, bars, pictures, run times, and every run's command and hash.
+
+python benchmarks/report.py
+python benchmarks/report.py --curves curves.png              # in place of the page: losses of pre-trainings
+python benchmarks/report.py --data sample --baseline scratch --out report.html
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tespec.cli.command import Parser
+from tespec.cli.options import add_own, bring_in
+from tespec.cli.tables import choose, left_out
+from tespec.comparison.published import edited
+from tespec.comparison.records import Record, read_records
+from tespec.core.errors import UserError
+from tespec.core.files import write_whole
+from tespec.core.paths import RESULTS
+from tespec.report.build import report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the report; 1 if something was left out of it.
+
+    Raises:
+        UserError: no record fits what was asked for.
+    """
+    parser = Parser(verb="report", description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder of runs/ and pictures/")
+    parser.add_argument("--data", metavar="NAME", help="runs on this data alone, e.g. sample or ddd17")
+    parser.add_argument("--profile", metavar="NAME", help="runs under this profile alone, e.g. paper or sample")
+    parser.add_argument("--baseline", metavar="METHOD", help="also what each method gains over this one")
+    parser.add_argument("--curves", type=Path, metavar="PNG", help="draw the pre-trainings' losses there, and no page")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the file (default: report.html in --results)")
+    add_own(parser)
+    options = parser.parse_args(arguments)
+    bring_in(options, only_given=True)
+    if not options.results.is_dir():
+        raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
+    folder = options.results / "runs"
+    records, problems = read_records(folder)
+    notes = [left_out(problems)] if problems else []
+    notes += [f"Edited: results/paper/{name} is not the file that was shipped." for name in edited()]
+    for note in notes:
+        sys.stderr.write(f"{note}\n")
+    if options.curves:
+        return draw_losses(records, folder, options.curves)
+    wanted = {"data": options.data, "profile": options.profile}
+    choose(records, wanted, folder)
+    chosen = [
+        record for record in records if all(value in (None, dict(record)[name]) for name, value in wanted.items())
+    ]
+    if not chosen:
+        sys.stderr.write(f"no run in {folder}: the paper's numbers alone\n")
+    text = report(chosen, options.results / "pictures", notes, options.baseline)
+    path = write_whole(options.out or options.results / "report.html", text)
+    print(f"Written: {path} ({len(chosen)} runs, {len(text.encode()) / 1e6:.1f} MB)")
+    return 1 if notes else 0
+
+
+def draw_losses(records: Sequence[Record], folder: Path, picture: Path) -> int:
+    """Draw the loss curves of pre-trainings from their records.
+
+    Raises:
+        UserError: there is no record of a pre-training.
+    """
+    from tespec.pictures.curves import draw_curves
+
+    chosen = [record for record in records if record["kind"] == "pretraining" and "last_stage_std" in record["metrics"]]
+    if not chosen:
+        raise UserError(folder, "holds no record of a pre-training", "run benchmarks/pretrain.py first")
+    draw_curves(sorted(chosen, key=lambda record: (record["arch"], record["name"])), picture)
+    print(f"Written: {picture}")
+    return 0

@@ -1,0 +1,254 @@
+"""Fine-tune and evaluate one cell of the tables.
+
+python benchmarks/run.py --method tespec --task ddd17
+python benchmarks/run.py --method scratch --task ddd17 --arch feedforward --data /data/ddd17
+python benchmarks/run.py --method tespec --task ddd17 --probe
+python benchmarks/run.py --reference prior --task ddd17       # the floor; frame: the ceiling, on the sample world
+python benchmarks/run.py --method scratch --task ddd17 --predict dir1 --out pictures
+python benchmarks/run.py --model runs/evaluation-.../model.safetensors --predict drive.raw --out pictures
+python benchmarks/run.py --list
+python benchmarks/run.py --describe tespec
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+# Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
+# installation raises on import is answered in one line.
+from tespec.cli.command import Parser
+from tespec.core.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    from tespec.comparison.records import Record
+    from tespec.core.settings import Finetuning
+    from tespec.runs.data import Data
+    from tespec.runs.setup import Setup
+
+REFERENCES = ("prior", "frame")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    from tespec.cli.options import add_run_options, whole_number
+    from tespec.core.settings import ARCHITECTURES
+
+    parser = Parser(verb="run", description=__doc__)
+    what = parser.add_argument_group("what")
+    what.add_argument("--method", help="how the backbone starts; --list names them")
+    what.add_argument("--task", help="what it is fine-tuned on; --list names them")
+    what.add_argument("--arch", choices=ARCHITECTURES, default="recurrent", help="default: recurrent")
+    what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data (default: ./data/<task>)")
+    what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from, or timm:NAME")
+    what.add_argument("--seeds", type=whole_number, nargs="+", metavar="N", help="several seeds, one after the other")
+    what.add_argument("--probe", action="store_true", help="linear and k-NN probe of the frozen backbone")
+    what.add_argument("--reference", choices=REFERENCES, help="not a method but the floor (prior: the label prior, "
+                      "without input) or ceiling (frame: the same network sees the true grey frame)")  # fmt: skip
+    what.add_argument("--no-picture", action="store_true", help="draw no strip of the test set into --results")
+    what.add_argument("--list", action="store_true", help="list methods and tasks")
+    what.add_argument("--describe", metavar="NAME", help="describe a method or a task")
+    drawn = parser.add_argument_group("pictures of predictions")
+    drawn.add_argument("--predict", metavar="RECORDING", help="name in the task's data, or a path; drawn after the run")
+    drawn.add_argument("--model", type=Path, metavar="FILE", help="model.safetensors of a run, in place of a new run")
+    drawn.add_argument("--out", type=Path, metavar="DIR", help="folder for a figure (PNG) and a video (GIF)")
+    drawn.add_argument("--clip", type=float, nargs=2, default=(0.0, 10.0), metavar=("FROM", "TO"),
+                       help="seconds that are drawn (default: 0 10)")  # fmt: skip
+    drawn.add_argument("--min-score", type=float, default=0.3, help="of boxes that are drawn (default: 0.3)")
+    add_run_options(parser)
+    options = parser.parse_args(arguments)
+    if options.reference and (options.method or options.probe or options.predict or options.checkpoint):
+        parser.error("--reference stands alone: no --method, --probe, --predict or --checkpoint")
+    if options.reference and options.dry_run:
+        parser.error("--dry-run: --method scratch --arch feedforward --dry-run prints what such a run costs")
+    if options.probe and options.predict:
+        parser.error("--probe trains no model that could --predict")
+    if bool(options.predict) != bool(options.out):
+        parser.error("--predict RECORDING and --out DIR go together")
+    if options.model and not options.predict:
+        parser.error("--model goes with --predict RECORDING")
+    if not (options.list or options.describe or options.model) and not (
+        (options.method or options.reference) and options.task
+    ):
+        parser.error("--method and --task are needed (--list names them)")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what the command line says."""
+    options = parse(arguments)
+    from tespec.cli.options import bring_in
+
+    bring_in(options)
+    if options.list:
+        print_list()
+    elif options.describe:
+        describe(options.describe, options.profile or "paper", options.set)
+    elif options.model:
+        draw_predictions(options, options.model)
+    elif options.dry_run:
+        dry_run(options)
+    elif options.reference:
+        measure_reference(options)
+    else:
+        from tespec.training.launch import launched
+
+        with launched(options.launcher, options.device):
+            run_cell(options)
+
+
+def run_cell(options: argparse.Namespace) -> None:
+    """Fine-tune, evaluate, record."""
+    from tespec.cli.options import setup_of
+    from tespec.core.distributed import is_first
+    from tespec.pretraining.method import find_method
+    from tespec.runs.finetune import WEIGHTS, finetune
+    from tespec.runs.probe import probe
+    from tespec.weights.publish import fetched
+
+    method = find_method(options.method)
+    settings, recipe, data = resolve(options)
+    if recipe and (method.recipe is None or options.checkpoint):
+        raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
+    setup, checkpoint = setup_of(options, "run"), fetched(options.checkpoint)
+    measure = probe if options.probe else finetune
+    for seed in options.seeds or [options.seed]:
+        record = measure(options.method, method, settings, data, checkpoint, seed, setup, recipe)
+        if is_first():
+            print_result(record)
+            if not (options.probe or options.no_picture):
+                draw_strip_of(record, setup, data.root)
+    if options.predict and is_first():
+        draw_predictions(options, setup.runs / record["name"] / WEIGHTS, data.root)
+
+
+def measure_reference(options: argparse.Namespace) -> None:
+    """Measure the floor or the ceiling of a task, and record it."""
+    from tespec.cli.options import setup_of
+    from tespec.core.progress import say
+    from tespec.runs.data import find_data, settings_of
+    from tespec.runs.references import reference
+
+    data = find_data(options.task, options.data)
+    if data.notice:
+        say(data.notice)
+    settings = settings_of(data, options.task, "feedforward", options.profile, options.set)
+    setup = setup_of(options, "run")
+    for seed in options.seeds or [options.seed]:
+        print_result(reference(options.reference, settings, data, seed, setup))
+
+
+def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
+    """Draw what the run's network says, where that was not done; a picture is no reason to lose a result."""
+    from tespec.core.progress import say
+    from tespec.inference.strip import draw_strip
+    from tespec.runs.finetune import WEIGHTS
+    from tespec.training.device import choose_device
+
+    weights = setup.runs / record["name"] / WEIGHTS
+    picture = setup.results / "pictures" / f"{record['name']}.png"
+    if picture.is_file() or not weights.is_file():
+        return
+    try:
+        draw_strip(weights, root, choose_device(setup.device), picture)
+    # Whatever goes wrong in drawing (memory is short, say), the record is written and the next seed waits.
+    except Exception as error:
+        say(f"no picture: {one_line(str(error)) or type(error).__name__}")
+
+
+def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | None = None) -> None:
+    """Draw what a trained model says of a recording."""
+    from tespec.inference.load import load_trained
+    from tespec.inference.predict import Request, predict
+    from tespec.runs.data import find_data
+    from tespec.training.device import choose_device
+
+    if not weights.is_file():
+        raise UserError(weights, "the weights of this run are gone", "give --overwrite to train again")
+    if root is None and not Path(options.predict).exists():
+        root = find_data(load_trained(weights).settings.task, options.data).root
+    request = Request(options.predict, options.out, tuple(options.clip), options.min_score, options.sensor)
+    drawn = predict(weights, request, root, choose_device(options.device))
+    print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
+
+
+def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Finetuning, tuple[str, ...], Data]:
+    """Settings of the cell, changes to its pre-training, and its data; where the sample world is made in `worlds`."""
+    from tespec.core.config import finetuning_settings
+    from tespec.core.progress import say
+    from tespec.pretraining.method import find_method
+    from tespec.runs.data import find_data, settings_of
+
+    prefix = "pretraining."
+    own = [change for change in options.set if not change.startswith(prefix)]
+    recipe = tuple(change.removeprefix(prefix) for change in options.set if change.startswith(prefix))
+    # Mistakes in the settings come to light before any data is made.
+    method = find_method(options.method)
+    method.require(options.method, options.arch)
+    finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
+    data = find_data(options.task, options.data, worlds)
+    if data.notice:
+        say(data.notice)
+    settings = settings_of(data, options.task, options.arch, options.profile, own, method.network)
+    return settings, recipe, data
+
+
+def print_list() -> None:
+    """Print methods and tasks, a line each."""
+    from tespec.core.config import names
+    from tespec.core.registry import METHODS
+
+    print("methods")
+    for name, method in sorted(METHODS.module_dict.items()):
+        print(f"  {name:12} {method.title}: {method.summary}")
+    print("tasks\n  " + "\n  ".join(names("tasks")))
+    print("profiles\n  " + "\n  ".join(names("profiles")))
+
+
+def describe(name: str, profile: str, changes: Sequence[str]) -> None:
+    """Print what is known of a method, or the settings of a task under a profile and changes."""
+    import yaml
+
+    from tespec.core.config import as_facts, finetuning_settings, names
+    from tespec.core.settings import ARCHITECTURES
+    from tespec.pretraining.method import find_method
+
+    if name in names("tasks"):
+        facts = {arch: as_facts(finetuning_settings(name, arch, profile, changes)) for arch in ARCHITECTURES}
+    else:
+        facts = find_method(name).facts()
+    print(yaml.safe_dump({name: facts}, sort_keys=False, allow_unicode=True, width=100).rstrip())
+
+
+def dry_run(options: argparse.Namespace) -> None:
+    """Print the resolved settings and what the run would cost."""
+    from tespec.cli.cost import print_cost, scratch_world
+    from tespec.core.config import as_facts
+    from tespec.datasets.survey import require_sound
+    from tespec.pretraining.method import find_method
+    from tespec.runs.cost import forecast
+    from tespec.runs.finetune import with_start
+    from tespec.tasks import build_task
+    from tespec.training.device import choose_device
+
+    method = find_method(options.method)
+    device = choose_device(options.device)
+    with scratch_world(options.task) as worlds:
+        settings, recipe, data = resolve(options, worlds)
+        settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
+        task = build_task(settings, data.root)
+        require_sound(task.dataset)
+        frames = settings.batch_size * settings.segments
+        small, steps = task.small_batch(), task.steps(0)
+        cost = forecast(task.model(), small, steps, settings.optimisation, device, frames, options.workers)
+        print_cost(as_facts(settings), task.protocol(), data, cost, frames, device)
+
+
+def print_result(record: Record) -> None:
+    """Print the scores of a record and where they belong."""
+    scores = ", ".join(f"{name} {value:.2f}" for name, value in record["metrics"].items())
+    print(f"{record['method_name']} on {record['task']} ({record['arch']}, data: {record['data']}): {scores}")
+    for name, each in record["groups"].items():
+        print(f"  {name}: " + ", ".join(f"{metric} {value:.2f}" for metric, value in each.items()))

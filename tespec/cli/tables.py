@@ -1,0 +1,215 @@
+"""Print and write the comparison tables: the paper's numbers with the measured ones beside them.
+
+python benchmarks/tables.py
+python benchmarks/tables.py --only depth --columns measured --data sample
+python benchmarks/tables.py --only segmentation --baseline scratch
+python benchmarks/tables.py --claims
+python benchmarks/tables.py --check
+python benchmarks/tables.py --audit
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tespec.cli.command import Parser
+from tespec.cli.options import add_own, bring_in
+from tespec.comparison.ablation_runs import Measured, measured_rows, measured_table
+from tespec.comparison.ablations import Ablation, ablations
+from tespec.comparison.audit import render_audit
+from tespec.comparison.claims_table import claims_table
+from tespec.comparison.deviations import deviations
+from tespec.comparison.effects import effects_table, require_baseline
+from tespec.comparison.notes import of_older_code
+from tespec.comparison.published import TABLES, edited, plain_tables, published_table
+from tespec.comparison.records import Record, read_records
+from tespec.comparison.references import read_reference
+from tespec.comparison.render_csv import render_csv, render_long_csv
+from tespec.comparison.render_html import render_html
+from tespec.comparison.render_latex import render_latex
+from tespec.comparison.render_markdown import render_markdown
+from tespec.comparison.render_text import render_text
+from tespec.comparison.side_by_side import COLUMNS
+from tespec.comparison.table import Table
+from tespec.core.errors import UserError
+from tespec.core.files import write_all
+from tespec.core.paths import RESULTS
+
+ENDINGS = """exit codes: 0 all is well; 1 a record was left out, a published number was edited, or with --check a
+number leaves its tolerance (tables are written all the same); 2 a mistake, nothing written"""
+
+FILES: dict[str, Callable[[Table], str]] = {
+    "{name}.csv": render_csv,
+    "{name}_long.csv": render_long_csv,
+    "{name}.tex": render_latex,
+    "{name}.md": render_markdown,
+    "{name}.html": render_html,
+}
+
+ABLATIONS = ablations()
+PLAIN = plain_tables()
+ALL = (*TABLES, *(f"ablation_{name}" for name in ABLATIONS), *PLAIN)
+WARNED = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print and write the tables; 1 if something was left out of them or leaves its tolerance.
+
+    Raises:
+        UserError: no record fits what was asked for.
+    """
+    parser = Parser(verb="tables", description=__doc__, epilog=ENDINGS)
+    parser.add_argument("--only", choices=ALL, metavar="NAME", help=f"one of {', '.join(ALL)} (default: all)")
+    parser.add_argument("--columns", choices=COLUMNS, default="both", help="whose numbers (default: both)")
+    parser.add_argument("--data", metavar="NAME", help="measured on this data alone, e.g. sample or ddd17")
+    parser.add_argument("--profile", metavar="NAME", help="measured under this profile alone, e.g. paper or sample")
+    parser.add_argument(
+        "--baseline", metavar="METHOD", help="also what each method gains over this one, with intervals"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder that holds runs/")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the files (default: tables/ in --results)")
+    parser.add_argument(
+        "--check", action="store_true", help="hold measured numbers against the paper's; print no table"
+    )
+    parser.add_argument("--claims", action="store_true", help="what the paper claims: effects with intervals, by task")
+    parser.add_argument("--audit", action="store_true", help="the gains that the paper names, and its contradictions")
+    add_own(parser)
+    options = parser.parse_args(arguments)
+    bring_in(options, only_given=True)
+
+    if options.audit:
+        sys.stdout.write(render_audit())
+        return 0
+    if not options.results.is_dir():
+        raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
+    folder, out = options.results / "runs", options.out or options.results / "tables"
+    records, problems = read_records(folder)
+    notes = [left_out(problems)] if problems else []
+    notes += [f"Edited: results/paper/{name} is not the file that was shipped." for name in edited()]
+    for line in [*(f"left out: {problem}" for problem in problems), *notes[bool(problems) :]]:
+        sys.stderr.write(f"{line}\n")
+    chosen = choose(records, {"data": options.data, "profile": options.profile}, folder)
+    if options.check:
+        return check(chosen, folder) or (WARNED if notes else 0)
+    if options.claims:
+        return claims(chosen, folder, out) or (WARNED if notes else 0)
+    if options.columns == "measured" and not chosen:
+        raise UserError(
+            folder, "holds no record of an evaluation", "run benchmarks/run.py first, or leave --columns out"
+        )
+    if not chosen and options.columns == "both":
+        sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
+    publish([(name, annotated(dated(table, chosen), notes)) for name, table in tables(options, chosen)], out)
+    return WARNED if notes else 0
+
+
+def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple[str, Table]]:
+    """The tables asked for, by the names of their files.
+
+    Raises:
+        UserError: there is no record of the baseline.
+    """
+    wanted = [options.only] if options.only else ALL
+    found = [(name, published_table(name, records, options.columns)) for name in TABLES if name in wanted]
+    for name, ablation in ABLATIONS.items():
+        if f"ablation_{name}" in wanted:
+            measured = measured_rows(ablation, records) if options.columns != "paper" else []
+            found += ablation_files(ablation, measured)
+    found += [(name, table) for name, table in PLAIN.items() if name in wanted and options.columns != "measured"]
+    if options.baseline:
+        require_baseline(records, options.baseline)
+        tasks = {record["task"] for record in records}
+        compared = [
+            name for name in TABLES if name in wanted and tasks & {task.name for task in read_reference(name).tasks}
+        ]
+        against = [(name, effects_table(name, records, options.baseline)) for name in compared]
+        found += [(f"{name}_against_{options.baseline}", table) for name, table in against if table.groups]
+    return found
+
+
+def ablation_files(ablation: Ablation, measured: Sequence[Measured]) -> list[tuple[str, Table]]:
+    """An ablation on each basis it was measured on, numbered from the second on."""
+    name = f"ablation_{ablation.name}"
+    if not measured:
+        return [(name, measured_table(ablation, None))]
+    return [
+        (name if index == 1 else f"{name}_{index}", measured_table(ablation, each))
+        for index, each in enumerate(measured, start=1)
+    ]
+
+
+def check(records: Sequence[Record], folder: Path) -> int:
+    """Print how far measured numbers are from the paper's; 1 if one leaves its tolerance.
+
+    Raises:
+        UserError: there is none that could be compared.
+    """
+    found = deviations(records)
+    if not found:
+        raise UserError(
+            folder,
+            "holds nothing to check: no evaluation on real data under the profile paper",
+            "run benchmarks/run.py --data ROOT --profile paper first",
+        )
+    for each in found:
+        print(each)
+    outside = sum(not each.within for each in found)
+    print(f"{len(found) - outside} of {len(found)} numbers within their tolerance")
+    return WARNED if outside else 0
+
+
+def claims(records: Sequence[Record], folder: Path, out: Path) -> int:
+    """Print and write every comparison behind the paper's claims.
+
+    Raises:
+        UserError: there is no evaluation.
+    """
+    if not records:
+        raise UserError(folder, "holds no record of an evaluation", "run benchmarks/run.py first")
+    publish([("claims", dated(claims_table(records), records))], out)
+    return 0
+
+
+def dated(table: Table, records: Sequence[Record]) -> Table:
+    """The table; where it holds measured numbers of older code, that comes first among its notes."""
+    measured = any(column.facts.get("source", "paper") != "paper" for column in table.columns)
+    note = of_older_code(records) if measured else ""
+    return replace(table, notes=(note, *table.notes)) if note else table
+
+
+def annotated(table: Table, notes: Sequence[str]) -> Table:
+    """The table with further notes behind its own."""
+    return replace(table, notes=(*table.notes, *notes))
+
+
+def publish(found: Sequence[tuple[str, Table]], out: Path) -> None:
+    """Write tables in all forms, all of them or none, and print them."""
+    files = [{out / file.format(name=name): render(table) for file, render in FILES.items()} for name, table in found]
+    write_all({path: text for each in files for path, text in each.items()})
+    for (_, table), written in zip(found, files, strict=True):
+        sys.stdout.write(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}\n")
+
+
+def choose(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:
+    """Evaluations that agree with what is wanted; None agrees with all.
+
+    Raises:
+        UserError: none does, although the choice was narrowed.
+    """
+    chosen = [record for record in records if record["kind"] == "evaluation"]
+    for name, value in wanted.items():
+        there = sorted({str(dict(record)[name]) for record in chosen})
+        chosen = [record for record in chosen if value is None or dict(record)[name] == value]
+        if value is not None and not chosen:
+            remedy = f"choose from {', '.join(there)}" if there else "run benchmarks/run.py first"
+            raise UserError(f"--{name} {value}", f"no such evaluation in {folder}", remedy)
+    return chosen
+
+
+def left_out(problems: Sequence[str]) -> str:
+    """Note on files that are no records."""
+    return f"{len(problems)} file{'s' if len(problems) > 1 else ''} left out: {' | '.join(problems)}."

@@ -1,0 +1,223 @@
+"""benchmarks/data.py as its user sees it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from twins import damage
+
+from tespec.cli import data
+from tespec.cli.command import run
+from tespec.datasets import sources
+from tespec.datasets.recording import fingerprint
+from tespec.events import open_events
+from tespec.events.store import verify_store
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
+from tespec.world.layouts import relayout
+
+ROOT = Path(__file__).parents[2]
+DATASETS = ["ddd17", "1mpx", "gen1", "dsec", "mvsec"]
+REAL = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    def called(*arguments):
+        monkeypatch.setattr(sys, "argv", ["data.py", *map(str, arguments)])
+        try:
+            code = run(data.main)
+        except SystemExit as ended:
+            code = ended.code
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return called
+
+
+@pytest.fixture
+def twin(tiny_world, tmp_path):
+    def copy(dataset):
+        target = tmp_path / "eigene Daten" / dataset
+        shutil.copytree(tiny_world / dataset, target, ignore=shutil.ignore_patterns("imgs"))
+        return target
+
+    return copy
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_sound_dataset_passes(call, tiny_world, dataset):
+    code, out, _ = call("check", dataset, tiny_world / dataset)
+    assert code == 0, out
+    assert out.splitlines()[-1].startswith("fine: ")
+    assert "needed by `prepare`" in out
+    quick, shorter, _ = call("check", dataset, tiny_world / dataset, "--quick")
+    assert (quick, shorter.splitlines()[-1]) == (0, out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "way"), [("dsec", "truncated"), ("gen1", "unknown class"), ("mvsec", "torn truth")]
+)
+def test_a_broken_one_fails_with_a_list(call, twin, dataset, way):
+    root = twin(dataset)
+    done = damage(root, dataset, way)
+    code, out, _ = call("check", dataset, root)
+    assert code == 1
+    errors = [line for line in out.splitlines() if line.startswith("error: ")]
+    assert any(done.outcome in line and "; " in line for line in errors)
+    assert "problems in" in out.splitlines()[-1]
+
+
+def evaluated(root, dataset):
+    settings = settings_of(
+        Data(root, "sample"), dataset, "recurrent", None, ["downsample.factor=1"] * (dataset != "mvsec")
+    )
+    task = build_task(settings, root)
+    return fingerprint(*task.splits), [recording.histograms(2, 3, 10, "edges") for recording in task.test]
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_packed_data_is_the_same_data(call, twin, tmp_path, dataset, elsewhere):
+    root, out = twin(dataset), tmp_path / "packed"
+    before = evaluated(root, dataset)
+    code, text, _ = call("prepare", dataset, root, *(["--out", out] if elsewhere else []))
+    assert code == 0, text
+    place = out if elsewhere else root
+    manifest = json.loads((place / "packed.json").read_text())["recordings"]
+    for facts in manifest.values():
+        verify_store(place / facts["store"])
+        assert facts["count"] > 0
+        assert len(facts["source"]["sha256"]) == 64
+    after = evaluated(place, dataset)
+    assert after[0] == before[0]
+    np.testing.assert_array_equal(after[1][0], before[1][0])
+    assert call("check", dataset, place)[0] == 0
+    again = (place / "packed.json").stat().st_mtime_ns
+    assert call("prepare", dataset, root, *(["--out", out] if elsewhere else []))[0] == 0
+    assert (place / "packed.json").stat().st_mtime_ns >= again
+
+
+def test_several_processes_pack_the_same(call, twin, tmp_path):
+    root = twin("gen1")
+    for processes in ("1", "2"):
+        assert call("prepare", "gen1", root, "--out", tmp_path / processes, "--processes", processes)[0] == 0
+    one, two = (json.loads((tmp_path / each / "packed.json").read_text()) for each in ("1", "2"))
+    assert one == two
+
+
+def test_real_recordings_are_packed_without_a_loss(call, tmp_path):
+    for name in ("evt3_640x480_2.08s.raw", "davis.aedat4"):
+        shutil.copy(REAL / name, tmp_path / name)
+    assert call("check", "recordings", tmp_path)[0] == 0
+    assert call("prepare", "recordings", tmp_path)[0] == 0
+    for name in ("evt3_640x480_2.08s.raw", "davis.aedat4"):
+        raw, packed = open_events(REAL / name), open_events(tmp_path / f"{name}.store")
+        assert (packed.height, packed.width, packed.count) == (raw.height, raw.width, raw.count)
+        span = raw.t_first, raw.t_last + 1
+        for found, wanted in zip(packed.slice(*span), raw.slice(*span), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_store_of_another_file_is_refused(call, twin):
+    root = twin("gen1")
+    assert call("prepare", "gen1", root)[0] == 0
+    path = min((root / "test").glob("*_td.dat"))
+    path.write_bytes(path.read_bytes() + bytes(8))
+    sources._open.cache_clear()  # another process would have opened nothing yet
+    code, out, _ = call("check", "gen1", root)
+    assert code == 1
+    assert "remove the store and prepare the recording again" in out
+
+
+def test_an_archive_needs_no_packing(call, twin):
+    root = twin("gen1")
+    relayout(root, "gen1", "rvt-archive")
+    code, _, err = call("prepare", "gen1", root)
+    assert code == 2
+    assert "holds histograms, which are read as they are" in err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
+def test_a_folder_that_cannot_be_written_to_is_named(call, twin):
+    root = twin("gen1")
+    root.chmod(0o500)
+    code, _, err = call("prepare", "gen1", root)
+    root.chmod(0o700)
+    assert code == 2
+    assert "cannot be written to; name another folder with --out" in err
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_preview_shows_something(call, tiny_world, tmp_path, dataset):
+    path = tmp_path / "a.png"
+    assert call("preview", dataset, tiny_world / dataset, "--out", path, "--count", 2)[0] == 0
+    with Image.open(path) as image:
+        assert image.size[0] > 900
+        assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 50
+
+
+def test_figures_are_written_as_csv(call, tiny_world, tmp_path):
+    path = tmp_path / "figures" / "a.csv"
+    assert call("stats", "gen1", tiny_world / "gen1", "--out", path)[0] == 0
+    table = pd.read_csv(path)
+    assert table["split"].tolist() == ["train", "train", "val", "test"]
+    assert (table["events_count"] > 1000).all()
+    assert (table["class_car"] + table["class_pedestrian"] > 0).all()
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_guide_for_every_dataset(call, dataset):
+    code, out, _ = call("download-guide", dataset)
+    assert code == 0
+    assert "https://" in out
+    assert "licence" in out
+    assert "Nothing is downloaded" in out
+
+
+def test_archives_are_extracted_or_refused(call, tmp_path):
+    with zipfile.ZipFile(tmp_path / "good.zip", "w") as archive:
+        archive.writestr("train/a.txt", "x")
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
+        archive.writestr("../a.txt", "x")
+    assert call("extract", tmp_path / "good.zip", tmp_path / "out")[0] == 0
+    assert (tmp_path / "out" / "train" / "a.txt").read_text() == "x"
+    code, _, err = call("extract", tmp_path / "evil.zip", tmp_path / "other")
+    assert (code, (tmp_path / "other").exists()) == (2, False)
+    assert "would be written outside of the folder" in err
+    code, _, err = call("extract", tmp_path / "good.zip", tmp_path / "third", "--crc32", "hello")
+    assert code == 2
+    assert "not a CRC-32" in err
+
+
+MISTAKES = [
+    (["check", "dsex", "."], "dsex: no such file in configs/tasks; choose from"),
+    (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
+    (["download-guide", "kitti"], "kitti: no such dataset; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
+    (["chek", "dsec", "."], "unknown value 'chek'; did you mean 'check'?"),
+    (["check", "gen1", ".", "--processes", "0"], "argument --processes: invalid positive value: '0'"),
+    (["check", "gen1", "."], "holds no folders train, val, test (none)"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
+def test_mistakes_are_answered_in_one_line(call, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(*arguments)
+    assert code == 2
+    (line,) = err.splitlines()
+    assert message in line
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly():
+    command = f"{sys.executable} benchmarks/data.py download-guide dsec | head -1"
+    ended = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import tespec.core.compat  # noqa: F401  # before mmengine
+
+import pytest
+import torch
+
+from tespec.cli.options import setup_of
+from tespec.runs.setup import Setup, check_places
+
+OPTIONS = [
+    *("device", "workers", "resume", "overwrite", "track", "profile", "threads"),
+    *("deterministic", "recompute", "fused_attention", "compile"),
+]
+
+
+def command_of(monkeypatch: pytest.MonkeyPatch, *given: str, **said: Any) -> str:
+    """What is recorded of a command line on a CPU with three threads."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    places: dict[str, Any] = {"results": Path(), "runs": Path(), "launcher": "none", "accumulate": 1}
+    places |= {"plugins": [], "accept_code": []}
+    return setup_of(
+        Namespace(given=list(given), **(dict.fromkeys(OPTIONS) | places | {"device": "cpu"} | said)), "run"
+    ).command
+
+
+def test_a_recorded_command_leaves_out_what_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--task", "dsec", "--results", "/some/where", "--runs=/else", "--resume", "--workers", "2", "--seed", "1"]
+    command = command_of(monkeypatch, *given, "--set", "head.channels=8", "--overwrite", "--no-picture")
+    assert command == "python benchmarks/run.py --task dsec --seed 1 --set head.channels=8 --threads 3"
+
+
+def test_a_recorded_command_fixes_the_number_of_threads_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--task", "dsec", "--profile", "small"]
+    assert command_of(monkeypatch, *given, profile="small") == "python benchmarks/run.py --task dsec --profile small"
+    assert command_of(monkeypatch, *given[:2], "--threads", "2", threads=2).endswith("--task dsec --threads 2")
+    assert command_of(monkeypatch, *given[:2], profile="sample").endswith("--task dsec --threads 3")
+
+
+def test_a_run_takes_the_threads_it_is_told(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    setup = Setup(tmp_path, tmp_path, "cpu", 0, False, False, "", threads=before + 1)
+    try:
+        check_places(setup)
+        assert torch.get_num_threads() == before + 1
+        assert setup.facts()["threads"] == before + 1
+    finally:
+        torch.set_num_threads(before)
