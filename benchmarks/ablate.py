@@ -135,7 +135,7 @@ def print_changes(ablation: Ablation, profile: str) -> None:
 def write_table(ablation: Ablation, measured: dict[str, list[Record]], options: argparse.Namespace) -> None:
     """Print the table and write it in all forms."""
     from tespec.cli.tables import publish
-    from tespec.comparison.ablation_runs import Measured, measured_table
+    from tespec.comparison.ablations import Measured, measured_table
     from tespec.comparison.basis import bases
 
     basis = bases([record for records in measured.values() for record in records])[0]

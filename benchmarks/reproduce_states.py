@@ -27,8 +27,8 @@ def is_measured(
         data: fingerprint of each task's data, where it is known; records of other data do not count then.
         codes: hashes of the code whose records count.
     """
+    from tespec.comparison.basis import agrees, recipe_of
     from tespec.comparison.cells import without_device
-    from tespec.comparison.recipes import agrees, recipe_of
     from tespec.comparison.records import code_of
 
     config, recipe = wanted(piece, reproduction), recipe_behind(piece, reproduction)

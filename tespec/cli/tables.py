@@ -17,22 +17,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from tespec.cli.command import Parser
-from tespec.comparison.ablation_runs import Measured, measured_rows, measured_table
-from tespec.comparison.ablations import Ablation, ablations
+from tespec.comparison.ablations import Ablation, Measured, ablations, measured_rows, measured_table
 from tespec.comparison.audit import render_audit
-from tespec.comparison.claims_table import claims_table
+from tespec.comparison.claims import claims_table
 from tespec.comparison.deviations import deviations
 from tespec.comparison.effects import effects_table, require_baseline
-from tespec.comparison.notes import of_older_code
-from tespec.comparison.published import TABLES, edited, plain_tables, published_table
+from tespec.comparison.published import TABLES, edited, plain_tables, published_table, read_reference
 from tespec.comparison.records import Record, read_records
-from tespec.comparison.references import read_reference
-from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_html import render_html
-from tespec.comparison.render_latex import render_latex
-from tespec.comparison.render_markdown import render_markdown
-from tespec.comparison.render_text import render_text
-from tespec.comparison.side_by_side import COLUMNS
+from tespec.comparison.render import (
+    render_csv,
+    render_html,
+    render_latex,
+    render_long_csv,
+    render_markdown,
+    render_text,
+)
+from tespec.comparison.side_by_side import COLUMNS, of_older_code
 from tespec.comparison.table import Table
 from tespec.core.errors import UserError
 from tespec.core.files import write_all

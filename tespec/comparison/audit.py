@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tespec.comparison.ablations import DECIMALS, METRICS, read_ablation
-from tespec.comparison.published import TABLES, plain_tables
-from tespec.comparison.references import PAPER, number, published, read_reference, text
+from tespec.comparison.published import PAPER, TABLES, number, plain_tables, published, read_reference, text
 from tespec.core.errors import UserError
 
 

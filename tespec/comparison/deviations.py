@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tespec.comparison.basis import average, bases, metric
-from tespec.comparison.lines import by_line, lines_of
-from tespec.comparison.published import TABLES
+from tespec.comparison.published import TABLES, read_reference
 from tespec.comparison.records import Record
-from tespec.comparison.references import read_reference
+from tespec.comparison.rows import by_line, lines_of
 from tespec.core.config import tolerances
 
 PROFILE = "paper"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tespec.comparison.basis import Basis, bases, metric
+from tespec.comparison.published import Reference, read_reference
 from tespec.comparison.records import Record
-from tespec.comparison.references import Reference, read_reference
 from tespec.comparison.statistics import Effect, Interval, paired_effect
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.core.errors import UserError

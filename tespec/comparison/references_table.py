@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tespec.comparison.basis import average, bases
 from tespec.comparison.claims import primary, table_of
+from tespec.comparison.published import read_reference
 from tespec.comparison.records import Record
-from tespec.comparison.references import read_reference
 from tespec.comparison.side_by_side import measured_cell
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 

@@ -2,26 +2,105 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from tespec.comparison.ablation_runs import measured_rows, measured_table
-from tespec.comparison.ablations import ablations
-from tespec.comparison.claims_table import claims_table
+from PIL import Image
+
+from tespec.comparison.ablations import ablations, measured_rows, measured_table
+from tespec.comparison.claims import claims_table
 from tespec.comparison.effects import effects_table, require_baseline
-from tespec.comparison.notes import of_older_code
-from tespec.comparison.published import TABLES, plain_tables, published_table
+from tespec.comparison.published import TABLES, plain_tables, published_table, read_reference
 from tespec.comparison.records import Record
-from tespec.comparison.references import read_reference
 from tespec.comparison.references_table import references_table
-from tespec.comparison.render_html import Tip, html_table
+from tespec.comparison.render import Tip, html_table
+from tespec.comparison.side_by_side import of_older_code
 from tespec.comparison.table import Table
-from tespec.report.bars import bars
-from tespec.report.curves import curves, first_seeds
-from tespec.report.page import Section, page
-from tespec.report.pictures import figure
+from tespec.report.charts import bars, curves, first_seeds
 from tespec.report.runs import anchor, hover, moment, run_times, runs_list
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report: its anchor, its heading, and its content as HTML, escaped already."""
+
+    anchor: str
+    title: str
+    html: str
+
+
+def page(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
+    """The whole page; sections without content are left out."""
+    style = (HERE / "style.css").read_text(encoding="utf-8")
+    script = (HERE / "script.js").read_text(encoding="utf-8")
+    shown = [section for section in sections if section.html]
+    contents = "".join(f'<li><a href="#{each.anchor}">{escape(each.title)}</a></li>' for each in shown)
+    return (
+        "\n".join(
+            [
+                "<!doctype html>",
+                '<html lang="en"><head><meta charset="utf-8">',
+                f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">',
+                '<meta name="viewport" content="width=device-width, initial-scale=1">',
+                f"<title>{escape(title)}</title><style>{style}</style></head><body>",
+                f"<h1>{escape(title)}</h1>",
+                *(f'<p class="lead">{escape(line)}</p>' for line in lead),
+                f"<nav><ul>{contents}</ul></nav>",
+                *(
+                    f'<section id="{each.anchor}"><h2>{escape(each.title)}</h2>\n{each.html}\n</section>'
+                    for each in shown
+                ),
+                f"<script>{script}</script></body></html>",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _policy(style: str, script: str) -> str:
+    """What a browser may do with the page: show its own pictures and style, run its own script, load nothing."""
+    return (
+        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+WIDEST = 1200  # px
+QUALITY = 82
+
+
+def figure(path: Path, caption: str) -> str:
+    """A picture file with its caption; a line in its place where the file cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            # Other formats hide behind the name as well, and some are handed to programs outside.
+            with Image.open(path, formats=("PNG",)) as picture:
+                shown = picture.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        return f'<p class="notes">{escape(path.name)} cannot be shown ({escape(type(error).__name__)}).</p>'
+    if shown.width > WIDEST:
+        shown = shown.resize((WIDEST, max(1, round(shown.height * WIDEST / shown.width))))
+    data = io.BytesIO()
+    shown.save(data, "WEBP", quality=QUALITY)
+    source = base64.b64encode(data.getvalue()).decode()
+    return (
+        f'<figure><img src="data:image/webp;base64,{source}" width="{shown.width}" height="{shown.height}" '
+        f'alt="{escape(caption)}" loading="lazy"><figcaption>{escape(caption)}</figcaption></figure>'
+    )
+
 
 TITLE = "Pre-training for event cameras, compared"
 STRIPS = 4  # of each task

@@ -17,8 +17,8 @@ import pytest
 from benchmarks.reproduce_jobs import commands, in_order
 from benchmarks.reproduce_states import is_measured, jobs_of, recipe_behind, seconds_of, wanted
 from benchmarks.reproduction import PRETRAINING, Piece, pieces, pretrainings, read_reproduction, sizes
+from tespec.comparison.published import read_reference
 from tespec.comparison.records import new_record, read_records, write_record
-from tespec.comparison.references import read_reference
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, register_methods
 from tespec.world import world_folder

@@ -13,9 +13,8 @@ import pytest
 from tespec.cli.command import Parser, run
 from tespec.cli.tables import main
 from tespec.comparison.ablations import ablations
-from tespec.comparison.published import plain_tables
+from tespec.comparison.published import plain_tables, read_reference
 from tespec.comparison.records import new_record, write_record
-from tespec.comparison.references import read_reference
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from tespec.comparison.audit import cell, claims, contradictions, render_audit, shown
-from tespec.comparison.references import PAPER
+from tespec.comparison.published import PAPER
 from tespec.core.errors import UserError
 
 TABLES = "".join(path.read_text() for path in sorted((Path(__file__).parent / "data").glob("tab-*.tex")))

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tespec.comparison.deviations import deviations
-from tespec.comparison.published import TABLES, edited
+from tespec.comparison.published import PAPER, TABLES, edited, read_reference
 from tespec.comparison.records import Record
-from tespec.comparison.references import PAPER, read_reference
 from tespec.core.config import tolerances
 
 Make = Callable[..., Record]

@@ -8,8 +8,7 @@ import pytest
 
 from tespec.comparison.effects import effect_of, effects_table, require_baseline
 from tespec.comparison.records import Record
-from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_text import render_text
+from tespec.comparison.render import render_csv, render_long_csv, render_text
 from tespec.core.errors import UserError
 
 Make = Callable[..., Record]

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison.published import TABLES, published_table
+from tespec.comparison.published import TABLES, Reference, published_table, read_reference
 from tespec.comparison.records import Record
-from tespec.comparison.references import Reference, read_reference
-from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_html import html_table, render_html
-from tespec.comparison.render_latex import render_latex
-from tespec.comparison.render_markdown import render_markdown
-from tespec.comparison.render_text import render_text
+from tespec.comparison.render import (
+    html_table,
+    render_csv,
+    render_html,
+    render_latex,
+    render_long_csv,
+    render_markdown,
+    render_text,
+)
 from tespec.comparison.table import Table
 
 RENDERERS: dict[str, Callable[[Table], str]] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tespec.comparison.references import Published, Reference, read_reference
+from tespec.comparison.published import Published, Reference, read_reference
 
 DATA = Path(__file__).parent / "data"
 EXCERPTS = {"segmentation": "tab-sem-seg.tex", "detection": "tab-obj-det.tex", "depth": "tab-depth-est.tex"}

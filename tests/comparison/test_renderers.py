@@ -16,14 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.comparison.published import published_table
+from tespec.comparison.published import published_table, read_reference
 from tespec.comparison.records import Record
-from tespec.comparison.references import read_reference
-from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_html import render_html
-from tespec.comparison.render_latex import PREAMBLE, escape, render_latex
-from tespec.comparison.render_markdown import render_markdown
-from tespec.comparison.render_text import render_text
+from tespec.comparison.render import (
+    PREAMBLE,
+    escape,
+    render_csv,
+    render_html,
+    render_latex,
+    render_long_csv,
+    render_markdown,
+    render_text,
+)
 from tespec.comparison.side_by_side import side_by_side
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 

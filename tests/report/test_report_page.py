@@ -15,8 +15,7 @@ from tespec.cli.report import main
 from tespec.comparison.records import Record, write_record
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.report.build import report
-from tespec.report.pictures import figure
+from tespec.report.build import figure, report
 
 VOID = {"meta", "img", "line", "rect", "br"}
 

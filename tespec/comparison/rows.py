@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tespec.comparison.basis import Basis, RowKey, row_key
+from tespec.comparison.published import Published, Reference
 from tespec.comparison.records import Record
-from tespec.comparison.references import Published, Reference
 from tespec.comparison.table import MISSING
 
 OWN_GROUP = "Methods added here"
