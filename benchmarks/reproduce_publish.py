@@ -26,7 +26,7 @@ def publish(reproduction: Reproduction, results: Path, *, documented: bool = Fal
     """
     from tespec.cli import report, tables
     from tespec.comparison.records import read_records
-    from tespec.comparison.references_table import references_table
+    from tespec.comparison.references import references_table
     from tespec.core.files import write_whole
     from tespec.report.charts import draw_reproduction
     from tespec.report.reproduction_text import put_in, results_text

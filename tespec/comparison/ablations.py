@@ -19,6 +19,8 @@ from tespec.core.paths import CONFIGS
 
 METRICS = {"miou": "mIoU ↑", "mean_class_acc": "mAcc ↑"}
 DECIMALS = 3
+# The method that is ablated, and the profile of its published numbers.
+METHOD, PROFILE = "tespec", "paper"
 
 
 @dataclass(frozen=True)
@@ -166,9 +168,6 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-METHOD, PAPER = "tespec", "paper"  # the method that is ablated, and the profile of its published numbers
-
-
 @dataclass(frozen=True)
 class Measured:
     """Records of an ablation on one basis: by the row's name, one for each seed."""
@@ -262,7 +261,7 @@ def _with(facts: Mapping[str, Any], path: Sequence[str], change: Any) -> dict[st
 
 def used_values(ablation: Ablation, measured: Measured) -> dict[str, str]:
     """By the name of a row, the values of what its table varies that it was measured with, where the paper's differ."""
-    papers = as_facts(pretraining_settings(METHOD, PAPER))
+    papers = as_facts(pretraining_settings(METHOD, PROFILE))
     found: dict[str, str] = {}
     for row in ablation.rows:
         recipe = recipe_of(measured.rows[row.name][0]) if row.name in measured.rows else None

@@ -226,9 +226,9 @@ def _variants(members: Sequence[Record]) -> list[Record]:
 def _differences(record: Record, alike: Sequence[Record]) -> str:
     """Settings of `record` that are not the same in all of `alike`, in words."""
     for whole in (False, True):
-        flat = [_flat(_parts(each, whole=whole)) for each in alike]
-        own = _flat(_parts(record, whole=whole))
-        if keys := [key for key in own if any(own[key] != each.get(key) for each in flat)]:
+        theirs = [flat(_parts(each, whole=whole)) for each in alike]
+        own = flat(_parts(record, whole=whole))
+        if keys := [key for key in own if any(own[key] != each.get(key) for each in theirs)]:
             return ", ".join(f"{key} = {own[key]}" for key in keys)
     return ""
 
@@ -237,12 +237,13 @@ def _named(record: Record) -> tuple[str, str, str]:
     return record["task"], record["data"], record["profile"]
 
 
-def _flat(parts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
+def flat(parts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as texts by their dotted names."""
+    found: dict[str, str] = {}
     for key, value in parts.items():
         path = f"{prefix}.{key}" if prefix else key
         if isinstance(value, Mapping):
-            flat |= _flat(value, path)
+            found |= flat(value, path)
         else:
-            flat[path.removeprefix("config.")] = str(value)
-    return flat
+            found[path.removeprefix("config.")] = str(value)
+    return found

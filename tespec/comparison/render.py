@@ -1,20 +1,26 @@
-"""A table as one HTML page that opens without a network; all it shows is escaped."""
+"""A table in each of its forms: CSV, LaTeX, Markdown, HTML, and text for a terminal."""
 
 from __future__ import annotations
 
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Iterable
-from html import escape
+from collections.abc import Callable
+from functools import cache
 
-from tespec.comparison.table import Cell, Group, Row, Table
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from tespec.comparison.table import Cell, Row, Table
 from tespec.core.errors import one_line
+
+# CSV
 
 ROW_FACTS = ("method", "arch", "title", "backbone", "recurrent", "pretraining")
 COLUMN_FACTS = ("task", "source", "metric", "frames", "data", "profile", "basis")
 FORMULA = "=+-@|%"  # what spreadsheets let a formula, or a call to another program, begin with
-TIDY = ("table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS, "value", "std", "seeds", "low_95", "high_95", "bold")
 
 
 def render_csv(table: Table) -> str:
@@ -33,47 +39,52 @@ def render_csv(table: Table) -> str:
         for row in group.rows:
             line = [group.heading]
             for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-                line.append(_number(cell.value) if column.number else cell.text)
-                line += [_number(cell.deviation)] * deviating[index] + [cell.mark] * marked[index]
+                line.append(_digits(cell.value) if column.number else cell.text)
+                line += [_digits(cell.deviation)] * deviating[index] + [cell.mark] * marked[index]
             lines.append(line)
-    return _csv(lines)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([_inert(cell) for cell in line] for line in lines)
+    return text.getvalue()
 
 
 def render_long_csv(table: Table) -> str:
-    """Tidy CSV: each published, measured or compared number with all that it belongs to."""
-    lines = [list(TIDY)]
+    """Tidy CSV: a line for each published, measured or compared number of a table, with all that it belongs to."""
+    # It takes longer to import than a table takes to print.
+    import pandas
+
+    rows = []
     for group in table.groups:
         for row in group.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if column.facts and cell.value is not None:
                     facts = row.facts | cell.facts
-                    of_row = [table.title, group.heading, *(facts.get(name, "") for name in ROW_FACTS)]
-                    of_column = [column.facts.get(name) or facts.get(name, "") for name in COLUMN_FACTS]
-                    lines.append([*of_row, cell.mark, *of_column, *_of_cell(cell)])
-    return _csv(lines)
+                    low, high = cell.interval or (None, None)
+                    rows.append(
+                        {"table": table.title, "group": group.heading}
+                        | {name: facts.get(name, "") for name in ROW_FACTS}
+                        | {"mark": cell.mark}
+                        | {name: column.facts.get(name) or facts.get(name, "") for name in COLUMN_FACTS}
+                        | {
+                            "value": cell.value,
+                            "std": cell.deviation,
+                            "seeds": cell.runs,
+                            "low_95": low,
+                            "high_95": high,
+                        }
+                        | {"bold": "yes" if cell.bold else "no"}
+                    )
+    texts = ["table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS]
+    columns = [*texts, "value", "std", "seeds", "low_95", "high_95", "bold"]
+    # As objects: what is counted stays a whole number.
+    frame = pandas.DataFrame(rows, columns=columns, dtype=object)
+    frame[texts] = frame[texts].map(_inert)
+    for name in ("value", "std", "low_95", "high_95"):
+        frame[name] = frame[name].map(lambda number: round(number, 6), na_action="ignore")
+    return frame.to_csv(index=False, lineterminator="\n")
 
 
-def _of_cell(cell: Cell) -> list[str]:
-    runs = "" if cell.runs is None else str(cell.runs)
-    low, high = cell.interval or (None, None)
-    return [
-        _number(cell.value),
-        _number(cell.deviation),
-        runs,
-        _number(low),
-        _number(high),
-        "yes" if cell.bold else "no",
-    ]
-
-
-def _number(value: float | None) -> str:
+def _digits(value: float | None) -> str:
     return "" if value is None else str(round(value, 6))
-
-
-def _csv(lines: Iterable[list[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([_inert(cell) for cell in line] for line in lines)
-    return text.getvalue()
 
 
 def _inert(cell: str) -> str:
@@ -88,40 +99,10 @@ def _inert(cell: str) -> str:
     return shown
 
 
-def render_markdown(table: Table) -> str:
-    """A Markdown table; Markdown knows no spanning headers, so that each column names its spans."""
-    header = [_escape(" / ".join(column.headers)) for column in table.columns]
-    rules = ["---:" if column.number else ":---" for column in table.columns]
-    lines = [f"### {_escape(table.title)}", "", _line(header), _line(rules)]
-    for group in table.groups:
-        lines += _group(group, len(table.columns))
-    notes = [f"{mark} {text}" for mark, text in table.used_marks().items()] + list(table.notes)
-    if notes:
-        lines += ["", *(f"- {_escape(note)}" for note in notes)]
-    return "\n".join(lines) + "\n"
-
-
-def _group(group: Group, width: int) -> list[str]:
-    lines = [_line([f"*{_escape(group.heading)}*"] + [""] * (width - 1))] if group.heading else []
-    for row in group.rows:
-        texts = [_escape(cell.text + cell.mark) for cell in row.cells]
-        lines.append(_line([f"**{text}**" if cell.bold else text for text, cell in zip(texts, row.cells, strict=True)]))
-    return lines
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escape(text: str) -> str:
-    text = one_line(text)
-    for character in "\\|*_`<[]":
-        text = text.replace(character, f"\\{character}")
-    return text
-
+# LaTeX, for the packages adjustbox, booktabs, multirow and xcolor
 
 PREAMBLE = r"% \usepackage{adjustbox,booktabs,multirow,xcolor}"
-CHARACTERS = {
+LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
     "}": r"\}",
@@ -155,9 +136,9 @@ CHARACTERS = {
 }
 
 
-def escape(text: str) -> str:
+def latex(text: str) -> str:
     """`text` as LaTeX that prints it; letters beyond ASCII stay, LaTeX reads UTF-8."""
-    return "".join(CHARACTERS.get(character, character) for character in one_line(text))
+    return "".join(LATEX.get(character, character) for character in one_line(text))
 
 
 def render_latex(table: Table) -> str:
@@ -167,40 +148,38 @@ def render_latex(table: Table) -> str:
     """
     width = len(table.columns)
     layout = "".join("c" if column.number or index else "l" for index, column in enumerate(table.columns))
-    lines = [PREAMBLE, r"\begin{table*}[t]", r"\centering", rf"\caption{{{escape(table.title)}.}}"]
+    lines = [PREAMBLE, r"\begin{table*}[t]", r"\centering", rf"\caption{{{latex(table.title)}.}}"]
     lines += [
         r"\begin{adjustbox}{max width=\textwidth}",
         rf"\begin{{tabular}}{{{layout}}}",
         r"\toprule",
-        *_headers(table),
+        *_latex_headers(table),
     ]
     for group in table.groups:
         lines.append(r"\midrule")
         if group.heading:
-            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{escape(group.heading)}}}}} \\")
-        lines += [_row(row) for row in group.rows]
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{latex(group.heading)}}}}} \\")
+        lines += [_latex_row(row) for row in group.rows]
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
-    notes = [f"{mark} {text}" for mark, text in table.used_marks().items()] + list(table.notes)
-    if notes:
+    if notes := table.all_notes():
         lines += [r"\par\smallskip", r"\begin{minipage}{\linewidth}\footnotesize"]
-        lines += [rf"{escape(note)}\par" for note in notes]
+        lines += [rf"{latex(note)}\par" for note in notes]
         lines.append(r"\end{minipage}")
     lines.append(r"\end{table*}")
     return "\n".join(lines) + "\n"
 
 
-def _headers(table: Table) -> list[str]:
+def _latex_headers(table: Table) -> list[str]:
     """Header lines; a column with a single header spans them all."""
-    alone = {index for index, column in enumerate(table.columns) if len(column.headers) == 1}
     lines = []
     for level in range(table.levels):
         cells, rules = [], []
         for span in table.spans(level):
-            title = escape(span.title)
-            if span.first in alone:
+            title = latex(span.title)
+            if table.is_alone(span):
+                title = latex(table.columns[span.first].headers[0]) if level == 0 else ""
                 tall = table.levels > 1 and level == 0
-                title = escape(table.columns[span.first].headers[0]) if level == 0 else ""
-                cells += [rf"\multirow{{{table.levels}}}{{*}}{{{title}}}" if tall else title]
+                cells.append(rf"\multirow{{{table.levels}}}{{*}}{{{title}}}" if tall else title)
                 continue
             count = span.last - span.first + 1
             cells.append(rf"\multicolumn{{{count}}}{{c}}{{{title}}}" if count > 1 else title)
@@ -211,45 +190,63 @@ def _headers(table: Table) -> list[str]:
     return lines
 
 
-def _row(row: Row) -> str:
+def _latex_row(row: Row) -> str:
     cells = []
     for cell in row.cells:
-        text = escape(cell.text + cell.mark)
+        text = latex(cell.text + cell.mark)
         text = rf"\textbf{{{text}}}" if cell.bold else text
         cells.append(rf"\textcolor{{gray}}{{{text}}}" if row.grey else text)
     return " & ".join(cells) + r" \\"
 
 
-LONG = 240  # letters of a note
+# Markdown
+
+
+def render_markdown(table: Table) -> str:
+    """A Markdown table; Markdown knows no spanning headers, so that each column names its spans."""
+    lines = [f"### {_markdown(table.title)}", ""]
+    lines.append(_markdown_line([_markdown(" / ".join(column.headers)) for column in table.columns]))
+    lines.append(_markdown_line(["---:" if column.number else ":---" for column in table.columns]))
+    for group in table.groups:
+        if group.heading:
+            lines.append(_markdown_line([f"*{_markdown(group.heading)}*"] + [""] * (len(table.columns) - 1)))
+        for row in group.rows:
+            texts = ((_markdown(cell.text + cell.mark), cell.bold) for cell in row.cells)
+            lines.append(_markdown_line([f"**{text}**" if bold else text for text, bold in texts]))
+    if notes := table.all_notes():
+        lines += ["", *(f"- {_markdown(note)}" for note in notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(text: str) -> str:
+    text = one_line(text)
+    for character in "\\|*_`<[]":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+# HTML; templates escape all that is put into them
+
+LONG = 240  # letters of a note that is folded
 
 # From the names of records to a text and to an anchor.
 Tip = Callable[[tuple[str, ...]], tuple[str, str]]
 
-STYLE = """
-body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #1a1a1a; background: #fff; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; border: solid; border-width: 2px 0; }
-th, td { padding: .25rem .6rem; text-align: center; white-space: nowrap; }
-td:first-child, th:first-child { text-align: left; }
-thead th { font-weight: 600; } thead .span { border-bottom: 1px solid #888; }
-tbody { border-top: 1px solid; } tr.grey { color: #888; }
-tr.heading td { font-style: italic; text-align: left; }
-.notes { max-width: 60rem; font-size: .85rem; color: #444; }
-@media print { body { margin: 0; font-size: 9pt; } }
-"""
+
+@cache
+def html_templates(package: str = "tespec.comparison") -> Environment:
+    """The templates beside the modules of a package."""
+    loader = PackageLoader(package, "")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 def render_html(table: Table) -> str:
-    """The page: spanning headers, groups of rows, best numbers bold, rows set apart grey, notes below."""
-    lines = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(table.title)}</title><style>{STYLE}</style></head><body>",
-        f"<h1>{escape(table.title)}</h1>",
-        html_table(table),
-    ]
-    return "\n".join([*lines, "</body></html>"]) + "\n"
+    """A page: spanning headers, groups of rows, best numbers bold, rows set apart grey, notes below."""
+    return html_templates().get_template("page.html").render(table=table, content=html_table(table))
 
 
 def html_table(table: Table, tip: Tip | None = None, *, apart: bool = False) -> str:
@@ -262,68 +259,11 @@ def html_table(table: Table, tip: Tip | None = None, *, apart: bool = False) -> 
         apart: groups are sorted one by one, since their headings say what the numbers are.
     """
     sortable = tip is not None and any(len(group.rows) > 1 for group in table.groups)
-    kind = f' class="sortable{" apart" if apart else ""}"' if sortable else ""
-    lines = [f'<div class="wide"><table{kind}><thead>', *_headers_render_html(table, sortable=sortable), "</thead>"]
-    for group in table.groups:
-        lines.append("<tbody>")
-        if group.heading:
-            lines.append(f'<tr class="heading"><td colspan="{len(table.columns)}">{escape(group.heading)}</td></tr>')
-        lines += [_row_render_html(row, tip) for row in group.rows]
-        lines.append("</tbody>")
-    lines.append("</table></div>")
-    notes = [f"{mark} {text}" for mark, text in table.used_marks().items()] + list(table.notes)
-    if notes:
-        lines.append('<div class="notes">' + "".join(_note(note, folded=tip is not None) for note in notes) + "</div>")
-    return "\n".join(lines)
+    template = html_templates().get_template("table.html")
+    return template.render(table=table, tip=tip, sortable=sortable, apart=apart, long=LONG).strip()
 
 
-def _note(text: str, *, folded: bool) -> str:
-    """A paragraph; a long one shows its first lines and opens by a click."""
-    if folded and len(text) > LONG:
-        return f"<details><summary>{escape(text)}</summary></details>"
-    return f"<p>{escape(text)}</p>"
-
-
-def _headers_render_html(table: Table, *, sortable: bool) -> list[str]:
-    """Header lines; a column with a single header spans them all."""
-    alone = {index for index, column in enumerate(table.columns) if len(column.headers) == 1}
-    lines = []
-    for level in range(table.levels):
-        cells = []
-        for span in table.spans(level):
-            own = level == table.levels - 1 or span.first in alone
-            first = "ascending" if table.columns[span.first].better != "higher" else "descending"
-            order = f' data-column="{span.first}" data-first="{first}" aria-sort="none" tabindex="0"'
-            order = order if sortable and own else ""
-            if span.first in alone:
-                if level == 0:
-                    title = escape(table.columns[span.first].headers[0])
-                    cells.append(f'<th rowspan="{table.levels}"{order}>{title}</th>')
-                continue
-            count = span.last - span.first + 1
-            rule = ' class="span"' if span.title and level < table.levels - 1 else ""
-            title = escape(span.title)
-            # What spans more than the screen keeps its title in sight.
-            title = f"<span>{title}</span>" if rule and sortable else title
-            cells.append(f'<th colspan="{count}"{rule}{order}>{title}</th>')
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return lines
-
-
-def _row_render_html(row: Row, tip: Tip | None) -> str:
-    cells = []
-    for cell in row.cells:
-        text = escape(cell.text + cell.mark)
-        text = f"<b>{text}</b>" if cell.bold else text
-        value = f' data-value="{cell.value!r}"' if tip and cell.value is not None else ""
-        if tip and cell.sources:
-            shown, place = tip(cell.sources)
-            value += f' title="{escape(shown)}"'
-            text = f'<a href="#{escape(place)}">{text}</a>'
-        cells.append(f"<td{value}>{text}</td>")
-    kind = ' class="grey"' if row.grey else ""
-    return f"<tr{kind}>{''.join(cells)}</tr>"
-
+# Text for a terminal. Rich's own tables have neither headers nor headings that span columns.
 
 GAP = "  "
 BEST = "*"
@@ -332,28 +272,55 @@ NOTES_WIDTH = 120
 
 def render_text(table: Table) -> str:
     """Aligned text: spanning headers above their columns, `*` behind the best numbers, notes below."""
+    text = io.StringIO()
+    print_table(table, Console(file=text, color_system=None))
+    return text.getvalue()
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print `render_text`; on a terminal that has styles, best numbers are bold and rows set apart dim."""
     widths = _widths(table)
     total = sum(widths) + len(GAP) * (len(widths) - 1)
-    lines = [one_line(table.title), "=" * total]
+    lines = [Text(one_line(table.title), "bold"), Text("=" * total)]
     for level in range(table.levels):
-        lines.append(_header(table, level, widths))
-        if level < table.levels - 1:
-            lines.append(_underline(table, level, widths))
+        spans = [(one_line(span.title), span.first, span.last) for span in table.spans(level)]
+        lowest = level == table.levels - 1
+        sides = [("right" if column.number else "left") if lowest else "center" for column in table.columns]
+        lines.append(_joined(_aligned(Text(title), _width(widths, a, b), sides[a]) for title, a, b in spans))
+        if not lowest:
+            lines.append(_joined(Text(("-" if title else " ") * _width(widths, a, b)) for title, a, b in spans))
     for group in table.groups:
-        lines.append("-" * total)
-        if group.heading:
-            lines.append(one_line(group.heading))
-        lines.extend(_line_render_text(table, row, widths) for row in group.rows)
-    lines.append("=" * total)
-    notes = [f"{mark} {text}" for mark, text in table.used_marks().items()]
-    if any(cell.bold for row in table.rows for cell in row.cells):
-        notes.append(f"{BEST} best number of its column")
-    for note in (*notes, *table.notes):
-        lines.extend(textwrap.wrap(one_line(note), NOTES_WIDTH, subsequent_indent="  "))
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+        lines.append(Text("-" * total))
+        lines += [Text(one_line(group.heading), "italic")] if group.heading else []
+        lines += [_terminal_row(table, row, widths) for row in group.rows]
+    lines.append(Text("=" * total))
+    best = any(cell.bold for row in table.rows for cell in row.cells)
+    marks = [f"{mark} {text}" for mark, text in table.used_marks().items()]
+    for note in (*marks, *[f"{BEST} best number of its column"] * best, *table.notes):
+        lines += [Text(line) for line in textwrap.wrap(one_line(note), NOTES_WIDTH, subsequent_indent="  ")]
+    for line in lines:
+        line.rstrip()
+        console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
-def _text(table: Table, row: Row, index: int) -> str:
+def _terminal_row(table: Table, row: Row, widths: list[int]) -> Text:
+    cells = []
+    for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+        shown = Text(_shown(table, row, index), "bold" if cell.bold else "dim" if row.grey else "")
+        cells.append(_aligned(shown, widths[index], "right" if column.number else "left"))
+    return _joined(cells)
+
+
+def _joined(cells: object) -> Text:
+    return Text(GAP).join(cells)  # type: ignore[arg-type]
+
+
+def _aligned(text: Text, width: int, side: str) -> Text:
+    text.align(side, width)  # type: ignore[arg-type]
+    return text
+
+
+def _shown(table: Table, row: Row, index: int) -> str:
     # Blanks keep digits under digits where only some numbers of a column are marked.
     room = max(len(_signs(each.cells[index])) for each in table.rows) if table.columns[index].number else 0
     return one_line(row.cells[index].text) + f"{_signs(row.cells[index]):{room}}"
@@ -365,13 +332,12 @@ def _signs(cell: Cell) -> str:
 
 def _widths(table: Table) -> list[int]:
     widths = [
-        max([len(column.headers[-1]), *(len(_text(table, row, index)) for row in table.rows)])
+        max([cell_len(one_line(column.headers[-1])), *(cell_len(_shown(table, row, index)) for row in table.rows)])
         for index, column in enumerate(table.columns)
     ]
     for level in reversed(range(table.levels - 1)):
         for span in table.spans(level):
-            lacking = len(span.title) - _width(widths, span.first, span.last)
-            widths[span.last] += max(0, lacking)
+            widths[span.last] += max(0, cell_len(one_line(span.title)) - _width(widths, span.first, span.last))
     return widths
 
 
@@ -379,21 +345,11 @@ def _width(widths: list[int], first: int, last: int) -> int:
     return sum(widths[first : last + 1]) + len(GAP) * (last - first)
 
 
-def _header(table: Table, level: int, widths: list[int]) -> str:
-    if level == table.levels - 1:
-        return GAP.join(
-            f"{one_line(span.title):{'>' if column.number else '<'}{width}}"
-            for span, column, width in zip(table.spans(level), table.columns, widths, strict=True)
-        )
-    return GAP.join(f"{one_line(span.title):^{_width(widths, span.first, span.last)}}" for span in table.spans(level))
-
-
-def _underline(table: Table, level: int, widths: list[int]) -> str:
-    return GAP.join(("-" if span.title else " ") * _width(widths, span.first, span.last) for span in table.spans(level))
-
-
-def _line_render_text(table: Table, row: Row, widths: list[int]) -> str:
-    return GAP.join(
-        f"{_text(table, row, index):{'>' if column.number else '<'}{width}}"
-        for index, (column, width) in enumerate(zip(table.columns, widths, strict=True))
-    )
+# What is written of a table: the end of the file's name, and what it holds.
+FORMS: dict[str, Callable[[Table], str]] = {
+    ".csv": render_csv,
+    "_long.csv": render_long_csv,
+    ".tex": render_latex,
+    ".md": render_markdown,
+    ".html": render_html,
+}

@@ -8,7 +8,7 @@ from statistics import median
 
 from tespec.comparison.claims import claims_table
 from tespec.comparison.records import Record
-from tespec.comparison.references_table import references_table
+from tespec.comparison.references import references_table
 from tespec.comparison.render import render_markdown
 from tespec.comparison.side_by_side import of_older_code
 

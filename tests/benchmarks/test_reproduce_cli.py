@@ -17,7 +17,7 @@ import pytest
 from benchmarks.reproduce_jobs import commands, in_order
 from benchmarks.reproduce_states import is_measured, jobs_of, recipe_behind, seconds_of, wanted
 from benchmarks.reproduction import PRETRAINING, Piece, pieces, pretrainings, read_reproduction, sizes
-from tespec.comparison.published import read_reference
+from tespec.comparison.published import read_published
 from tespec.comparison.records import new_record, read_records, write_record
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, register_methods
@@ -112,7 +112,7 @@ def test_every_row_of_the_paper_s_tables_that_can_be_made_here_is_there(size):
     every = pieces(read_reproduction(size))
     cells = {(piece.method, piece.arch, piece.task) for piece in every if not piece.changes}
     for table in ("detection", "segmentation", "depth"):
-        reference = read_reference(table)
+        reference = read_published(table)
         for row in reference.rows:
             method = METHODS.get(row.method)
             if method is None or (method.recipe is None and method.pretraining_data != "-") or row.method == "rvt":

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tespec.comparison.published import published_table
+from tespec.comparison.side_by_side import published_table
 from tespec.comparison.records import read_records
-from tespec.comparison.references_table import references_table
+from tespec.comparison.references import references_table
 from tespec.comparison.render import render_text
 from tespec.core.errors import UserError
 from tespec.runs.data import Data, settings_of

@@ -1,12 +1,11 @@
-"""Between what the numbers of a task can lie, apart from every method: the floor and the upper reference."""
+"""Floor and ceiling of each task, apart from every method: the label prior and the network that sees the true frame."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tespec.comparison.basis import average, bases
-from tespec.comparison.claims import primary, table_of
-from tespec.comparison.published import read_reference
+from tespec.comparison.basis import average, bases, metric
+from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.side_by_side import measured_cell
 from tespec.comparison.table import Cell, Column, Group, Row, Table
@@ -42,16 +41,14 @@ def references_table(records: Sequence[Record]) -> Table | None:
     ]
     rows = []
     for task in tasks:
-        name, _ = primary(task)
-        reference = read_reference(table_of(task))
-        title = next(each.title for each in reference.metrics if each.name == name)
+        scheme = scheme_of(task, found)
         for method in ORDER:
             members = [record for record in found if (record["task"], record["method_name"]) == (task, method)]
             if not members:
                 continue
-            cells = [Cell(task), Cell(members[0]["method"]["title"]), Cell(title)]
+            cells = [Cell(task), Cell(members[0]["method"]["title"]), Cell(scheme.main.title)]
             for frames in FRAMES:
-                values = [(each["groups"].get(frames, {}) if frames else each["metrics"]).get(name) for each in members]
-                cells.append(measured_cell(average(values), members, reference.decimals))
+                values = [metric(record, scheme.main.name, frames) for record in members]
+                cells.append(measured_cell(average(values), members, scheme.decimals))
             rows.append(Row(tuple(cells), facts={"method": method, "task": task}))
     return Table("References: floor and upper reference", tuple(columns), (Group("", tuple(rows)),), notes=(NOTE,))
