@@ -123,7 +123,7 @@ def _tokens(node: object) -> Iterator[str]:
         yield repr(node)
 
 
-SCHEMA = 2
+SCHEMA = 3
 # Part of every identity; unlike the layout of records it stays, so that a new field renames nothing.
 IDENTITY = 1
 

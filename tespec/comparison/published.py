@@ -30,11 +30,12 @@ ARROWS = {"higher": "↑", "lower": "↓"}
 
 @dataclass(frozen=True)
 class Named:
-    """A task or a metric: its name in records and its title in tables."""
+    """A task or a metric: its name in records, its title in tables, and which way and in which unit a metric points."""
 
     name: str
     title: str
     better: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def schemes(records: Sequence[Record] = ()) -> dict[str, Scheme]:
     found = {name: read_published(name) for name in TABLES}
     for task in sorted({record["task"] for record in records if record["kind"] in COMPARED}):
         if not table_of(task):
-            stem = OWN + re.sub(r"[^A-Za-z0-9_-]+", "_", task)
+            stem = OWN + re.sub(r"[^A-Za-z0-9_-]+", "_", task)[:60]
             number = sum(name == stem or name.startswith(f"{stem}.") for name in found)
             scheme = _own_scheme([record for record in records if record["task"] == task])
             found[f"{stem}.{number + 1}" if number else stem] = scheme
@@ -138,10 +139,12 @@ def _own_scheme(records: Sequence[Record]) -> Scheme:
     Records that do not say what their scores are have the metrics of their kind in the paper, or else all they hold.
     """
     newest = max(records, key=lambda record: (record["kind"] in COMPARED, record["written"]))
-    config, scores = newest["config"], newest.get("scores") or {}
+    config, scores = newest["config"], newest["scores"]
     kind, title = str(config.get("kind", "")), str(config.get("title") or newest["task"])
     if scores:
-        metrics = tuple(Named(name, _score_title(facts), facts["better"]) for name, facts in scores.items())
+        metrics = tuple(
+            Named(name, _score_title(facts), facts["better"], facts["unit"]) for name, facts in scores.items()
+        )
     elif kind in TABLES:
         metrics = tuple(each for each in read_published(kind).metrics if each.name in newest["metrics"])
     else:

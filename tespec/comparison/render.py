@@ -64,27 +64,23 @@ def render_long_csv(table: Table) -> str:
                         | {name: facts.get(name, "") for name in ROW_FACTS}
                         | {"mark": cell.mark}
                         | {name: column.facts.get(name) or facts.get(name, "") for name in COLUMN_FACTS}
-                        | {
-                            "value": cell.value,
-                            "std": cell.deviation,
-                            "seeds": cell.runs,
-                            "low_95": low,
-                            "high_95": high,
-                        }
-                        | {"bold": "yes" if cell.bold else "no"}
+                        | {"value": _rounded(cell.value), "std": _rounded(cell.deviation), "seeds": cell.runs}
+                        | {"low_95": _rounded(low), "high_95": _rounded(high), "bold": "yes" if cell.bold else "no"}
                     )
     texts = ["table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS]
     columns = [*texts, "value", "std", "seeds", "low_95", "high_95", "bold"]
     # As objects: what is counted stays a whole number.
     frame = pandas.DataFrame(rows, columns=columns, dtype=object)
     frame[texts] = frame[texts].map(_inert)
-    for name in ("value", "std", "low_95", "high_95"):
-        frame[name] = frame[name].map(lambda number: round(number, 6), na_action="ignore")
     return frame.to_csv(index=False, lineterminator="\n")
 
 
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
 def _digits(value: float | None) -> str:
-    return "" if value is None else str(round(value, 6))
+    return "" if value is None else str(_rounded(value))
 
 
 def _inert(cell: str) -> str:
