@@ -6,7 +6,7 @@ WORKERS ?= 2
 THREADS ?= 1
 
 BIN := .venv/bin
-SETUP_FILES := pyproject.toml constraints.txt tools/setup.sh tools/opencv-python/pyproject.toml
+SETUP_FILES := pyproject.toml setup.py constraints.txt tools/setup.sh tools/opencv-python/pyproject.toml
 # One thread per test process: more of them than cores slow each other down tenfold.
 PYTEST := OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
 
@@ -22,7 +22,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' Makefile
 
 demo: .venv/run.stamp  ## events, pre-training, fine-tuning and the table on the sample world
-	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python benchmarks/plan.py demo
 
 setup: .venv/dev.stamp  ## only install: what the demo, the tests and lint need
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
-from tespec.cli.options import add_sensor, positive
+from tespec.cli.options import add_own, add_sensor, bring_in, positive
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 
@@ -51,6 +51,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command = commands.add_parser(name, help=what, description=what)
         command.add_argument("dataset", metavar="DATASET", help="gen1, 1mpx, dsec, ddd17 or mvsec; or recordings, for "
                              "a file or folder of any kind")  # fmt: skip
+        add_own(command)
         if name == "download-guide":
             continue
         command.add_argument("path", type=Path, metavar="PATH", help="folder of the dataset, or a recording")
@@ -111,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "download-guide": guide,
         "extract": unpack,
     }
+    if "plugins" in options:
+        bring_in(options, only_given=True)
     return commands[options.command](options)
 
 
@@ -298,12 +301,12 @@ def guide(options: argparse.Namespace) -> int:
     """Print where to get a dataset."""
     import yaml
 
-    from tespec.core.paths import CONFIGS
+    from tespec.core.config import file_of, names
 
-    known = sorted(path.stem for path in (CONFIGS / "datasets").glob("*.yaml"))
-    if options.dataset not in known:
-        raise UserError(options.dataset, "no such dataset", f"choose from {', '.join(known)}")
-    facts = yaml.safe_load((CONFIGS / "datasets" / f"{options.dataset}.yaml").read_text())
+    path = file_of("datasets", options.dataset)
+    if path is None:
+        raise UserError(options.dataset, "no such dataset", f"choose from {', '.join(names('datasets'))}")
+    facts = yaml.safe_load(path.read_text())
     for name, text in facts.items():
         lines = str(text).rstrip().splitlines()
         print(f"{name:8} {lines[0]}")

@@ -55,8 +55,15 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--compile", action="store_true", help="compile the backbone's stages; needs a C++ compiler")
     group.add_argument("--track", choices=TRACKERS, help="hand curves and results to a tracker besides")
     group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
+    add_own(group)
+
+
+def add_own(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add what brings in code and configs of one's own; `bring_in` acts on it."""
     group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
-                       help="Python file that registers a method; it is run")  # fmt: skip
+                       help="Python file that registers a method, a data set, ...; it is run; repeatable")  # fmt: skip
+    group.add_argument("--configs", action="append", type=Path, default=[], metavar="DIR",
+                       help="folder laid out like configs/, whose files are found by name too; repeatable")  # fmt: skip
 
 
 def add_sensor(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -170,3 +177,27 @@ def _deciding(arguments: list[str]) -> list[str]:
         elif each not in SWITCHES and not each.startswith(tuple(f"{name}=" for name in PLACES)):
             kept.append(each)
     return kept
+
+
+def add_configs(options: argparse.Namespace) -> None:
+    """Read configs from the folders named with --configs too; a task that is a file's name becomes that config's."""
+    from tespec.core import config
+
+    for folder in options.configs:
+        config.add_folder(folder)
+    if (task := getattr(options, "task", None)) and task.endswith(".yaml"):
+        options.task = config.add_file("tasks", Path(task))
+
+
+def bring_in(options: argparse.Namespace, *, only_given: bool = False) -> None:
+    """Add configs of one's own, and register every method and what --import names.
+
+    Args:
+        options: parsed.
+        only_given: register nothing where no file is named, since that takes seconds.
+    """
+    add_configs(options)
+    if options.plugins or not only_given:
+        from tespec.core.registry import register_methods
+
+        register_methods(options.plugins)

@@ -39,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run what the command line says."""
     options = parse(arguments)
     from tespec.cli.cost import scratch_world
+    from tespec.cli.options import bring_in
     from tespec.core.config import pretraining_settings
-    from tespec.core.registry import register_methods
     from tespec.pretraining.method import find_method
     from tespec.training.launch import launched
 
-    register_methods(options.plugins)
+    bring_in(options)
     method = find_method(options.method)
     if method.recipe is None:
         raise UserError(f"--method {options.method}", "has no pre-training", "choose a method with a recipe")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tespec.cli.command import Parser
+from tespec.cli.options import add_own, bring_in
 from tespec.cli.tables import choose, left_out
 from tespec.comparison.published import edited
 from tespec.comparison.records import Record, read_records
@@ -34,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--baseline", metavar="METHOD", help="also what each method gains over this one")
     parser.add_argument("--curves", type=Path, metavar="PNG", help="draw the pre-trainings' losses there, and no page")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file (default: report.html in --results)")
+    add_own(parser)
     options = parser.parse_args(arguments)
+    bring_in(options, only_given=True)
     if not options.results.is_dir():
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder = options.results / "runs"

@@ -79,9 +79,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what the command line says."""
     options = parse(arguments)
-    from tespec.core.registry import register_methods
+    from tespec.cli.options import bring_in
 
-    register_methods(options.plugins)
+    bring_in(options)
     if options.list:
         print_list()
     elif options.describe:

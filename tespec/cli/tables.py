@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tespec.cli.command import Parser
+from tespec.cli.options import add_own, bring_in
 from tespec.comparison.ablations import Ablation, Measured, ablations, measured_rows, measured_table
 from tespec.comparison.audit import render_audit
 from tespec.comparison.claims import claims_table
@@ -75,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--claims", action="store_true", help="what the paper claims: effects with intervals, by task")
     parser.add_argument("--audit", action="store_true", help="the gains that the paper names, and its contradictions")
+    add_own(parser)
     options = parser.parse_args(arguments)
+    bring_in(options, only_given=True)
 
     if options.audit:
         sys.stdout.write(render_audit())

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
+from tespec.cli.options import add_own, bring_in
 
 if TYPE_CHECKING:
     from tespec.weights.inspection import Contents
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         UserError: a file that cannot be read or converted, or a place that is taken.
     """
     options = parse(arguments)
+    bring_in(options, only_given=True)
     {"inspect": show, "convert": convert_file, "export": export_folder}[options.command](options)
 
 
@@ -44,6 +46,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command.add_argument("file", type=Path, metavar="FILE", help="weights")
         command.add_argument("--bins", type=_count, metavar="N", help="time bins (default: the recipe's, else 10)")
         command.add_argument("--sensor", type=_sensor, metavar="HxW", help="px (default: the recipe's or source's)")
+        add_own(command)
         command.add_argument("--rescale", action="store_true", help="scale repeated input channels down")
     convert.add_argument("out", type=Path, metavar="OUT", help="file.safetensors to write")
     export.add_argument("out", type=Path, metavar="OUTDIR", help="folder to write")

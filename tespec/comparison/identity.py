@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tespec
-from tespec.core.paths import REPOSITORY
+from tespec.core.paths import BASELINES, INSTALLED, REPOSITORY
 
 PACKAGES = ("tespec", "baselines")
 DIGITS = 8
@@ -33,6 +33,7 @@ LEFT_OUT = {
     "tespec/pictures/curves.py": "draws",
     "tespec/pictures/drawing.py": "draws",
     "tespec/pictures/labels.py": "draws",
+    "tespec/plan/": "starts runs, and says which are missing",
     "tespec/report/": "draws pages and charts of records",
     "tespec/runs/cost.py": "measures what a run takes, or would take",
     "tespec/runs/once.py": "decides whether a run is computed and who computes it, not what",
@@ -50,7 +51,7 @@ def code_version() -> str:
 @cache
 def package_code() -> str:
     """Hash of the harness's code as far as results depend on it; read once in a process."""
-    return _hash((path.relative_to(REPOSITORY).as_posix(), path) for path in counted())
+    return _hash((name_of(path), path) for path in counted())
 
 
 def run_code(plugins: Iterable[tuple[str, Path]]) -> str:
@@ -61,9 +62,17 @@ def run_code(plugins: Iterable[tuple[str, Path]]) -> str:
 
 
 def counted() -> list[Path]:
-    """Files of the harness that results depend on, in order of their paths."""
-    every = (path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
-    return sorted(path for path in every if not left_out(path.relative_to(REPOSITORY).as_posix()))
+    """Files of the harness that results depend on, in order of their names."""
+    roots = [BASELINES if INSTALLED and package == "baselines" else REPOSITORY / package for package in PACKAGES]
+    every = {path for root in roots for path in root.rglob("*.py")}
+    return sorted((path for path in every if not left_out(name_of(path))), key=name_of)
+
+
+def name_of(path: Path) -> str:
+    """Path of one of the harness's files as it is in a checkout, wherever it is installed."""
+    if INSTALLED and path.is_relative_to(BASELINES):
+        return f"baselines/{path.relative_to(BASELINES).as_posix()}"
+    return path.relative_to(REPOSITORY).as_posix()
 
 
 def left_out(file: str) -> bool:

@@ -6,7 +6,7 @@ from html import escape
 
 import pytest
 
-from tespec.comparison.records import Record, read_records, write_record
+from tespec.comparison.records import Record, read_records
 from tespec.comparison.side_by_side import of_older_code
 from tespec.core.paths import REPOSITORY
 from tespec.report.reproduction_text import BEGIN, END, put_in, results_text
@@ -61,23 +61,3 @@ def test_the_page_of_the_reproduction_is_written_from_the_committed_records() ->
     assert not verdicts.search(page.split(BEGIN)[1].split(END)[0])
     for path in (results / "tables").iterdir():
         assert not verdicts.search(path.read_text(encoding="utf-8")), path
-
-
-def test_publishing_writes_the_page_only_when_asked_and_never_the_readme(make, tmp_path, monkeypatch) -> None:
-    from benchmarks import reproduce_publish, reproduction
-
-    readme = (REPOSITORY / "README.md").read_bytes()
-    monkeypatch.setattr(reproduction, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(reproduce_publish, "DOCS", tmp_path / "docs")
-    page = tmp_path / "docs" / "reproduction.md"
-    (tmp_path / "docs" / "pictures").mkdir(parents=True)
-    page.write_text(f"above\n{BEGIN}\n{END}\n", encoding="utf-8")
-    small = reproduction.read_reproduction("small")
-    for seed in range(2):
-        write_record(make("scratch", seed=seed, profile="small"), small.results / "runs")
-    reproduce_publish.publish(small, small.results)
-    assert page.read_text(encoding="utf-8") == f"above\n{BEGIN}\n{END}\n"
-    assert (small.results / "tables" / "claims.csv").is_file()
-    reproduce_publish.publish(small, small.results, documented=True)
-    assert "2 fine-tunings" in page.read_text(encoding="utf-8")
-    assert (REPOSITORY / "README.md").read_bytes() == readme

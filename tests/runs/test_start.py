@@ -1,14 +1,7 @@
 """What a run starts from decides its learning rate, and whatever names that rate beforehand says the same."""
 
-import argparse
-from dataclasses import replace
-
 import pytest
 
-from benchmarks.grid_states import states_of
-from benchmarks.reproduce_states import wanted
-from benchmarks.reproduction import EVALUATION, Piece, read_reproduction
-from tespec.comparison.cells import GridCell
 from tespec.pretraining.method import find_method
 from tespec.models import EventSwin
 from tespec.core.registry import register_methods
@@ -50,28 +43,3 @@ def test_a_dry_run_prints_it(tiny_world, tmp_path, start, monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", command)
         run_cli.main()
         assert f"peak_lr: {peak}\n" in capsys.readouterr().out
-
-
-def test_the_grid_looks_for_records_of_that_rate(tiny_world, tmp_path, monkeypatch):
-    register_methods()
-    sought = []
-    monkeypatch.setattr("tespec.comparison.cells.is_done", lambda cell, config, *rest: sought.append(config))
-    for changes in ([LOWER], [LOWER, "pretraining.dataset=gen1"]):
-        options = argparse.Namespace(
-            data=tiny_world, profile=None, set=changes, checkpoints=[], runs=tmp_path, accept_code=[]
-        )
-        # Nothing is known of weights with changed settings, so that their records are not asked for.
-        states_of([GridCell("ecddp", "1mpx", "feedforward", 0)], options, [])
-    assert [config["optimisation"]["peak_lr"] for config in sought] == [0.00025]
-
-
-def test_a_reproduction_looks_for_records_of_that_rate():
-    reproduction = replace(read_reproduction("small"), profile="paper")
-
-    def peak(method, *changes):
-        return wanted(Piece(EVALUATION, method, "1mpx", "recurrent", 0, changes), reproduction)["optimisation"][
-            "peak_lr"
-        ]
-
-    assert (peak("tespec"), peak("ecddp"), peak("moby"), peak("scratch")) == (1e-4, 1e-4, 3.46e-4, 3.46e-4)
-    assert peak("tespec", "dataset=gen1") == 3.46e-4

@@ -1,4 +1,4 @@
-"""Cells of the grid as jobs of a cluster, through submitit; looks to the grid like a process of this machine."""
+"""Jobs on a cluster, through submitit; each looks to the scheduler like a process of this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAILED = 1
 class Command:
     """What a job runs: a command whose output goes to a log; when the job is requeued, it is run again.
 
-    The commands of the grid carry `--resume`, so that a requeued one goes on where it stopped.
+    A plan's commands carry `--resume`, so that a requeued one goes on where it stopped.
     """
 
     def __init__(self, arguments: list[str], log: Path) -> None:
@@ -48,7 +48,7 @@ class Command:
 
 
 class ClusterProcess:
-    """A submitted job with the methods of `subprocess.Popen` that the grid uses."""
+    """A submitted job with the methods of `subprocess.Popen` that the scheduler uses."""
 
     def __init__(self, executor: AutoExecutor, arguments: list[str], log: Path, file: IO[bytes]) -> None:
         self._job = executor.submit(Command(arguments, log.absolute()))
@@ -67,12 +67,13 @@ class ClusterProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Cancel the job, whatever the signal."""
+        """Cancel the job, whatever the signal; what becomes of it is left to the cluster."""
         self._job.cancel()
+        self.returncode = FAILED
 
-    def wait(self, timeout: float | None = None) -> int:
-        """A cancelled job is left to the cluster."""
-        return FAILED if self.returncode is None else self.returncode
+    def kill(self) -> None:
+        """Cancel it again."""
+        self._job.cancel()
 
 
 def parameters(cluster: str, given: list[str]) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def executor_of(cluster: str, given: list[str], folder: Path) -> AutoExecutor:
         executor = AutoExecutor(folder=folder.absolute(), cluster=cluster)
         executor.update_parameters(name="tespec", **parameters(cluster, given))
     except RuntimeError as error:
-        raise UserError(f"--cluster {cluster}", _first_line(error), "start the grid where sbatch is") from error
+        raise UserError(f"--cluster {cluster}", _first_line(error), "start it where sbatch is") from error
     except (NameError, TypeError, ValueError) as error:
         raise UserError(f"--slurm {' '.join(given)}", _first_line(error), "see sbatch --help") from error
     return executor

@@ -1,0 +1,310 @@
+"""Run what is missing of a set of runs, several at once: cells of the tables, pre-trainings, ablations, references.
+
+python benchmarks/plan.py demo                              # ten minutes: pre-train, fine-tune, print a table
+python benchmarks/plan.py small --dry-run                   # what is missing, how long it takes, every command
+python benchmarks/plan.py small --only dsec scratch tespec --seeds 0
+python benchmarks/plan.py tables --data /data --seeds 0 1 2 --gpus 0 1 2 3
+python benchmarks/plan.py mine.yaml --cluster slurm --slurm partition=gpu --slurm gpus_per_node=1 --processes 20
+python benchmarks/plan.py small --publish pages             # from the records: tables, effects, report, figure
+
+A run is done where there is a record of it: same settings, weights, data, code and seed. Ctrl-C stops; the same command
+goes on. docs/plan.md says what a plan's file holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tespec.cli.command import Parser, by_installed_command
+from tespec.cli.options import add_accept_code, add_configs, add_own, bring_in, whole_number
+from tespec.core.config import names
+from tespec.core.errors import UserError
+from tespec.core.paths import RESULTS, RUNS
+from tespec.plan.files import Plan, World, read_plan
+
+if TYPE_CHECKING:
+    from tespec.comparison.records import Record
+    from tespec.plan.jobs import Job, Workshop
+    from tespec.plan.states import Ledger
+
+CLUSTERS = ("slurm", "local")
+SECONDS_BETWEEN_REPORTS = 10.0
+BASELINE = "scratch"  # what gains are reckoned over
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = Parser(verb="plan", description=__doc__)
+    parser.add_argument("plan", metavar="PLAN", help=f"{', '.join(names('plans'))}, or FILE.yaml")
+    what = parser.add_argument_group("what")
+    what.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these tasks, methods, ablations or kinds")
+    what.add_argument("--seeds", nargs="+", type=whole_number, metavar="N", help="in place of the plan's")
+    what.add_argument("--data", type=Path, metavar="DIR", help="holds a folder for each data set, as $TESPEC_DATA does")
+    what.add_argument("--world", metavar="SIZE", help="the sample world of this size in place of the plan's data")
+    what.add_argument("--checkpoints", nargs="+", default=[], metavar="METHOD=FILE",
+                      help="weights that methods start from")  # fmt: skip
+    what.add_argument("--profile", help=f"{', '.join(names('profiles'))} (default: the plan's, or what fits the data)")
+    what.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of run.py; repeatable")
+    how = parser.add_argument_group("how and where")
+    how.add_argument("--processes", type=whole_number, metavar="N", help="runs at once (default: as the plan says)")
+    how.add_argument("--gpus", nargs="+", metavar="N", help="GPUs of this machine, one run on each; a number given "
+                     "twice has two runs at once")  # fmt: skip
+    how.add_argument("--cluster", choices=CLUSTERS, help="runs as jobs, --processes at once (needs submitit)")
+    how.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="of the jobs; repeatable")
+    how.add_argument("--workers", type=whole_number, default=0, metavar="N", help="as of run.py")
+    how.add_argument("--results", type=Path, metavar="DIR", help="folder of records (default: the plan's, or results)")
+    how.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="folder of checkpoints, weights and logs")
+    add_accept_code(how)
+    add_own(how)
+    how.add_argument("--status", action="store_true", help="print what is done; run nothing")
+    how.add_argument("--dry-run", action="store_true", help="print what is missing, its cost and commands; run nothing")
+    how.add_argument(
+        "--publish", type=Path, metavar="DIR", help="run nothing; write tables, effects, report and figure"
+    )
+    how.add_argument("--page", type=Path, metavar="FILE", help="with --publish: put the results between the marks of "
+                     "this Markdown page as well")  # fmt: skip
+    options = parser.parse_args(arguments)
+    if options.cluster and options.gpus:
+        parser.error("--gpus are this machine's; say --slurm gpus_per_node=1")
+    if options.slurm and not options.cluster:
+        parser.error("--slurm goes with --cluster slurm")
+    if options.publish and (options.dry_run or options.status):
+        parser.error("--publish writes; --dry-run and --status do not")
+    if options.page and not options.publish:
+        parser.error("--page goes with --publish DIR")
+    if options.world and options.data:
+        parser.error("--world and --data are two places for the same data")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing; 1 if a run failed."""
+    options = parse(arguments)
+    add_configs(options)
+    plan = chosen(read_plan(options.plan), options)
+    results = options.results or (RESULTS.parent / plan.results if plan.results else RESULTS)
+    if options.publish:
+        return publish(plan, results, options.publish, options.page)
+    if options.cluster:
+        from tespec.plan.cluster import require_submitit
+
+        require_submitit(options.cluster)
+    from tespec.comparison.records import read_records
+    from tespec.plan.jobs import Workshop, all_jobs, find_all_data, select
+    from tespec.plan.schedule import say
+    from tespec.plan.states import DONE, Ledger, in_order, of_other_code, state_of, table
+
+    bring_in(options)
+    shop = Workshop(plan, results, options.runs, tuple(options.accept_code), tuple(options.plugins),
+                    tuple(options.configs), options.workers)  # fmt: skip
+    jobs = select(all_jobs(shop), options.only)
+    shop = find_all_data(shop, jobs, options.data)
+    looking = options.dry_run or options.status
+    if plan.world and not looking:
+        make_world(plan.world, sorted(shop.data))
+    records, problems = read_records(results / "runs")
+    for problem in problems:
+        say(f"left out: {problem}")
+    ledger = Ledger(shop, records)
+    states = {job: state_of(job, ledger) for job in shop.with_pretrainings(jobs)}
+    at_once = len(options.gpus) if options.gpus else options.processes or min(plan.at_once, os.cpu_count() or 1)
+    # A run that another start of the plan computes is waited for.
+    missing = [job for job in jobs if states[job] != DONE]
+    ordered = in_order([job for job in shop.with_pretrainings(missing) if states[job] != DONE], ledger)
+    show(plan, states, jobs, ordered, ledger, at_once)
+    print("\n".join(table(states)))
+    if line := of_other_code(ledger, jobs):
+        print(line)
+    if options.dry_run:
+        if options.cluster:
+            from tespec.plan.cluster import parameters
+
+            stated = parameters(options.cluster, options.slurm)
+            print(f"jobs of {options.cluster}: " + ", ".join(f"{key}={value}" for key, value in stated.items()))
+        print_commands(ordered, ledger)
+    if looking:
+        return 0
+    began = time.monotonic()
+    failed = carry_out(ordered, ledger, at_once, options) if ordered else {}
+    if plan.show:
+        show_results(plan, shop, jobs)
+    print(f"{sum(job.name not in failed for job in jobs)} of {len(jobs)} runs done, {time.monotonic() - began:.0f} s; "
+          f"records: {results / 'runs'}")  # fmt: skip
+    for name, reason in failed.items():
+        print(f"failed: {name}: {reason}")
+    return 1 if failed else 0
+
+
+def chosen(plan: Plan, options: argparse.Namespace) -> Plan:
+    """The plan with what the command line changes of it."""
+    changes: dict[str, Any] = {"set": (*plan.set, *options.set)}
+    changes["checkpoints"] = plan.checkpoints | named_files(options.checkpoints)
+    if options.seeds:
+        changes["seeds"] = tuple(options.seeds)
+    if options.profile:
+        changes["profile"] = options.profile
+    if options.world:
+        changes |= {"world": World(size=options.world), "data": None}
+    if options.data:
+        changes["world"] = None
+    return plan.model_copy(update=changes)
+
+
+def named_files(given: Sequence[str]) -> dict[str, Path]:
+    """METHOD=FILE pairs."""
+    files = {}
+    for each in given:
+        name, equals, path = each.partition("=")
+        if not equals or not Path(path).is_file():
+            raise UserError(f"--checkpoints {each}", "is not METHOD=FILE of a file that exists", "check the path")
+        files[name] = Path(path)
+    return files
+
+
+def make_world(world: World, datasets: Sequence[str]) -> None:
+    """Make what is missing of the sample world."""
+    from tespec.core.progress import progress
+    from tespec.world import make_world as make
+
+    with progress(f"making the sample world, size {world.size}", "recordings") as advance:
+        make(world.size, world.seed, progress=lambda done, total: advance(done, total, ""), datasets=datasets)
+
+
+def show(
+    plan: Plan, states: dict[Job, str], jobs: Sequence[Job], ordered: Sequence[Job], ledger: Ledger, at_once: int
+) -> None:
+    """Print how much there is to do and what it takes."""
+    from tespec.plan.states import forecast
+
+    to_do = [job for job in ordered if job in set(jobs)]
+    print(f"{plan.title}: {len(jobs) - len(to_do)} of {len(jobs)} runs are done; {len(to_do)} to do, after "
+          f"{len(ordered) - len(to_do)} pre-trainings")  # fmt: skip
+    print(forecast(ordered, ledger, at_once))
+
+
+def print_commands(jobs: Sequence[Job], ledger: Ledger) -> None:
+    """Print the command line of each job."""
+    from tespec.plan.jobs import command
+
+    for job in jobs:
+        verb, *arguments = command(job, ledger.shop, checkpoint_of(job, ledger, dry=True))
+        program = ["tespec", verb] if by_installed_command() else ["python", f"benchmarks/{verb}.py"]
+        print(shlex.join([*program, *arguments]))
+
+
+def checkpoint_of(job: Job, ledger: Ledger, dry: bool = False) -> Path | None:
+    """The weights that a run has to be given; on the sample world it finds those that a pre-training made itself."""
+    before = ledger.shop.before(job)
+    if before is None or ledger.shop.data[job.task].is_sample:
+        return None
+    made = ledger.weights(job)
+    if made is None and not dry:
+        raise UserError(before.name, "left no weights", "see its log")
+    return made or Path(f"WEIGHTS_OF_{before.name}")
+
+
+def carry_out(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argparse.Namespace) -> dict[str, str]:
+    """Run the jobs; gives those that failed."""
+    from tespec.comparison.records import read_records
+    from tespec.plan.jobs import command
+    from tespec.plan.schedule import Places, Task, work
+    from tespec.plan.states import Ledger as NewLedger
+    from tespec.plan.states import forecast, log_folder
+
+    shop, began, by_name = ledger.shop, time.monotonic(), {job.name: job for job in jobs}
+
+    def now() -> Ledger:
+        return NewLedger(shop, read_records(shop.results / "runs")[0])
+
+    def tell(left: Sequence[str]) -> str:
+        soon = forecast([by_name[name] for name in left], now(), at_once)
+        return f" ({len(jobs) - len(left)} of {len(jobs)} after {(time.monotonic() - began) / 60:.0f} min; {soon})"
+
+    def task(job: Job) -> Task:
+        before = shop.before(job)
+        needs = (before.name,) if before is not None and before.name in by_name else ()
+        return Task(job.name, lambda: ["-m", "tespec.cli", *command(job, shop, checkpoint_of(job, now()))], needs)
+
+    cluster = None
+    if options.cluster:
+        from tespec.plan.cluster import executor_of
+
+        cluster = executor_of(options.cluster, options.slurm, log_folder(shop) / "jobs")
+    gpus = options.gpus or ()
+    places = Places(log_folder(shop), at_once, gpus, cluster, tell, SECONDS_BETWEEN_REPORTS)
+    return work([task(job) for job in jobs], places)
+
+
+def show_results(plan: Plan, shop: Workshop, jobs: Sequence[Job]) -> None:
+    """Print the table that the plan names, and what its pre-trainings learned."""
+    from tespec.cli import tables
+    from tespec.comparison.records import read_records
+    from tespec.plan.states import Ledger
+
+    tables.main(["--only", str(plan.show), "--results", str(shop.results)])
+    ledger = Ledger(shop, read_records(shop.results / "runs")[0])
+    for job in dict.fromkeys(filter(None, map(shop.before, jobs))):
+        record = ledger.record(job)
+        if record is not None and "loss_masked_carried" in record["metrics"]:
+            print(f"\n{headline(record)}")
+
+
+def headline(record: Record) -> str:
+    """What a pre-training learned."""
+    metrics = record["metrics"]
+    return (
+        "Held-out masked loss of the pre-trained model: "
+        f"{metrics['loss_masked_carried']:.3f} with its state carried, "
+        f"{metrics['loss_masked_zeroed']:.3f} with the state zeroed at each chunk, "
+        f"{metrics['loss_zero']:.3f} when predicting zero."
+    )
+
+
+def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
+    """Print the tables and effects of a plan's records, and write them, the report and the figure into a folder.
+
+    Returns:
+        1 where something was left out, else 0.
+
+    Raises:
+        UserError: there is no evaluation among the records, or the page has no marks.
+    """
+    from tespec.cli import report, tables
+    from tespec.comparison.records import read_records
+    from tespec.comparison.references import references_table
+    from tespec.core.files import write_whole
+    from tespec.report.charts import draw_reproduction
+    from tespec.report.reproduction_text import put_in, results_text
+
+    records, _ = read_records(results / "runs")
+    chosen = [record for record in records if plan.profile in (None, record["profile"])]
+    evaluated = {record["method_name"] for record in chosen if record["kind"] == "evaluation"}
+    if not evaluated:
+        raise UserError(results / "runs", "holds no evaluation of this plan's profile", "run the plan first")
+    narrowed = ["--results", str(results), *(["--profile", plan.profile] if plan.profile else [])]
+    narrowed += ["--data", "sample"] if plan.world else []
+    gains = ["--baseline", BASELINE] if BASELINE in evaluated else []
+    out = ["--out", str(folder / "tables")]
+    code = tables.main([*narrowed, *gains, *out])
+    references = references_table(chosen)
+    if references is not None:
+        tables.publish([("references", tables.dated(references, chosen))], folder / "tables")
+    code |= tables.main([*narrowed, "--claims", *out])
+    code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
+    picture = folder / "comparison.png"
+    draw_reproduction(chosen, picture)
+    print(f"Written: {picture}")
+    if page is not None:
+        text = results_text(chosen, Path(os.path.relpath(picture, page.parent)).as_posix())
+        try:
+            write_whole(page, put_in(page.read_text(encoding="utf-8"), text))
+        except ValueError as error:
+            raise UserError(page, str(error), "put the two marks of docs/reproduction.md into it") from error
+        print(f"Written: {page}")
+    return code

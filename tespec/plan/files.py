@@ -1,0 +1,137 @@
+"""Plans as YAML: which runs there are, under which settings, on which data."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+
+from tespec.core.config import file_of, names
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_yaml
+
+Arch = Literal["recurrent", "feedforward"]
+
+
+class Facts(BaseModel):
+    """What is common to all groups of a plan: no other names than those stated."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class World(Facts):
+    """A sample world, in the place of data sets."""
+
+    size: str
+    seed: NonNegativeInt = 0
+
+
+class Cells(Facts):
+    """Cells of the tables: every method, architecture and task with every other.
+
+    Attributes:
+        methods: None: all that can start from nothing, from a recipe or from a checkpoint given.
+        architectures: those of them that a method has.
+        tasks: None: all.
+    """
+
+    methods: tuple[str, ...] | None = None
+    architectures: tuple[Arch, ...] = ("recurrent", "feedforward")
+    tasks: tuple[str, ...] | None = None
+
+
+class Pretrainings(Facts):
+    """Pre-trainings for their own sake; those that cells start from need not be named."""
+
+    methods: tuple[str, ...]
+    set: tuple[str, ...] = ()
+
+
+class References(Facts):
+    """Floor ("prior") and ceiling ("frame") of tasks."""
+
+    kinds: tuple[Literal["prior", "frame"], ...] = ("prior", "frame")
+    tasks: tuple[str, ...]
+
+
+class Plan(Facts):
+    """A set of runs.
+
+    Attributes:
+        name: of the file.
+        title: in words.
+        world: the sample world that all runs are of; None: real data.
+        data: folder that holds a folder for each data set; None: $TESPEC_DATA or ./data.
+        profile: whose settings all runs have; None: the one that fits the data.
+        seeds: of every run; a prior, which is counted and not drawn, has the first alone.
+        cells: of the tables.
+        pretrainings: beside those that other runs start from.
+        ablations: names of tables, whose every row is pre-trained and fine-tuned.
+        references: floor and ceiling.
+        probes: cells that are probed instead of fine-tuned.
+        set: changes to the settings of all cells and, behind "pretraining.", of all pre-trainings.
+        checkpoints: files that methods start from, by method.
+        threads: of a run on a CPU; None: the profile's.
+        at_once: runs at the same time where the command line does not say.
+        seconds: what a run takes where it was measured: by pretraining and method, or by reference, recurrent,
+            feedforward and task. Records take their place.
+        results: folder of the records where the command line does not say.
+        show: a table that is printed at the end.
+    """
+
+    name: str
+    title: str
+    world: World | None = None
+    data: Path | None = None
+    profile: str | None = None
+    seeds: tuple[NonNegativeInt, ...] = Field(default=(0,), min_length=1)
+    cells: tuple[Cells, ...] = ()
+    pretrainings: tuple[Pretrainings, ...] = ()
+    ablations: tuple[str, ...] = ()
+    references: tuple[References, ...] = ()
+    probes: tuple[Cells, ...] = ()
+    set: tuple[str, ...] = ()
+    checkpoints: dict[str, Path] = Field(default_factory=dict)
+    threads: PositiveInt | None = None
+    at_once: PositiveInt = 1
+    seconds: dict[str, dict[str, float]] = Field(default_factory=dict)
+    results: Path | None = None
+    show: str | None = None
+
+
+def read_plan(name: str) -> Plan:
+    """A plan by its name, or from a file that ends in .yaml.
+
+    Raises:
+        UserError: there is none, or it is not as it has to be.
+    """
+    path = Path(name) if name.endswith(".yaml") else file_of("plans", name)
+    if path is None:
+        known = names("plans")
+        close = difflib.get_close_matches(name, known, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}, or give FILE.yaml"
+        raise UserError(f"plan {name}", "no such plan", remedy)
+    try:
+        facts = read_yaml(path)
+    except UNREADABLE as error:
+        raise UserError(path, f"not a readable YAML file ({error})", "mend it") from error
+    if not isinstance(facts, dict):
+        raise UserError(path, "holds no settings by name", "see docs/plan.md")
+    try:
+        return Plan.model_validate({"title": path.stem} | facts | {"name": path.stem})
+    except ValidationError as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: Path, error: ValidationError) -> UserError:
+    """The first thing that is wrong with a plan."""
+    first: Any = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        last = str(first["loc"][-1])
+        known = [field for group in (Plan, Cells, World, References, Pretrainings) for field in group.model_fields]
+        close = difflib.get_close_matches(last, known, n=1)
+        return UserError(f"{path}, {place}", "no such setting", f"did you mean {close[0]!r}?" if close else "remove it")
+    return UserError(f"{path}, {place}", first["msg"].removeprefix("Input "), "see docs/plan.md")

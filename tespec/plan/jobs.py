@@ -1,0 +1,299 @@
+"""What a plan's runs are: each a command line, with the run it needs before it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tespec.core.errors import UserError
+from tespec.plan.files import Cells, Plan
+
+if TYPE_CHECKING:
+    from tespec.core.settings import Pretraining
+    from tespec.runs.data import Data
+
+PRETRAINING, EVALUATION, PROBE, REFERENCE = "pretraining", "evaluation", "probe", "reference"
+ABLATED = "tespec"  # the method that ablations are of
+PREFIX = "pretraining."  # of changes that are of the pre-training
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    Attributes:
+        kind: of its record.
+        method: registered name; of a reference its kind.
+        task: task, or data set of a pre-training.
+        arch: "recurrent" or "feedforward", "" of a pre-training.
+        seed: of everything random.
+        changes: to the recipe of its pre-training.
+        table: the ablation that it is a row of, "" for none; equal runs of several tables are one.
+    """
+
+    kind: str
+    method: str
+    task: str
+    arch: str
+    seed: int
+    changes: tuple[str, ...] = ()
+    table: str = field(default="", compare=False)
+
+    @property
+    def label(self) -> str:
+        """All but task and seed, for people."""
+        kind = "" if self.kind == EVALUATION else self.kind
+        return " ".join(filter(None, (kind, self.method, self.arch, *self.changes)))
+
+    @cached_property
+    def name(self) -> str:
+        """For people and for files."""
+        parts = [self.kind, self.method, self.task, self.arch, *self.changes, f"s{self.seed}"]
+        return re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What all jobs of a plan share.
+
+    Attributes:
+        plan: with what the command line changed of it.
+        results: folder of records.
+        runs: folder of checkpoints, weights and logs.
+        accept_code: hashes of other code whose records count.
+        plugins: Python files to import.
+        configs: folders of further configs.
+        workers: processes that prepare batches, of each run.
+        data: where the data sets are, by name; see `find_all_data`.
+    """
+
+    plan: Plan
+    results: Path
+    runs: Path
+    accept_code: tuple[str, ...] = ()
+    plugins: tuple[Path, ...] = ()
+    configs: tuple[Path, ...] = ()
+    workers: int = 0
+    data: dict[str, Data] = field(default_factory=dict)
+
+    @property
+    def recipe_changes(self) -> tuple[str, ...]:
+        """Changes to all pre-trainings."""
+        return tuple(change.removeprefix(PREFIX) for change in self.plan.set if change.startswith(PREFIX))
+
+    @property
+    def own_changes(self) -> tuple[str, ...]:
+        """Changes to all cells."""
+        return tuple(change for change in self.plan.set if not change.startswith(PREFIX))
+
+    def profile(self, dataset: str) -> str:
+        """The profile of runs on a data set."""
+        found = self.data.get(dataset)
+        return self.plan.profile or (found.profile if found else "sample" if self.plan.world else "paper")
+
+    def recipe(self, method: str, task: str, changes: Iterable[str] = ()) -> dict[str, Any] | None:
+        """Settings of a method's pre-training for a task; None where its weights are not made here."""
+        if method in self.plan.checkpoints:
+            return None
+        settings = recipe_settings(method, self.profile(task), (*self.recipe_changes, *changes))
+        return None if settings is None else _facts(settings)
+
+    def before(self, job: Job) -> Job | None:
+        """The pre-training that a job starts from."""
+        if job.kind not in (EVALUATION, PROBE):
+            return None
+        recipe = self.recipe(job.method, job.task, job.changes)
+        if recipe is None:
+            return None
+        return Job(PRETRAINING, job.method, str(recipe["dataset"]), "", job.seed, job.changes)
+
+    def with_pretrainings(self, jobs: Sequence[Job]) -> list[Job]:
+        """Jobs behind the pre-trainings that they start from, each once."""
+        return list(dict.fromkeys([*filter(None, map(self.before, jobs)), *jobs]))
+
+
+@cache
+def recipe_settings(name: str, profile: str, changes: tuple[str, ...]) -> Pretraining | None:
+    """A method's pre-training under a profile and changes; None where it has no recipe."""
+    from tespec.core.config import pretraining_settings
+    from tespec.pretraining.method import find_method
+
+    method = find_method(name)
+    if method.recipe is None:
+        return None
+    return pretraining_settings(method.recipe, profile, changes, method.network)
+
+
+def _facts(settings: Pretraining) -> dict[str, Any]:
+    from tespec.core.config import as_facts
+
+    return as_facts(settings)
+
+
+def all_jobs(shop: Workshop) -> list[Job]:
+    """All runs of a plan but the pre-trainings that others start from, each once.
+
+    Raises:
+        UserError: an unknown name, or a method without this architecture or without a way to its weights.
+    """
+    from tespec.comparison.ablations import read_ablation
+    from tespec.core.config import as_facts, pretraining_settings
+
+    plan, found = shop.plan, dict[Job, None]()
+    for seed in plan.seeds:
+        for kind, groups in ((EVALUATION, plan.cells), (PROBE, plan.probes)):
+            for group in groups:
+                found |= dict.fromkeys(_cells(kind, group, shop, seed))
+        for name in plan.ablations:
+            ablation = read_ablation(name)
+            default = as_facts(pretraining_settings(ABLATED, shop.profile(ablation.task), shop.recipe_changes))
+            rows = [tuple(row.changes(default)) for row in ablation.rows]
+            found |= dict.fromkeys(
+                Job(EVALUATION, ABLATED, ablation.task, "recurrent", seed, changes, name) for changes in rows
+            )
+        for each in plan.references:
+            # What is counted has no seed.
+            kinds = [name for name in each.kinds if name == "frame" or seed == plan.seeds[0]]
+            found |= dict.fromkeys(
+                Job(REFERENCE, name, task, "feedforward", seed) for task in each.tasks for name in kinds
+            )
+        for made in plan.pretrainings:
+            for method in made.methods:
+                recipe = shop.recipe(method, "", made.set)
+                if recipe is None:
+                    raise UserError(f"plan {plan.name}, {method}", "has no recipe to pre-train by", "leave it out")
+                found[Job(PRETRAINING, method, str(recipe["dataset"]), "", seed, made.set)] = None
+    return list(found)
+
+
+def _cells(kind: str, group: Cells, shop: Workshop, seed: int) -> Iterable[Job]:
+    from tespec.core.config import names
+    from tespec.core.registry import METHODS
+    from tespec.pretraining.method import find_method
+
+    known, plan = names("tasks"), shop.plan
+    for task in group.tasks or ():
+        if task not in known:
+            raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(known)}")
+    methods = {name: find_method(name) for name in group.methods or sorted(METHODS.module_dict)}
+    able = {
+        name: method
+        for name, method in methods.items()
+        if method.recipe is not None or method.pretraining_data == "-" or name in plan.checkpoints
+    }
+    for name in set(methods) - set(able) if group.methods else ():
+        remedy = f"give --checkpoints {name}=FILE"
+        raise UserError(f"plan {plan.name}, {name}", "has no weights to start from", remedy)
+    for arch in group.architectures:
+        for name, method in able.items():
+            if arch in method.architectures:
+                yield from (Job(kind, name, task, arch, seed) for task in group.tasks or known)
+            elif len(group.architectures) == 1 and group.methods:
+                method.require(name, arch)
+
+
+def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
+    """The jobs whose task, method, kind and ablation are among the names; of what no name is of, all are taken.
+
+    Raises:
+        UserError: a name that none has, or nothing left.
+    """
+
+    def labels(job: Job) -> tuple[str, str, str, str]:
+        return job.task, job.method, job.kind, job.table
+
+    groups = [set(group) - {""} for group in zip(*map(labels, jobs), strict=True)]
+    known = sorted(set[str]().union(*groups))
+    for name in only:
+        if name not in known:
+            raise UserError(f"--only {name}", "nothing of this plan", f"choose from {', '.join(known)}")
+    wanted = [set(only) & group for group in groups]
+    chosen = [
+        job
+        for job in jobs
+        if all(not names or label in names for names, label in zip(wanted, labels(job), strict=True))
+    ]
+    if not chosen:
+        raise UserError("--only", "leaves nothing of this plan", "ask for others")
+    return chosen
+
+
+def find_all_data(shop: Workshop, jobs: Sequence[Job], folder: Path | None) -> Workshop:
+    """The workshop with the folder of every data set that jobs and their pre-trainings need.
+
+    The sample world takes the place of nothing: it is used where the plan or the command line names it.
+
+    Raises:
+        UserError: a data set is missing.
+    """
+    from tespec.runs.data import SAMPLE, Data, find_data, given_data
+    from tespec.world import world_folder
+
+    world, data, missing = shop.plan.world, dict[str, Data](), list[str]()
+    # The tasks first: their data decides the profile, and that the data of the pre-trainings.
+    for rounds in range(2):
+        needed = jobs if rounds == 0 else [*jobs, *filter(None, map(shop.before, jobs))]
+        for dataset in sorted({job.task for job in needed} - set(data)):
+            if world is not None:
+                data[dataset] = Data(world_folder(world.size, world.seed) / dataset, SAMPLE)
+                continue
+            inside = folder / dataset if folder else shop.plan.data / dataset if shop.plan.data else None
+            if inside is not None and not inside.is_dir():
+                missing.append(str(inside))
+            elif inside is None and given_data(dataset) is None:
+                missing.append(f"./data/{dataset}")
+            else:
+                data[dataset] = find_data(dataset, inside)
+        if missing:
+            raise UserError(
+                ", ".join(missing),
+                f"the data of plan {shop.plan.name} is not there",
+                "give --data DIR or $TESPEC_DATA, --checkpoints METHOD=FILE (no pre-training), or --world small",
+            )
+        shop = replace(shop, data=data)
+    return shop
+
+
+def command(job: Job, shop: Workshop, checkpoint: Path | None = None) -> list[str]:
+    """What runs a job, behind `tespec`; with weights that were made for it, where it does not find them itself."""
+    plan = shop.plan
+    data = _data(job.task, shop)
+    given = plan.checkpoints.get(job.method, checkpoint)
+    if job.kind == PRETRAINING:
+        arguments = ["pretrain", "--method", job.method, *data]
+        changes = [*shop.recipe_changes, *job.changes]
+    elif job.kind == REFERENCE:
+        arguments = ["run", "--reference", job.method, "--task", job.task, *data]
+        changes = list(shop.own_changes)
+    else:
+        arguments = ["run", "--method", job.method, "--task", job.task, "--arch", job.arch, *data]
+        changes = list(shop.own_changes)
+        if given is None and shop.before(job) is not None:
+            changes += [f"{PREFIX}{change}" for change in (*shop.recipe_changes, *job.changes)]
+        arguments += ["--checkpoint", str(given)] if given else []
+        arguments += ["--probe"] if job.kind == PROBE else []
+        # The report shows the first seed of each row.
+        quiet = job.kind == EVALUATION and (job.changes or job.seed != min(plan.seeds))
+        arguments += ["--no-picture"] if quiet else []
+    arguments += [part for change in changes for part in ("--set", change)]
+    arguments += ["--profile", plan.profile] if plan.profile else []
+    arguments += ["--seed", str(job.seed)]
+    arguments += ["--threads", str(plan.threads)] if plan.threads else []
+    arguments += [part for path in shop.plugins for part in ("--import", str(path))]
+    arguments += [part for path in shop.configs for part in ("--configs", str(path))]
+    arguments += [part for code in shop.accept_code for part in ("--accept-code", code)]
+    where = ["--workers", str(shop.workers), "--results", str(shop.results), "--runs", str(shop.runs)]
+    return [*arguments, *where, "--resume"]
+
+
+def _data(dataset: str, shop: Workshop) -> list[str]:
+    """Names the data only where it is not what a run takes by itself, so that commands fit every machine."""
+    from tespec.runs.data import given_data
+    from tespec.world import world_folder
+
+    found = shop.data[dataset].root
+    return [] if found == (given_data(dataset) or world_folder() / dataset) else ["--data", str(found)]

@@ -1,0 +1,287 @@
+"""What is known of a plan's jobs: done, running, failed or missing, and what the others will take."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from tespec.comparison.basis import agrees, recipe_of
+from tespec.comparison.identity import canonical
+from tespec.comparison.records import Record, code_of
+from tespec.plan.jobs import EVALUATION, PRETRAINING, PROBE, REFERENCE, Job, Workshop, recipe_settings
+
+if TYPE_CHECKING:
+    from tespec.core.settings import Finetuning
+
+DONE, MISSING, RUNNING, FAILED = "done", "missing", "running", "failed"
+UNKNOWN = 60.0  # s of a job that nothing is known of
+BACKBONE = "backbone.safetensors"  # what a pre-training leaves in its run's folder
+
+
+class Ledger:
+    """The records of a plan's results, and which of them are its jobs'.
+
+    A record is a job's where it is of the same kind, method, task, architecture and seed, of the same settings but for
+    the precision, which the device decides, of the same data, code and weights.
+    """
+
+    def __init__(self, shop: Workshop, records: Sequence[Record]) -> None:
+        self.shop, self.records = shop, sorted(records, key=lambda record: record["written"], reverse=True)
+        self._found: dict[Job, Record | None] = {}
+        self._prints: dict[str, str] = {}
+        self._codes: dict[tuple[str, str], set[str]] = {}
+
+    @cached_property
+    def _by_job(self) -> dict[tuple[str, str, int], list[Record]]:
+        groups: dict[tuple[str, str, int], list[Record]] = {}
+        for record in self.records:
+            groups.setdefault((record["kind"], record["method_name"], record["seed"]), []).append(record)
+        return groups
+
+    def record(self, job: Job) -> Record | None:
+        """The newest record of a job; None where it has to be run."""
+        if job not in self._found:
+            there = self._by_job.get((job.kind, job.method, job.seed), ())
+            config = self._config(job) if there else {}
+            self._found[job] = next((record for record in there if self._is(record, job, config)), None)
+        return self._found[job]
+
+    def weights(self, job: Job) -> Path | None:
+        """The weights that a job starts from, where a pre-training of this plan made them."""
+        before = self.shop.before(job)
+        record = before and self.record(before)
+        return self.shop.runs / record["name"] / BACKBONE if record else None
+
+    def _is(self, record: Record, job: Job, config: Mapping[str, Any]) -> bool:
+        if job.kind != PRETRAINING and (record["task"], record["arch"]) != (job.task, job.arch):
+            return False
+        if code_of(record) not in self._codes_of(job.kind, job.method) or canonical(
+            _comparable(record["config"])
+        ) != canonical(config):
+            return False
+        # Data is read only where there is a record that it could belong to.
+        return record["data_fingerprint"] == self._fingerprint(job) and self._starts_alike(record, job)
+
+    def codes(self, jobs: Sequence[Job]) -> set[str]:
+        """Hashes of the code whose records count."""
+        return set().union(*(self._codes_of(job.kind, job.method) for job in jobs))
+
+    def _codes_of(self, kind: str, method: str) -> set[str]:
+        from tespec.comparison.identity import plugin_files, run_code
+        from tespec.pretraining.method import find_method
+        from tespec.runs.references import KINDS
+
+        if (kind, method) not in self._codes:
+            found = KINDS[method] if kind == REFERENCE else find_method(method)
+            self._codes[kind, method] = {run_code(plugin_files(type(found), self.shop.plugins))}
+        return self._codes[kind, method] | set(self.shop.accept_code)
+
+    def settings(self, job: Job) -> Finetuning:
+        """Settings of a job that is no pre-training, but for what its device decides."""
+        from tespec.core.config import finetuning_settings
+        from tespec.datasets.description import read_description
+        from tespec.pretraining.method import find_method
+        from tespec.runs.finetune import with_start
+        from tespec.world.make import description
+
+        shop, data, world = self.shop, self.shop.data[job.task], self.shop.plan.world
+        described = description(world.size, world.seed, job.task) if world else read_description(data.root)
+        network = "swin" if job.kind == REFERENCE else find_method(job.method).network
+        settings = finetuning_settings(
+            job.task, job.arch, shop.profile(job.task), shop.own_changes, described.overrides(), network
+        )
+        if job.kind == REFERENCE:
+            return settings
+        given, before = shop.plan.checkpoints.get(job.method), shop.before(job)
+        if before is None:
+            return with_start(settings, find_method(job.method), given, sample=data.is_sample)
+        # Weights made here are of the data that the plan has.
+        alike = shop.data[before.task].is_sample == data.is_sample
+        return settings.after_pretraining_on(before.task) if alike else settings
+
+    def _config(self, job: Job) -> dict[str, Any]:
+        """What a job's record holds as its settings."""
+        from tespec.core.config import as_facts
+
+        if job.kind == PRETRAINING:
+            recipe = self.shop.recipe(job.method, job.task, job.changes)
+            assert recipe is not None
+            return _comparable(recipe)
+        extra: dict[str, Any] = {}
+        if job.kind == REFERENCE:
+            extra = {"input": job.method}
+        elif job.kind == PROBE:
+            from tespec.runs.probe import DEFINITION
+
+            extra = {"probe": DEFINITION}
+        return _comparable(as_facts(self.settings(job)) | extra)
+
+    def _fingerprint(self, job: Job) -> str:
+        """Fingerprint of a job's data; empty where it is not made yet."""
+        from tespec.datasets.fingerprint import fingerprint
+        from tespec.pretraining.objective import build_objective
+        from tespec.tasks import build_task
+
+        data = self.shop.data[job.task]
+        if not data.root.exists():
+            return ""
+        if job.kind != PRETRAINING:
+            key = job.task
+            if key not in self._prints:
+                self._prints[key] = fingerprint(*build_task(self.settings(job), data.root).splits)
+            return self._prints[key]
+        key = f"{job.method} {job.changes}"
+        if key not in self._prints:
+            changes = (*self.shop.recipe_changes, *job.changes)
+            recipe: Any = recipe_settings(job.method, self.shop.profile(job.task), changes)
+            self._prints[key] = build_objective(recipe, data.root).fingerprint()
+        return self._prints[key]
+
+    def _starts_alike(self, record: Record, job: Job) -> bool:
+        """Whether a record started from the weights that its job would; of a pre-training, whether they are there."""
+        from tespec.weights.files import sha256_of
+
+        sha256 = record["weights"].get("sha256", "")
+        if job.kind == PRETRAINING:
+            weights = self.shop.runs / record["name"] / BACKBONE
+            return weights.is_file() and sha256_of(weights) == sha256
+        given, before = self.shop.plan.checkpoints.get(job.method), self.shop.before(job)
+        if given is not None and job.kind != REFERENCE:
+            return bool(sha256_of(given) == sha256)
+        if before is None:
+            return recipe_of(record) is None
+        made = self.record(before)
+        if made is not None:
+            return bool(made["weights"]["sha256"] == sha256)
+        # Records alone, as from another machine: what the weights say of themselves.
+        recipe, wanted = recipe_of(record), self.shop.recipe(job.method, job.task, job.changes)
+        said = record["weights"].get("recipe") or {}
+        return recipe is not None and wanted is not None and said.get("seed") == job.seed and agrees(recipe, wanted)
+
+
+def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the precision, which follows from the device where it is not set."""
+    optimisation = {name: value for name, value in config["optimisation"].items() if name != "precision"}
+    return {**config, "optimisation": optimisation}
+
+
+def state_of(job: Job, ledger: Ledger) -> str:
+    """Done where there is a record, else what the plan's last start left of a job."""
+    from tespec.training.status import read_status
+
+    if ledger.record(job) is not None:
+        return DONE
+    status = read_status(log_folder(ledger.shop) / job.name)
+    if status.get("state") == RUNNING and _is_alive(status.get("process")):
+        return RUNNING
+    return FAILED if status.get("state") == FAILED else MISSING
+
+
+def log_folder(shop: Workshop) -> Path:
+    """Where the logs and states of a plan's jobs are kept."""
+    return shop.runs / "plans" / shop.plan.name
+
+
+def _is_alive(process: object) -> bool:
+    """Whether there is a process of that number on this machine."""
+    if not isinstance(process, int) or process <= 0:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def of_other_code(ledger: Ledger, jobs: Sequence[Job]) -> str:
+    """A line on records that do not count since other code computed them, "" where there are none."""
+    codes = ledger.codes(jobs)
+    others = Counter(code_of(record) for record in ledger.records if code_of(record) not in codes)
+    if not others:
+        return ""
+    named = ", ".join(f"{count} of {code}" for code, count in sorted(others.items()))
+    return f"records of other code do not count: {named}; --accept-code HASH takes those of the same settings"
+
+
+def alike(job: Job, ledger: Ledger) -> list[Record]:
+    """The records by which the time and memory of a job can be judged: those most like it."""
+    profile = ledger.shop.profile(job.task)
+    same = [each for each in ledger.records if (each["kind"], each["profile"]) == (job.kind, profile)]
+    for names in (("method_name", "task", "arch"), ("task", "arch"), ("method_name",), ()):
+        wanted = {"method_name": job.method, "task": job.task, "arch": job.arch}
+        # A pre-training has no task and no architecture of its own.
+        compared = [name for name in names if job.kind != PRETRAINING or name == "method_name"]
+        found = [each for each in same if all(dict(each)[name] == wanted[name] for name in compared)]
+        if found:
+            return found
+    return []
+
+
+def seconds_of(job: Job, ledger: Ledger) -> float | None:
+    """What a job will take: the median of the records most like it, else what the plan states; None for neither."""
+    stated = ledger.shop.plan.seconds.get(job.arch if job.kind == EVALUATION else job.kind, {})
+    said = stated.get(job.method if job.kind == PRETRAINING else job.task)
+    like = alike(job, ledger)
+    exact = [each for each in like if each["method_name"] == job.method or each["task"] == job.task]
+    if exact or (like and said is None):
+        return float(median(each["time"]["total"] for each in exact or like))
+    return said
+
+
+def memory_of(job: Job, ledger: Ledger) -> dict[str, float]:
+    """Peak bytes by "device" and "process", as far as the records most like a job say it."""
+    keys = {"device": "peak_device_memory_bytes", "process": "peak_memory_bytes"}
+    found = {name: [each["resources"][key] for each in alike(job, ledger) if key in each["resources"]]
+             for name, key in keys.items()}  # fmt: skip
+    return {name: max(values) for name, values in found.items() if values}
+
+
+def in_order(jobs: Sequence[Job], ledger: Ledger) -> list[Job]:
+    """Those first that the most time hangs on: a pre-training counts with the longest run that waits for it."""
+    took = {job: seconds_of(job, ledger) or UNKNOWN for job in jobs}
+    longest: dict[Job, float] = {}
+    for job in jobs:
+        before = ledger.shop.before(job)
+        if before is not None:
+            longest[before] = max(longest.get(before, 0.0), took[job])
+    return sorted(jobs, key=lambda job: -took[job] - longest.get(job, 0.0))
+
+
+def forecast(jobs: Sequence[Job], ledger: Ledger, at_once: int) -> str:
+    """How long jobs will take and how much memory, in words."""
+    if not jobs:
+        return "nothing to do"
+    known = [each for each in (seconds_of(job, ledger) for job in jobs) if each is not None]
+    if not known:
+        return "no forecast: nothing like it was measured yet (run.py --dry-run measures a cell)"
+    # What nothing is known of is taken to be as long as the others are on average.
+    hours = sum(known) / len(known) * len(jobs) / at_once / 3600
+    needed = [memory_of(job, ledger) for job in jobs]
+    peaks = {name: max((each[name] for each in needed if name in each), default=0.0) for name in ("device", "process")}
+    memory = "".join(f", up to {peak / 2**30:.1f} GiB of a {name}" for name, peak in peaks.items() if peak)
+    return f"about {hours:.1f} h for {len(jobs)} runs, {at_once} at once{memory}, by what runs like them took"
+
+
+def table(states: Mapping[Job, str]) -> list[str]:
+    """Lines of a table: what is done, by method and architecture, and by task."""
+    tasks = sorted({job.task for job in states})
+    labels = list(dict.fromkeys(job.label for job in states))
+    rows = []
+    for label in labels:
+        cells = []
+        for task in tasks:
+            each = [state for job, state in states.items() if (job.label, job.task) == (label, task)]
+            others = Counter(state for state in each if state not in (DONE, MISSING))
+            said = "".join(f", {count} {state}" for state, count in sorted(others.items()))
+            cells.append(f"{each.count(DONE)}/{len(each)} done{said}" if each else "-")
+        rows.append([label, *cells])
+    widths = [max(len(row[column]) for row in [["", *tasks], *rows]) + 2 for column in range(len(tasks) + 1)]
+    return ["".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
+            for row in [["", *tasks], *rows]]  # fmt: skip

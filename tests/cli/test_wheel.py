@@ -1,0 +1,87 @@
+"""The wheel: what is in it, and that it works in another folder with nothing of the checkout on the path."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tespec.comparison.identity import package_code
+from tespec.core.paths import REPOSITORY
+
+SOURCES = ("tespec", "baselines", "configs", "results/paper", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
+METHOD = '''
+from tespec.core.registry import METHODS
+from tespec.pretraining.method import Method
+
+
+@METHODS.register_module(name="mine")
+class Mine(Method):
+    """Starts as every network does."""
+
+    title = "My method"
+    summary = "No data at all."
+'''
+FEW = ["--set", "optimisation.steps=2", "--set", "optimisation.warmup_steps=1"]
+
+
+def built(folder: Path) -> Path:
+    """The wheel of this checkout, made from a copy, since setuptools leaves files where it builds."""
+    source = folder / "source"
+    for name in SOURCES:
+        there, here = source / name, REPOSITORY / name
+        there.parent.mkdir(parents=True, exist_ok=True)
+        if here.is_dir():
+            shutil.copytree(here, there, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(here, there)
+    called = [sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--quiet", "-w", str(folder)]
+    done = subprocess.run([*called, str(source)], cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow
+def test_a_wheel_does_in_another_folder_what_a_checkout_does(tiny_world, tmp_path):
+    wheel, target, elsewhere = built(tmp_path), tmp_path / "target", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"tespec"}
+    for name in ("tespec/configs/tasks/ddd17.yaml", "tespec/published/depth.yaml", "tespec/baselines/moby.py"):
+        assert name in names
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(target), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, timeout=300)
+    environment = {**os.environ, "PYTHONPATH": str(target), "PYTHONSAFEPATH": "1"}
+
+    def tespec(*arguments: object) -> str:
+        called = [sys.executable, str(target / "bin" / "tespec"), *map(str, arguments)]
+        done = subprocess.run(called, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    asked = "import tespec; from tespec.comparison.identity import package_code; print(tespec.__file__, package_code())"
+    said = subprocess.run([sys.executable, "-c", asked], cwd=elsewhere, env=environment, capture_output=True, text=True)
+    file, code = said.stdout.split()
+    assert Path(file).is_relative_to(target)
+    assert code == package_code()
+    assert "usage: tespec VERB" in tespec("--help")
+    assert "tespec run --method" in tespec("run", "--help")
+    what = ["--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17", "--device", "cpu", *FEW]
+    assert tespec("run", "--method", "scratch", "--profile", "tiny", *what).startswith("scratch on ddd17")
+    (record,) = (json.loads(path.read_text()) for path in (elsewhere / "results" / "runs").iterdir())
+    assert record["command"].startswith("tespec run --method scratch --profile tiny")
+    (tmp_path / "my_method.py").write_text(METHOD)
+    mine = tespec("run", "--method", "mine", "--import", tmp_path / "my_method.py", "--profile", "tiny", *what)
+    assert mine.startswith("mine on ddd17")
+    copied = tmp_path / "copied"
+    shutil.copytree(elsewhere / "results" / "runs", copied / "runs")
+    table = tespec("tables", "--only", "segmentation", "--results", copied)
+    assert "62.774" in table
+    assert "My method" in table

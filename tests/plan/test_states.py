@@ -1,0 +1,278 @@
+"""Which jobs a plan has, and which of them a record is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tespec.comparison.identity import package_code
+from tespec.comparison.published import read_published
+from tespec.comparison.records import new_record
+from tespec.core.config import names
+from tespec.core.errors import UserError
+from tespec.core.registry import METHODS, register_methods
+from tespec.plan.files import Cells, Plan, World, read_plan
+from tespec.plan.jobs import (
+    EVALUATION,
+    PRETRAINING,
+    REFERENCE,
+    Job,
+    Workshop,
+    all_jobs,
+    command,
+    find_all_data,
+    select,
+)
+from tespec.plan.states import Ledger, forecast, in_order, of_other_code, seconds_of
+from tespec.runs.data import Data
+from tespec.world import world_folder
+
+CLOSED = [name for name in names("plans") if read_plan(name).world]
+
+
+def workshop(plan: Plan, folder: Path, **changes):
+    """A plan's workshop and all of its jobs, on a world that is not made."""
+    register_methods()
+    shop = Workshop(plan, folder / "results", folder / "runs", **changes)
+    jobs = all_jobs(shop)
+    return find_all_data(shop, jobs, None), jobs
+
+
+def record_of(job: Job, ledger: Ledger, **changes):
+    """What a run of a job would leave, but for the data, which is not made."""
+    shop = ledger.shop
+    recipe = shop.recipe(job.method, job.task, job.changes) if job.kind == EVALUATION else None
+    weights = {"start_sha256": "ff", "sha256": ""} | ({"recipe": recipe | {"seed": job.seed}} if recipe else {})
+    fields = {
+        "kind": job.kind,
+        "method_name": job.method,
+        "method": {"title": job.method},
+        "task": job.task,
+        "arch": job.arch,
+        "profile": shop.profile(job.task),
+        "data": "sample",
+        "data_fingerprint": "",
+        "seed": job.seed,
+        "config": ledger._config(job),
+        "weights": weights,
+        "command": "",
+        "time": {"total": 60.0},
+        "code": package_code(),
+    }
+    empty = ("protocol", "metrics", "groups", "recordings", "classes", "environment")
+    return new_record(**(fields | {name: {} for name in empty} | {"curve": []} | changes))
+
+
+@pytest.mark.parametrize("name", names("plans"))
+def test_every_plan_is_made_of_jobs_that_can_be_run(name, tmp_path, monkeypatch):
+    plan = read_plan(name)
+    monkeypatch.setattr("tespec.runs.data.given_data", lambda dataset: tmp_path)
+    shop, jobs = workshop(plan, tmp_path)
+    every = shop.with_pretrainings(jobs)
+    assert len(set(every)) == len({job.name for job in every}) == len(every)
+    assert all(shop.before(job) in every for job in jobs if shop.before(job))
+    for job in every:
+        assert command(job, shop)[0] == ("pretrain" if job.kind == PRETRAINING else "run")
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_job_is_done_by_a_record_of_its_own_alone(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    shop, jobs = workshop(read_plan(name), tmp_path)
+    empty = Ledger(shop, [])
+    records = {job: record_of(job, empty) for job in jobs}
+    full = Ledger(shop, list(records.values()))
+    for job in jobs[:: max(1, len(jobs) // 12)]:
+        assert full.record(job) == records[job]
+        assert Ledger(shop, [record for other, record in records.items() if other != job]).record(job) is None
+
+
+def test_a_record_of_other_code_data_settings_or_weights_is_not_a_job_s(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    plan = Plan(name="a", title="a", world=World(size="tiny"), profile="tiny", cells=(
+        Cells(methods=("scratch", "tespec"), architectures=("recurrent",), tasks=("ddd17",)),))  # fmt: skip
+    shop, (scratch, tespec) = workshop(plan, tmp_path)
+    ledger = Ledger(shop, [])
+    config = ledger._config(scratch)
+    assert Ledger(shop, [record_of(scratch, ledger)]).record(scratch)
+    precise = config | {"optimisation": config["optimisation"] | {"precision": "bf16"}}
+    assert Ledger(shop, [record_of(scratch, ledger, config=precise)]).record(scratch)
+    longer = config | {"optimisation": config["optimisation"] | {"steps": 4}}
+    others = {
+        "code": {"code": "bbbbbbbb"},
+        "data": {"data_fingerprint": "another"},
+        "settings": {"config": longer},
+        "accumulated": {"config": config | {"accumulate": 2}},
+        "kind": {"kind": "probe"},
+        "seed": {"seed": 1},
+    }
+    for changes in others.values():
+        assert Ledger(shop, [record_of(scratch, ledger, **changes)]).record(scratch) is None
+    by_other = Ledger(shop, [record_of(scratch, ledger, code="bbbbbbbb")])
+    assert of_other_code(by_other, [scratch]) == (
+        "records of other code do not count: 1 of bbbbbbbb; --accept-code HASH takes those of the same settings"
+    )
+    taking, _ = workshop(plan, tmp_path, accept_code=("bbbbbbbb",))
+    assert Ledger(taking, by_other.records).record(scratch)
+    # Weights of another seed or recipe, or of another file than the plan's pre-training left.
+    right = record_of(tespec, ledger)
+    assert Ledger(shop, [right]).record(tespec)
+    recipe = right["weights"]["recipe"]
+    for changed in (recipe | {"seed": 1}, recipe | {"dataset": "gen1"}, {}):
+        assert Ledger(shop, [record_of(tespec, ledger, weights={"recipe": changed})]).record(tespec) is None
+    made = Ledger(shop, [right])
+    made._found[shop.before(tespec)] = {"name": "x", "weights": {"sha256": "another"}}
+    assert made.record(tespec) is None
+
+
+def test_weights_that_are_given_decide(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(b"weights")
+    plan = Plan(name="a", title="a", world=World(size="tiny"), profile="tiny", checkpoints={"tespec": file}, cells=(
+        Cells(methods=("tespec",), architectures=("recurrent",), tasks=("ddd17",)),))  # fmt: skip
+    shop, (job,) = workshop(plan, tmp_path)
+    assert shop.before(job) is None
+    assert command(job, shop)[9:11] == ["--checkpoint", str(file)]
+    from tespec.weights.files import sha256_of
+
+    ledger = Ledger(shop, [])
+    assert Ledger(shop, [record_of(job, ledger, weights={"sha256": sha256_of(file)})]).record(job)
+    assert Ledger(shop, [record_of(job, ledger, weights={"sha256": "ff"})]).record(job) is None
+
+
+def test_every_row_of_the_paper_s_tables_that_can_be_made_here_is_there(tmp_path):
+    _, jobs = workshop(read_plan("small"), tmp_path)
+    cells = {(job.method, job.arch, job.task) for job in jobs if not job.changes}
+    for table in ("detection", "segmentation", "depth"):
+        reference = read_published(table)
+        for row in reference.rows:
+            method = METHODS.get(row.method)
+            if method is None or (method.recipe is None and method.pretraining_data != "-") or row.method == "rvt":
+                continue
+            for task in reference.tasks:
+                if any(row.scores[task.name, metric.name] is not None for metric in reference.metrics):
+                    assert (row.method, "recurrent" if row.recurrent else "feedforward", task.name) in cells
+    assert len({job.seed for job in jobs}) >= 3
+
+
+def test_the_demo_covers_both_methods_and_architectures(tmp_path):
+    shop, jobs = workshop(read_plan("demo").model_copy(update={"seeds": (3,)}), tmp_path)
+    lines = [" ".join(command(job, shop)) for job in shop.with_pretrainings(jobs)]
+    assert len(lines) == 5
+    for method in ("scratch", "tespec"):
+        for arch in ("recurrent", "feedforward"):
+            (line,) = (line for line in lines if f"--method {method} --task ddd17 --arch {arch} " in line)
+            assert "--seed 3 --threads 1" in line
+
+
+def test_a_pretraining_comes_before_what_waits_for_it(tmp_path):
+    shop, jobs = workshop(read_plan("small"), tmp_path)
+    ordered = in_order(shop.with_pretrainings(jobs), Ledger(shop, []))
+    places = {job: place for place, job in enumerate(ordered)}
+    waiting = [job for job in ordered if shop.before(job)]
+    assert waiting
+    assert all(places[shop.before(job)] < places[job] for job in waiting)
+
+
+def test_commands_name_nothing_of_this_machine_where_the_world_is_the_usual_one(tmp_path):
+    shop, _ = workshop(read_plan("small"), tmp_path)
+    job = Job(EVALUATION, "tespec", "dsec", "recurrent", 1, ("objective.mask.ratio=0.0",))
+    assert shop.data["dsec"] == Data(world_folder() / "dsec", "sample")
+    usual = command(job, shop)
+    assert usual[:-7] == ["run", "--method", "tespec", "--task", "dsec", "--arch", "recurrent", "--no-picture", "--set",
+                          "pretraining.objective.mask.ratio=0.0", "--profile", "small", "--seed", "1"]  # fmt: skip
+    shop.data["dsec"] = Data(tmp_path / "world" / "dsec", "sample")
+    assert str(tmp_path / "world" / "dsec") in command(job, shop)
+
+
+def test_jobs_are_given_the_files_and_configs_of_one_s_own(tmp_path):
+    shop, jobs = workshop(read_plan("tiny"), tmp_path, plugins=(tmp_path / "mine.py",), configs=(tmp_path,))
+    for job in shop.with_pretrainings(jobs):
+        assert f"--import {tmp_path / 'mine.py'} --configs {tmp_path}" in " ".join(command(job, shop))
+
+
+def test_rates_follow_from_what_the_weights_were_made_of(tmp_path):
+    plan = read_plan("small").model_copy(update={"profile": "paper"})
+    shop, _ = workshop(plan, tmp_path)
+    ledger = Ledger(shop, [])
+
+    def peak(method, *changes):
+        settings = ledger.settings(Job(EVALUATION, method, "1mpx", "recurrent", 0, changes))
+        return settings.optimisation.peak_lr
+
+    assert (peak("tespec"), peak("ecddp"), peak("moby"), peak("scratch")) == (1e-4, 1e-4, 3.46e-4, 3.46e-4)
+    assert peak("tespec", "dataset=gen1") == 3.46e-4
+
+
+def test_what_was_measured_before_says_how_long_it_takes(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    shop, _ = workshop(read_plan("small"), tmp_path)
+    ledger = Ledger(shop, [])
+    job = Job(EVALUATION, "scratch", "dsec", "recurrent", 0)
+    assert seconds_of(job, ledger) == 113
+    known = Ledger(shop, [record_of(job, ledger, resources={"peak_memory_bytes": 3 * 2**30})])
+    assert seconds_of(job, known) == seconds_of(Job(EVALUATION, "moby", "dsec", "recurrent", 1), known) == 60
+    said = forecast([job], known, 2)
+    assert "about 0.0 h for 1 runs, 2 at once, up to 3.0 GiB of a process" in said
+    tiny, tiny_jobs = workshop(read_plan("tiny"), tmp_path)
+    assert forecast(tiny_jobs, Ledger(tiny, []), 1).startswith("no forecast")
+
+
+def test_names_choose_by_group(tmp_path):
+    _, jobs = workshop(read_plan("small"), tmp_path)
+    chosen = select(jobs, ["dsec", "ddd17", "scratch"])
+    assert {(job.task, job.method) for job in chosen} == {("dsec", "scratch"), ("ddd17", "scratch")}
+    assert {job.kind for job in select(jobs, ["reference"])} == {REFERENCE}
+    assert {job.task for job in select(jobs, ["masking"])} == {"dsec"}
+    with pytest.raises(UserError, match="--only kitti: nothing of this plan; choose from 1mpx, "):
+        select(jobs, ["kitti"])
+    with pytest.raises(UserError, match="--only: leaves nothing of this plan"):
+        select(jobs, ["gen1", "ecdp"])
+
+
+def test_real_data_that_is_missing_is_named_and_never_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TESPEC_DATA", raising=False)
+    (tmp_path / "data" / "ddd17").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"^\./data/1mpx, \./data/dsec, .*: the data of plan tables is not there; "):
+        workshop(read_plan("tables"), tmp_path)
+
+
+MISTAKES = [
+    ("cells: [{metods: [tespec]}]", r"cells.0.metods: no such setting; did you mean 'methods'\?"),
+    ("seeds: [a]", "seeds.0: "),
+    ("seeds: []", "seeds: "),
+    ("world: {seed: 0}", "world.size: Field required"),
+    ("[1]", "holds no settings by name"),
+    ("a: [", "not a readable YAML file"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES)
+def test_a_plan_that_is_not_as_it_has_to_be_is_named(tmp_path, text, message):
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_plan(str(file))
+
+
+def test_an_unknown_plan_is_answered_with_the_nearest():
+    with pytest.raises(UserError, match="plan smal: no such plan; did you mean 'small'"):
+        read_plan("smal")
+    with pytest.raises(UserError, match="plan huge: no such plan; choose from ablations, demo, medium, small, tables"):
+        read_plan("huge")
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (Cells(tasks=("kitti",)), "plan a, task kitti: no such task; choose from 1mpx"),
+        (Cells(methods=("ecddp_resnet",)), "plan a, ecddp_resnet: has no weights to start from; give --checkpoints"),
+        (Cells(methods=("ecdp",), architectures=("recurrent",)), "--method ecdp --arch recurrent: "),
+    ],
+)
+def test_cells_that_there_are_not_are_named(tmp_path, cells, message):
+    with pytest.raises(UserError, match=message):
+        workshop(Plan(name="a", title="a", world=World(size="tiny"), cells=(cells,)), tmp_path)
