@@ -293,9 +293,9 @@ def read_record(path: Path) -> Record:
 def upgraded(content: object) -> object:
     """What JSON gave, in the newest layout; what is no record of an older one is returned as it is."""
     # Layout 1 knew nothing of memory and energy, layout 2 nothing of what scores are.
-    for older, new in ((1, {"resources": {}}), (2, {"scores": {}})):
+    for older, field in ((1, "resources"), (2, "scores")):
         if isinstance(content, dict) and content.get("schema") == older:
-            content = {**content, "schema": older + 1, **new}
+            content = {**content, "schema": older + 1, field: {}}
     return content
 
 

@@ -171,9 +171,9 @@ def _gains(records: Sequence[Record], baseline: str | None) -> list[Section]:
 def _ablations(records: Sequence[Record]) -> tuple[Part, ...]:
     parts = []
     for ablation in ablations().values():
-        measured = measured_rows(ablation, records) or [None]
-        tables = [only_measured(measured_table(ablation, each)) for each in measured]
-        parts += [Part(table.title, table) for table in tables]
+        measured = measured_rows(ablation, records)
+        tables = [measured_table(ablation, each) for each in measured] or [measured_table(ablation, None)]
+        parts += [Part(table.title, only_measured(table)) for table in tables]
     return tuple(parts)
 
 

@@ -7,6 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -233,7 +234,7 @@ def class_and_recording_bars(records: Sequence[Record]) -> list[Picture]:
             cells = {key[0]: members for key, members in sorted(basis.cells().items()) if key[1] == arch}
             series = [(title_of(members[0]), colours[name]) for name, members in cells.items()]
             classes = _means(cells, lambda record: record["classes"])
-            recordings = _means(cells, lambda record, name=scheme.main.name: _of_recordings(record, name))
+            recordings = _means(cells, partial(_of_recordings, name=scheme.main.name))
             some = dict(list(recordings.items())[:RECORDINGS])
             cut = f", {RECORDINGS} of {len(recordings)}" if len(recordings) > RECORDINGS else ""
             heading = f"{where}, {WORDS[arch]}"

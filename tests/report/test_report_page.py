@@ -185,3 +185,23 @@ def test_a_picture_is_a_png_and_no_bomb(tmp_path: Path) -> None:
     assert "cannot be shown (UnidentifiedImageError)" in picture(path, "")
     Image.new("1", (10_000, 10_000)).save(path)
     assert "cannot be shown (DecompressionBombWarning)" in picture(path, "")
+
+
+def test_rows_of_which_nothing_was_measured_are_counted_not_shown(results: Path) -> None:
+    main(["--results", str(results)])
+    text = (results / "report.html").read_text(encoding="utf-8")
+    sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
+    assert sections["segmentation"].count("left out: nothing was measured there.") == 1
+    assert "MoBY" not in sections["segmentation"]
+    # Of detection nothing was measured at all: the paper's table stands whole.
+    assert "MoBY" in sections["detection"]
+    assert "left out" not in sections["detection"]
+
+
+def test_a_task_of_ones_own_has_a_section(make, tmp_path: Path) -> None:
+    scores = {"error": {"title": "Error", "better": "lower", "unit": "m"}}
+    config = {"kind": "flow", "title": "The hall"}
+    text = report([make("mine", task="hall", scores=scores, config=config, metrics={"error": 1.5})], tmp_path)
+    sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
+    assert "1.500" in sections["task_hall"]
+    assert "Error (m) ↓" in sections["task_hall"]
