@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pandas
     from torch import nn
 
 __version__ = "0.1.0"
@@ -16,3 +17,10 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
     from tespec.inference.load import load as load_network
 
     return load_network(path, height=height, width=width)
+
+
+def results(folder: str | Path | None = None) -> pandas.DataFrame:
+    """All records of a results folder as a tidy table; see `tespec.comparison.results`."""
+    from tespec.comparison.results import results as read_results
+
+    return read_results(folder)

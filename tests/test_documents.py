@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tespec.comparison.published import published
 from tespec.comparison.records import read_record
-from tespec.comparison.references import published
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_json, read_yaml

@@ -12,28 +12,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rich.console import Console
+
 from tespec.cli.command import Parser
 from tespec.cli.options import add_own, bring_in
-from tespec.comparison.ablation_runs import Measured, measured_rows, measured_table
-from tespec.comparison.ablations import Ablation, ablations
+from tespec.comparison.ablations import Ablation, Measured, ablations, measured_rows, measured_table
 from tespec.comparison.audit import render_audit
-from tespec.comparison.claims_table import claims_table
+from tespec.comparison.claims import claims_table
 from tespec.comparison.deviations import deviations
 from tespec.comparison.effects import effects_table, require_baseline
-from tespec.comparison.notes import of_older_code
-from tespec.comparison.published import TABLES, edited, plain_tables, published_table
+from tespec.comparison.published import OWN, TABLES, edited, plain_tables, schemes
 from tespec.comparison.records import Record, read_records
-from tespec.comparison.references import read_reference
-from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_html import render_html
-from tespec.comparison.render_latex import render_latex
-from tespec.comparison.render_markdown import render_markdown
-from tespec.comparison.render_text import render_text
-from tespec.comparison.side_by_side import COLUMNS
+from tespec.comparison.render import FORMS, print_table
+from tespec.comparison.side_by_side import COLUMNS, of_older_code, published_table
 from tespec.comparison.table import Table
 from tespec.core.errors import UserError
 from tespec.core.files import write_all
@@ -42,18 +37,17 @@ from tespec.core.paths import RESULTS
 ENDINGS = """exit codes: 0 all is well; 1 a record was left out, a published number was edited, or with --check a
 number leaves its tolerance (tables are written all the same); 2 a mistake, nothing written"""
 
-FILES: dict[str, Callable[[Table], str]] = {
-    "{name}.csv": render_csv,
-    "{name}_long.csv": render_long_csv,
-    "{name}.tex": render_latex,
-    "{name}.md": render_markdown,
-    "{name}.html": render_html,
-}
-
 ABLATIONS = ablations()
 PLAIN = plain_tables()
 ALL = (*TABLES, *(f"ablation_{name}" for name in ABLATIONS), *PLAIN)
 WARNED = 1
+
+
+class Names(tuple[str, ...]):
+    """Names of tables; which tasks of one's own there are is known once records are read."""
+
+    def __contains__(self, name: object) -> bool:
+        return str(name).startswith(OWN) or super().__contains__(name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         UserError: no record fits what was asked for.
     """
     parser = Parser(verb="tables", description=__doc__, epilog=ENDINGS)
-    parser.add_argument("--only", choices=ALL, metavar="NAME", help=f"one of {', '.join(ALL)} (default: all)")
+    parser.add_argument(
+        "--only",
+        choices=Names(ALL),
+        metavar="NAME",
+        help=f"one of {', '.join(ALL)}, or {OWN}NAME for a task of one's own (default: all)",
+    )
     parser.add_argument("--columns", choices=COLUMNS, default="both", help="whose numbers (default: both)")
     parser.add_argument("--data", metavar="NAME", help="measured on this data alone, e.g. sample or ddd17")
     parser.add_argument("--profile", metavar="NAME", help="measured under this profile alone, e.g. paper or sample")
@@ -113,8 +112,12 @@ def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple
     Raises:
         UserError: there is no record of the baseline.
     """
-    wanted = [options.only] if options.only else ALL
-    found = [(name, published_table(name, records, options.columns)) for name in TABLES if name in wanted]
+    every = schemes(records if options.columns != "paper" else ())
+    wanted = [options.only] if options.only else [*ALL, *every]
+    if options.only and options.only not in (*ALL, *every):
+        there = ", ".join(name for name in every if name.startswith(OWN)) or "none yet"
+        raise UserError(f"--only {options.only}", "no evaluation of such a task", f"choose from {there}")
+    found = [(name, published_table(name, records, options.columns)) for name in every if name in wanted]
     for name, ablation in ABLATIONS.items():
         if f"ablation_{name}" in wanted:
             measured = measured_rows(ablation, records) if options.columns != "paper" else []
@@ -123,10 +126,8 @@ def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple
     if options.baseline:
         require_baseline(records, options.baseline)
         tasks = {record["task"] for record in records}
-        compared = [
-            name for name in TABLES if name in wanted and tasks & {task.name for task in read_reference(name).tasks}
-        ]
-        against = [(name, effects_table(name, records, options.baseline)) for name in compared]
+        compared = [name for name, scheme in every.items() if tasks & {task.name for task in scheme.tasks}]
+        against = [(name, effects_table(name, records, options.baseline)) for name in compared if name in wanted]
         found += [(f"{name}_against_{options.baseline}", table) for name, table in against if table.groups]
     return found
 
@@ -188,10 +189,12 @@ def annotated(table: Table, notes: Sequence[str]) -> Table:
 
 def publish(found: Sequence[tuple[str, Table]], out: Path) -> None:
     """Write tables in all forms, all of them or none, and print them."""
-    files = [{out / file.format(name=name): render(table) for file, render in FILES.items()} for name, table in found]
+    files = [{out / f"{name}{end}": render(table) for end, render in FORMS.items()} for name, table in found]
     write_all({path: text for each in files for path, text in each.items()})
+    console = Console(highlight=False, soft_wrap=True)
     for (_, table), written in zip(found, files, strict=True):
-        sys.stdout.write(f"{render_text(table)}\nWritten: {', '.join(map(str, written))}\n")
+        print_table(table, console)
+        console.print(f"\nWritten: {', '.join(map(str, written))}", markup=False)
 
 
 def choose(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tespec.comparison.ablations import DECIMALS, METRICS, read_ablation
-from tespec.comparison.published import TABLES, plain_tables
-from tespec.comparison.references import PAPER, number, published, read_reference, text
+from tespec.comparison.published import PAPER, TABLES, number, plain_tables, published, read_published, text
 from tespec.core.errors import UserError
 
 
 @dataclass(frozen=True)
-class Claim:
+class Gain:
     """A gain that the text names.
 
     Attributes:
@@ -34,7 +33,7 @@ class Claim:
 
     @property
     def found(self) -> float:
-        """The gain by the tables, with the decimals of the claim."""
+        """The gain by the tables, with the decimals of the text."""
         return round(cell(self.more) - cell(self.less), self.places)
 
     @property
@@ -60,20 +59,20 @@ class Contradiction:
     against: str
 
 
-def claims() -> tuple[Claim, ...]:
-    """All claims of `results/paper/claims.yaml`."""
+def gains() -> tuple[Gain, ...]:
+    """All gains that `results/paper/claims.yaml` names."""
     with published(PAPER / "claims.yaml") as content:
-        return tuple(_claim(facts) for facts in content)
+        return tuple(_gain(facts) for facts in content)
 
 
-def _claim(facts: Mapping[str, Any]) -> Claim:
-    claim = Claim(**facts)
-    for each in (claim.where, claim.says, claim.more, claim.less):
+def _gain(facts: Mapping[str, Any]) -> Gain:
+    gain = Gain(**facts)
+    for each in (gain.where, gain.says, gain.more, gain.less):
         text(each)
-    number(claim.gain)
-    if isinstance(claim.places, bool) or not isinstance(claim.places, int) or not 0 <= claim.places <= 6:
-        raise TypeError(f"{claim.places!r} is no number of decimals")
-    return claim
+    number(gain.gain)
+    if isinstance(gain.places, bool) or not isinstance(gain.places, int) or not 0 <= gain.places <= 6:
+        raise TypeError(f"{gain.places!r} is no number of decimals")
+    return gain
 
 
 def contradictions() -> tuple[Contradiction, ...]:
@@ -98,7 +97,7 @@ def shown(place: str) -> str:
     """
     parts = place.split("/")
     if parts[0] in TABLES:
-        return f"{cell(place):.{read_reference(parts[0]).decimals}f}"
+        return f"{cell(place):.{read_published(parts[0]).decimals}f}"
     if parts[0] == "ablation":
         return f"{cell(place):.{DECIMALS}f}"
     if parts[0] == "facts" and len(parts) == 4 and (table := plain_tables().get(parts[1])) is not None:
@@ -125,7 +124,7 @@ def cell(place: str) -> float:
     elif len(parts) == 5 and parts[0] in TABLES:
         table, method, arch, task, metric = parts
         plain, mark = method.rstrip("†‡"), method[len(method.rstrip("†‡")) :]
-        for published in read_reference(table).rows:
+        for published in read_published(table).rows:
             same = (published.method, published.mark, published.recurrent) == (plain, mark, arch == "recurrent")
             score = published.scores.get((task, metric))
             if same and score is not None:
@@ -139,12 +138,12 @@ def _nowhere(place: str) -> UserError:
 
 def render_audit() -> str:
     """A line for each gain that the text names, how many are those of the tables, and a line for each contradiction."""
-    every = claims()
+    every = gains()
     lines = []
-    for claim in every:
-        found = "agrees" if claim.agrees else f"DISAGREES: the tables give {claim.found:.{claim.places}f}"
-        lines.append(f"{claim.where}: {claim.says}, {_short(claim.more)}, {claim.gain:.{claim.places}f}: {found}")
-    agreeing = sum(claim.agrees for claim in every)
+    for gain in every:
+        found = "agrees" if gain.agrees else f"DISAGREES: the tables give {gain.found:.{gain.places}f}"
+        lines.append(f"{gain.where}: {gain.says}, {_short(gain.more)}, {gain.gain:.{gain.places}f}: {found}")
+    agreeing = sum(gain.agrees for gain in every)
     lines += [f"{agreeing} of {len(every)} gains agree with the tables", "", "Where the paper contradicts itself:"]
     lines += [f"{each.where}: {each.says}; {each.there}: {each.against}" for each in contradictions()]
     return "\n".join(lines) + "\n"

@@ -4,14 +4,61 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import mean, stdev
 from typing import Any
 
 from tespec.comparison.identity import canonical
-from tespec.comparison.recipes import is_default, recipe_key
 from tespec.comparison.records import Record
 from tespec.comparison.statistics import Interval, student_interval
+from tespec.core.config import as_facts, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.settings import Pretraining
+
+AUTO = "auto"
+SETTINGS = tuple(field.name for field in fields(Pretraining))
+
+
+def recipe_of(record: Record) -> dict[str, Any] | None:
+    """Settings of the pre-training of a record's weights; None for weights that were not made here."""
+    recipe = record["weights"].get("recipe")
+    if not isinstance(recipe, dict) or not set(SETTINGS) <= set(recipe):
+        return None
+    return {name: recipe[name] for name in SETTINGS}
+
+
+def recipe_key(record: Record) -> str:
+    """Equal for records whose weights were made by the same settings."""
+    return canonical(recipe_of(record))
+
+
+def is_default(record: Record) -> bool:
+    """Whether its weights were made by a method's unchanged recipe, or not here."""
+    recipe = recipe_of(record)
+    if recipe is None:
+        return True
+    try:
+        default = as_facts(pretraining_settings(str(recipe["name"]), str(recipe["profile"])))
+    except (UserError, KeyError):
+        return False
+    return agrees(recipe, default)
+
+
+def agrees(recipe: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether a record's pre-training has the settings that are wanted."""
+    # The network is the method's, and its size follows from it.
+    return _agree(recipe | {"width": ""}, wanted | {"width": ""})
+
+
+def _agree(recipe: Any, default: Any) -> bool:
+    """Whether both have the same values where both have one: another version of the harness may have other settings.
+
+    What a default leaves to the device is whatever it was.
+    """
+    if isinstance(recipe, dict) and isinstance(default, dict):
+        return all(_agree(value, default[key]) for key, value in recipe.items() if key in default)
+    return default == AUTO or canonical(recipe) == canonical(default)
+
 
 # What a task sets for each architecture on its own, and a profile for each kind of network; two of them in one column
 # may differ in these alone.
@@ -179,9 +226,9 @@ def _variants(members: Sequence[Record]) -> list[Record]:
 def _differences(record: Record, alike: Sequence[Record]) -> str:
     """Settings of `record` that are not the same in all of `alike`, in words."""
     for whole in (False, True):
-        flat = [_flat(_parts(each, whole=whole)) for each in alike]
-        own = _flat(_parts(record, whole=whole))
-        if keys := [key for key in own if any(own[key] != each.get(key) for each in flat)]:
+        theirs = [flat(_parts(each, whole=whole)) for each in alike]
+        own = flat(_parts(record, whole=whole))
+        if keys := [key for key in own if any(own[key] != each.get(key) for each in theirs)]:
             return ", ".join(f"{key} = {own[key]}" for key in keys)
     return ""
 
@@ -190,12 +237,13 @@ def _named(record: Record) -> tuple[str, str, str]:
     return record["task"], record["data"], record["profile"]
 
 
-def _flat(parts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
+def flat(parts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as texts by their dotted names."""
+    found: dict[str, str] = {}
     for key, value in parts.items():
         path = f"{prefix}.{key}" if prefix else key
         if isinstance(value, Mapping):
-            flat |= _flat(value, path)
+            found |= flat(value, path)
         else:
-            flat[path.removeprefix("config.")] = str(value)
-    return flat
+            found[path.removeprefix("config.")] = str(value)
+    return found

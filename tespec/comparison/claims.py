@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 
 from tespec.comparison.ablations import METRICS, AblationRow, read_ablation
-from tespec.comparison.basis import Basis, bases, metric
-from tespec.comparison.effects import PRIMARY
-from tespec.comparison.recipes import agrees, recipe_of
+from tespec.comparison.basis import Basis, agrees, bases, metric, recipe_of
+from tespec.comparison.effects import interval_cell
+from tespec.comparison.published import Scheme, read_published, table_of
 from tespec.comparison.records import Record
-from tespec.comparison.references import Reference, read_reference
 from tespec.comparison.statistics import Interval, student_interval, welch_interval
+from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import CONFIGS
@@ -156,13 +156,13 @@ def measured_scores(records: Sequence[Record]) -> Scores:
         if task not in chosen:
             return {}
         method, arch, row = parsed(cell)
-        name, better = primary(task)
+        main = scheme_in(task).main
         found: dict[int, float] = {}
         for record in sorted((*chosen[task].records, *chosen[task].variants), key=lambda each: each["written"]):
-            value = metric(record, name)
+            value = metric(record, main.name)
             fits = (record["method_name"], record["arch"]) == (method, arch) and _is_of_row(record, row)
             if fits and value is not None:
-                found[record["seed"]] = _gain(value, better)
+                found[record["seed"]] = _gain(value, main.better)
         return found
 
     return scores
@@ -183,8 +183,8 @@ def published_scores() -> Scores:
         if row is not None:
             value = row.paper[list(METRICS).index("miou")]
         else:
-            value = _published(table_of(task), method, arch == "recurrent", task)
-        return {} if value is None else {0: _gain(value, primary(task)[1])}
+            value = _published(method, arch == "recurrent", task)
+        return {} if value is None else {0: _gain(value, scheme_in(task).main.better)}
 
     return scores
 
@@ -213,27 +213,6 @@ def parsed(cell: str) -> tuple[str, str, AblationRow | None]:
     return method, arch, None
 
 
-@cache
-def primary(task: str) -> tuple[str, str]:
-    """Metric that a task is judged by, and whether the higher or the lower number is better."""
-    reference = read_reference(table_of(task))
-    each = next(each for each in reference.metrics if each.name == PRIMARY[table_of(task)])
-    return each.name, each.better
-
-
-@cache
-def table_of(task: str) -> str:
-    """Name of the table that a task stands in.
-
-    Raises:
-        UserError: it stands in none.
-    """
-    for name in PRIMARY:
-        if task in {each.name for each in read_reference(name).tasks}:
-            return name
-    raise UserError(f"claims, task {task}", "stands in no table", "mend configs/claims.yaml")
-
-
 def _is_of_row(record: Record, row: AblationRow | None) -> bool:
     """Whether a record's weights come from the recipe of its method, changed as a row of an ablation says."""
     found = recipe_of(record)
@@ -256,12 +235,81 @@ def _recipe(name: str, profile: str, changes: tuple[str, ...] = ()) -> dict[str,
 
 
 @cache
-def _published(table: str, method: str, recurrent: bool, task: str) -> float | None:
+def scheme_in(task: str) -> Scheme:
+    """The paper's table that a task of a claim stands in.
+
+    Raises:
+        UserError: it stands in none.
+    """
+    if name := table_of(task):
+        return read_published(name)
+    raise UserError(f"claims, task {task}", "stands in no table", "mend configs/claims.yaml")
+
+
+@cache
+def _published(method: str, recurrent: bool, task: str) -> float | None:
     """A published number; that without test-time augmentation where there are two."""
-    reference: Reference = read_reference(table)
-    rows = [row for row in reference.rows if (row.method, row.recurrent) == (method, recurrent)]
+    scheme = scheme_in(task)
+    rows = [row for row in scheme.rows if (row.method, row.recurrent) == (method, recurrent)]
     for row in sorted(rows, key=lambda row: row.test_time_augmentation):
-        value = row.scores.get((task, PRIMARY[table]))
+        value = row.scores.get((task, scheme.main.name))
         if value is not None:
             return value
     return None
+
+
+PAPER_NOTE = (
+    "Paper: the same from its tables, without test-time augmentation where it has both; single numbers, so that they "
+    "have no interval."
+)
+
+
+def claims_table(records: Sequence[Record]) -> Table:
+    """Effect and interval of each comparison on each task, by claim."""
+    measured, published = measured_scores(records), published_scores()
+    columns = [Column((title,), title, number=False) for title in ("Comparison", "Task", "Metric")]
+    columns += [
+        Column(("effect",), "effect", facts={"source": "measured"}),
+        Column(("95 % interval",), "interval", number=False),
+        Column(("seeds",), "seeds"),
+        Column(("paper",), "paper", facts={"source": "paper"}),
+    ]
+    groups = []
+    for claim in read_claims():
+        both = zip(findings(claim, measured), findings(claim, published), strict=True)
+        groups.append(Group(f"{claim.says} ({claim.where})", tuple(_row(*each) for each in both)))
+    notes = (NO_VERDICT, RULE, PAPER_NOTE, *_bases(records))
+    return Table("Claims, comparison by comparison", tuple(columns), tuple(groups), notes=notes)
+
+
+def _row(ours: Finding, theirs: Finding) -> Row:
+    scheme = scheme_in(ours.task)
+    basis = {"task": ours.task, "metric": scheme.main.name, "title": ours.title}
+    labels = Cell(ours.title), Cell(scheme.title_of(ours.task)), Cell(scheme.main.title)
+    return Row((*labels, *_cells(ours, theirs, scheme.decimals)), facts=basis)
+
+
+def _cells(ours: Finding, theirs: Finding, decimals: int) -> list[Cell]:
+    published = Cell() if theirs.effect is None else Cell(f"{theirs.effect:+.{decimals}f}", theirs.effect)
+    if ours.effect is None:
+        return [Cell(), Cell(), Cell(), published]
+    interval = ours.interval
+    ends = None if interval is None else (interval.low, interval.high)
+    return [
+        Cell(f"{ours.effect:+.{decimals}f}", ours.effect, runs=ours.seeds, interval=ends),
+        interval_cell(interval, decimals),
+        Cell(str(ours.seeds), ours.seeds),
+        published,
+    ]
+
+
+def _bases(records: Sequence[Record]) -> list[str]:
+    """Where each task was measured, a line each."""
+    notes = []
+    for task, basis in sorted(newest_bases(records).items()):
+        first = basis.records[0]
+        data = "the sample world" if basis.data == "sample" else basis.data
+        seeds = ", ".join(map(str, basis.seeds))
+        made_of = f"{data} ({first['data_fingerprint']}), profile {basis.profile}, code {first['code']}"
+        notes.append(f"{task}: {made_of}; seeds {seeds}.")
+    return notes

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tespec.comparison.basis import average, bases, metric
-from tespec.comparison.lines import by_line, lines_of
-from tespec.comparison.published import TABLES
+from tespec.comparison.published import TABLES, read_published
 from tespec.comparison.records import Record
-from tespec.comparison.references import read_reference
+from tespec.comparison.rows import by_entry, entries_of
 from tespec.core.config import tolerances
 
 PROFILE = "paper"
@@ -58,21 +57,21 @@ def deviations(records: Sequence[Record]) -> list[Deviation]:
 
 
 def _of_table(name: str, records: Sequence[Record]) -> list[Deviation]:
-    reference = read_reference(name)
-    tasks = {task.name: tolerances(task.name) for task in reference.tasks}
+    scheme = read_published(name)
+    tasks = {task.name: tolerances(task.name) for task in scheme.tasks}
     found = []
     used = [basis for basis in bases(records) if basis.task in tasks]
-    lines, _ = lines_of(reference, used)
+    entries, _ = entries_of(scheme, used)
     for basis in used:
-        for index, members in sorted(by_line(basis, lines, reference).items()):
-            line = lines[index]
-            if line.published is None:
+        for index, members in sorted(by_entry(basis, entries, scheme).items()):
+            entry = entries[index]
+            if entry.published is None:
                 continue
-            for each in reference.metrics:
-                paper = line.published.scores.get((basis.task, each.name))
+            for each in scheme.metrics:
+                published = entry.published.scores.get((basis.task, each.name))
                 mean = average([metric(record, each.name) for record in members])
-                if paper is not None and mean is not None:
-                    title = f"{line.facts['title']} ({line.facts['arch']}) on {basis.task}, {each.name}"
+                if published is not None and mean is not None:
+                    title = f"{entry.facts['title']} ({entry.facts['arch']}) on {basis.task}, {each.name}"
                     allowed = tasks[basis.task][each.name]
-                    found.append(Deviation(title, mean.value, paper, allowed, mean.runs))
+                    found.append(Deviation(title, mean.value, published, allowed, mean.runs))
     return found

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tespec.comparison.basis import Basis, bases, metric
+from tespec.comparison.published import Named, Scheme, read_scheme
 from tespec.comparison.records import Record
-from tespec.comparison.references import Reference, read_reference
 from tespec.comparison.statistics import Effect, Interval, paired_effect
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.core.errors import UserError
 
-# What a method is judged by, by table.
-PRIMARY = {"detection": "map", "segmentation": "miou", "depth": "abs"}
 NOTE = (
     "Gain: mean over the seeds that both have of the paired difference, positive where the method is better. Seeds: "
     "95 % Student-t interval of it. Recordings: 95 % percentile bootstrap (10,000 resamples of recordings, not frames) "
@@ -24,17 +22,17 @@ def effects_table(name: str, records: Sequence[Record], baseline: str) -> Table:
     """What every method gains over `baseline` with the same architecture, on the same basis.
 
     Args:
-        name: one of the comparison tables.
+        name: one of `schemes`.
         records: any records.
         baseline: registered name of the method that the others are compared with.
 
     """
-    reference = read_reference(name)
-    tasks = [task.name for task in reference.tasks]
+    scheme = read_scheme(name, records)
+    tasks = [task.name for task in scheme.tasks]
     fitting = [record for record in records if record["kind"] == "evaluation" and record["task"] in tasks]
-    measure = next(each for each in reference.metrics if each.name == PRIMARY[name])
+    measure = scheme.main
     groups = tuple(
-        Group(_heading(reference, basis), tuple(_rows(basis, baseline, measure.name, measure.better, reference)))
+        Group(_heading(scheme, basis), tuple(_rows(basis, baseline, scheme)))
         for task in tasks
         for basis in bases(fitting)
         if basis.task == task
@@ -51,7 +49,7 @@ def effects_table(name: str, records: Sequence[Record], baseline: str) -> Table:
         )
     ]
     kept = tuple(group for group in groups if group.rows)
-    return Table(f"{reference.title}: against {baseline}", tuple(columns), kept, notes=(NOTE,))
+    return Table(f"{scheme.title}: against {baseline}", tuple(columns), kept, notes=(NOTE,))
 
 
 def require_baseline(records: Sequence[Record], baseline: str) -> None:
@@ -65,13 +63,13 @@ def require_baseline(records: Sequence[Record], baseline: str) -> None:
         raise UserError(f"--baseline {baseline}", "has no record", f"choose from {', '.join(there) or 'none yet'}")
 
 
-def _heading(reference: Reference, basis: Basis) -> str:
-    title = next(task.title for task in reference.tasks if task.name == basis.task)
+def _heading(scheme: Scheme, basis: Basis) -> str:
     data = "the sample world" if basis.data == "sample" else basis.data
-    return f"{title}, on {data}, profile {basis.profile}" + (f", {basis.differs}" if basis.differs else "")
+    settings = f", {basis.differs}" if basis.differs else ""
+    return f"{scheme.title_of(basis.task)}, on {data}, profile {basis.profile}{settings}"
 
 
-def _rows(basis: Basis, baseline: str, name: str, better: str, reference: Reference) -> list[Row]:
+def _rows(basis: Basis, baseline: str, scheme: Scheme) -> list[Row]:
     rows = []
     cells = basis.cells()
     if not any(key[0] == baseline for key in cells):
@@ -80,19 +78,19 @@ def _rows(basis: Basis, baseline: str, name: str, better: str, reference: Refere
         theirs = [record for key, each in cells.items() if key[:2] == (baseline, arch) for record in each]
         if method == baseline:
             continue
-        found = effect_of(ours, theirs, name, better)
+        found = effect_of(ours, theirs, scheme.main)
         title = " ".join(ours[0]["method"]["title"].split())
         several = len({key[2] for key in cells if key[:2] == (method, arch)}) > 1
         labels = [Cell(f"{title} ({backbone})" if several else title), Cell("Yes" if arch == "recurrent" else "No")]
         facts = {"method": method, "arch": arch, "title": title, "backbone": backbone}
         facts |= {"task": basis.task, "data": basis.data, "profile": basis.profile}
-        rows.append(Row((*labels, *_cells(found, reference.decimals)), facts=facts))
+        rows.append(Row((*labels, *_cells(found, scheme.decimals)), facts=facts))
     return rows
 
 
-def effect_of(ours: Sequence[Record], theirs: Sequence[Record], name: str, better: str) -> Effect | None:
+def effect_of(ours: Sequence[Record], theirs: Sequence[Record], main: Named) -> Effect | None:
     """What some records gain over others in one metric; positive is better whichever way the metric points."""
-    sign = 1.0 if better == "higher" else -1.0
+    sign, name = -1.0 if main.better == "lower" else 1.0, main.name
     return paired_effect(
         _overall(ours, name, sign),
         _overall(theirs, name, sign),

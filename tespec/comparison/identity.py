@@ -138,7 +138,7 @@ def _says_nothing(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-SCHEMA = 2
+SCHEMA = 3
 # Part of every identity; unlike the layout of records it stays, so that a new field renames nothing.
 IDENTITY = 1
 

@@ -1,40 +1,252 @@
-"""The paper's three comparison tables, with what was measured beside them."""
+"""The paper's numbers, read from `results/paper/`: its comparison tables, and tables that are shown as they are."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.basis import bases
 from tespec.comparison.records import Record
-from tespec.comparison.references import PAPER, published, read_reference, text
-from tespec.comparison.side_by_side import side_by_side
 from tespec.comparison.table import Cell, Column, Group, Row, Table
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_yaml
+from tespec.core.paths import PUBLISHED
 
-# Metric that is shown apart for frames of a moving and of a standing camera, by table.
-APART = {"detection": "map", "segmentation": "miou", "depth": "abs"}
-TABLES = tuple(APART)
-
-
-def published_table(name: str, records: Sequence[Record], columns: str = "both") -> Table:
-    """One of the paper's tables with what was measured beside it.
-
-    Args:
-        name: one of `TABLES`.
-        records: any records; those that are no evaluation of a task of the table are left out.
-        columns: "both", "paper" or "measured".
-    """
-    reference = read_reference(name)
-    tasks = {task.name for task in reference.tasks}
-    measured = [record for record in records if record["kind"] == "evaluation" and record["task"] in tasks]
-    frames = tuple((group, APART[name]) for group in ("moving", "standing"))
-    return side_by_side(reference, bases(measured), frames, columns)
-
-
+PAPER = PUBLISHED
+# The comparison tables, and the metric that methods are judged by in each.
+PRIMARY = {"detection": "map", "segmentation": "miou", "depth": "abs"}
+TABLES = tuple(PRIMARY)
 SUMS = "SHA256SUMS"
+COMPARED = ("evaluation", "reference")  # kinds of records that are about a task
+OWN = "task_"  # what the name of such a table begins with
+ARROWS = {"higher": "↑", "lower": "↓"}
+
+
+@dataclass(frozen=True)
+class Named:
+    """A task or a metric: its name in records, its title in tables, and which way and in which unit a metric points."""
+
+    name: str
+    title: str
+    better: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One row of a published table.
+
+    Attributes:
+        method: registered name of the method.
+        title: name in the table, without its mark.
+        backbone: network.
+        recurrent: whether the network has memory.
+        pretraining: data of the pre-training.
+        scores: by (task, metric); None where nothing is published.
+        bold: which of them the paper sets in bold.
+        mark: sign of a footnote.
+        citation: the paper's key of the source, "" for its own experiments.
+        test_time_augmentation: whether the numbers were made with it.
+        ranked: whether the row takes part in the search for the best number.
+    """
+
+    method: str
+    title: str
+    backbone: str
+    recurrent: bool
+    pretraining: str
+    scores: dict[tuple[str, str], float | None]
+    bold: frozenset[tuple[str, str]] = frozenset()
+    mark: str = ""
+    citation: str = ""
+    test_time_augmentation: bool = False
+    ranked: bool = True
+
+
+@dataclass(frozen=True)
+class PublishedGroup:
+    """Rows between two rules, under a heading or none."""
+
+    heading: str
+    rows: tuple[PublishedRow, ...]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What a comparison table is made of.
+
+    Attributes:
+        title: of the table.
+        decimals: of its numbers.
+        tasks: of its columns.
+        metrics: of each task.
+        main: the metric that methods are judged by.
+        groups: published rows; none for a task that is not the paper's.
+        marks: footnotes by their sign.
+    """
+
+    title: str
+    decimals: int
+    tasks: tuple[Named, ...]
+    metrics: tuple[Named, ...]
+    main: Named
+    groups: tuple[PublishedGroup, ...] = ()
+    marks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> tuple[PublishedRow, ...]:
+        """All rows in order."""
+        return tuple(row for group in self.groups for row in group.rows)
+
+    def title_of(self, task: str) -> str:
+        """Title of one of its tasks."""
+        return next(each.title for each in self.tasks if each.name == task)
+
+
+def schemes(records: Sequence[Record] = ()) -> dict[str, Scheme]:
+    """All comparison tables by name: the paper's, and one for each task of `records` that stands in none of them."""
+    found = {name: read_published(name) for name in TABLES}
+    for task in sorted({record["task"] for record in records if record["kind"] in COMPARED}):
+        if not table_of(task):
+            stem = OWN + re.sub(r"[^A-Za-z0-9_-]+", "_", task)[:60]
+            number = sum(name == stem or name.startswith(f"{stem}.") for name in found)
+            scheme = _own_scheme([record for record in records if record["task"] == task])
+            found[f"{stem}.{number + 1}" if number else stem] = scheme
+    return found
+
+
+def read_scheme(name: str, records: Sequence[Record] = ()) -> Scheme:
+    """One of `schemes`, without reading the others where it is the paper's."""
+    return read_published(name) if name in TABLES else schemes(records)[name]
+
+
+def scheme_of(task: str, records: Sequence[Record] = ()) -> Scheme:
+    """The comparison table that holds a task of the paper, or one of `records`."""
+    if name := table_of(task):
+        return read_published(name)
+    return _own_scheme([record for record in records if record["task"] == task])
+
+
+def _own_scheme(records: Sequence[Record]) -> Scheme:
+    """The table of a task that the paper does not have, from what its newest record says of it.
+
+    Records that do not say what their scores are have the metrics of their kind in the paper, or else all they hold.
+    """
+    newest = max(records, key=lambda record: (record["kind"] in COMPARED, record["written"]))
+    config, scores = newest["config"], newest["scores"]
+    kind, title = str(config.get("kind", "")), str(config.get("title") or newest["task"])
+    if scores:
+        metrics = tuple(
+            Named(name, _score_title(facts), facts["better"], facts["unit"]) for name, facts in scores.items()
+        )
+    elif kind in TABLES:
+        metrics = tuple(each for each in read_published(kind).metrics if each.name in newest["metrics"])
+    else:
+        metrics = ()
+    metrics = metrics or tuple(Named(name, name) for name in newest["metrics"]) or (Named("", "no score"),)
+    return Scheme(f"{title} ({kind})" if kind else title, 3, (Named(newest["task"], title),), metrics, metrics[0])
+
+
+def _score_title(facts: Mapping[str, str]) -> str:
+    unit = f" ({facts['unit']})" if facts["unit"] else ""
+    return f"{facts['title']}{unit} {ARROWS[facts['better']]}"
+
+
+def read_published(name: str) -> Scheme:
+    """The published table `results/paper/<name>.yaml`.
+
+    Raises:
+        UserError: the file is not as it was shipped.
+    """
+    with published(PAPER / f"{name}.yaml") as content:
+        metrics = tuple(_named(metric) for metric in content["metrics"])
+        groups = tuple(
+            PublishedGroup(text(group["heading"] or ""), tuple(_row(row, metrics) for row in group["rows"]))
+            for group in content["groups"]
+        )
+        tasks = tuple(_named(task) for task in content["tasks"])
+        wanted = {(task.name, metric.name) for task in tasks for metric in metrics}
+        if not wanted or any(not wanted <= set(row.scores) for group in groups for row in group.rows):
+            raise ValueError("a score is missing")
+        marks = {text(mark): text(words) for mark, words in content["marks"].items()}
+        main = {metric.name: metric for metric in metrics}[PRIMARY[name]]
+        return Scheme(text(content["title"]), _decimals(content["decimals"]), tasks, metrics, main, groups, marks)
+
+
+@cache
+def table_of(task: str) -> str:
+    """Name of the comparison table that a task stands in, "" where it stands in none."""
+    return next((name for name in TABLES if task in {each.name for each in read_published(name).tasks}), "")
+
+
+@contextmanager
+def published(path: Path) -> Iterator[Any]:
+    """Content of a file of published numbers.
+
+    Raises:
+        UserError: what is read from it is not what such a file holds, as after an edit by hand.
+    """
+    try:
+        yield read_yaml(path)
+    except UserError:
+        raise
+    except (*UNREADABLE, TypeError, LookupError, AttributeError) as error:
+        said = f"{type(error).__name__}: {error}"[:200]
+        raise UserError(path, f"is not as it was shipped ({said})", "restore it from the repository") from error
+
+
+def text(value: Any) -> str:
+    """`value`, which has to be a text.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def number(value: Any) -> float:
+    """`value`, which has to be a finite number.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
+        raise TypeError(f"{value!r} is no published number")
+    return value
+
+
+def _decimals(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 6:
+        raise TypeError(f"{value!r} is no number of decimals")
+    return value
+
+
+def _named(facts: dict[str, Any]) -> Named:
+    return Named(**{name: text(value) for name, value in facts.items()})
+
+
+def _row(facts: dict[str, Any], metrics: tuple[Named, ...]) -> PublishedRow:
+    for name, value in facts.items():
+        if name in ("recurrent", "test_time_augmentation", "ranked"):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name}: {value!r} is neither true nor false")
+        elif name not in ("scores", "bold"):
+            text(value)
+    scores = {
+        (task, metric.name): None if value is None else number(value)
+        for task, values in facts["scores"].items()
+        for metric, value in zip(metrics, values, strict=True)
+    }
+    bold = frozenset((task, metric) for task, names in facts.get("bold", {}).items() for metric in names)
+    return PublishedRow(**(facts | {"scores": scores, "bold": bold}))
 
 
 def edited(folder: Path = PAPER) -> list[str]:
@@ -45,18 +257,16 @@ def edited(folder: Path = PAPER) -> list[str]:
     return sorted(name for name in {*listed, *there} if listed.get(name) != there.get(name))
 
 
-FILE = PAPER / "plain.yaml"
-
-
 def plain_tables() -> dict[str, Table]:
-    """All of them by name."""
-    with published(FILE) as content:
-        return {text(name): _table(facts) for name, facts in content.items()}
+    """Tables of facts by name, which hold nothing that is measured here."""
+    with published(PAPER / "plain.yaml") as content:
+        return {text(name): _plain_table(facts) for name, facts in content.items()}
 
 
-def _table(facts: Mapping[str, Any]) -> Table:
+def _plain_table(facts: Mapping[str, Any]) -> Table:
     groups = tuple(
-        Group(text(group["heading"] or ""), tuple(_row(texts) for texts in group["rows"])) for group in facts["groups"]
+        Group(text(group["heading"] or ""), tuple(_plain_row(texts) for texts in group["rows"]))
+        for group in facts["groups"]
     )
     columns = tuple(
         Column(
@@ -81,7 +291,7 @@ def _facts(headers: list[str], index: int) -> dict[str, str]:
     return {"source": "paper", "metric": " ".join(headers)} if index else {}
 
 
-def _row(texts: list[str]) -> Row:
+def _plain_row(texts: list[str]) -> Row:
     return Row(tuple(Cell(text(each), _value(each)) for each in texts), facts={"title": texts[0]})
 
 

@@ -22,6 +22,8 @@ MAPPINGS = ("method", "config", "weights", "environment")
 LONGEST = 10_000  # letters of a text
 NUMBERS = ("metrics", "classes", "time", "resources")
 GROUPED_NUMBERS = ("groups", "recordings")
+SCORE = {"title", "better", "unit"}
+BETTER = ("higher", "lower")
 # What tables take from the mappings; None says that there is none.
 TEXTS_WITHIN = {"method": ("title", "group", "backbone", "pretraining_data"), "weights": ("sha256",)}
 
@@ -49,7 +51,7 @@ def check_record(content: object, where: object, schema: int) -> None:
 
 
 def _first_wrong_field(content: Mapping[str, object]) -> str | None:
-    for field in ("seed", *CHOICES, *TEXTS, *MAPPINGS, "protocol", *NUMBERS, *GROUPED_NUMBERS, "curve"):
+    for field in ("seed", *CHOICES, *TEXTS, *MAPPINGS, "protocol", *NUMBERS, *GROUPED_NUMBERS, "scores", "curve"):
         if field not in content:
             return f"field {field!r} is missing"
         if not _right(field, content[field]):
@@ -82,9 +84,17 @@ def _right(field: str, value: object) -> bool:
         return isinstance(value, Mapping) and _texts(tuple(value.values()))
     if field in NUMBERS:
         return _numbers(value)
+    if field == "scores":
+        return isinstance(value, Mapping) and all(map(_score, value.values()))
     if field in GROUPED_NUMBERS:
         return isinstance(value, Mapping) and all(map(_numbers, value.values()))
     return isinstance(value, Sequence) and not isinstance(value, str) and all(map(_numbers, value))
+
+
+def _score(value: object) -> bool:
+    return (
+        isinstance(value, Mapping) and set(value) == SCORE and _texts([*value.values()]) and value["better"] in BETTER
+    )
 
 
 def _numbers(value: object) -> bool:
@@ -136,6 +146,8 @@ class Record(TypedDict):
         config: resolved settings.
         protocol: what the numbers mean, in words.
         metrics: overall numbers by name.
+        scores: title, better ("higher" or "lower") and unit of the metrics a task is judged by, the main one first;
+            empty where nothing is known of them.
         groups: numbers of named groups of frames.
         recordings: numbers of each recording; of a pre-training, how much of it is trained on and held out.
         classes: number of each class.
@@ -164,6 +176,7 @@ class Record(TypedDict):
     config: dict[str, Any]
     protocol: dict[str, str]
     metrics: dict[str, float]
+    scores: dict[str, dict[str, str]]
     groups: dict[str, dict[str, float]]
     recordings: dict[str, dict[str, float]]
     classes: dict[str, float]
@@ -198,6 +211,7 @@ def new_record(
     time: Mapping[str, float],
     curve: Sequence[Mapping[str, float]],
     resources: Mapping[str, float] | None = None,
+    scores: Mapping[str, Mapping[str, str]] | None = None,
     code: str | None = None,
 ) -> Record:
     """Record of a finished run; `Record` describes the fields, and `run_code` what `code` is (None: without plug-ins).
@@ -237,6 +251,7 @@ def new_record(
         "config": config,
         "protocol": protocol,
         "metrics": metrics,
+        "scores": scores or {},
         "groups": groups,
         "recordings": recordings,
         "classes": classes,
@@ -277,9 +292,10 @@ def read_record(path: Path) -> Record:
 
 def upgraded(content: object) -> object:
     """What JSON gave, in the newest layout; what is no record of an older one is returned as it is."""
-    if isinstance(content, dict) and content.get("schema") == 1:
-        # Layout 1 knew nothing of memory and energy.
-        return {**content, "schema": 2, "resources": {}}
+    # Layout 1 knew nothing of memory and energy, layout 2 nothing of what scores are.
+    for older, field in ((1, "resources"), (2, "scores")):
+        if isinstance(content, dict) and content.get("schema") == older:
+            content = {**content, "schema": older + 1, field: {}}
     return content
 
 

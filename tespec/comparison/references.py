@@ -1,164 +1,54 @@
-"""Published numbers, read from `results/paper/`."""
+"""Floor and ceiling of each task, apart from every method: the label prior and the network that sees the true frame."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, read_yaml
-from tespec.core.paths import PUBLISHED
+from tespec.comparison.basis import average, bases, metric
+from tespec.comparison.published import scheme_of
+from tespec.comparison.records import Record
+from tespec.comparison.side_by_side import measured_cell
+from tespec.comparison.table import Cell, Column, Group, Row, Table
 
-PAPER = PUBLISHED
-
-
-@dataclass(frozen=True)
-class Named:
-    """A task or a metric: its name in records and its title in tables."""
-
-    name: str
-    title: str
-    better: str = ""
+ORDER = ("prior", "frame")
+FRAMES = ("", "moving", "standing")
+NOTE = (
+    "References are no methods and stand in none of the paper's tables. Prior: the most likely labels by the training "
+    "set, the same for every test frame. True grey frame: the same feed-forward network and head, trained by the same "
+    "settings, sees the camera's frame in place of the events."
+)
 
 
-@dataclass(frozen=True)
-class Published:
-    """One row of a published table.
-
-    Attributes:
-        method: registered name of the method.
-        title: name in the table, without its mark.
-        backbone: network.
-        recurrent: whether the network has memory.
-        pretraining: data of the pre-training.
-        scores: by (task, metric); None where nothing is published.
-        bold: which of them the paper sets in bold.
-        mark: sign of a footnote.
-        citation: the paper's key of the source, "" for its own experiments.
-        test_time_augmentation: whether the numbers were made with it.
-        ranked: whether the row takes part in the search for the best number.
-    """
-
-    method: str
-    title: str
-    backbone: str
-    recurrent: bool
-    pretraining: str
-    scores: dict[tuple[str, str], float | None]
-    bold: frozenset[tuple[str, str]] = frozenset()
-    mark: str = ""
-    citation: str = ""
-    test_time_augmentation: bool = False
-    ranked: bool = True
+def of_references(records: Sequence[Record]) -> list[Record]:
+    """References alone; of a task, those on its newest basis."""
+    found = [record for record in records if record["kind"] == "reference"]
+    newest = {}
+    for basis in sorted(bases(found), key=lambda basis: max(record["written"] for record in basis.records)):
+        newest[basis.task, basis.records[0]["method_name"]] = basis
+    return [record for basis in newest.values() for record in basis.records]
 
 
-@dataclass(frozen=True)
-class PublishedGroup:
-    """Rows between two rules, under a heading or none."""
-
-    heading: str
-    rows: tuple[Published, ...]
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A published table."""
-
-    title: str
-    decimals: int
-    tasks: tuple[Named, ...]
-    metrics: tuple[Named, ...]
-    groups: tuple[PublishedGroup, ...]
-    marks: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> tuple[Published, ...]:
-        """All rows in order."""
-        return tuple(row for group in self.groups for row in group.rows)
-
-
-def read_reference(name: str) -> Reference:
-    """The published table `results/paper/<name>.yaml`.
-
-    Raises:
-        UserError: the file is not as it was shipped.
-    """
-    with published(PAPER / f"{name}.yaml") as content:
-        metrics = tuple(_named(metric) for metric in content["metrics"])
-        groups = tuple(
-            PublishedGroup(text(group["heading"] or ""), tuple(_row(row, metrics) for row in group["rows"]))
-            for group in content["groups"]
-        )
-        tasks = tuple(_named(task) for task in content["tasks"])
-        wanted = {(task.name, metric.name) for task in tasks for metric in metrics}
-        if not wanted or any(not wanted <= set(row.scores) for group in groups for row in group.rows):
-            raise ValueError("a score is missing")
-        marks = {text(mark): text(words) for mark, words in content["marks"].items()}
-        return Reference(text(content["title"]), _decimals(content["decimals"]), tasks, metrics, groups, marks)
-
-
-@contextmanager
-def published(path: Path) -> Iterator[Any]:
-    """Content of a file of published numbers.
-
-    Raises:
-        UserError: what is read from it is not what such a file holds, as after an edit by hand.
-    """
-    try:
-        yield read_yaml(path)
-    except UserError:
-        raise
-    except (*UNREADABLE, TypeError, LookupError, AttributeError) as error:
-        said = f"{type(error).__name__}: {error}"[:200]
-        raise UserError(path, f"is not as it was shipped ({said})", "restore it from the repository") from error
-
-
-def text(value: Any) -> str:
-    """`value`, which has to be a text.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def number(value: Any) -> float:
-    """`value`, which has to be a finite number.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
-        raise TypeError(f"{value!r} is no published number")
-    return value
-
-
-def _decimals(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 6:
-        raise TypeError(f"{value!r} is no number of decimals")
-    return value
-
-
-def _named(facts: dict[str, Any]) -> Named:
-    return Named(**{name: text(value) for name, value in facts.items()})
-
-
-def _row(facts: dict[str, Any], metrics: tuple[Named, ...]) -> Published:
-    for name, value in facts.items():
-        if name in ("recurrent", "test_time_augmentation", "ranked"):
-            if not isinstance(value, bool):
-                raise TypeError(f"{name}: {value!r} is neither true nor false")
-        elif name not in ("scores", "bold"):
-            text(value)
-    scores = {
-        (task, metric.name): None if value is None else number(value)
-        for task, values in facts["scores"].items()
-        for metric, value in zip(metrics, values, strict=True)
-    }
-    bold = frozenset((task, metric) for task, names in facts.get("bold", {}).items() for metric in names)
-    return Published(**(facts | {"scores": scores, "bold": bold}))
+def references_table(records: Sequence[Record]) -> Table | None:
+    """Floor and upper reference of each task in its first metric, over all frames and over those of each group."""
+    found = of_references(records)
+    tasks = sorted({record["task"] for record in found})
+    if not tasks:
+        return None
+    columns = [Column((title,), title, number=False) for title in ("Task", "Reference", "Metric")]
+    columns += [
+        Column((frames or "all frames",), frames or "all", facts={"source": "measured", "metric": frames or "all"})
+        for frames in FRAMES
+    ]
+    rows = []
+    for task in tasks:
+        scheme = scheme_of(task, found)
+        for method in ORDER:
+            members = [record for record in found if (record["task"], record["method_name"]) == (task, method)]
+            if not members:
+                continue
+            cells = [Cell(task), Cell(members[0]["method"]["title"]), Cell(scheme.main.title)]
+            for frames in FRAMES:
+                values = [metric(record, scheme.main.name, frames) for record in members]
+                cells.append(measured_cell(average(values), members, scheme.decimals))
+            rows.append(Row(tuple(cells), facts={"method": method, "task": task}))
+    return Table("References: floor and upper reference", tuple(columns), (Group("", tuple(rows)),), notes=(NOTE,))

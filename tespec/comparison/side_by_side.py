@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tespec.comparison.basis import Average, Basis, average, metric
-from tespec.comparison.lines import Line, as_measured, by_line, lines_of
-from tespec.comparison.notes import basis_notes
+from tespec.comparison.basis import Average, Basis, average, bases, is_default, metric
+from tespec.comparison.published import Named, Scheme, read_scheme
 from tespec.comparison.records import Record
-from tespec.comparison.references import Named, Reference
+from tespec.comparison.rows import Entry, as_measured, by_entry, entries_of, made_from
 from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold
 
 LABELS = (("Method", "title"), ("Backbone", "backbone"), ("Recurrent", "recurrent"), ("Pre-training", "pretraining"))
 COLUMNS = ("both", "paper", "measured")
+FRAMES = ("moving", "standing")  # groups by the camera's motion
 
 
 @dataclass(frozen=True)
 class Block:
-    """A basis, the heading and the one-word name of its columns, and the records of each line in it."""
+    """A basis, the heading and the one-word name of its columns, and the records of each entry in it."""
 
     basis: Basis
     heading: str
@@ -39,51 +40,66 @@ class Measure:
         return f"{self.frames} {self.metric.title}".strip()
 
 
-def side_by_side(
-    reference: Reference, found: Sequence[Basis], frames: Sequence[tuple[str, str]] = (), columns: str = "both"
-) -> Table:
+def published_table(name: str, records: Sequence[Record], columns: str = "both") -> Table:
+    """A comparison table: the paper's numbers, where it has any of the task, with what was measured beside them.
+
+    Args:
+        name: one of `schemes`.
+        records: any records; those that are no evaluation of a task of the table are left out.
+        columns: "both", "paper" or "measured".
+    """
+    scheme = read_scheme(name, records)
+    tasks = {task.name for task in scheme.tasks}
+    measured = [record for record in records if record["kind"] == "evaluation" and record["task"] in tasks]
+    return side_by_side(scheme, bases(measured), FRAMES, columns)
+
+
+def side_by_side(scheme: Scheme, found: Sequence[Basis], frames: Sequence[str] = (), columns: str = "both") -> Table:
     """The published table with measured columns.
 
     Args:
-        reference: rows and numbers as published.
-        found: measured results of the reference's tasks; others are left out.
-        frames: (group of frames, metric) shown beside the overall metrics where records have them.
+        scheme: rows and numbers as published.
+        found: measured results of the paper's tasks; others are left out.
+        frames: groups of frames, whose main metric is shown beside the overall ones where records have it.
         columns: "paper" leaves the measured columns out, "measured" the published ones and the rows not measured.
     """
-    used = [basis for task in reference.tasks for basis in found if basis.task == task.name and columns != "paper"]
-    lines, headings = lines_of(reference, used)
+    columns = columns if scheme.groups else "measured"
+    used = [basis for task in scheme.tasks for basis in found if basis.task == task.name and columns != "paper"]
+    entries, headings = entries_of(scheme, used)
     blocks = [
-        Block(basis, heading, key, by_line(basis, lines, reference))
-        for basis, (heading, key) in zip(used, _headings(reference, used), strict=True)
+        Block(basis, heading, key, by_entry(basis, entries, scheme))
+        for basis, (heading, key) in zip(used, _headings(scheme, used), strict=True)
     ]
     if columns == "measured":
-        lines = [as_measured(line, _all_records(blocks, index)) for index, line in enumerate(lines)]
-    pairs = [_label(title, key, lines) for title, key in LABELS]
-    for task in reference.tasks:
+        entries = [as_measured(entry, _all_records(blocks, index)) for index, entry in enumerate(entries)]
+    pairs = [_label(title, key, entries) for title, key in LABELS]
+    for task in scheme.tasks:
         of_task = [block for block in blocks if block.basis.task == task.name]
         if columns != "measured":
-            pairs += _published(reference, task, lines, divided=bool(blocks))
+            pairs += _published(scheme, task, entries, divided=bool(blocks))
         for block in of_task:
-            pairs += _measured(reference, task, block, lines, frames, differences=columns == "both")
+            pairs += _measured(scheme, task, block, entries, frames, differences=columns == "both")
     kept = [
         index
-        for index in range(len(lines))
+        for index in range(len(entries))
         if columns != "measured" or any(block.records.get(index) for block in blocks)
     ]
     heads = [column for column, _ in pairs]
-    rows = {index: _row(lines[index], [cells[index] for _, cells in pairs]) for index in kept}
+    rows = {index: _row(entries[index], [cells[index] for _, cells in pairs]) for index in kept}
     groups = [
         Group(heading, tuple(rows[index] for index in members if index in rows))
         for heading, members in headings
         if any(index in rows for index in members)
     ]
     ranked = [index for index, column in enumerate(heads) if column.facts.get("source") == "measured"]
-    notes = [note for block in blocks for note in basis_notes(block.basis, block.heading, _title(reference, block))]
+    notes = [
+        note for block in blocks for note in basis_notes(block.basis, block.heading, scheme.title_of(block.basis.task))
+    ]
     return Table(
-        reference.title,
+        scheme.title,
         tuple(heads),
         with_best_bold(groups, heads, ranked),
-        reference.marks,
+        scheme.marks,
         tuple(dict.fromkeys(notes)),
     )
 
@@ -92,58 +108,53 @@ def _all_records(blocks: Sequence[Block], index: int) -> list[Record]:
     return [record for block in blocks for record in block.records.get(index, [])]
 
 
-def _headings(reference: Reference, used: Sequence[Basis]) -> list[tuple[str, str]]:
+def _headings(scheme: Scheme, used: Sequence[Basis]) -> list[tuple[str, str]]:
     """Heading and key of each basis; a number tells those of the same task, data and profile apart."""
     named = [(basis.task, basis.data, basis.profile) for basis in used]
     headings = []
     for index, (basis, name) in enumerate(zip(used, named, strict=True)):
         number = str(named[:index].count(name) + 1) if named.count(name) > 1 else ""
-        heading = f"measured: {_data(reference, basis)}, profile {basis.profile}" + (f" ({number})" if number else "")
+        heading = f"measured: {_data(scheme, basis)}, profile {basis.profile}" + (f" ({number})" if number else "")
         headings.append((heading, " ".join(filter(None, ("measured", basis.data, basis.profile, number)))))
     return headings
 
 
-def _data(reference: Reference, basis: Basis) -> str:
+def _data(scheme: Scheme, basis: Basis) -> str:
     if basis.data == "sample":
         return "sample world"
-    return next((task.title for task in reference.tasks if task.name == basis.data), basis.data)
+    return next((task.title for task in scheme.tasks if task.name == basis.data), basis.data)
 
 
-def _title(reference: Reference, block: Block) -> str:
-    return next(task.title for task in reference.tasks if task.name == block.basis.task)
-
-
-def _label(title: str, key: str, lines: Sequence[Line]) -> tuple[Column, list[Cell]]:
-    return Column((title,), title, number=False), [Cell(line.facts[key]) for line in lines]
+def _label(title: str, key: str, entries: Sequence[Entry]) -> tuple[Column, list[Cell]]:
+    return Column((title,), title, number=False), [Cell(entry.facts[key]) for entry in entries]
 
 
 def _published(
-    reference: Reference, task: Named, lines: Sequence[Line], *, divided: bool
+    scheme: Scheme, task: Named, entries: Sequence[Entry], *, divided: bool
 ) -> list[tuple[Column, list[Cell]]]:
     pairs = []
-    for each in reference.metrics:
+    for each in scheme.metrics:
         headers = (task.title, "paper", each.title) if divided else (task.title, each.title)
         facts = {"task": task.name, "source": "paper", "metric": each.name}
         column = Column(headers, f"{task.name} {each.name} paper", each.better, facts=facts)
-        pairs.append((column, [_published_cell(line, task, each, reference.decimals) for line in lines]))
+        pairs.append((column, [_published_cell(entry, task, each, scheme.decimals) for entry in entries]))
     return pairs
 
 
 def _measured(
-    reference: Reference,
+    scheme: Scheme,
     task: Named,
     block: Block,
-    lines: Sequence[Line],
-    frames: Sequence[tuple[str, str]],
+    entries: Sequence[Entry],
+    frames: Sequence[str],
     *,
     differences: bool,
 ) -> list[tuple[Column, list[Cell]]]:
-    by_name = {each.name: each for each in reference.metrics}
-    measures = [Measure(each) for each in reference.metrics] + [Measure(by_name[name], group) for group, name in frames]
+    measures = [Measure(each) for each in scheme.metrics] + [Measure(scheme.main, group) for group in frames]
     basis, pairs = block.basis, []
     source = {"task": task.name, "data": basis.data, "profile": basis.profile, "basis": block.key}
     for measure in measures:
-        members = [block.records.get(index, []) for index in range(len(lines))]
+        members = [block.records.get(index, []) for index in range(len(entries))]
         averages = [_average(records, measure) for records in members]
         if measure.frames and not any(averages):
             continue
@@ -151,19 +162,17 @@ def _measured(
         key = " ".join(filter(None, (task.name, measure.frames, measure.metric.name, block.key)))
         column = Column((task.title, block.heading, measure.title), key, measure.metric.better, facts=facts)
         cells = [
-            replace(measured_cell(found, records, reference.decimals), facts=as_measured(line, records).facts)
-            for line, found, records in zip(lines, averages, members, strict=True)
+            replace(measured_cell(found, records, scheme.decimals), facts=as_measured(entry, records).facts)
+            for entry, found, records in zip(entries, averages, members, strict=True)
         ]
         pairs.append((column, cells))
         # The distance of a synthetic world's number from a real data set's means nothing.
         if differences and not measure.frames and basis.data != "sample":
             facts = facts | {"source": "difference"}
             column = Column((task.title, block.heading, "Δ"), f"{key} minus paper", facts=facts)
-            papers = [_paper(line, task, measure.metric) for line in lines]
-            pairs.append(
-                (column, [_difference(*both, reference.decimals) for both in zip(averages, papers, strict=True)])
-            )
-    counts = [len(block.records.get(index, [])) for index in range(len(lines))]
+            papers = [_paper(entry, task, measure.metric) for entry in entries]
+            pairs.append((column, [_difference(*both, scheme.decimals) for both in zip(averages, papers, strict=True)]))
+    counts = [len(block.records.get(index, [])) for index in range(len(entries))]
     column = Column((task.title, block.heading, "seeds"), f"{task.name} seeds {block.key}")
     pairs.append((column, [Cell(str(count), count) if count else Cell() for count in counts]))
     return pairs
@@ -173,17 +182,17 @@ def _average(records: Sequence[Record], measure: Measure) -> Average | None:
     return average([metric(record, measure.metric.name, measure.frames) for record in records])
 
 
-def _paper(line: Line, task: Named, each: Named) -> float | None:
-    return line.published.scores[task.name, each.name] if line.published else None
+def _paper(entry: Entry, task: Named, each: Named) -> float | None:
+    return entry.published.scores[task.name, each.name] if entry.published else None
 
 
-def _published_cell(line: Line, task: Named, each: Named, decimals: int) -> Cell:
+def _published_cell(entry: Entry, task: Named, each: Named, decimals: int) -> Cell:
     """A published number; a footnote of its row is the number's own, and says nothing of one measured beside it."""
-    value = _paper(line, task, each)
-    if line.published is None or value is None:
+    value = _paper(entry, task, each)
+    if entry.published is None or value is None:
         return Cell()
-    bold = (task.name, each.name) in line.published.bold
-    return Cell(f"{value:.{decimals}f}", value, bold=bold, mark=line.published.mark)
+    bold = (task.name, each.name) in entry.published.bold
+    return Cell(f"{value:.{decimals}f}", value, bold=bold, mark=entry.published.mark)
 
 
 def measured_cell(found: Average | None, records: Sequence[Record], decimals: int) -> Cell:
@@ -197,11 +206,86 @@ def measured_cell(found: Average | None, records: Sequence[Record], decimals: in
     return Cell(text, found.value, found.deviation, found.runs, interval=interval, sources=sources)
 
 
-def _difference(found: Average | None, paper: float | None, decimals: int) -> Cell:
-    if found is None or paper is None:
+def _difference(found: Average | None, published: float | None, decimals: int) -> Cell:
+    if found is None or published is None:
         return Cell()
-    return Cell(f"{found.value - paper:+.{decimals}f}", found.value - paper, runs=found.runs)
+    return Cell(f"{found.value - published:+.{decimals}f}", found.value - published, runs=found.runs)
 
 
-def _row(line: Line, cells: list[Cell]) -> Row:
-    return Row(tuple(cells), not line.ranked, line.facts)
+def _row(entry: Entry, cells: list[Cell]) -> Row:
+    return Row(tuple(cells), not entry.ranked, entry.facts)
+
+
+SAMPLE = (
+    "The sample world is a small synthetic driving world. Its numbers compare methods at small scale; they are no "
+    "measurement of {title} and not comparable with the paper's."
+)
+
+# Code is named by such a version in records that were computed before the corrections; newer ones name it otherwise.
+BEFORE_CORRECTIONS = re.compile(r"\d+\.\d+\.\d+\+r[0-3]")
+
+
+def of_older_code(records: Iterable[Record]) -> str:
+    """A sentence on records from before the corrections of the code; empty where there are none."""
+    versions = sorted({record["code"] for record in records if BEFORE_CORRECTIONS.fullmatch(record["code"])})
+    if not versions:
+        return ""
+    return (
+        f"Results of version {', '.join(versions)}, before the corrections in CHANGELOG.md; they do not describe "
+        "today's code."
+    )
+
+
+def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
+    """Notes on the measured columns of one basis.
+
+    Args:
+        basis: what was measured.
+        heading: of its columns.
+        title: of the task's data set.
+    """
+    seeds = ", ".join(map(str, basis.seeds))
+    word, spread = (
+        ("seeds", "; mean ± sample standard deviation over seeds (95 % Student-t intervals: the long CSV)")
+        if len(basis.seeds) > 1
+        else ("seed", "")
+    )
+    notes = [f"{title}, {heading}; {word} {seeds}{spread}."]
+    if basis.differs:
+        notes.append(f"{title}, {heading}: {basis.differs}.")
+    if basis.data == "sample":
+        notes.append(SAMPLE.format(title=title))
+    deviations = basis.records[0]["config"].get("deviations") or []
+    if deviations:
+        notes.append(f"Profile {basis.profile} deviates from the paper: {'; '.join(map(str, deviations))}.")
+    if made := _made_here(basis):
+        notes.append(f"{title}, {heading}: weights made here: {made}.")
+    if names := _names(basis, lambda cell: len({record["weights"].get("sha256") or "" for record in cell}) > 1):
+        notes.append(f"{title}, {heading}: the seeds of {names} start from different weights.")
+    if names := _names(basis, lambda cell: not is_default(cell[0])):
+        notes.append(f"{title}, {heading}: the weights of {names} come from a pre-training with changed settings.")
+    if basis.variants:
+        count = len(basis.variants)
+        notes.append(f"{title}, {heading}: {count} run{'s' if count > 1 else ''} after other pre-trainings left out.")
+    if basis.superseded:
+        names = ", ".join(record["name"] for record in basis.superseded)
+        notes.append(
+            f"{title}, {heading}: newer records of the same seed from other weights stand in place of {names}."
+        )
+    return notes
+
+
+def _names(basis: Basis, fits: Callable[[list[Record]], bool]) -> str:
+    """The cells that fit, as methods with their architectures."""
+    cells = (cell for cell in basis.cells().values() if fits(cell))
+    return "; ".join(f"{cell[0]['method']['title']}, {cell[0]['arch']}" for cell in cells)
+
+
+def _made_here(basis: Basis) -> str:
+    """Methods whose weights were pre-trained here, and on what."""
+    made = {
+        f"{' '.join(record['method']['title'].split())} on {source}"
+        for record in basis.records
+        if (source := made_from(record))
+    }
+    return ", ".join(sorted(made))

@@ -123,6 +123,14 @@ class Table:
             first = last + 1
         return spans
 
+    def is_alone(self, span: Span) -> bool:
+        """Whether a header is the only one of its column, which it stands above as high as all headers."""
+        return len(self.columns[span.first].headers) == 1
+
+    def all_notes(self) -> list[str]:
+        """Footnotes that a number refers to, and the notes behind them."""
+        return [*(f"{mark} {text}" for mark, text in self.used_marks().items()), *self.notes]
+
     def used_marks(self) -> dict[str, str]:
         """Footnotes that a number refers to."""
         used = {cell.mark for row in self.rows for cell in row.cells}
@@ -151,6 +159,24 @@ def with_best_bold(groups: Sequence[Group], columns: Sequence[Column], chosen: S
         return replace(row, cells=tuple(cells))
 
     return tuple(replace(group, rows=tuple(map(embolden, group.rows))) for group in groups)
+
+
+def only_measured(table: Table) -> Table:
+    """The table without the rows of which nothing was measured, and a note on how many those are.
+
+    A table of which nothing at all was measured stays as it is.
+    """
+
+    def measured(row: Row) -> bool:
+        return any(cell.runs is not None for cell in row.cells)
+
+    left_out = sum(not measured(row) for row in table.rows)
+    if left_out in (0, len(table.rows)):
+        return table
+    groups = tuple(replace(group, rows=tuple(filter(measured, group.rows))) for group in table.groups)
+    rows = f"{left_out} row{'s' if left_out > 1 else ''}"
+    note = f"{rows} with the paper's numbers alone left out: nothing was measured there."
+    return replace(table, groups=tuple(group for group in groups if group.rows), notes=(*table.notes, note))
 
 
 def without_empty(table: Table) -> Table:

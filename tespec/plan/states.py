@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from tespec.comparison.basis import agrees, recipe_of
 from tespec.comparison.identity import canonical
-from tespec.comparison.recipes import agrees, recipe_of
 from tespec.comparison.records import Record, code_of
 from tespec.plan.jobs import EVALUATION, PRETRAINING, PROBE, REFERENCE, Job, Workshop, recipe_settings
 

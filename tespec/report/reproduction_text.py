@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from tespec.comparison.claims_table import claims_table
-from tespec.comparison.notes import of_older_code
+from tespec.comparison.claims import claims_table
 from tespec.comparison.records import Record
-from tespec.comparison.references_table import references_table
-from tespec.comparison.render_markdown import render_markdown
+from tespec.comparison.references import references_table
+from tespec.comparison.render import render_markdown
+from tespec.comparison.side_by_side import of_older_code
 
 BEGIN, END = "<!-- results: written by reproduce.py --publish -->", "<!-- end of results -->"
 

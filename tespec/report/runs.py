@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from html import escape
 from statistics import median
 
 from tespec.comparison.records import Record
@@ -19,9 +19,13 @@ def anchor(name: str) -> str:
     return f"run-{name}"
 
 
-def runs_list(records: Sequence[Record]) -> str:
-    """An entry for each record that opens to all that its numbers stand on."""
-    return "".join(_entry(record) for record in sorted(records, key=lambda record: record["name"]))
+@dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run: its anchor on the page, its name, and all that its numbers stand on."""
+
+    anchor: str
+    name: str
+    facts: dict[str, str]
 
 
 def hover(records: Sequence[Record]) -> str:
@@ -42,7 +46,12 @@ def moment(written: str) -> str:
         return written
 
 
-def _entry(record: Record) -> str:
+def entries(records: Sequence[Record]) -> list[RunFacts]:
+    """An entry for each record, in order of their names."""
+    return [_entry(record) for record in sorted(records, key=lambda record: record["name"])]
+
+
+def _entry(record: Record) -> RunFacts:
     environment = record["environment"]
     modified = " with uncommitted changes" if environment.get("modified") else ""
     facts = {
@@ -57,17 +66,8 @@ def _entry(record: Record) -> str:
         "metrics": ", ".join(f"{name} {value:.4g}" for name, value in record["metrics"].items()),
         "protocol": "; ".join(f"{name}: {text}" for name, text in record["protocol"].items()),
     }
-    listed = "".join(
-        f"<dt>{escape(name)}</dt><dd>{_code(text) if name in ('command', 'hash') else escape(str(text))}</dd>"
-        for name, text in facts.items()
-        if str(text).strip(" ,")
-    )
-    place = escape(anchor(record["name"]), quote=True)
-    return f'<details id="{place}"><summary>{escape(record["name"])}</summary><dl>{listed}</dl></details>'
-
-
-def _code(text: object) -> str:
-    return f"<code>{escape(str(text))}</code>"
+    kept = {name: text for name, text in facts.items() if text.strip(" ,")}
+    return RunFacts(anchor(record["name"]), record["name"], kept)
 
 
 def run_times(records: Sequence[Record]) -> Table | None:

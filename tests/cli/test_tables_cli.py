@@ -13,9 +13,8 @@ import pytest
 from tespec.cli.command import Parser, run
 from tespec.cli.tables import main
 from tespec.comparison.ablations import ablations
-from tespec.comparison.published import plain_tables
+from tespec.comparison.published import plain_tables, read_published
 from tespec.comparison.records import new_record, write_record
-from tespec.comparison.references import read_reference
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
@@ -153,7 +152,7 @@ def test_check_is_1_where_a_number_leaves_its_tolerance(results: Path, capsys: p
 
 
 def test_check_is_0_where_numbers_are_the_papers(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    published = read_reference("segmentation")
+    published = read_published("segmentation")
     (row,) = (row for row in published.rows if (row.method, row.recurrent) == ("scratch", True))
     real(results, metrics={name: row.scores["ddd17", name] for name in ("miou", "mean_class_acc")})
     assert main(["--results", str(results), "--check"]) == 0

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tespec.comparison.audit import cell, claims, contradictions, render_audit, shown
-from tespec.comparison.references import PAPER
+from tespec.comparison.audit import cell, contradictions, gains, render_audit, shown
+from tespec.comparison.published import PAPER
 from tespec.core.errors import UserError
 
 TABLES = "".join(path.read_text() for path in sorted((Path(__file__).parent / "data").glob("tab-*.tex")))
@@ -27,14 +27,14 @@ TEXT = [
 ]
 
 
-def test_the_claims_are_those_of_the_text():
+def test_the_gains_are_those_of_the_text():
     named = [float(number) for sentence, _ in TEXT for number in re.findall(r"\$(\d+\.\d+)\\%", sentence)]
-    assert named == [gain for _, gains in TEXT for gain in gains] == [claim.gain for claim in claims()]
+    assert named == [gain for _, gains in TEXT for gain in gains] == [each.gain for each in gains()]
 
 
 def test_one_gain_is_not_that_of_the_table():
-    wrong = [claim for claim in claims() if not claim.agrees]
-    assert [(claim.gain, claim.found) for claim in wrong] == [(10.499, 8.499)]
+    wrong = [each for each in gains() if not each.agrees]
+    assert [(each.gain, each.found) for each in wrong] == [(10.499, 8.499)]
     text = render_audit()
     assert "dsec miou, 10.499: DISAGREES: the tables give 8.499" in text
     assert "\n12 of 13 gains agree with the tables\n" in text
@@ -50,8 +50,8 @@ def test_cells_by_place():
 
 
 def test_gains_name_the_sections_they_stand_in():
-    for claim in claims():
-        section, title = claim.where.split(", ")
+    for each in gains():
+        section, title = each.where.split(", ")
         assert SECTIONS[section] == title
 
 

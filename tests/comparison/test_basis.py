@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tespec.comparison.basis import OF_THE_NETWORK, average, bases
-from tespec.comparison.notes import basis_notes
-from tespec.comparison.recipes import is_default
+from tespec.comparison.basis import OF_THE_NETWORK, average, bases, is_default
 from tespec.comparison.records import Record
+from tespec.comparison.side_by_side import basis_notes
 from tespec.core.config import as_facts, finetuning_settings, names, pretraining_settings
 
 Make = Callable[..., Record]

@@ -12,6 +12,7 @@ from tespec.comparison.ablations import ablations
 from tespec.comparison.claims import (
     Claim,
     Comparison,
+    claims_table,
     findings,
     measured_scores,
     parsed,
@@ -19,13 +20,15 @@ from tespec.comparison.claims import (
     read_claims,
     tasks_of,
 )
-from tespec.comparison.claims_table import claims_table
 from tespec.comparison.records import Record
-from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_html import render_html
-from tespec.comparison.render_latex import render_latex
-from tespec.comparison.render_markdown import render_markdown
-from tespec.comparison.render_text import render_text
+from tespec.comparison.render import (
+    render_csv,
+    render_html,
+    render_latex,
+    render_long_csv,
+    render_markdown,
+    render_text,
+)
 from tespec.core.config import as_facts, names, pretraining_settings
 from tespec.core.errors import UserError
 

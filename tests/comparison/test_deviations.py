@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tespec.comparison.deviations import deviations
-from tespec.comparison.published import TABLES, edited
+from tespec.comparison.published import PAPER, TABLES, edited, read_published
 from tespec.comparison.records import Record
-from tespec.comparison.references import PAPER, read_reference
 from tespec.core.config import tolerances
 
 Make = Callable[..., Record]
@@ -38,7 +37,7 @@ def test_methods_without_a_published_number_are_passed_over(record: Make) -> Non
 
 def test_every_task_states_a_tolerance_for_every_published_metric() -> None:
     for name in TABLES:
-        reference = read_reference(name)
+        reference = read_published(name)
         for task in reference.tasks:
             stated = tolerances(task.name)
             assert set(stated) == {metric.name for metric in reference.metrics}

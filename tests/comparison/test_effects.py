@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tespec.comparison.effects import effect_of, effects_table, require_baseline
+from tespec.comparison.published import read_published
 from tespec.comparison.records import Record
-from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_text import render_text
+from tespec.comparison.render import render_csv, render_long_csv, render_text
 from tespec.core.errors import UserError
 
 Make = Callable[..., Record]
@@ -41,7 +41,7 @@ def test_the_baseline_has_the_same_memory(record: Make) -> None:
 def test_a_smaller_error_is_a_gain(record: Make) -> None:
     ours = [record("tespec", seed=seed, metrics={"abs": 3.0 + seed}, recordings={}) for seed in range(2)]
     theirs = [record("scratch", seed=seed, metrics={"abs": 5.0 + seed}, recordings={}) for seed in range(2)]
-    found = effect_of(ours, theirs, "abs", "lower")
+    found = effect_of(ours, theirs, read_published("depth").main)
     assert found is not None
     assert found.value == 2.0
 

@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison.published import TABLES, published_table
+from tespec.comparison.published import TABLES, Scheme, read_published
 from tespec.comparison.records import Record
-from tespec.comparison.references import Reference, read_reference
-from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_html import html_table, render_html
-from tespec.comparison.render_latex import render_latex
-from tespec.comparison.render_markdown import render_markdown
-from tespec.comparison.render_text import render_text
+from tespec.comparison.render import (
+    html_table,
+    render_csv,
+    render_html,
+    render_latex,
+    render_long_csv,
+    render_markdown,
+    render_text,
+)
+from tespec.comparison.side_by_side import published_table
 from tespec.comparison.table import Table
 
 RENDERERS: dict[str, Callable[[Table], str]] = {
@@ -30,7 +34,7 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
 SIGN = re.compile(r"[†‡]|\$\^\\d?dagger\$")
 
 
-def measured_everywhere(reference: Reference, record: Callable[..., Record]) -> list[Record]:
+def measured_everywhere(reference: Scheme, record: Callable[..., Record]) -> list[Record]:
     """A run for every published row on every task of a table, on the sample world and on the real data."""
     made = []
     for row in reference.rows:
@@ -52,7 +56,7 @@ def measured_everywhere(reference: Reference, record: Callable[..., Record]) -> 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_no_measured_number_has_a_footnote(name: str, record: Callable[..., Record]) -> None:
-    reference = read_reference(name)
+    reference = read_published(name)
     table = published_table(name, measured_everywhere(reference, record))
     measured = 0
     for row in table.rows:
@@ -74,7 +78,7 @@ def test_no_measured_number_has_a_footnote(name: str, record: Callable[..., Reco
 @pytest.mark.parametrize("renderer", RENDERERS)
 @pytest.mark.parametrize("name", TABLES)
 def test_measured_tables_show_none(name: str, renderer: str, record: Callable[..., Record]) -> None:
-    reference = read_reference(name)
+    reference = read_published(name)
     text = RENDERERS[renderer](published_table(name, measured_everywhere(reference, record), "measured"))
     assert not SIGN.search(text)
     assert not any(words in text for words in reference.marks.values())
@@ -85,7 +89,7 @@ def test_measured_tables_show_none(name: str, renderer: str, record: Callable[..
 def test_beside_each_other_a_sign_follows_a_published_number(
     name: str, renderer: str, record: Callable[..., Record]
 ) -> None:
-    reference = read_reference(name)
+    reference = read_published(name)
     text = RENDERERS[renderer](published_table(name, measured_everywhere(reference, record)))
     # The footnotes themselves stand below, a sign before their words.
     notes = "|".join(re.escape(words[:20]) for words in reference.marks.values()) or "nothing"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tespec.comparison.published import FILE, plain_tables
+from tespec.comparison.published import PAPER, plain_tables
 from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
 
 SOURCE = (Path(__file__).parent / "data" / "tab-supp-facts.tex").read_text(encoding="utf-8")
-FACTS = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+FACTS = yaml.safe_load((PAPER / "plain.yaml").read_text(encoding="utf-8"))
 SHOWN = {
     r"\algoNameFull": "TESPEC",
     r"$\intervalLength$": "T",

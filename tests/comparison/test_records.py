@@ -129,6 +129,9 @@ def broken(record: Record, **changes: Any) -> str:
         ({"config": {"deviations": "narrow"}}, "field 'config.deviations' holds 'narrow'"),
         ({"config": {"deviations": [1]}}, "field 'config.deviations' holds [1]"),
         ({"curve": "falling"}, "field 'curve' holds"),
+        ({"scores": {"miou": {"title": "mIoU", "better": "more", "unit": "%"}}}, "field 'scores' holds"),
+        ({"scores": {"miou": {"title": "mIoU", "better": "higher"}}}, "field 'scores' holds"),
+        ({"scores": {"miou": {"title": 1, "better": "higher", "unit": ""}}}, "field 'scores' holds"),
         ({"command": "python \ud800"}, "surrogates not allowed"),
         ({"config": {"\udfff": 1}}, "surrogates not allowed"),
     ],
@@ -181,7 +184,7 @@ def test_a_record_of_the_first_layout_is_still_read() -> None:
     (path,) = (Path(__file__).parent / "data" / "records").glob("*.json")
     assert json.loads(path.read_text())["schema"] == 1
     found = read_record(path)
-    assert (found["schema"], found["resources"]) == (SCHEMA, {})
+    assert (found["schema"], found["resources"], found["scores"]) == (SCHEMA, {}, {})
     assert found["metrics"]["accuracy"] == pytest.approx(86.52, abs=0.01)
     ((again,), problems) = read_records(path.parent)
     assert (again, problems) == (found, [])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tespec.comparison.references import Published, Reference, read_reference
+from tespec.comparison.published import PublishedRow, Scheme, read_published
 
 DATA = Path(__file__).parent / "data"
 EXCERPTS = {"segmentation": "tab-sem-seg.tex", "detection": "tab-obj-det.tex", "depth": "tab-depth-est.tex"}
@@ -33,7 +33,7 @@ def published_lines(name: str, decimals: int) -> list[list[list[str]]]:
     return [[[cell.strip() for cell in row.split("&")] for row in group] for group in groups]
 
 
-def source_of(row: Published, name: str, decimals: int) -> list[str]:
+def source_of(row: PublishedRow, name: str, decimals: int) -> list[str]:
     """The line of the paper's source that a row has to come from, by cells."""
     cite = rf"~\cite{{{row.citation}}}" if row.citation else ""
     title = row.title.replace("TESPEC (Ours)", r"\algoNameFull (\textbf{Ours})")
@@ -51,12 +51,12 @@ def source_of(row: Published, name: str, decimals: int) -> list[str]:
 
 
 @pytest.fixture(params=sorted(EXCERPTS))
-def named(request: pytest.FixtureRequest) -> tuple[str, Reference]:
+def named(request: pytest.FixtureRequest) -> tuple[str, Scheme]:
     """Each published table with its name."""
-    return request.param, read_reference(request.param)
+    return request.param, read_published(request.param)
 
 
-def test_every_cell_is_the_papers(named: tuple[str, Reference]) -> None:
+def test_every_cell_is_the_papers(named: tuple[str, Scheme]) -> None:
     name, reference = named
     decimals = reference.decimals
     papers = published_lines(name, decimals)
@@ -64,14 +64,14 @@ def test_every_cell_is_the_papers(named: tuple[str, Reference]) -> None:
     assert sum(map(len, papers)) == ROWS[name]
 
 
-def test_heading_of_the_literature_rows_is_the_papers(named: tuple[str, Reference]) -> None:
+def test_heading_of_the_literature_rows_is_the_papers(named: tuple[str, Scheme]) -> None:
     name, reference = named
     heading = re.search(r"\\textit\{(.*?)\.?\}", excerpt(name))
     assert heading is not None
     assert [group.heading for group in reference.groups if group.heading] == [heading[1]]
 
 
-def test_metrics_point_where_the_papers_arrows_do(named: tuple[str, Reference]) -> None:
+def test_metrics_point_where_the_papers_arrows_do(named: tuple[str, Scheme]) -> None:
     name, reference = named
     arrows = [{"up": "↑", "down": "↓"}[arrow] for arrow in re.findall(r"\\(up|down)arrow", excerpt(name))]
     better = [{"higher": "↑", "lower": "↓"}[metric.better] for metric in reference.metrics]
@@ -81,7 +81,7 @@ def test_metrics_point_where_the_papers_arrows_do(named: tuple[str, Reference]) 
 
 @every_column
 def test_bold_numbers_are_the_best_of_the_ranked_rows(name: str, key: tuple[str, str]) -> None:
-    reference = read_reference(name)
+    reference = read_published(name)
     better = next(metric.better for metric in reference.metrics if metric.name == key[1])
     rows = [row for row in reference.rows if row.ranked]
     values = [value for row in rows if (value := row.scores[key]) is not None]
@@ -90,8 +90,8 @@ def test_bold_numbers_are_the_best_of_the_ranked_rows(name: str, key: tuple[str,
 
 
 def test_the_row_out_of_the_ranking_would_lead_it() -> None:
-    (row,) = (row for name in EXCERPTS for row in read_reference(name).rows if not row.ranked)
-    best = next(each for each in read_reference("depth").rows if each.method == "tespec")
+    (row,) = (row for name in EXCERPTS for row in read_published(name).rows if not row.ranked)
+    best = next(each for each in read_published("depth").rows if each.method == "tespec")
     delta, ours = row.scores["mvsec", "delta_1"], best.scores["mvsec", "delta_1"]
     assert row.method == "pcdepth"
     assert delta is not None
@@ -99,11 +99,11 @@ def test_the_row_out_of_the_ranking_would_lead_it() -> None:
     assert delta > ours
 
 
-def test_marks_are_explained(named: tuple[str, Reference]) -> None:
+def test_marks_are_explained(named: tuple[str, Scheme]) -> None:
     _, reference = named
     assert {row.mark for row in reference.rows} - {""} == set(reference.marks)
 
 
 def test_the_dagger_tells_test_time_augmentation() -> None:
-    rows = read_reference("segmentation").rows
+    rows = read_published("segmentation").rows
     assert all(row.test_time_augmentation == (row.mark == "†") for row in rows)

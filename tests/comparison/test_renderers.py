@@ -16,15 +16,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.comparison.published import published_table
+from tespec.comparison.published import read_published
 from tespec.comparison.records import Record
-from tespec.comparison.references import read_reference
-from tespec.comparison.render_csv import render_csv, render_long_csv
-from tespec.comparison.render_html import render_html
-from tespec.comparison.render_latex import PREAMBLE, escape, render_latex
-from tespec.comparison.render_markdown import render_markdown
-from tespec.comparison.render_text import render_text
-from tespec.comparison.side_by_side import side_by_side
+from tespec.comparison.render import (
+    PREAMBLE,
+    latex,
+    render_csv,
+    render_html,
+    render_latex,
+    render_long_csv,
+    render_markdown,
+    render_text,
+)
+from tespec.comparison.side_by_side import published_table, side_by_side
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -83,7 +87,7 @@ def test_html_escapes_what_it_shows_and_is_well_formed(sample_records: list[Reco
 
 
 def test_golden_of_a_table_with_a_grey_row() -> None:
-    text = render_latex(side_by_side(read_reference("depth"), ()))
+    text = render_latex(side_by_side(read_published("depth"), ()))
     golden = GOLDEN / "depth.tex"
     if "TESPEC_WRITE_GOLDEN" in os.environ:
         golden.write_text(text, encoding="utf-8")
@@ -127,7 +131,7 @@ def test_tidy_csv_has_a_line_for_each_number(sample_records: list[Record]) -> No
 
 @given(st.text())
 def test_escaped_text_holds_no_bare_special_character(text: str) -> None:
-    bare = escape(text)
+    bare = latex(text)
     for command in (r"\textbackslash{}", r"\textasciitilde{}", r"\textasciicircum{}"):
         bare = bare.replace(command, "")
     for character in "{}$&#%_":
@@ -160,7 +164,7 @@ def test_escaped_text_holds_no_bare_special_character(text: str) -> None:
     ],
 )
 def test_escape(text: str, escaped: str) -> None:
-    assert escape(text) == escaped
+    assert latex(text) == escaped
 
 
 def test_special_characters_of_a_title_stay_inside_their_cell(record: Callable[..., Record]) -> None:
@@ -205,7 +209,7 @@ def test_latex_compiles(name: str, sample_records: list[Record], real_record: Re
     if shutil.which("pdflatex") is None:
         pytest.skip("pdflatex is not installed")
     measured = published_table("segmentation", [*sample_records, real_record])
-    table = measured if name == "segmentation" else side_by_side(read_reference("depth"), ())
+    table = measured if name == "segmentation" else side_by_side(read_published("depth"), ())
     document = "\n".join(
         [
             r"\documentclass{article}",

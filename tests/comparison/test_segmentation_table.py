@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison.published import published_table
 from tespec.comparison.records import Record
-from tespec.comparison.render_csv import render_long_csv
+from tespec.comparison.render import render_long_csv
+from tespec.comparison.side_by_side import published_table
 from tespec.comparison.table import Cell, Row, Table
 
 Make = Callable[..., Record]

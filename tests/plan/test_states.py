@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tespec.comparison.identity import package_code
+from tespec.comparison.published import read_published
 from tespec.comparison.records import new_record
-from tespec.comparison.references import read_reference
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, register_methods
@@ -146,7 +146,7 @@ def test_every_row_of_the_paper_s_tables_that_can_be_made_here_is_there(tmp_path
     _, jobs = workshop(read_plan("small"), tmp_path)
     cells = {(job.method, job.arch, job.task) for job in jobs if not job.changes}
     for table in ("detection", "segmentation", "depth"):
-        reference = read_reference(table)
+        reference = read_published(table)
         for row in reference.rows:
             method = METHODS.get(row.method)
             if method is None or (method.recipe is None and method.pretraining_data != "-") or row.method == "rvt":

@@ -6,8 +6,8 @@ from html import escape
 
 import pytest
 
-from tespec.comparison.notes import of_older_code
 from tespec.comparison.records import Record, read_records
+from tespec.comparison.side_by_side import of_older_code
 from tespec.core.paths import REPOSITORY
 from tespec.report.reproduction_text import BEGIN, END, put_in, results_text
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from short_runs import setup_in
 
-from tespec.comparison.published import published_table
 from tespec.comparison.records import read_records
-from tespec.comparison.references_table import references_table
-from tespec.comparison.render_text import render_text
+from tespec.comparison.references import references_table
+from tespec.comparison.render import render_text
+from tespec.comparison.side_by_side import published_table
 from tespec.core.errors import UserError
 from tespec.runs.data import Data, settings_of
 from tespec.runs.references import Prior, prior_of, reference

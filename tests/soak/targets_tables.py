@@ -53,14 +53,11 @@ def write_records(folder: Path) -> Path:
 
 
 def read_all_records(runs: Path) -> None:
-    from tespec.comparison.ablation_runs import measured_rows, measured_table
-    from tespec.comparison.ablations import ablations
+    from tespec.comparison.ablations import ablations, measured_rows, measured_table
     from tespec.comparison.effects import effects_table
-    from tespec.comparison.published import published_table
     from tespec.comparison.records import read_records
-    from tespec.comparison.render_csv import render_csv, render_long_csv
-    from tespec.comparison.render_latex import render_latex
-    from tespec.comparison.render_text import render_text
+    from tespec.comparison.render import render_csv, render_latex, render_long_csv, render_text
+    from tespec.comparison.side_by_side import published_table
     from tespec.report.build import report
 
     records, problems = read_records(runs)
@@ -80,7 +77,7 @@ def read_all_records(runs: Path) -> None:
 
 def write_references(folder: Path) -> Path:
     remember_yaml()
-    from tespec.comparison.references import PAPER
+    from tespec.comparison.published import PAPER
 
     return Path(shutil.copytree(PAPER, folder / "paper"))
 
@@ -88,28 +85,26 @@ def write_references(folder: Path) -> Path:
 def read_references(folder: Path) -> None:
     import tespec.comparison.ablations as ablations_module
     import tespec.comparison.audit as audit_module
-    import tespec.comparison.published as plain_module
-    import tespec.comparison.references as references_module
-    from tespec.comparison.published import TABLES, published_table
-    from tespec.comparison.render_text import render_text
+    import tespec.comparison.published as published_module
+    from tespec.comparison.published import TABLES
+    from tespec.comparison.render import render_text
+    from tespec.comparison.side_by_side import published_table
 
-    modules = (ablations_module, audit_module, references_module)
-    real, real_file = references_module.PAPER, plain_module.FILE
+    modules = (ablations_module, audit_module, published_module)
+    real = published_module.PAPER
     try:
         for module in modules:
             module.PAPER = folder
-        plain_module.FILE = folder / real_file.name
         for name in TABLES:
             render_text(published_table(name, []))
         for ablation in ablations_module.ablations().values():
             render_text(ablations_module.ablation_table(ablation, {}))
-        for table in plain_module.plain_tables().values():
+        for table in published_module.plain_tables().values():
             render_text(table)
         audit_module.render_audit()
     finally:
         for module in modules:
             module.PAPER = real
-        plain_module.FILE = real_file
 
 
 def write_one_record(folder: Path) -> Path:
@@ -118,12 +113,9 @@ def write_one_record(folder: Path) -> Path:
 
 
 def read_one_record(path: Path) -> None:
-    from tespec.comparison.published import published_table
     from tespec.comparison.records import read_record
-    from tespec.comparison.render_csv import render_csv, render_long_csv
-    from tespec.comparison.render_latex import render_latex
-    from tespec.comparison.render_markdown import render_markdown
-    from tespec.comparison.render_text import render_text
+    from tespec.comparison.render import render_csv, render_latex, render_long_csv, render_markdown, render_text
+    from tespec.comparison.side_by_side import published_table
 
     table = published_table("segmentation", [read_record(path)])
     for render in (render_text, render_csv, render_long_csv, render_latex, render_markdown):

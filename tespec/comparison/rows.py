@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tespec.comparison.basis import Basis, RowKey, row_key
+from tespec.comparison.published import PublishedRow, Scheme
 from tespec.comparison.records import Record
-from tespec.comparison.references import Published, Reference
 from tespec.comparison.table import MISSING
 
 OWN_GROUP = "Methods added here"
@@ -15,11 +15,11 @@ PUBLISHED, SAMPLE = "paper", "sample"  # the paper's own profile, and data of th
 
 
 @dataclass(frozen=True)
-class Line:
+class Entry:
     """What a row of the table is about: a published row, or records that share a `key` and have none."""
 
     facts: dict[str, str]
-    published: Published | None = None
+    published: PublishedRow | None = None
     key: RowKey | None = None
 
     @property
@@ -28,7 +28,7 @@ class Line:
         return self.published is None or self.published.ranked
 
 
-def match(record: Record, reference: Reference) -> int | None:
+def match(record: Record, scheme: Scheme) -> int | None:
     """Index of the published row that a record measures again, None where the paper has none.
 
     Method, memory and backbone have to agree, and test-time augmentation where the paper has rows with and without.
@@ -36,38 +36,38 @@ def match(record: Record, reference: Reference) -> int | None:
     facts = record["method"]
     alike = [
         index
-        for index, row in enumerate(reference.rows)
+        for index, row in enumerate(scheme.rows)
         if (row.method, row.recurrent) == (record["method_name"], record["arch"] == "recurrent")
         and facts.get("backbone", row.backbone) == row.backbone
     ]
     if len(alike) > 1:
         # How it was evaluated here, whatever the published number was made with.
         augmented = record["config"].get("test_time_augmentation", "none") != "none"
-        alike = [index for index in alike if reference.rows[index].test_time_augmentation == augmented]
+        alike = [index for index in alike if scheme.rows[index].test_time_augmentation == augmented]
     return alike[0] if alike else None
 
 
-def lines_of(reference: Reference, used: Sequence[Basis]) -> tuple[list[Line], list[tuple[str, list[int]]]]:
-    """All lines, published ones first, and the table's groups as (heading, indices of lines)."""
-    lines = [Line(_published_facts(row), row) for row in reference.rows]
+def entries_of(scheme: Scheme, used: Sequence[Basis]) -> tuple[list[Entry], list[tuple[str, list[int]]]]:
+    """All entries, published ones first, and the table's groups as (heading, indices of entries)."""
+    entries = [Entry(_published_facts(row), row) for row in scheme.rows]
     headings: list[tuple[str, list[int]]] = []
     first = 0
-    for group in reference.groups:
+    for group in scheme.groups:
         headings.append((group.heading, list(range(first, first + len(group.rows)))))
         first += len(group.rows)
     own: dict[str, list[int]] = {}
     known: set[RowKey] = set()
-    records = [record for basis in used for record in basis.records if match(record, reference) is None]
+    records = [record for basis in used for record in basis.records if match(record, scheme) is None]
     for record in sorted(records, key=lambda record: (record["method"]["title"], record["arch"] != "recurrent")):
         key = row_key(record)
         if key not in known:
             known.add(key)
-            own.setdefault(record["method"].get("group") or OWN_GROUP, []).append(len(lines))
-            lines.append(Line(_own_facts(record), key=key))
-    return lines, [*headings, *own.items()]
+            own.setdefault(record["method"].get("group") or OWN_GROUP, []).append(len(entries))
+            entries.append(Entry(_own_facts(record), key=key))
+    return entries, [*headings, *own.items()]
 
 
-def _published_facts(row: Published) -> dict[str, str]:
+def _published_facts(row: PublishedRow) -> dict[str, str]:
     return {
         "method": row.method,
         "arch": "recurrent" if row.recurrent else "feedforward",
@@ -89,19 +89,19 @@ def _own_facts(record: Record) -> dict[str, str]:
     }
 
 
-def as_measured(line: Line, records: Sequence[Record]) -> Line:
-    """A line that says what its records were made with, where they agree and it is not what the paper's row says.
+def as_measured(entry: Entry, records: Sequence[Record]) -> Entry:
+    """An entry that says what its records were made with, where they agree and it is not what the paper's row says.
 
     The network has its size's name where a profile changes it, weights made here the data they were made from.
     """
     widths = {str(record["config"].get("width") or "") for record in records}
     sources = {made_from(record) for record in records}
-    facts = dict(line.facts)
+    facts = dict(entry.facts)
     if len(widths) == 1 and all(record["profile"] != PUBLISHED for record in records) and (width := widths.pop()):
-        facts["backbone"] = f"{line.facts['backbone']} ({width})"
+        facts["backbone"] = f"{entry.facts['backbone']} ({width})"
     if len(sources) == 1 and (source := sources.pop()):
         facts["pretraining"] = source
-    return replace(line, facts=facts)
+    return replace(entry, facts=facts)
 
 
 def made_from(record: Record) -> str:
@@ -113,12 +113,12 @@ def made_from(record: Record) -> str:
     return f"{recipe.get('dataset', '')} of the sample world".strip() if data == SAMPLE else data
 
 
-def by_line(basis: Basis, lines: Sequence[Line], reference: Reference) -> dict[int, list[Record]]:
-    """Records of each line, by its index in `lines`."""
-    own = {line.key: index for index, line in enumerate(lines)}
+def by_entry(basis: Basis, entries: Sequence[Entry], scheme: Scheme) -> dict[int, list[Record]]:
+    """Records of each entry, by its index in `entries`."""
+    own = {entry.key: index for index, entry in enumerate(entries)}
     found: dict[int, list[Record]] = {}
     for record in basis.records:
-        index = match(record, reference)
-        line = own[row_key(record)] if index is None else index
-        found.setdefault(line, []).append(record)
+        index = match(record, scheme)
+        entry = own[row_key(record)] if index is None else index
+        found.setdefault(entry, []).append(record)
     return found

@@ -1,0 +1,351 @@
+"""A table in each of its forms: CSV, LaTeX, Markdown, HTML, and text for a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from collections.abc import Callable
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from tespec.comparison.table import Cell, Row, Table
+from tespec.core.errors import one_line
+
+# CSV
+
+ROW_FACTS = ("method", "arch", "title", "backbone", "recurrent", "pretraining")
+COLUMN_FACTS = ("task", "source", "metric", "frames", "data", "profile", "basis")
+FORMULA = "=+-@|%"  # what spreadsheets let a formula, or a call to another program, begin with
+
+
+def render_csv(table: Table) -> str:
+    """Wide CSV: the table's columns; missing numbers are empty.
+
+    `<name> std` stands behind each column that has deviations, `<name> mark` behind each that has footnotes.
+    """
+    columns = [[row.cells[index] for row in table.rows] for index in range(len(table.columns))]
+    deviating = [any(cell.deviation is not None for cell in cells) for cells in columns]
+    marked = [any(cell.mark for cell in cells) for cells in columns]
+    header = ["Group"]
+    for column, deviates, has_marks in zip(table.columns, deviating, marked, strict=True):
+        header += [column.key, *[f"{column.key} std"] * deviates, *[f"{column.key} mark"] * has_marks]
+    lines = [header]
+    for group in table.groups:
+        for row in group.rows:
+            line = [group.heading]
+            for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+                line.append(_digits(cell.value) if column.number else cell.text)
+                line += [_digits(cell.deviation)] * deviating[index] + [cell.mark] * marked[index]
+            lines.append(line)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([_inert(cell) for cell in line] for line in lines)
+    return text.getvalue()
+
+
+def render_long_csv(table: Table) -> str:
+    """Tidy CSV: a line for each published, measured or compared number of a table, with all that it belongs to."""
+    # It takes longer to import than a table takes to print.
+    import pandas
+
+    rows = []
+    for group in table.groups:
+        for row in group.rows:
+            for column, cell in zip(table.columns, row.cells, strict=True):
+                if column.facts and cell.value is not None:
+                    facts = row.facts | cell.facts
+                    low, high = cell.interval or (None, None)
+                    rows.append(
+                        {"table": table.title, "group": group.heading}
+                        | {name: facts.get(name, "") for name in ROW_FACTS}
+                        | {"mark": cell.mark}
+                        | {name: column.facts.get(name) or facts.get(name, "") for name in COLUMN_FACTS}
+                        | {"value": _rounded(cell.value), "std": _rounded(cell.deviation), "seeds": cell.runs}
+                        | {"low_95": _rounded(low), "high_95": _rounded(high), "bold": "yes" if cell.bold else "no"}
+                    )
+    texts = ["table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS]
+    columns = [*texts, "value", "std", "seeds", "low_95", "high_95", "bold"]
+    # As objects: what is counted stays a whole number.
+    frame = pandas.DataFrame(rows, columns=columns, dtype=object)
+    frame[texts] = frame[texts].map(_inert)
+    return frame.to_csv(index=False, lineterminator="\n")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
+def _digits(value: float | None) -> str:
+    return "" if value is None else str(_rounded(value))
+
+
+def _inert(cell: str) -> str:
+    """`cell` as one that spreadsheets take for a text or a number, not for a formula to be worked out."""
+    shown = one_line(cell)
+    if len(shown) < 2 or shown[0] not in FORMULA:
+        return shown
+    try:
+        float(shown)
+    except ValueError:
+        return f"'{shown}"
+    return shown
+
+
+# LaTeX, for the packages adjustbox, booktabs, multirow and xcolor
+
+PREAMBLE = r"% \usepackage{adjustbox,booktabs,multirow,xcolor}"
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    # Behind the end of a row LaTeX takes them for its options.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+    "±": r"$\pm$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "Δ": r"$\Delta$",
+    "δ": r"$\delta$",
+    "α": r"$\alpha$",
+    "×": r"$\times$",
+    "₁": "$_1$",
+    "₂": "$_2$",
+    "₃": "$_3$",
+    "†": r"$^\dagger$",
+    "‡": r"$^\ddagger$",
+}
+
+
+def latex(text: str) -> str:
+    """`text` as LaTeX that prints it; letters beyond ASCII stay, LaTeX reads UTF-8."""
+    return "".join(LATEX.get(character, character) for character in one_line(text))
+
+
+def render_latex(table: Table) -> str:
+    """A `table*` environment: booktabs rules, spanning headers, a rule between groups, grey rows, notes below.
+
+    A table wider than the page is scaled down to it.
+    """
+    width = len(table.columns)
+    layout = "".join("c" if column.number or index else "l" for index, column in enumerate(table.columns))
+    lines = [PREAMBLE, r"\begin{table*}[t]", r"\centering", rf"\caption{{{latex(table.title)}.}}"]
+    lines += [
+        r"\begin{adjustbox}{max width=\textwidth}",
+        rf"\begin{{tabular}}{{{layout}}}",
+        r"\toprule",
+        *_latex_headers(table),
+    ]
+    for group in table.groups:
+        lines.append(r"\midrule")
+        if group.heading:
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{latex(group.heading)}}}}} \\")
+        lines += [_latex_row(row) for row in group.rows]
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
+    if notes := table.all_notes():
+        lines += [r"\par\smallskip", r"\begin{minipage}{\linewidth}\footnotesize"]
+        lines += [rf"{latex(note)}\par" for note in notes]
+        lines.append(r"\end{minipage}")
+    lines.append(r"\end{table*}")
+    return "\n".join(lines) + "\n"
+
+
+def _latex_headers(table: Table) -> list[str]:
+    """Header lines; a column with a single header spans them all."""
+    lines = []
+    for level in range(table.levels):
+        cells, rules = [], []
+        for span in table.spans(level):
+            title = latex(span.title)
+            if table.is_alone(span):
+                title = latex(table.columns[span.first].headers[0]) if level == 0 else ""
+                tall = table.levels > 1 and level == 0
+                cells.append(rf"\multirow{{{table.levels}}}{{*}}{{{title}}}" if tall else title)
+                continue
+            count = span.last - span.first + 1
+            cells.append(rf"\multicolumn{{{count}}}{{c}}{{{title}}}" if count > 1 else title)
+            if title and level < table.levels - 1:
+                rules.append(rf"\cmidrule(lr){{{span.first + 1}-{span.last + 1}}}")
+        lines.append(" & ".join(cells) + r" \\")
+        lines += [" ".join(rules)] if rules else []
+    return lines
+
+
+def _latex_row(row: Row) -> str:
+    cells = []
+    for cell in row.cells:
+        text = latex(cell.text + cell.mark)
+        text = rf"\textbf{{{text}}}" if cell.bold else text
+        cells.append(rf"\textcolor{{gray}}{{{text}}}" if row.grey else text)
+    return " & ".join(cells) + r" \\"
+
+
+# Markdown
+
+
+def render_markdown(table: Table) -> str:
+    """A Markdown table; Markdown knows no spanning headers, so that each column names its spans."""
+    lines = [f"### {_markdown(table.title)}", ""]
+    lines.append(_markdown_line([_markdown(" / ".join(column.headers)) for column in table.columns]))
+    lines.append(_markdown_line(["---:" if column.number else ":---" for column in table.columns]))
+    for group in table.groups:
+        if group.heading:
+            lines.append(_markdown_line([f"*{_markdown(group.heading)}*"] + [""] * (len(table.columns) - 1)))
+        for row in group.rows:
+            texts = ((_markdown(cell.text + cell.mark), cell.bold) for cell in row.cells)
+            lines.append(_markdown_line([f"**{text}**" if bold else text for text, bold in texts]))
+    if notes := table.all_notes():
+        lines += ["", *(f"- {_markdown(note)}" for note in notes)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(text: str) -> str:
+    text = one_line(text)
+    for character in "\\|*_`<[]":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+# HTML; templates escape all that is put into them
+
+LONG = 240  # letters of a note that is folded
+
+# From the names of records to a text and to an anchor.
+Tip = Callable[[tuple[str, ...]], tuple[str, str]]
+
+
+@cache
+def html_templates(package: str = "tespec.comparison") -> Environment:
+    """The templates beside the modules of a package."""
+    loader = PackageLoader(package, "")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+def render_html(table: Table) -> str:
+    """A page: spanning headers, groups of rows, best numbers bold, rows set apart grey, notes below."""
+    return html_templates().get_template("page.html").render(table=table, content=html_table(table))
+
+
+def html_table(table: Table, tip: Tip | None = None, *, apart: bool = False) -> str:
+    """The table and its notes as a part of a page.
+
+    Args:
+        table: what is shown.
+        tip: makes it sortable by a script, and gives for the names of a cell's records what is shown over the cell and
+            where it leads to on the page; None for a table that stands still.
+        apart: groups are sorted one by one, since their headings say what the numbers are.
+    """
+    sortable = tip is not None and any(len(group.rows) > 1 for group in table.groups)
+    template = html_templates().get_template("table.html")
+    return template.render(table=table, tip=tip, sortable=sortable, apart=apart, long=LONG).strip()
+
+
+# Text for a terminal. Rich's own tables have neither headers nor headings that span columns.
+
+GAP = "  "
+BEST = "*"
+NOTES_WIDTH = 120
+
+
+def render_text(table: Table) -> str:
+    """Aligned text: spanning headers above their columns, `*` behind the best numbers, notes below."""
+    text = io.StringIO()
+    print_table(table, Console(file=text, color_system=None))
+    return text.getvalue()
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print `render_text`; on a terminal that has styles, best numbers are bold and rows set apart dim."""
+    widths = _widths(table)
+    total = sum(widths) + len(GAP) * (len(widths) - 1)
+    lines = [Text(one_line(table.title), "bold"), Text("=" * total)]
+    for level in range(table.levels):
+        spans = [(one_line(span.title), span.first, span.last) for span in table.spans(level)]
+        lowest = level == table.levels - 1
+        sides = [("right" if column.number else "left") if lowest else "center" for column in table.columns]
+        lines.append(_joined(_aligned(Text(title), _width(widths, a, b), sides[a]) for title, a, b in spans))
+        if not lowest:
+            lines.append(_joined(Text(("-" if title else " ") * _width(widths, a, b)) for title, a, b in spans))
+    for group in table.groups:
+        lines.append(Text("-" * total))
+        lines += [Text(one_line(group.heading), "italic")] if group.heading else []
+        lines += [_terminal_row(table, row, widths) for row in group.rows]
+    lines.append(Text("=" * total))
+    best = any(cell.bold for row in table.rows for cell in row.cells)
+    marks = [f"{mark} {text}" for mark, text in table.used_marks().items()]
+    for note in (*marks, *[f"{BEST} best number of its column"] * best, *table.notes):
+        lines += [Text(line) for line in textwrap.wrap(one_line(note), NOTES_WIDTH, subsequent_indent="  ")]
+    for line in lines:
+        line.rstrip()
+        console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def _terminal_row(table: Table, row: Row, widths: list[int]) -> Text:
+    cells = []
+    for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
+        shown = Text(_shown(table, row, index), "bold" if cell.bold else "dim" if row.grey else "")
+        cells.append(_aligned(shown, widths[index], "right" if column.number else "left"))
+    return _joined(cells)
+
+
+def _joined(cells: object) -> Text:
+    return Text(GAP).join(cells)  # type: ignore[arg-type]
+
+
+def _aligned(text: Text, width: int, side: str) -> Text:
+    text.align(side, width)  # type: ignore[arg-type]
+    return text
+
+
+def _shown(table: Table, row: Row, index: int) -> str:
+    # Blanks keep digits under digits where only some numbers of a column are marked.
+    room = max(len(_signs(each.cells[index])) for each in table.rows) if table.columns[index].number else 0
+    return one_line(row.cells[index].text) + f"{_signs(row.cells[index]):{room}}"
+
+
+def _signs(cell: Cell) -> str:
+    return one_line(cell.mark) + (BEST if cell.bold else "")
+
+
+def _widths(table: Table) -> list[int]:
+    widths = [
+        max([cell_len(one_line(column.headers[-1])), *(cell_len(_shown(table, row, index)) for row in table.rows)])
+        for index, column in enumerate(table.columns)
+    ]
+    for level in reversed(range(table.levels - 1)):
+        for span in table.spans(level):
+            widths[span.last] += max(0, cell_len(one_line(span.title)) - _width(widths, span.first, span.last))
+    return widths
+
+
+def _width(widths: list[int], first: int, last: int) -> int:
+    return sum(widths[first : last + 1]) + len(GAP) * (last - first)
+
+
+# What is written of a table: the end of the file's name, and what it holds.
+FORMS: dict[str, Callable[[Table], str]] = {
+    ".csv": render_csv,
+    "_long.csv": render_long_csv,
+    ".tex": render_latex,
+    ".md": render_markdown,
+    ".html": render_html,
+}
