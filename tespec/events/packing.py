@@ -37,6 +37,8 @@ from tespec.events.stream import Events, EventStream, Reader
 BYTES_PER_EVENT, BYTES_PER_MILLISECOND = 4, 8
 AT_ONCE = 1 << 20  # milliseconds whose index is written together
 SECOND = 1_000_000  # us
+# Longest recording for its events: no camera is silent for hours, but a damaged time makes an index of gigabytes.
+QUIET_MS, MS_PER_EVENT = 1 << 23, 1000
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 Progress = Callable[[int, int], None]
@@ -69,7 +71,7 @@ def pack(
 
     Raises:
         UserError: the folder holds something else or cannot be made, the disk is full or will be, the sensor is larger
-            than 2048x1024 px, the recording longer than a week, or it cannot be read.
+            than 2048x1024 px, the recording longer than a week or than its events can be, or it cannot be read.
     """
     reader = recording if isinstance(recording, Reader) else reader_of(recording, source or folder)
     if reader.width > MAX_WIDTH or reader.height > MAX_HEIGHT:
@@ -94,7 +96,7 @@ def reader_of(stream: EventStream, path: Path) -> Reader:
     Raises:
         UserError: it is longer than a week.
     """
-    _check_times(path, stream.t_first // 1000, stream.t_last // 1000)
+    _check_times(path, stream.t_first // 1000, stream.t_last // 1000, stream.count)
 
     def chunks() -> Iterator[Events]:
         for begin in range(stream.t_first, stream.t_last + 1, SECOND):
@@ -171,7 +173,7 @@ def _write(
             if not written:
                 first_ms = next_ms = int(events.t[0]) // 1000
             last_ms = int(events.t[-1]) // 1000
-            _check_times(reader.path, first_ms, last_ms)
+            _check_times(reader.path, first_ms, last_ms, reader.events)
             put(words, pack_words(*events).astype("<u4", copy=False))
             # No later event lies before the last millisecond of these: where it and those before it begin is known.
             for begin in range(next_ms, last_ms + 1, AT_ONCE):
@@ -197,8 +199,8 @@ def _write(
     }
 
 
-def _check_times(path: Path, first_ms: int, last_ms: int) -> None:
-    if last_ms - first_ms >= LONGEST_MS:
+def _check_times(path: Path, first_ms: int, last_ms: int, events: int) -> None:
+    if last_ms - first_ms >= min(LONGEST_MS, QUIET_MS + MS_PER_EVENT * events):
         hours = (last_ms - first_ms) / 3.6e6
         raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")
     if abs(first_ms) > LATEST_MS:

@@ -144,6 +144,7 @@ def stream_of(t, height=6, width=8):
         (stream_of([1], height=1025), "a sensor of 8x1025 px does not fit"),
         (stream_of([1], width=2049), "a sensor of 2049x6 px does not fit"),
         (stream_of([0, 10**15]), "lasts 277,778 h by its time stamps, so one is damaged"),
+        (stream_of([0, 10**10]), "lasts 3 h by its time stamps, so one is damaged"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path, stream, message):
