@@ -11,7 +11,6 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, build, check_limits
 from tespec.models import Backbone
 from tespec.models.layers import padded_size
-from tespec.models.resizing import fit_to
 from tespec.tasks import find_task
 from tespec.tasks.base import LabelledTask, fresh_backbone
 from tespec.weights.files import read_weights
@@ -68,7 +67,7 @@ def load_trained(path: Path, size: tuple[int, int] | None = None) -> Trained:
     task = find_task(settings)
     model = task.network(settings, fresh_backbone(settings, size or trained_on))
     of_backbone = {name.removeprefix(PREFIX): each for name, each in tensors.items() if name.startswith(PREFIX)}
-    fitted = fit_to(of_backbone, padded_size(*trained_on), model.backbone.img_size)
+    fitted = model.backbone.resize(of_backbone, padded_size(*trained_on))
     _load_whole(model, tensors | {PREFIX + name: each for name, each in fitted.items()}, path)
     return Trained(model.eval(), task, settings)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tespec.models.backbone import Backbone
-from tespec.models.building import build_backbone
+from tespec.models.backbone import Backbone, build_backbone
 from tespec.models.depth import DepthModel
 from tespec.models.detection import DetectionModel
+from tespec.models.event_maxvit import EventMaxViT
 from tespec.models.event_resnet import EventResNet
 from tespec.models.event_swin import EventSwin
 from tespec.models.segmentation import SegmentationModel
@@ -14,6 +14,7 @@ __all__ = [
     "Backbone",
     "DepthModel",
     "DetectionModel",
+    "EventMaxViT",
     "EventResNet",
     "EventSwin",
     "SegmentationModel",

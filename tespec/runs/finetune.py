@@ -6,7 +6,7 @@ from pathlib import Path
 from tespec.core.config import pretraining_settings
 from tespec.pretraining.method import Method
 from tespec.core.settings import Finetuning
-from tespec.weights.origin import Origin, origin_of
+from tespec.weights.load import Origin, origin_of
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

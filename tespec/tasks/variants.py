@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tespec.models.backbone import BackboneState
+from tespec.models.backbone import BackboneState, resized
 from tespec.models.labelled import pick
 from tespec.models.layers import padded_size
-from tespec.models.resizing import resized
 from tespec.models.segmentation import SegmentationModel
 
 States = tuple[BackboneState | None, ...]

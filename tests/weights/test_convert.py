@@ -20,8 +20,7 @@ from safetensors.torch import save_file
 from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
 from tespec.models.event_swin import ARCHITECTURES
-from tespec.weights.convert import convert
-from tespec.weights.convert.channels import repeat_channels
+from tespec.weights.convert import convert, repeat_channels
 from tespec.weights.files import read_tensors, write_weights
 from tespec.weights.load import load_backbone
 
