@@ -20,7 +20,7 @@ from tespec.core.errors import UserError
 from tespec.metrics.probes import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.pretraining.method import Method
-from tespec.models.labelled import pick
+from tespec.tasks.network import pick
 from tespec.models.backbone import reset
 from tespec.core.distributed import count
 from tespec.core.settings import Finetuning

@@ -12,7 +12,7 @@ from tespec.core.registry import register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
 from tespec.training.hooks import CheckpointHook
-from tespec.tasks.base import LabelledTask, named
+from tespec.tasks.base import Task, named
 from tespec.runs.setup import Setup
 from tespec.tasks import build_task
 
@@ -131,7 +131,7 @@ def test_a_detection_step_has_labels_at_few_places(tiny_world):
     data = Data(tiny_world / "gen1", "sample")
     settings = settings_of(data, "gen1", "recurrent", None, ["segments=6", "batch_size=4", "labels_per_chunk=null"])
     task = build_task(settings, data.root)
-    assert isinstance(task, LabelledTask)
+    assert isinstance(task, Task)
     steps = task.steps(0)
     for step in range(6):
         batch = steps[step]

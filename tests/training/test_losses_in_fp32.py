@@ -13,9 +13,8 @@ import torch
 from torch import nn
 
 from tespec.core.registry import OBJECTIVES, TASKS, import_modules
-from tespec.models import DepthModel, DetectionModel, SegmentationModel, build_backbone
+from tespec.models import build_backbone
 from tespec.models.backbone import Backbone
-from tespec.models.depth import gradient_loss
 from tespec.models.layers import in_fp32
 from tespec.pretraining.classification import Classification
 from tespec.pretraining.dense_distillation import DenseDistillation
@@ -23,6 +22,9 @@ from tespec.pretraining.image_contrast import ImageContrast
 from tespec.pretraining.momentum_contrast import MomentumContrast
 from tespec.pretraining.predictive_coding import PredictiveCoding
 from tespec.pretraining.tespec import MaskedReconstruction
+from tespec.tasks.depth import DepthModel, gradient_loss
+from tespec.tasks.detection import DetectionModel
+from tespec.tasks.segmentation import SegmentationModel
 
 SIZE = (64, 96)
 

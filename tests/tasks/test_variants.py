@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from tespec.models import EventSwin, SegmentationModel
+from tespec.models import EventSwin
 from tespec.models.backbone import resized
 from tespec.models.event_swin import resize_table
-from tespec.tasks.variants import VIEWS, Variants, Views
+from tespec.tasks.segmentation import VIEWS, SegmentationModel, Variants, Views
 
 SIZE = (50, 70)
 PLACE = torch.tensor([[0, 1], [0, 2], [1, 2]])
