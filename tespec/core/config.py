@@ -16,11 +16,47 @@ from tespec.core.paths import CONFIGS
 from tespec.core.settings import Finetuning, Pretraining, build, check_limits, merge, require_warmup
 
 NAME = re.compile(r"[\w.-]{1,100}")
+KINDS = ("tasks", "pretraining", "objectives", "profiles", "plans", "datasets")
+_added: dict[str, dict[str, Path]] = {}  # by kind and name
+
+
+def add_folder(folder: Path) -> None:
+    """Read configs from another folder as well, which is laid out as configs/ is.
+
+    Raises:
+        UserError: it is no such folder, or holds a config of a name that there is already.
+    """
+    found = [(kind, path) for kind in KINDS for path in sorted((folder / kind).glob("*.yaml"))]
+    if not found:
+        raise UserError(folder, "no folder of configs", f"put YAML files into {folder}/tasks or {folder}/profiles")
+    for kind, path in found:
+        add_file(kind, path)
+
+
+def add_file(kind: str, path: Path) -> str:
+    """Read one more config, which is known by the name of its file from then on; returns that name.
+
+    Raises:
+        UserError: there is no such file, or another config has the name.
+    """
+    path = path.absolute()
+    if path.suffix != ".yaml" or not path.is_file():
+        raise UserError(path, "no such config", "give a file that ends in .yaml")
+    before = _files(kind).get(path.stem)
+    if before is not None and before != path:
+        raise UserError(path, f"{before} has the name {path.stem!r} already", "rename one of them")
+    _added.setdefault(kind, {})[path.stem] = path
+    return path.stem
+
+
+def _files(kind: str) -> dict[str, Path]:
+    """Configs of one kind by name."""
+    return {path.stem: path for path in sorted((CONFIGS / kind).glob("*.yaml"))} | _added.get(kind, {})
 
 
 def names(kind: str) -> list[str]:
     """Names of the configs of one kind ("tasks", "pretraining" or "profiles")."""
-    return sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml"))
+    return sorted(_files(kind))
 
 
 def finetuning_settings(
@@ -177,8 +213,8 @@ def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _read(kind: str, name: str) -> dict[str, Any]:
-    path = CONFIGS / kind / f"{name}.yaml"
-    if not NAME.fullmatch(name) or not path.is_file():
+    path = _files(kind).get(name)
+    if path is None or not NAME.fullmatch(name):
         raise UserError(name[:100], f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
     try:
         facts = read_yaml(path)

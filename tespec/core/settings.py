@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
 import re
 import sys
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import fields, is_dataclass, replace
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic_core import PydanticCustomError
 
 from tespec.core.errors import UserError
 
@@ -63,70 +66,138 @@ def merge(
     return merged
 
 
-def _suggest(key: str, known: Mapping[str, Any]) -> str:
+def _suggest(key: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(key, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
 
 
-def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
-    """Dataclass `kind` from nested mappings; missing, unknown and ill-typed values are refused."""
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # T is a dataclass
-    for key in facts:
-        if key not in fields:
-            raise UserError(source, f"unknown setting {key!r}", _suggest(key, fields))
-    values: dict[str, Any] = {}
-    for name, field in fields.items():
-        if name in facts:
-            values[name] = _convert(hints[name], facts[name], f"{source}, {name}")
-        elif field.default is dataclasses.MISSING:
-            raise UserError(source, f"setting {name!r} is missing", "add it to the config")
-    return kind(**values)
+def number(lowest: float = -math.inf, highest: float = math.inf, *, above: bool = False) -> BeforeValidator:
+    """Marks a float setting as one from `lowest` (or `above` it) to `highest`; whole numbers and "1e-3" are taken."""
+
+    def check(value: Any) -> float:
+        if isinstance(value, str):
+            with suppress(ValueError):  # YAML 1.1 takes 1e-3 for a text
+                value = float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _wrong(f"{_shown(value)} has the wrong type", "expected float")
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise _wrong(f"{_shown(value)} is larger than any float", "give a smaller number")
+        if not math.isfinite(value) or not lowest <= value <= highest or (above and value == lowest):
+            start = "" if lowest == -math.inf else f" above {lowest:g}" if above else f" from {lowest:g}"
+            end = "" if highest == math.inf else f" to {highest:g}"
+            raise _wrong(f"{value:g} is out of range", f"give a number{start}{end}")
+        return float(value)
+
+    return BeforeValidator(check)
 
 
-def _convert(hint: Any, value: Any, source: str) -> Any:
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, Mapping):
-            raise UserError(source, f"{value!r} is not a group of settings", "write nested keys")
-        return build(typing.cast("type[Any]", hint), value, source)
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)) or (Ellipsis not in inner and len(value) != len(inner)):
-            raise UserError(source, f"{value!r} is not a list of the right length", "write [a, b]")
-        return tuple(_convert(inner[0], item, source) for item in value)
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise UserError(source, f"{value!r} is not a mapping", "write nested keys")
-        return {str(key): _convert(inner[1], item, source) for key, item in value.items()}
-    if hint is Any:
+def whole(lowest: int, highest: int | None = None) -> BeforeValidator:
+    """Marks an int setting as one from `lowest` to `highest`."""
+
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _wrong(f"{_shown(value)} has the wrong type", "expected int")
+        if value < lowest:
+            raise _wrong(f"{_shown(value)} is too small", f"give {lowest} or more")
+        if highest is not None and value > highest:
+            raise _wrong(f"{_shown(value)} is out of range", f"give a number from {lowest} to {highest}")
         return value
-    accepted = inner or (hint,)
-    if float in accepted and type(value) is int:
-        value = _as_float(value, source)
-    if float in accepted and isinstance(value, str) and str not in accepted:
-        with suppress(ValueError):  # YAML 1.1 takes 1e-3 for a text
-            value = float(value)
-    if isinstance(value, bool) and bool in accepted:
+
+    return BeforeValidator(check)
+
+
+def choice(*values: str) -> BeforeValidator:
+    """Marks a str setting as one of `values`."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str):
+            raise _wrong(f"{_shown(value)} has the wrong type", "expected str")
+        if value not in values:
+            raise _wrong(f"unknown value {_shown(value)}", f"choose from {', '.join(values)}")
         return value
-    if isinstance(value, bool):
-        raise UserError(source, f"{value!r} has the wrong type", f"expected {getattr(hint, '__name__', hint)}")
-    if not isinstance(value, accepted):
-        raise UserError(source, f"{value!r} has the wrong type", f"expected {getattr(hint, '__name__', hint)}")
-    if isinstance(value, int) and value < 1 and not source.endswith("warmup_steps"):
-        raise UserError(source, f"{value} is too small", "give 1 or more")
+
+    return BeforeValidator(check)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(f"{_shown(value)} has the wrong type", "expected bool")
     return value
 
 
-def _as_float(value: int, source: str) -> float:
+def _wrong(what: str, remedy: str) -> PydanticCustomError:
+    return PydanticCustomError("setting", "{what}; {remedy}", {"what": what, "remedy": remedy})
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:20]}..."
+
+
+Count = Annotated[int, whole(1)]
+FromZero = Annotated[float, number(0)]
+Positive = Annotated[float, number(0, above=True)]
+Share = Annotated[float, number(0, 1)]
+Factor = Annotated[float, number(1)]
+DropRate = Annotated[float, number(0, 0.9)]  # a block that is always dropped has no scale
+Flag = Annotated[bool, BeforeValidator(_boolean)]
+# Far beyond any head there is: a network is built from what a file from somebody else says.
+Width, Depth = Annotated[int, whole(1, 4096)], Annotated[int, whole(0, 64)]
+
+
+def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
+    """Settings of type `kind`, a dataclass, from nested mappings.
+
+    Args:
+        kind: such as `Finetuning`.
+        facts: values by name, as YAML has them.
+        source: where they come from, for messages.
+
+    Raises:
+        UserError: names the first setting that is missing, unknown, of another type, or out of range.
+    """
+    _refuse_unknown(kind, facts, source)
     try:
-        return float(value)
-    except OverflowError as error:
-        raise UserError(source, f"{str(value)[:20]}... is larger than any float", "give a smaller number") from error
+        return TypeAdapter(kind).validate_python(dict(facts))
+    except ValidationError as errors:
+        error = errors.errors(include_url=False)[0]
+        # Pydantic names the members of a union as well, and counts the entries of a list.
+        path = ".".join(part for part in error["loc"] if isinstance(part, str) and part.isidentifier())
+        short = isinstance(error["loc"][-1], int) and error["type"] == "missing"
+        if error["type"] == "missing" and not short:
+            raise UserError(source, f"setting {path!r} is missing", "add it to the config") from errors
+        problem = "too_short" if short else error["type"]
+        raise UserError(f"{source}, {path}", *_named(problem, error["input"], error.get("ctx", {}))) from errors
+
+
+def _refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
+    hints = typing.get_type_hints(kind)
+    known = [field.name for field in fields(kind)]
+    for key, value in facts.items():
+        if key not in known:
+            raise UserError(source, f"unknown setting {key!r}", _suggest(str(key), known))
+        if is_dataclass(hints[key]) and isinstance(value, Mapping):
+            _refuse_unknown(hints[key], value, f"{source}, {key}")
+
+
+def _named(problem: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
+    """What is wrong, and what to do about it."""
+    if problem == "setting":
+        return context["what"], context["remedy"]
+    if problem in ("too_short", "too_long", "tuple_type"):
+        return f"{_shown(value)} is not a list of the right length", "write [a, b]"
+    if problem.startswith("dataclass"):
+        return f"{_shown(value)} is not a group of settings", "write nested keys"
+    if problem.startswith("dict"):
+        return f"{_shown(value)} is not a mapping", "write nested keys"
+    return f"{_shown(value)} has the wrong type", f"expected {problem.partition('_')[0].replace('string', 'str')}"
 
 
 ARCHITECTURES = ("recurrent", "feedforward")
 # Share of the lanes that play random clips, each with a fresh state; the others play streams, whose state is carried.
 SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
+Sampling = Annotated[str, choice(*SAMPLING)]
+Rule = Annotated[str, choice("edges", "rvt")]
 
 
 @dataclass(frozen=True)
@@ -137,8 +208,8 @@ class Clip:
         UserError: a limit is missing.
     """
 
-    by: str
-    at: float | None
+    by: Annotated[str, choice("value", "norm", "none")]
+    at: Positive | None
 
     def __post_init__(self) -> None:
         if self.by != "none" and self.at is None:
@@ -153,9 +224,9 @@ class Decay:
     tables of positions that a backbone names.
     """
 
-    start: float
-    end: float
-    exempt: tuple[str, ...]
+    start: FromZero
+    end: FromZero
+    exempt: tuple[Annotated[str, choice("vectors", "positions")], ...]
 
 
 @dataclass(frozen=True)
@@ -166,38 +237,38 @@ class Optimisation:
     `non_finite` says what is done about a step whose loss or gradients are not finite: "stop" or "skip".
     """
 
-    optimizer: str
-    peak_lr: float
-    schedule: str
-    start_divisor: float
-    end_divisor: float
-    steps: int
-    warmup_steps: int
+    optimizer: Annotated[str, choice("Adam", "AdamW")]
+    peak_lr: Positive
+    schedule: Annotated[str, choice("linear", "cosine")]
+    start_divisor: Positive
+    end_divisor: Positive
+    steps: Count
+    warmup_steps: Annotated[int, whole(0)]
     clip: Clip
     weight_decay: Decay
-    patch_embed_lr: float
-    precision: str
-    non_finite: str
+    patch_embed_lr: Positive
+    precision: Annotated[str, choice("auto", "fp32", "bf16", "fp16")]
+    non_finite: Annotated[str, choice("stop", "skip")]
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """Probabilities and magnitudes of flip and zoom; drawn once per recording pass."""
 
-    flip: float
-    zoom: float
-    zoom_in_share: float
-    zoom_in: tuple[float, float]
-    zoom_out: tuple[float, float]
+    flip: Share
+    zoom: Share
+    zoom_in_share: Share
+    zoom_in: tuple[Factor, Factor]
+    zoom_out: tuple[Factor, Factor]
 
 
 @dataclass(frozen=True)
 class Downsample:
     """Spatial reduction of event coordinates; `factor` "auto" reduces to at most `to_width` px."""
 
-    factor: int | str
-    keep: str
-    to_width: int | None = None
+    factor: Count | str
+    keep: Annotated[str, choice("nearest", "all")]
+    to_width: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -211,7 +282,7 @@ class Finetuning:
     """
 
     task: str
-    version: int
+    version: Count
     kind: str
     title: str
     dataset: str
@@ -219,20 +290,20 @@ class Finetuning:
     classes: tuple[str, ...]
     protocol: dict[str, Any]
     downsample: Downsample
-    bins: int
-    rule: str
+    bins: Count
+    rule: Rule
     head: dict[str, Any]
     optimisation: Optimisation
     augmentation: Augmentation
-    batch_size: int
-    segments: int
-    window_ms: float | None
-    sampling: str
-    drop_path: float
-    labels_per_chunk: int | None
-    evaluation_lanes: int
+    batch_size: Count
+    segments: Count
+    window_ms: Positive | None
+    sampling: Sampling
+    drop_path: DropRate
+    labels_per_chunk: Count | None
+    evaluation_lanes: Count
     test_time_augmentation: str
-    peak_lr_after: dict[str, float]
+    peak_lr_after: dict[str, Positive]
     arch: str
     profile: str
     width: str
@@ -270,8 +341,8 @@ class Finetuning:
 class Mask:
     """Tube masking: side of a patch in px and share of patches hidden."""
 
-    unit: int
-    ratio: float
+    unit: Count
+    ratio: Share
 
 
 @dataclass(frozen=True)
@@ -282,9 +353,9 @@ class Target:
     """
 
     kind: str
-    alpha: float
-    norm_events: float
-    contrast: float
+    alpha: FromZero
+    norm_events: Positive
+    contrast: Positive
 
 
 @dataclass(frozen=True)
@@ -296,18 +367,18 @@ class Pretraining:
     """
 
     name: str
-    version: int
+    version: Count
     objective: dict[str, Any]
     dataset: str
-    recurrent: bool
-    bins: int
-    rule: str
-    window_ms: float
-    segments: int
-    batch_size: int
+    recurrent: Flag
+    bins: Count
+    rule: Rule
+    window_ms: Positive
+    segments: Count
+    batch_size: Count
     downsample: Downsample
-    sampling: str
-    drop_path: float
+    sampling: Sampling
+    drop_path: DropRate
     optimisation: Optimisation
     augmentation: Augmentation
     profile: str
@@ -350,12 +421,6 @@ WIDTH, DEPTH = (1.0, True, 4096.0), (0.0, True, 64.0)
 
 # Setting: lowest value, whether it is allowed itself, and highest value.
 RANGES = {
-    "augmentation.flip": SHARE,
-    "augmentation.zoom": SHARE,
-    "augmentation.zoom_in": FACTOR,
-    "augmentation.zoom_in_share": SHARE,
-    "augmentation.zoom_out": FACTOR,
-    "drop_path": RATE,
     "head.alpha": ABOVE_ZERO,
     "head.channels": WIDTH,
     "head.dropout": SHARE,
@@ -375,35 +440,15 @@ RANGES = {
     "objective.target.contrast": ABOVE_ZERO,
     "objective.target.norm_events": ABOVE_ZERO,
     "objective.visible_weight": FROM_ZERO,
-    "optimisation.clip.at": ABOVE_ZERO,
-    "optimisation.end_divisor": ABOVE_ZERO,
-    "optimisation.patch_embed_lr": ABOVE_ZERO,
-    "optimisation.peak_lr": ABOVE_ZERO,
-    "optimisation.start_divisor": ABOVE_ZERO,
-    "optimisation.warmup_steps": FROM_ZERO,
-    "optimisation.weight_decay.end": FROM_ZERO,
-    "optimisation.weight_decay.start": FROM_ZERO,
     "protocol.max_width_share": SHARE,
     "protocol.min_diagonal": FROM_ZERO,
     "protocol.min_side": FROM_ZERO,
     "protocol.period_ms": ABOVE_ZERO,
-    "window_ms": ABOVE_ZERO,
-}
-CHOICES = {
-    "downsample.keep": ("nearest", "all"),
-    "optimisation.clip.by": ("value", "norm", "none"),
-    "optimisation.non_finite": ("stop", "skip"),
-    "optimisation.optimizer": ("Adam", "AdamW"),
-    "optimisation.precision": ("auto", "fp32", "bf16", "fp16"),
-    "optimisation.schedule": ("linear", "cosine"),
-    "optimisation.weight_decay.exempt": ("vectors", "positions"),
-    "rule": ("edges", "rvt"),
-    "sampling": tuple(SAMPLING),
 }
 
 
 def check_limits(facts: Mapping[str, Any], prefix: str = "") -> None:
-    """Refuse nested settings that are out of range or not among the choices.
+    """Refuse nested settings that are out of range.
 
     Raises:
         UserError: names the setting, its value and what it may be.
@@ -412,10 +457,6 @@ def check_limits(facts: Mapping[str, Any], prefix: str = "") -> None:
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             check_limits(value, f"{name}.")
-        elif name in CHOICES:
-            for each in value if isinstance(value, list) else [value]:
-                if each not in CHOICES[name]:
-                    raise UserError(name, f"unknown value {each!r}", f"choose from {', '.join(CHOICES[name])}")
         elif name in RANGES and value is not None:
             for number in value if isinstance(value, list) else [value]:
                 _check_range(name, number)

@@ -25,7 +25,7 @@ def test_versions_are_those_installed() -> None:
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PACKAGES", ("no-such-package",))
+    monkeypatch.setattr(module, "LIBRARIES", ("no-such-package",))
     assert environment()["packages"] == {"no-such-package": ""}
 
 

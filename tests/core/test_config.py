@@ -5,7 +5,7 @@ import pytest
 from tespec.core import config
 from tespec.core.config import as_facts, finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import ARCHITECTURES, CHOICES, RANGES, merge
+from tespec.core.settings import ARCHITECTURES, RANGES, merge
 
 
 def test_paper_segmentation_settings_are_those_of_the_appendix():
@@ -68,7 +68,7 @@ def test_facts_are_plain_and_keep_every_setting():
         ("batch_size=many", "batch_size: 'many' has the wrong type; expected int"),
         ("batch_size=2.5", "batch_size: 2.5 has the wrong type"),
         ("batch_size=0", "batch_size: 0 is too small"),
-        ("optimisation.steps=-1", "optimisation, steps: -1 is too small"),
+        ("optimisation.steps=-1", r"optimisation\.steps: -1 is too small"),
         ("sampling=true", "sampling: True has the wrong type"),
         ("sampling=random", "sampling: unknown value 'random'; choose from streams, mixed, clips"),
         ("batch_size=1", "sampling: 'mixed' needs a lane of streams and one of clips, and batch_size is 1"),
@@ -109,7 +109,7 @@ def test_limits_name_settings_that_exist():
         pretraining_settings("tespec", "paper"),
     ]
     known = {name for each in settings for name in flat(as_facts(each))}
-    assert set(RANGES) | set(CHOICES) <= known
+    assert set(RANGES) <= known
 
 
 def flat(facts, prefix=""):
@@ -236,3 +236,41 @@ def test_a_warm_up_that_leaves_no_step_is_refused_by_name(steps):
         pretraining_settings("tespec", "sample", [f"optimisation.steps={steps}"])
     few = [f"optimisation.steps={steps}", "optimisation.warmup_steps=3"]
     assert finetuning_settings("ddd17", "recurrent", "sample", few).optimisation.warmup_steps == 3
+
+
+@pytest.fixture
+def own_configs(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "_added", {})
+    folder = tmp_path / "mine"
+    shutil.copytree(config.CONFIGS / "tasks", folder / "tasks")
+    for path in (folder / "tasks").iterdir():
+        path.rename(path.with_name(f"own_{path.name}"))
+    return folder
+
+
+def test_configs_of_another_folder_are_read_like_those_that_come_with_the_harness(own_configs):
+    with pytest.raises(UserError, match="no such file in configs/tasks"):
+        finetuning_settings("own_ddd17", "recurrent", "paper")
+    config.add_folder(own_configs)
+    assert "own_ddd17" in names("tasks")
+    assert "ddd17" in names("tasks")
+    own, harness = (finetuning_settings(name, "recurrent", "paper") for name in ("own_ddd17", "ddd17"))
+    assert own == harness
+
+
+def test_a_single_config_is_known_by_the_name_of_its_file(own_configs):
+    assert config.add_file("tasks", own_configs / "tasks" / "own_gen1.yaml") == "own_gen1"
+    assert "own_gen1" in names("tasks")
+    assert "own_ddd17" not in names("tasks")
+    assert config.add_file("tasks", own_configs / "tasks" / "own_gen1.yaml") == "own_gen1"
+
+
+def test_a_config_never_takes_the_place_of_another(own_configs, tmp_path):
+    for name in ("own_ddd17", "own_dsec"):
+        (own_configs / "tasks" / f"{name}.yaml").rename(own_configs / "tasks" / f"{name.removeprefix('own_')}.yaml")
+    with pytest.raises(UserError, match="has the name 'ddd17' already; rename one of them"):
+        config.add_folder(own_configs)
+    with pytest.raises(UserError, match="no folder of configs"):
+        config.add_folder(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"no such config; give a file that ends in \.yaml"):
+        config.add_file("tasks", tmp_path / "nothing.yaml")
