@@ -215,8 +215,13 @@ def convert(
     Raises:
         UserError: the names belong to no known source, or to one that cannot be used.
     """
-    if is_own(recipe or {}):
-        source, renamed, unused = OWN, dict(tensors), ()
+    recipe = recipe or {}
+    if "kind" in recipe:
+        what = f"holds a network with the head of {str(recipe['kind'])[:40]}"
+        raise UserError(where, what, "give backbone.safetensors of a pre-training")
+    unused: tuple[str, ...] = ()
+    if is_own(recipe):
+        source, renamed = OWN, dict(tensors)
     else:
         tensors, found = recognised(tensors)
         if found is None:

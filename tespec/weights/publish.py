@@ -72,64 +72,65 @@ class Card:
 
 def render_card(card: Card, weights: str, plain: str | None) -> str:
     """Markdown with the header that model hubs read; names in `card.files`: ours, and timm's where there is one."""
-    licence = [] if card.licence == NOT_STATED else [f"license: {json.dumps(card.licence)}"]
-    header = ["---", *licence, "library_name: tespec", "tags: [event-camera, self-supervised]", "---"]
-    facts = {"Method": card.method, "Data": card.data, "Licence": card.licence, "Converted from": card.origin}
-    hashes = [f"| `{name}` | `{sha256}` |" for name, sha256 in card.files.items()]
-    return "\n".join(
-        [
-            *header,
-            "",
-            f"# {card.title}",
-            "",
-            *(f"- {name}: {value}" for name, value in facts.items()),
-            "",
-            "## Files",
-            "",
-            "| file | SHA-256 |",
-            "|---|---|",
-            *hashes,
-            "",
-            "## Loading",
-            "",
-            *_loading(card.recipe, weights),
-            "",
-            *(_loading_plain(card.recipe, plain) if plain else ()),
-            "## Recipe",
-            "",
-            "```json",
-            json.dumps(card.recipe, indent=2, sort_keys=True),
-            "```",
-            "",
-        ]
-    )
+    licence = "" if card.licence == NOT_STATED else f"license: {json.dumps(card.licence)}\n"
+    hashes = "\n".join(f"| `{name}` | `{sha256}` |" for name, sha256 in card.files.items())
+    return f"""---
+{licence}library_name: tespec
+tags: [event-camera, self-supervised]
+---
+
+# {card.title}
+
+- Method: {card.method}
+- Data: {card.data}
+- Licence: {card.licence}
+- Converted from: {card.origin}
+
+## Files
+
+| file | SHA-256 |
+|---|---|
+{hashes}
+
+## Loading
+
+```python
+import tespec
+
+backbone = tespec.load("{weights}")
+features, state = backbone.step(histogram)  # (1, {2 * card.recipe["bins"]}, H, W) counts of events
+features, state = backbone.step(next_histogram, state)
+```
+{_loading_in_timm(card.recipe, plain) if plain else ""}
+## Recipe
+
+```json
+{json.dumps(card.recipe, indent=2, sort_keys=True)}
+```
+"""
 
 
-def _loading(recipe: dict[str, Any], weights: str) -> list[str]:
-    return [
-        "```python",
-        "import tespec",
-        "",
-        f'backbone = tespec.load("{weights}")',
-        f"features, state = backbone.step(histogram)  # (1, {2 * recipe['bins']}, H, W) counts of events",
-        "features, state = backbone.step(next_histogram, state)",
-        "```",
-    ]
-
-
-def _loading_plain(recipe: dict[str, Any], plain: str) -> list[str]:
-    lines = ["import timm", "import torch", "from safetensors.torch import load_file", ""]
-    swin = recipe["width"] == "tiny"
-    if recipe["width"] not in TIMM_NAMES:
-        lines.append(f'tensors = load_file("{plain}")')
-    else:
-        made = f"in_chans={2 * recipe['bins']}, num_classes=0"
-        made += f", img_size={padded_size(*recipe['sensor'])}" if swin else ""
+def _loading_in_timm(recipe: dict[str, Any], plain: str) -> str:
+    made = f"in_chans={2 * recipe['bins']}, num_classes=0"
+    if recipe["width"] == "tiny":
+        made += f", img_size={padded_size(*recipe['sensor'])}"
+    lines = [f'tensors = load_file("{plain}")']
+    if recipe["width"] in TIMM_NAMES:
         lines.append(f'model = timm.create_model("{TIMM_NAMES[recipe["width"]]}", {made})')
-        lines += ["model.norm = torch.nn.Identity()"] if swin else []
-        lines.append(f'model.load_state_dict(load_file("{plain}"))')
-    about = f"`{plain}` is the network in timm's naming (0.8 and later), without ConvLSTMs, classifier and final norm:"
-    return [about, "", "```python", *lines, "```", ""]
+        lines += ["model.norm = torch.nn.Identity()"] if recipe["width"] == "tiny" else []
+        lines.append("model.load_state_dict(tensors)")
+    code = "\n".join(lines)
+    return f"""
+`{plain}` is the network in timm's naming (0.8 and later), without ConvLSTMs, classifier and final norm:
+
+```python
+import timm
+import torch
+from safetensors.torch import load_file
+
+{code}
+```
+"""
 
 
 WEIGHTS, PLAIN, CARD = "backbone.safetensors", "timm.safetensors", "README.md"

@@ -431,3 +431,10 @@ def test_half_precision_is_taken_and_quantised_numbers_are_not(tmp_path):
 def test_names_of_a_data_parallel_wrapper_are_stripped(tmp_path):
     path = saved(tmp_path, {"model": published.under("module.", published.microsoft())})
     assert load_backbone(backbone(recurrent=False), path).format == "swin-microsoft"
+
+
+def test_a_file_that_holds_one_tensor_under_two_names_is_refused():
+    state = published.tespec_release()["state_dict"]
+    state |= {name.removeprefix("model."): tensor for name, tensor in state.items() if "pure_backbone" in name}
+    with pytest.raises(UserError, match=r"holds swin\..* twice, under two names"):
+        convert(state, 20, where="file")
