@@ -1,9 +1,24 @@
-"""ECDP: contrast of events with images."""
+"""ECDP: contrast of events with images (Yang, Pan, Liu, "Event Camera Data Pre-training", ICCV 2023).
+
+Events and the image of their moment find each other, and the distributions that both form over the batch are aligned.
+There the image network is CLIP's, frozen; here it is trained along, as its weights cannot be shipped.
+"""
 
 from __future__ import annotations
 
-from tespec.core.registry import METHODS
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax, normalize, softmax
+
+from tespec.core.distributed import all_gather_rows
+from tespec.core.registry import METHODS, OBJECTIVES
+from tespec.core.settings import Count, FromZero, Positive
+from tespec.models.backbone import Backbone
+from tespec.models.layers import in_fp32
+from tespec.pretraining.contrast import info_nce, projector, whole
 from tespec.pretraining.method import Method
+from tespec.pretraining.objective import PairObjective
 
 
 @METHODS.register_module(name="ecdp")
@@ -21,3 +36,138 @@ class Ecdp(Method):
     licence = "not stated (Yan98/Event-Camera-Data-Pre-training)"
     weights = "the ResNet-50 checkpoint of Yan98/Event-Camera-Data-Pre-training"
     summary = "Events and the image of their moment find each other; a feed-forward ResNet-50, there is no Swin."
+
+
+@dataclass(frozen=True)
+class ContrastSettings:
+    """Settings of the contrast and of the alignment."""
+
+    hidden: Count  # width of the projectors
+    out: Count  # dimensions that are compared
+    temperature: Positive  # of the softmax over cosines
+    alignment: FromZero  # weight of the alignment
+
+
+class ImageContrast(nn.Module):
+    """Events and their image find each other, and their likenesses within the batch agree.
+
+    Args:
+        own: its settings.
+        backbone: what is pre-trained, on events.
+        images: a backbone for the images.
+    """
+
+    def __init__(self, own: ContrastSettings, backbone: Backbone, images: Backbone) -> None:
+        super().__init__()
+        self.own = own
+        self.backbone, self.images = backbone, images
+        self.of_events = projector(backbone.channels[-1], own.hidden, own.out)
+        self.of_images = projector(images.channels[-1], own.hidden, own.out)
+
+    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+        """Losses of a step.
+
+        Args:
+            batch: histograms (B, 1, 2 * bins, H, W) and images (B, 1, 1, H, W) float32.
+            state: None.
+
+        Returns:
+            "loss", which is "loss_contrast" + alignment * "loss_alignment", and "found", the share of events whose
+            image is told from the others; and None.
+        """
+        temperature = self.own.temperature
+        events, _ = all_gather_rows(self.of_events(whole(self.backbone, batch["histograms"])))
+        images, _ = all_gather_rows(self.of_images(whole(self.images, batch["images"])))
+        forth, found = info_nce(events, images, temperature)
+        back, _ = info_nce(images, events, temperature)
+        aligned = _alignment(events, images.detach(), temperature)
+        contrast = (forth + back) / 2
+        return {
+            "loss": contrast + self.own.alignment * aligned,
+            "loss_contrast": contrast,
+            "loss_alignment": aligned,
+            "found": found,
+        }, None
+
+
+@in_fp32
+def _alignment(events: Tensor, images: Tensor, temperature: float) -> Tensor:
+    """Divergence of how alike events are to each other from how alike their images are."""
+    events, images = normalize(events, dim=1), normalize(images, dim=1)
+    others = ~torch.eye(len(events), dtype=torch.bool, device=events.device)
+    of_events = (events @ events.T / temperature)[others].view(len(events), -1)
+    of_images = (images @ images.T / temperature)[others].view(len(events), -1)
+    return kl_div(log_softmax(of_events, dim=1), softmax(of_images, dim=1), reduction="batchmean")
+
+
+@OBJECTIVES.register_module(name="image_contrast")
+class ImageContrastTask(PairObjective):
+    """Events and the grey frame at their end."""
+
+    settings_type = ContrastSettings
+    network_type = ImageContrast
+    loss_is = "contrast of events with images, and back, and alignment of their distributions"
+
+
+RECIPE = """
+# Values: Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base ours_pretraining_base.yml, which
+# are those of ViT-S: of a ResNet-50 none are published.
+name: ecdp
+version: 1
+objective:
+  type: image_contrast
+  hidden: 2048
+  out: 256
+  temperature: 0.1
+  alignment: 1.0
+  deviations:              # from Yan98/Event-Camera-Data-Pre-training, model/hub_model.py
+    - ECDP's image network is trained along, instead of being CLIP's, frozen
+    - ECDP's events are seen whole, instead of with half of their patches left out
+    - ECDP's contrast of events with those of another view, its loss on classes and its projection are left out
+    - ECDP's contrast and alignment weigh 1 and 1, instead of 0.2 and 2, and the alignment is not balanced by Sinkhorn's
+      algorithm
+dataset: ddd17
+recurrent: false
+bins: 10
+rule: edges
+window_ms: 50
+segments: 1
+batch_size: 1024         # README.md: 4 nodes of 4 GPUs, 64 pairs on each
+downsample: {factor: 1, keep: nearest, to_width: null}
+sampling: clips          # single windows need no order
+drop_path: 0.0           # model/ours_model/ours_model_pretrain.py
+
+optimisation:
+  optimizer: AdamW       # trainer/pr_trainer.py
+  peak_lr: 6.0e-4        # base_lr 1.5e-4 * 1024 / 256 (trainer/pr_trainer.py)
+  schedule: cosine       # trainer/pr_trainer.py
+  start_divisor: 1.0e+6  # from 0 there
+  end_divisor: 1.0e+6    # to 0 there
+  steps: 375000          # 300 epochs of ImageNet's 1.28 million
+  warmup_steps: 50000    # 40 epochs; warmup_epoch
+  clip: {by: none, at: null}  # trainer/pr_trainer.py clips where max_grad_norm is set, which it is not
+  weight_decay: {start: 0.03, end: 0.03, exempt: []}  # all parameters in one group; trainer/pr_trainer.py
+  patch_embed_lr: 1.0    # share of the learning rate for the patch embedding
+  precision: auto
+  non_finite: stop       # or skip: pass over steps whose loss or gradients are not finite
+
+augmentation:
+  flip: 0.5
+  zoom: 0.0
+  zoom_in_share: 0.8
+  zoom_in: [1.0, 1.5]
+  zoom_out: [1.0, 1.2]
+
+# Of data and optimisation from the publication; those of the objective stand with it.
+deviations:
+  - ECDP's ResNet-50 is trained by the settings of its ViT-S
+  - ECDP on recordings with frames, from random weights, instead of on N-ImageNet, from those of MoCo v3
+# What differs under a profile, over its general values and what stands here of its base.
+profiles:
+  sample:
+    batch_size: 16
+    segments: 1
+    optimisation: {peak_lr: 1.0e-3}
+    objective: {hidden: 256, out: 64}
+  medium: {optimisation: {peak_lr: 5.0e-4}}
+"""

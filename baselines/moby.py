@@ -1,9 +1,23 @@
-"""MoBY: self-supervised Swin on images."""
+"""MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021).
+
+Two views of an image have to find each other among a queue of others, by a slow encoder.
+"""
 
 from __future__ import annotations
 
-from tespec.core.registry import METHODS
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from tespec.core.distributed import all_gather_rows
+from tespec.core.registry import METHODS, OBJECTIVES
+from tespec.core.settings import Count, Positive, Share
+from tespec.models.backbone import Backbone
+from tespec.pretraining.contrast import info_nce, projector, whole
 from tespec.pretraining.method import Method
+from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+from tespec.pretraining.objective import ImageObjective, ViewSettings
 
 
 @METHODS.register_module(name="moby")
@@ -21,3 +35,151 @@ class Moby(Method):
         "Two views of an image have to find each other among a queue of others, by a slow encoder; patch embedding and "
         "ConvLSTMs as for ImageNet."
     )
+
+
+@dataclass(frozen=True)
+class MomentumSettings(ViewSettings):
+    """Settings of the views and of the contrast."""
+
+    hidden: Count  # width of projectors and predictor
+    out: Count  # dimensions that are compared
+    queue: Count  # keys kept as negatives, for each of the two views
+    temperature: Positive  # of the softmax over cosines
+    momentum: Share  # of the slow encoder at the start; it rises to 1
+
+
+class MomentumContrast(nn.Module):
+    """Symmetric contrast of two views.
+
+    Args:
+        own: its settings.
+        backbone: what is pre-trained, the online encoder.
+    """
+
+    draws_alike = True  # of what stochastic depth draws for the whole batch, each process takes its own
+    queues: Tensor
+    place: Tensor
+
+    def __init__(self, own: MomentumSettings, backbone: Backbone) -> None:
+        super().__init__()
+        self.own = own
+        self.backbone = backbone
+        self.projector = projector(backbone.channels[-1], own.hidden, own.out)
+        self.predictor = projector(own.out, own.hidden, own.out)
+        self.slow_backbone, self.slow_projector = teacher_of(backbone), teacher_of(self.projector)
+        self.register_buffer("queues", normalize(torch.randn(2, own.queue, own.out), dim=-1))
+        self.register_buffer("place", torch.zeros((), dtype=torch.int64))
+
+    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+        """Losses of a step; in training the keys go into the queues.
+
+        Args:
+            batch: views (B, 2, C, H, W) float32.
+            state: None.
+
+        Returns:
+            "loss", and "found", the share of views whose other view is told from the queue; and None.
+        """
+        views = batch["views"].split(1, dim=1)
+        queries = [self.predictor(self.projector(whole(self.backbone, view))) for view in views]
+        with torch.no_grad():
+            keys = [normalize(self.slow_projector(whole(self.slow_backbone, view)), dim=1) for view in views]
+        (one, found_one), (two, found_two) = (
+            info_nce(queries[mine], keys[other], self.own.temperature, self.queues[other].clone())
+            for mine, other in ((0, 1), (1, 0))
+        )
+        if self.training:
+            self._keep(torch.stack([all_gather_rows(each)[0] for each in keys]))
+        return {"loss": one + two, "found": (found_one + found_two) / 2}, None
+
+    @torch.no_grad()
+    def _keep(self, keys: Tensor) -> None:
+        """Put keys (2, B, D) in the place of the oldest."""
+        length = self.queues.shape[1]
+        places = (self.place + torch.arange(keys.shape[1], device=keys.device)) % length
+        self.queues[:, places] = keys
+        self.place.copy_((self.place + keys.shape[1]) % length)
+
+    def after_step(self, share: float) -> None:
+        """Let the slow encoder follow; `share` of the training is done."""
+        momentum = momentum_at(self.own.momentum, share)
+        follow(self.slow_backbone, self.backbone, momentum)
+        follow(self.slow_projector, self.projector, momentum)
+
+
+@OBJECTIVES.register_module(name="momentum_contrast")
+class MomentumContrastTask(ImageObjective):
+    """Two views of each image."""
+
+    settings_type = MomentumSettings
+    network_type = MomentumContrast
+    loss_is = "sum over both views of the contrast with the other view and the queue"
+    views = 2
+
+
+RECIPE = """
+# Swin-T on ImageNet-1k. Values: SwinTransformer/Transformer-SSL, the file named beside each.
+# bins, rule, window_ms and downsample concern events alone.
+name: moby
+version: 1
+objective:
+  # Values: moby_main.py and config.py.
+  type: momentum_contrast
+  size: 224                # px
+  channels: 3
+  scale: [0.08, 1.0]       # share of the image that a view shows
+  jitter: 0.4              # of brightness and contrast; hue, saturation, blur and solarisation are left out
+  hidden: 4096
+  out: 256
+  queue: 4096
+  temperature: 0.2
+  momentum: 0.99
+  deviations:              # from SwinTransformer/Transformer-SSL, data/build.py and models/
+    - MoBY's views differ in crop, flip, brightness and contrast, but not in saturation, hue, greyness, blur or
+      solarisation
+    - MoBY's features are pooled without Swin's last normalisation
+dataset: objects
+recurrent: false
+bins: 10
+rule: edges
+window_ms: 50
+segments: 1
+batch_size: 512          # get_started.md: 8 GPUs, 64 images on each
+downsample: {factor: 1, keep: nearest, to_width: null}
+sampling: clips          # single windows need no order
+drop_path: 0.2           # of the online encoder alone; configs/moby_swin_tiny.yaml, ONLINE_DROP_PATH_RATE
+
+optimisation:
+  optimizer: AdamW       # config.py
+  peak_lr: 1.0e-3        # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py)
+  schedule: cosine       # config.py
+  start_divisor: 2000    # from 5e-7; config.py, WARMUP_LR
+  end_divisor: 200       # to 5e-6; config.py, MIN_LR
+  steps: 750000          # 300 epochs; configs/moby_swin_tiny.yaml
+  warmup_steps: 12500    # 5 epochs; configs/moby_swin_tiny.yaml
+  clip: {by: norm, at: 5.0}  # config.py, CLIP_GRAD; moby_main.py
+  # 0.05: configs/moby_swin_tiny.yaml. Exempt: microsoft/Swin-Transformer, optimizer.py, where the network adds names to
+  # the vectors; models/moby.py names none, so its tables of position biases decay.
+  weight_decay: {start: 0.05, end: 0.05, exempt: [vectors]}
+  patch_embed_lr: 1.0    # share of the learning rate for the patch embedding
+  precision: auto
+  non_finite: stop       # or skip: pass over steps whose loss or gradients are not finite
+
+augmentation:            # views are drawn by the objective
+  flip: 0.0
+  zoom: 0.0
+  zoom_in_share: 0.8
+  zoom_in: [1.0, 1.5]
+  zoom_out: [1.0, 1.2]
+
+deviations: []           # of the optimisation from the publication; those of the objective stand with it
+# What differs under a profile, over its general values and what stands here of its base.
+profiles:
+  sample:
+    batch_size: 32
+    segments: 1
+    optimisation: {peak_lr: 1.0e-3}
+    objective: {size: 64, channels: 1, hidden: 256, out: 64, queue: 1024}
+  small: {batch_size: 16}
+  medium: {batch_size: 16, optimisation: {peak_lr: 5.0e-4}}
+"""

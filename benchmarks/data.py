@@ -198,8 +198,8 @@ def print_disk(dataset: LabelledDataset, found: list[RecordingFacts]) -> None:
     """Print what packing takes and what the disk has."""
     import shutil
 
-    from tespec.datasets.prepare import disk_needed
     from tespec.datasets.survey import bytes_in_words
+    from tespec.events.packing import disk_needed
 
     events = [facts.events for facts in found if facts.events]
     needed = sum(disk_needed(each.count, round(1000 * each.seconds) + 2) for each in events)

@@ -58,7 +58,7 @@ def codes_of(methods: Iterable[str], accepted: Iterable[str]) -> set[str]:
 
 def fingerprint_of(settings: Finetuning, root: Path) -> str:
     """Fingerprint of a task's data in a folder."""
-    from tespec.datasets.fingerprint import fingerprint
+    from tespec.datasets.recording import fingerprint
     from tespec.tasks import build_task
 
     return fingerprint(*build_task(settings, root).splits)

@@ -30,7 +30,7 @@ def parse() -> argparse.Namespace:
 
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     what = parser.add_argument_group("what")
-    what.add_argument("--method", required=True, help="a method with a recipe in configs/pretraining")
+    what.add_argument("--method", required=True, help="a method with a recipe")
     what.add_argument(
         "--data", type=Path, metavar="PATH", help="recording, or folder of recordings (.raw, .dat, store)"
     )
@@ -80,11 +80,13 @@ def resolve(
     """Settings of the pre-training, and its data; where the sample world is made in `worlds`."""
     from tespec.core.config import pretraining_settings
     from tespec.core.progress import say
+    from tespec.pretraining.objective import own_settings
     from tespec.runs.data import find_recordings
 
     # Mistakes in the settings come to light before any data is made.
-    dataset = pretraining_settings(recipe, options.profile or "paper", options.set, network).dataset
-    data = find_recordings(dataset, options.data, worlds)
+    named = pretraining_settings(recipe, options.profile or "paper", options.set, network)
+    own_settings(named.objective)
+    data = find_recordings(named.dataset, options.data, worlds)
     if data.notice:
         say(data.notice)
     return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from tespec.core.config import finetuning_settings, pretraining_settings
-from tespec.core.settings import Finetuning, Pretraining, build
+from tespec.core.settings import Finetuning, Pretraining
 from tespec.models import EventSwin
 from tespec.models.layers import padded_size
-from tespec.pretraining.tespec import MaskedReconstruction, MaskedSettings
+from tespec.pretraining.objective import own_settings
+from tespec.pretraining.tespec import MaskedReconstruction
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 
@@ -30,21 +31,9 @@ def task_network(task: str, profile: str) -> tuple[Any, Finetuning]:
 def objective_network(profile: str, size: tuple[int, int]) -> tuple[MaskedReconstruction, Pretraining]:
     """TESPEC's untrained objective for histograms of `size` (H, W), and its settings."""
     settings = pretraining_settings("tespec", profile)
-    own = build(MaskedSettings, {k: v for k, v in settings.objective.items() if k != "type"}, "objective")
     backbone = EventSwin(settings.width, settings.recurrent, settings.bins, padded_size(*size))
-    network = MaskedReconstruction(
-        backbone,
-        own.decoder,
-        target=own.target.kind,
-        mask_unit=own.mask.unit,
-        alpha=own.target.alpha,
-        norm_events=own.target.norm_events,
-        contrast=own.target.contrast,
-        bin_seconds=settings.window_ms / 1000 / settings.bins,
-        patch_norm=own.patch_norm,
-        eps=own.patch_eps,
-        visible_weight=own.visible_weight,
-    )
+    seconds = settings.window_ms / 1000 / settings.bins
+    network = MaskedReconstruction(own_settings(settings.objective), backbone, seconds)
     return network, settings
 
 
@@ -62,7 +51,7 @@ def objective_batch(
 ) -> dict[str, Tensor]:
     """A batch of the objective, half of each image hidden."""
     channels = 2 * network.backbone.bins
-    units = [-(-side // network.mask_unit) for side in size]
+    units = [-(-side // network.own.mask.unit) for side in size]
     checks = (torch.arange(units[0])[:, None] + torch.arange(units[1])) % 2 == 0
     return {
         "histograms": histograms(lanes, segments, channels, *size, device=device),

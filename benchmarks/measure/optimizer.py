@@ -10,7 +10,7 @@ import torch
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.networks import objective_network
 from benchmarks.measure.row import Row
-from tespec.training.loop import OPTIMIZERS
+from tespec.training.optimizer import OPTIMIZERS
 
 PASSES = 7 * 4  # bytes of a weight: weight and both moments read and written, gradient read
 

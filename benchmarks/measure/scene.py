@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tespec.events.store import pack
+from tespec.events.packing import pack
 from tespec.events.stream import ArrayStream, Events
 
 # Events per second of the full sensor that a busy 1Mpx recording has: one of 540 million in 60 s that evlib measures.

@@ -33,7 +33,7 @@ LEFT_OUT = {
     "tespec/pictures/": "draws",
     "tespec/report/": "draws pages and charts of records",
     "tespec/runs/cost.py": "measures what a run takes, or would take",
-    "tespec/runs/once.py": "decides whether a run is computed and who computes it, not what",
+    "tespec/runs/lock.py": "decides which process computes a run",
     "tespec/training/status.py": "tells others how far a run is",
     "tespec/weights/inspection.py": "prints what is in a weights file",
     "tespec/weights/publish.py": "writes copies of trained weights for others, and finds those of others",
@@ -113,12 +113,18 @@ def _tokens(node: object) -> Iterator[str]:
     elif isinstance(node, list):
         yield "["
         for each in node:
-            # A string that stands by itself is a docstring or a comment.
-            if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
+            if not _says_nothing(each):
                 yield from _tokens(each)
         yield "]"
     else:
         yield repr(node)
+
+
+def _says_nothing(node: object) -> bool:
+    """Whether it is a docstring or a comment, or a method's recipe, whose values are among a run's settings."""
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)] == ["RECIPE"]
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 SCHEMA = 2

@@ -29,7 +29,7 @@ def recipe_key(record: Record) -> str:
 
 
 def is_default(record: Record) -> bool:
-    """Whether its weights were made by an unchanged recipe of configs/pretraining, or not here."""
+    """Whether its weights were made by a method's unchanged recipe, or not here."""
     recipe = recipe_of(record)
     if recipe is None:
         return True

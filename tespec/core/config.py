@@ -13,10 +13,21 @@ from typing import Any
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
+from tespec.core.recipes import Recipe, all_recipes, recipes
 from tespec.core.settings import Finetuning, Pretraining, build, check_limits, merge, require_warmup
 
 NAME = re.compile(r"[\w.-]{1,100}")
-KINDS = ("tasks", "pretraining", "objectives", "profiles", "plans", "datasets")
+KINDS = ("tasks", "profiles", "plans", "datasets")
+PROFILE = (
+    "name",
+    "base",
+    "networks",
+    "deviations",
+    "threads",
+    "finetuning",
+    "tasks",
+    "pretraining",
+)  # what a profile holds
 _added: dict[str, dict[str, Path]] = {}  # by kind and name
 
 
@@ -55,7 +66,9 @@ def _files(kind: str) -> dict[str, Path]:
 
 
 def names(kind: str) -> list[str]:
-    """Names of the configs of one kind ("tasks", "pretraining" or "profiles")."""
+    """Names of the configs of one kind ("tasks" or "profiles"), or of the recipes ("pretraining")."""
+    if kind == "pretraining":
+        return sorted(recipes())
     return sorted(_files(kind))
 
 
@@ -108,25 +121,36 @@ def finetuning_settings(
 def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (), network: str = "swin") -> Pretraining:
     """Settings of one pre-training: recipe, then the profile's differences, then `KEY=VALUE` changes.
 
-    A recipe names its objective, whose own settings stand in configs/objectives; `objective=NAME` among the changes
-    puts another in its place. Both state their deviations from the publication, the objective among its own settings.
+    A profile's general values come first, then what the recipe says of that profile. `objective=NAME` among the
+    changes puts the objective of another file in the place of the recipe's own. Both state their deviations from the
+    publication, the objective among its own settings.
 
     Raises:
         UserError: there is no such recipe, objective or setting, or a value that it cannot have.
     """
-    facts, scale = _read("pretraining", recipe), _profile(profile)
-    facts = merge(facts, scale["pretraining"], f"profile {profile}")
-    facts = merge(facts, scale["recipes"].get(recipe, {}), f"profile {profile}, recipe {recipe}")
+    known = recipes()
+    if recipe not in known:
+        raise UserError(f"recipe {recipe[:100]}", "there is none", f"choose from {', '.join(sorted(known))}")
+    scale, stated = _profile(profile), known[recipe]
+    for field in dataclasses.fields(Pretraining):
+        if field.name not in stated.facts and field.name not in ("profile", "width", "deviations", "sensor_px"):
+            raise UserError(stated.file, f"setting {field.name!r} is missing in RECIPE", "add it")
+    differs = _differences(stated, scale)
+    own = differs.pop("objective", {})
+    facts = merge(stated.facts | {"objective": stated.objective}, scale["pretraining"], f"profile {profile}")
+    facts = merge(facts, differs, f"profile {profile}, recipe {recipe}")
     deviations = facts.pop("deviations", [])
     swaps = [change for change in changes if change.startswith("objective=")]
     facts = _change(facts, swaps)
-    objective = objective_facts(str(facts.get("objective")), profile)
+    name = str(facts.get("objective"))
+    same = name == stated.objective
+    objective = stated.facts["objective"] if same and stated.gives_objective else objective_facts(name, profile)
+    objective = merge(objective, own if same else {}, f"profile {profile}, {name}")
     facts |= {"objective": objective, "sensor_px": None}
     facts = _change(facts, [change for change in changes if change not in swaps])
     facts |= _scale(scale, network)
     facts["deviations"] = [*deviations, *facts["deviations"]]
     settings = build(Pretraining, facts, f"recipe {recipe}")
-    check_limits(as_facts(settings))
     require_warmup(settings.optimisation)
     _check_sampling(settings)
     return settings
@@ -139,13 +163,31 @@ def _check_sampling(settings: Finetuning | Pretraining) -> None:
 
 
 def objective_facts(name: str, profile: str) -> dict[str, Any]:
-    """Settings of an objective under a profile.
+    """Settings of an objective under a profile, from the first file that gives them.
 
     Raises:
         UserError: there is no such objective.
     """
-    facts = _profile(profile)["objectives"].get(name, {})
-    return merge(_read("objectives", name), facts, f"profile {profile}, {name}")
+    given = {each.objective: each for each in reversed(all_recipes()) if each.gives_objective}
+    if name not in given:
+        remedy = f"choose from {', '.join(sorted(given))}"
+        raise UserError(f"objective {name[:100]}", "no file gives its settings", remedy)
+    own = _differences(given[name], _profile(profile)).get("objective", {})
+    return merge(given[name].facts["objective"], own, f"profile {profile}, {name}")
+
+
+def _differences(recipe: Recipe, profile: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe says of a profile, over what it says of the profile's base.
+
+    Raises:
+        UserError: it names a profile that there is none of.
+    """
+    for name in recipe.profiles:
+        if name not in names("profiles"):
+            remedy = f"choose from {', '.join(names('profiles'))}"
+            raise UserError(f"{recipe.file}, profiles", f"there is no profile {name!r}", remedy)
+    base, own = (recipe.profiles.get(str(profile.get(key)), {}) for key in ("base", "name"))
+    return _over(base, own)
 
 
 def tolerances(task: str) -> dict[str, float]:
@@ -193,12 +235,15 @@ def _profile(name: str) -> dict[str, Any]:
     """A profile with all its groups; what it does not say is that of the profile it names as its base."""
     facts = _read("profiles", name)
     if "base" in facts:
-        base = _read("profiles", str(facts.pop("base")))
+        base = _read("profiles", str(facts["base"]))
         if "base" in base:
             raise UserError(f"profile {name}", "its base has a base itself", "name one that has none")
         deviations = [*base.get("deviations", ()), *facts.get("deviations", ())]
         facts = _over(base, facts) | {"deviations": deviations}
-    for group in ("networks", "finetuning", "tasks", "pretraining", "recipes", "objectives"):
+    for key in facts:
+        if key not in PROFILE:
+            raise UserError(f"profile {name}", f"unknown group {key!r}", f"choose from {', '.join(PROFILE)}")
+    for group in ("networks", "finetuning", "tasks", "pretraining"):
         _part(facts, group, f"profile {name}")
     return facts
 

@@ -1,13 +1,14 @@
-"""One batch in parts, by process and by turn: means, gathered rows and random draws as if it were whole.
+"""Ranks that share one batch: collectives, and sums, gathered rows and random draws as if the batch were whole.
 
-Each process averages its gradients with the others'. So what a process computes of a loss is right if the mean of it
-over the processes is the loss of the whole batch.
+Each rank averages its gradients with the others'. So what a rank computes of a loss is right if the mean of it over the
+ranks is the loss of the whole batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -15,13 +16,13 @@ import torch
 from torch import Tensor, distributed
 
 Value = TypeVar("Value")
-# One process may work alone for long, on a sample world or on data held out; one that died ends the others.
+# One rank may work alone for long, on a sample world or on held-out data; if one dies, the launcher stops the rest.
 PATIENCE = timedelta(days=7)
 _group: distributed.ProcessGroup | None = None
 
 
 def open_group() -> None:
-    """Make the group that these messages go through; every process calls it once, when they have met."""
+    """Make the group that values of Python go through; every rank calls it once, when they have met."""
     global _group
     _group = distributed.new_group(backend="gloo", timeout=PATIENCE)
 
@@ -32,173 +33,173 @@ def close_group() -> None:
     _group = None
 
 
-def _together() -> bool:
+def _met() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def rank() -> int:
+    """Number of this process, from 0 on."""
+    return distributed.get_rank() if _met() else 0
+
+
+def world_size() -> int:
+    """Number of processes."""
+    return distributed.get_world_size() if _met() else 1
+
+
+def is_first() -> bool:
+    """Whether this is rank 0, which writes files and speaks to the user."""
+    return rank() == 0
+
+
+def _several() -> bool:
     return _group is not None and distributed.get_world_size() > 1
 
 
-def wait() -> None:
-    """Until all processes are here."""
-    if _together():
+def barrier() -> None:
+    """Wait until all ranks are here."""
+    if _several():
         distributed.barrier(group=_group)
 
 
-def first_says(value: Value) -> Value:
-    """The first process's value, in every process."""
-    if not _together():
+@contextmanager
+def rank_zero_first() -> Iterator[None]:
+    """Rank 0 does something, then the others: what it leaves on disk is there for them."""
+    if not is_first():
+        barrier()
+    yield
+    if is_first():
+        barrier()
+
+
+def broadcast(value: Value) -> Value:
+    """The value of rank 0, on every rank."""
+    if not _several():
         return value
     box = [value]
     distributed.broadcast_object_list(box, src=0, group=_group)
     return box[0]
 
 
-def of_all(value: Value) -> list[Value]:
-    """The values of all processes, in every process and in their order."""
-    if not _together():
+def all_gather(value: Value) -> list[Value]:
+    """The values of all ranks in their order, on every rank."""
+    if not _several():
         return [value]
     found: list[Value] = [value] * distributed.get_world_size()
     distributed.all_gather_object(found, value, group=_group)
     return found
 
 
-def agreed(numbers: Sequence[int]) -> list[int]:
-    """The greatest of each number over all processes."""
-    if not _together():
+def all_reduce_max(numbers: Sequence[int]) -> list[int]:
+    """The greatest of each number over all ranks."""
+    if not _several():
         return list(numbers)
     told = torch.tensor(numbers, dtype=torch.int64)
     distributed.all_reduce(told, distributed.ReduceOp.MAX, group=_group)
     return [int(each) for each in told.tolist()]
 
 
-def _met() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
+@dataclass(frozen=True)
+class _Batch:
+    """What this rank computes of a batch: micro-batch number `part` of `parts`, by itself or not, labelled or not."""
+
+    part: int = 0
+    parts: int = 1
+    single: bool = False
+    labelled: bool = True
 
 
-def number() -> int:
-    """From 0 on."""
-    return distributed.get_rank() if _met() else 0
-
-
-def count() -> int:
-    """How many there are."""
-    return distributed.get_world_size() if _met() else 1
-
-
-def is_first() -> bool:
-    """Whether this is the one that writes files and speaks to the user."""
-    return number() == 0
+# No context variable: stages computed again for the backward pass see it from autograd's own threads.
+_batch = _Batch()
 
 
 @contextmanager
-def first_goes_first() -> Iterator[None]:
-    """The first process does something, then the others: what it leaves on disk is there for them."""
-    if not is_first():
-        wait()
-    yield
-    if is_first():
-        wait()
-
-
-_part = (0, 1)
-_alone = False
-_silent = False
-
-
-@contextmanager
-def playing(part: tuple[int, int]) -> Iterator[None]:
-    """Inside, the batch is part number part[0] of part[1]; see `rows`."""
-    global _part
-    before, _part = _part, part
+def _within(**changes: Any) -> Iterator[None]:
+    global _batch
+    before, _batch = _batch, replace(_batch, **changes)
     try:
         yield
     finally:
-        _part = before
+        _batch = before
 
 
-def rows(here: int) -> tuple[int, slice]:
-    """Rows of the whole batch, and which of them are the `here` ones of this part.
+def batch_part(part: tuple[int, int]) -> AbstractContextManager[None]:
+    """Inside, micro-batch number part[0] of the batch's part[1] is computed; see `batch_rows`."""
+    return _within(part=part[0], parts=part[1])
 
-    What is drawn for each row is drawn for all of them, of which each part takes its own.
+
+def batch_rows(here: int) -> tuple[int, slice]:
+    """Number of rows of the whole batch, and which of them are the `here` ones of this micro-batch.
+
+    What is drawn for each row is drawn for all of them, of which each micro-batch takes its own.
     """
-    turn, parts = _part
-    return here * parts, slice(turn * here, (turn + 1) * here)
+    return here * _batch.parts, slice(_batch.part * here, (_batch.part + 1) * here)
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Inside, this process computes something by itself."""
-    global _alone
-    before, _alone = _alone, True
-    try:
-        yield
-    finally:
-        _alone = before
+def single_rank() -> AbstractContextManager[None]:
+    """Inside, this rank computes something by itself, without exchange."""
+    return _within(single=True)
 
 
-@contextmanager
-def silenced(wanted: bool) -> Iterator[None]:
-    """Inside, if wanted, this process has nothing to compute and only keeps up with what the others exchange."""
-    global _silent
-    before, _silent = _silent, wanted
-    try:
-        yield
-    finally:
-        _silent = before
+def rank_without_labels(wanted: bool) -> AbstractContextManager[None]:
+    """Inside, if wanted, this rank has no label in the batch: it takes part in the exchange, and counts as nothing."""
+    return _within(labelled=not wanted)
 
 
-def silent() -> bool:
-    """Whether what is computed here must not count."""
-    return _silent
+def has_no_labels() -> bool:
+    """Whether what this rank computes must not count."""
+    return not _batch.labelled
 
 
-def together() -> int:
-    """Number of processes that share a batch."""
-    return 1 if _alone else count()
+def ranks_per_batch() -> int:
+    """Number of ranks that share a batch."""
+    return 1 if _batch.single else world_size()
 
 
-def averaged(total: Tensor, elements: Tensor | int) -> Tensor:
-    """A sum over `elements` elements as a mean over those of all processes; 0 elements give 0.
+def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
+    """This rank's share of a mean, from its sum over `elements` elements; 0 elements give 0.
 
-    The mean of what the processes get is the mean over all elements.
+    The mean of the shares over the ranks is the mean over the elements of all ranks.
     """
-    processes = together()
-    if processes == 1:
+    ranks = ranks_per_batch()
+    if ranks == 1:
         return total / (max(elements, 1) if isinstance(elements, int) else elements.clamp(min=1))
     everywhere = torch.as_tensor(elements, device=total.device).to(torch.float64).clone()
     distributed.all_reduce(everywhere)
-    return total / (everywhere.clamp(min=1) / processes).to(total.dtype)
+    return total / (everywhere.clamp(min=1) / ranks).to(total.dtype)
 
 
-def summed(values: Tensor) -> Tensor:
-    """Sum over the processes, through which gradients flow."""
-    return _Summed.apply(values) if together() > 1 else values
+def all_reduce_sum(values: Tensor) -> Tensor:
+    """Sum over the ranks, through which gradients flow."""
+    return _Sum.apply(values) if ranks_per_batch() > 1 else values
 
 
 @torch.no_grad()
-def largest(values: Tensor) -> Tensor:
-    """The largest number of all processes as a scalar, -inf where there is none; without a gradient."""
+def global_max(values: Tensor) -> Tensor:
+    """The largest number of all ranks as a scalar, -inf where there is none; without a gradient."""
     found = values.max() if values.numel() else values.new_full((), -torch.inf)
-    if together() > 1:
+    if ranks_per_batch() > 1:
         distributed.all_reduce(found, distributed.ReduceOp.MAX)
     return found
 
 
-def of_all_rows(values: Tensor) -> tuple[Tensor, slice]:
-    """The rows (N, ...) of all processes in their order, through which gradients flow, and which are this one's.
+def all_gather_rows(values: Tensor) -> tuple[Tensor, slice]:
+    """The rows (N, ...) of all ranks in their order, through which gradients flow, and which are this one's.
 
     Numbers of rows may differ.
     """
-    if together() == 1:
+    if ranks_per_batch() == 1:
         return values, slice(0, len(values))
-    lengths = torch.zeros(count(), dtype=torch.int64, device=values.device)
-    lengths[number()] = len(values)
+    lengths = torch.zeros(world_size(), dtype=torch.int64, device=values.device)
+    lengths[rank()] = len(values)
     distributed.all_reduce(lengths)
     each = [int(length) for length in lengths.tolist()]
-    first = sum(each[: number()])
+    first = sum(each[: rank()])
     whole: Tensor = _Gathered.apply(values, tuple(each))
     return whole, slice(first, first + len(values))
 
 
-class _Summed(torch.autograd.Function):
+class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
         total = values.clone()
@@ -215,7 +216,7 @@ class _Summed(torch.autograd.Function):
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        ctx.first, ctx.here = sum(lengths[: number()]), len(values)
+        ctx.first, ctx.here = sum(lengths[: rank()]), len(values)
         padded = values.new_zeros(max(lengths), *values.shape[1:])
         padded[: len(values)] = values
         found = [torch.empty_like(padded) for _ in lengths]
@@ -227,24 +228,3 @@ class _Gathered(torch.autograd.Function):
         total = gradients[0].clone()
         distributed.all_reduce(total)
         return total[ctx.first : ctx.first + ctx.here], None
-
-
-__all__ = [
-    "agreed",
-    "alone",
-    "averaged",
-    "count",
-    "first_goes_first",
-    "first_says",
-    "is_first",
-    "largest",
-    "number",
-    "of_all",
-    "of_all_rows",
-    "playing",
-    "rows",
-    "silenced",
-    "silent",
-    "summed",
-    "wait",
-]

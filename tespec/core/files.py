@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import yaml
 
@@ -92,6 +92,7 @@ def _text(path: Path, largest: int) -> str:
 
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems that have none
+HELD = (errno.EAGAIN, errno.EACCES)  # by another process
 
 
 @contextmanager
@@ -125,36 +126,55 @@ def write_whole(path: Path, text: str) -> Path:
 
 
 @contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
+def one_at_a_time(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold `path` against other processes in this block, after waiting for the one that holds it.
 
-    The system frees it when its holder ends, however it ends. The hidden file beside `path` that is locked, whose
-    folder is made, goes with the last holder. Where the file system has no locks, nothing is held.
+    `waiting` is called before that.
+
+    The hidden file beside `path` that is locked, whose folder is made, goes with the last holder.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     place = path.with_name(f".{path.name}.lock")
+    lock = take_lock(place, wait=False)
+    if lock is None:
+        if waiting is not None:
+            waiting()
+        lock = take_lock(place, wait=True)
+    try:
+        yield
+    finally:
+        place.unlink(missing_ok=True)
+        os.close(lock)
+
+
+@overload
+def take_lock(place: Path, *, wait: Literal[True]) -> int: ...
+@overload
+def take_lock(place: Path, *, wait: bool) -> int | None: ...
+def take_lock(place: Path, *, wait: bool) -> int | None:
+    """Descriptor of a lock file, whose folder is made, that this process holds now; None where another one does.
+
+    Closing it frees the lock, and the system does where the holder ends, however it ends. Where the file system has no
+    locks, nothing is held.
+
+    Args:
+        place: the lock file.
+        wait: for the process that holds it.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
     while True:
         file = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            _lock(file)
-            if not _is_at(file, place):
-                continue  # its holder has removed it meanwhile; others may hold a new one
-            try:
-                yield
-            finally:
-                place.unlink(missing_ok=True)
-            return
-        finally:
-            os.close(file)
-
-
-def _lock(file: int) -> None:
-    try:
-        # Not flock: worker processes would inherit it, and outlive a killed holder by some seconds.
-        fcntl.lockf(file, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
+            # Not flock: worker processes would inherit it, and outlive a killed holder by some seconds.
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(file)
+                if error.errno in HELD:
+                    return None
+                raise
+        if _is_at(file, place):
+            return file
+        os.close(file)  # its holder has removed it meanwhile; others may hold a new one
 
 
 def _is_at(file: int, place: Path) -> bool:

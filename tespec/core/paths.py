@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
+REPOSITORY = PACKAGE.parent
 CONFIGS = REPOSITORY / "configs"
+BASELINES = REPOSITORY / "baselines"
 RESULTS = REPOSITORY / "results"
 RUNS = REPOSITORY / "runs"
 

@@ -18,6 +18,7 @@ from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import Registry
 
 from tespec.core.errors import UserError
+from tespec.core.recipes import ENTRY_POINTS, add_recipe
 
 METHODS = Registry("method", scope="tespec")
 TASKS = Registry("task", scope="tespec")
@@ -50,25 +51,29 @@ def find_registered(registry: Registry, name: str, setting: str) -> Any:
     return kind
 
 
-ENTRY_POINTS = "tespec.methods"
-
-
 def register_methods(files: Sequence[Path] = ()) -> None:
-    """Register every method: `baselines/`, entry points of group `tespec.methods`, then the given Python files.
+    """Register every method: TESPEC, `baselines/`, entry points of group `tespec.methods`, then the given Python files.
 
     A file is code: it is run as it is imported.
 
     Raises:
         UserError: a file is missing or cannot be imported.
     """
+    import_modules("tespec.pretraining")
     import_modules("baselines")
     for entry in entry_points(group=ENTRY_POINTS):
         entry.load()
     for file in files:
-        _import_file(file)
+        import_file(file)
+        add_recipe(file)
 
 
-def _import_file(file: Path) -> None:
+def import_file(file: Path) -> None:
+    """Import a Python file that lies outside of any package, under the name `tespec_plugin_<its name>`.
+
+    Raises:
+        UserError: it is missing or cannot be imported.
+    """
     if not file.is_file():
         raise UserError(file, "no such file", "check the path given to --import")
     specification = importlib.util.spec_from_file_location(f"tespec_plugin_{file.stem}", file)

@@ -346,19 +346,6 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Target:
-    """What is rebuilt: "intensity" (Eq. 7), "high_pass" (Eq. 6), "uniform_decay" or "histograms".
-
-    alpha in 1/s, N in events, C in log intensity.
-    """
-
-    kind: str
-    alpha: FromZero
-    norm_events: Positive
-    contrast: Positive
-
-
-@dataclass(frozen=True)
 class Pretraining:
     """One pre-training recipe under one profile; windows in ms; `drop_path` as in `Finetuning`.
 
@@ -434,12 +421,6 @@ RANGES = {
     "head.si_lambda": SHARE,
     "head.si_weight": FROM_ZERO,
     "head.skip_ms": FROM_ZERO,
-    "objective.mask.ratio": SHARE,
-    "objective.patch_eps": FROM_ZERO,
-    "objective.target.alpha": FROM_ZERO,
-    "objective.target.contrast": ABOVE_ZERO,
-    "objective.target.norm_events": ABOVE_ZERO,
-    "objective.visible_weight": FROM_ZERO,
     "protocol.max_width_share": SHARE,
     "protocol.min_diagonal": FROM_ZERO,
     "protocol.min_side": FROM_ZERO,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import inspect
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tespec.core.errors import UserError
+from tespec.core.registry import import_file
 from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.description import read_description
 from tespec.datasets.recording import LabelledRecording
@@ -65,6 +70,7 @@ class LabelledDataset(ABC):
 
     title: ClassVar[str]
     protocol_type: ClassVar[type[Any]] = NoProtocol
+    not_downsampled: ClassVar[str] = "labels are"  # what `downsample` does not go with, and its verb; "" where it does
     layout: str
 
     def __init__(
@@ -83,6 +89,8 @@ class LabelledDataset(ABC):
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
         self.protocol = build(self.protocol_type, protocol or {}, f"protocol of {self.title}")
+        if self.not_downsampled and self.downsample.factor != 1:
+            raise UserError("downsample.factor", f"{self.not_downsampled} not downsampled", "set it to 1")
         described = read_description(root).classes
         if self.classes and described not in (None, self.classes):
             said = ", ".join(described or ())
@@ -101,12 +109,20 @@ class LabelledDataset(ABC):
         return names
 
     @abstractmethod
+    def find(self, split: str, name: str) -> RecordingFiles:
+        """What one recording of a split consists of.
+
+        Raises:
+            UserError: it is missing, or a part of it.
+        """
+
     def files(self, split: str) -> list[RecordingFiles]:
         """What each recording of a split consists of, in the order of the settings.
 
         Raises:
-            UserError: one of them is missing.
+            UserError: see `names` and `find`.
         """
+        return [self.find(split, name) for name in self.names(split)]
 
     @abstractmethod
     def open(self, files: RecordingFiles) -> LabelledRecording:
@@ -156,3 +172,17 @@ class LabelledDataset(ABC):
     def describe(self) -> dict[str, str]:
         """The protocol in words: what is read, and which of the published ways is followed."""
         return {"layout": self.layout, "events": self.rule.describe()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self)
+        return _unpickled, (Path(inspect.getfile(kind)), kind.__module__, kind.__qualname__, self.__dict__)
+
+
+def _unpickled(file: Path, module: str, name: str, state: dict[str, Any]) -> LabelledDataset:
+    """A dataset in another process, which has not imported the file that `--import` named."""
+    if module not in sys.modules and importlib.util.find_spec(module) is None:
+        import_file(file)
+    kind: type[LabelledDataset] = getattr(importlib.import_module(module), name)
+    dataset = object.__new__(kind)
+    dataset.__dict__.update(state)
+    return dataset

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets.base import LEVELS, LabelledDataset, RecordingFiles
-from tespec.datasets.masks import MaskFiles, mask_names
+from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
 from tespec.events.readers.arrays import load_array
@@ -41,27 +41,23 @@ class Ddd17(LabelledDataset):
     """
 
     title = "DDD17"
+    layout = "archive of the ESS authors (uzh-rpg/ess), a folder for each recording"
     protocol_type = Ddd17Protocol
+    not_downsampled = "masks are"
     protocol: Ddd17Protocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         if not any(root.glob("dir*")) and (root / "data").is_dir():
             root = root / "data"
         super().__init__(root, *arguments, **named)
-        if self.downsample.factor != 1:
-            raise UserError("downsample.factor", "masks are not downsampled", "set it to 1")
-        self.layout = "archive of the ESS authors (uzh-rpg/ess), a folder for each recording"
 
-    def files(self, split: str) -> list[RecordingFiles]:
-        """What each recording of a split consists of."""
-        found = []
-        for name in self.names(split):
-            folder = self.root / name
-            if not folder.is_dir():
-                raise UserError(folder, f"recording of the {split} split is missing", "copy it into the archive")
-            beside = [folder / part for part in (INDEX, *MASK_PLACES, IMAGES, SPEED) if (folder / part).exists()]
-            found.append(RecordingFiles(name, split, EventSource(folder, self.given_sensor), tuple(beside)))
-        return found
+    def find(self, split: str, name: str) -> RecordingFiles:
+        """What one recording consists of."""
+        folder = self.root / name
+        if not folder.is_dir():
+            raise UserError(folder, f"recording of the {split} split is missing", "copy it into the archive")
+        beside = tuple(folder / part for part in (INDEX, *MASK_PLACES, IMAGES, SPEED) if (folder / part).exists())
+        return RecordingFiles(name, split, EventSource(folder, self.given_sensor), beside)
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording with its masks."""

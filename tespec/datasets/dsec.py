@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.ego_speed import speed_at, speed_file
-from tespec.datasets.masks import MaskFiles, mask_names
+from tespec.datasets.labels import MaskFiles, mask_names, read_stamps, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
 from tespec.events.spatial import Region
@@ -59,12 +57,11 @@ class Dsec(LabelledDataset):
 
     title = "DSEC"
     protocol_type = DsecProtocol
+    not_downsampled = "masks are"
     protocol: DsecProtocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
-        if self.downsample.factor != 1:
-            raise UserError("downsample.factor", "masks are not downsampled", "set it to 1")
         if self.protocol.labels not in LABEL_SETS:
             what = f"unknown value {self.protocol.labels!r}"
             raise UserError("protocol.labels", what, f"choose from {', '.join(LABEL_SETS)}")
@@ -98,11 +95,8 @@ class Dsec(LabelledDataset):
                 return masks, folder / stamps.format(name=name)
         return None
 
-    def files(self, split: str) -> list[RecordingFiles]:
-        """What each sequence of a split consists of."""
-        return [self._files(split, name) for name in self.names(split)]
-
-    def _files(self, split: str, name: str) -> RecordingFiles:
+    def find(self, split: str, name: str) -> RecordingFiles:
+        """What one sequence consists of."""
         folder = self._folder(name)
         if folder is None:
             where = ", ".join(str(self.root / each / name) for each in FOLDERS)
@@ -162,22 +156,3 @@ class Dsec(LabelledDataset):
             "labels": f"{which}, {len(self.classes)} classes, {self.protocol.rows} rows",
             "coordinates": f"{place}; events outside of the image are dropped",
         }
-
-
-def read_stamps(path: Path) -> NDArray[np.int64]:
-    """Times (N,) int64 in us from a text file with one on each line.
-
-    Raises:
-        UserError: the file is missing, holds other things than whole numbers, none at all, or times that step back.
-    """
-    try:
-        times = np.array([int(line) for line in path.read_text().split()], np.int64)
-    except FileNotFoundError as error:
-        raise UserError(path, "no such file", "copy the times of the masks") from error
-    except (ValueError, OverflowError, OSError) as error:
-        raise UserError(path, "holds other things than one whole number on each line", "copy it again") from error
-    if not len(times):
-        raise UserError(path, "the file is empty", "copy it again")
-    if (np.diff(times) <= 0).any():
-        raise UserError(path, "its times step back or repeat", "copy it again")
-    return times

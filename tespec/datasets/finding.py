@@ -114,11 +114,8 @@ class Recordings(LabelledDataset):
         super().__init__(folder, {SPLIT: tuple(self._paths)}, sensor=sensor)
         self.layout = "events without labels"
 
-    def files(self, split: str) -> list[RecordingFiles]:
-        """What each recording consists of."""
-        return [self._files(name) for name in self.names(split)]
-
-    def _files(self, name: str) -> RecordingFiles:
+    def find(self, split: str, name: str) -> RecordingFiles:
+        """What one recording consists of."""
         path = self._paths[name]
         sensor = self.given_sensor
         source = archive_of(path, sensor) if is_archive(path) else EventSource(path, sensor)

@@ -18,8 +18,8 @@ from torch.utils.data import Dataset
 
 from tespec.core.errors import UserError
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
+from tespec.datasets.batches import WHOLE, Shard, lanes_of
 from tespec.datasets.lanes import Shuffled
-from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.splits import Splits
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -186,9 +186,9 @@ class ImageSteps(Dataset[dict[str, Tensor]]):
     left_out: tuple[str, ...] = ()
     segments = 1
 
-    def __init__(self, folder: ImageFolder, rule: ViewRule, batch_size: int, seed: int, part: Part = WHOLE) -> None:
+    def __init__(self, folder: ImageFolder, rule: ViewRule, batch_size: int, seed: int, shard: Shard = WHOLE) -> None:
         self._folder, self._rule, self._batch, self._seed = folder, rule, batch_size, seed
-        self._share, self._order = share_of(batch_size, part), Shuffled(len(folder.train), seed)
+        self._share, self._order = lanes_of(batch_size, shard), Shuffled(len(folder.train), seed)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         views, labels = [], []

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.depths import DepthMaps, open_depths
-from tespec.datasets.ego_speed import speed_at, speed_file
+from tespec.datasets.labels import DepthMaps, open_depths, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
@@ -41,23 +40,19 @@ class Mvsec(LabelledDataset):
     """
 
     title = "MVSEC"
+    layout = "official hdf5 files, one of events and one of ground truth for each sequence"
     protocol_type = MvsecProtocol
+    not_downsampled = "depth is"
     protocol: MvsecProtocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
-        if self.downsample.factor != 1:
-            raise UserError("downsample.factor", "depth is not downsampled", "set it to 1")
         if self.protocol.depth not in DEPTHS:
             what = f"unknown value {self.protocol.depth!r}"
             raise UserError("protocol.depth", what, f"choose from {', '.join(DEPTHS)}")
-        self.layout = "official hdf5 files, one of events and one of ground truth for each sequence"
 
-    def files(self, split: str) -> list[RecordingFiles]:
-        """What each sequence of a split consists of."""
-        return [self._files(split, name) for name in self.names(split)]
-
-    def _files(self, split: str, name: str) -> RecordingFiles:
+    def find(self, split: str, name: str) -> RecordingFiles:
+        """What one sequence consists of."""
         found = {path.with_name(f"{name}{DATA}") for path in self._search(f"{name}{DATA}*")}
         if not found:
             path = self.root / f"{name}{DATA}"

@@ -15,9 +15,9 @@ from torch.utils.data import Dataset
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
 from tespec.datasets.augment import apply_maps, draw_maps
+from tespec.datasets.batches import WHOLE, Shard, lanes_of
 from tespec.datasets.images import as_input, read_image
 from tespec.datasets.lanes import Shuffled
-from tespec.datasets.parts import WHOLE, Part, share_of
 from tespec.datasets.recording import Recording
 from tespec.datasets.windows import windows_of_length
 from tespec.events.readers.ddd17 import image_index
@@ -75,9 +75,9 @@ class PairSteps(Dataset[dict[str, Tensor]]):
     left_out: tuple[str, ...] = ()
     segments = 1
 
-    def __init__(self, recordings: Sequence[Paired], settings: Pretraining, seed: int, part: Part = WHOLE) -> None:
+    def __init__(self, recordings: Sequence[Paired], settings: Pretraining, seed: int, shard: Shard = WHOLE) -> None:
         self._recordings, self._settings, self._seed = recordings, settings, seed
-        self._share = share_of(settings.batch_size, part)
+        self._share = lanes_of(settings.batch_size, shard)
         self._ends = np.cumsum([len(recording) for recording in recordings])
         self._order = Shuffled(int(self._ends[-1]), seed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import multiprocessing
 import os
@@ -17,11 +18,12 @@ from tespec.core.files import one_at_a_time, write_whole
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.description import FILE as DESCRIPTION
 from tespec.datasets.sources import EventSource, store_of
-from tespec.events.store import HEADER, is_whole, pack
+from tespec.events.opening import open_reader, place_in_cache
+from tespec.events.packing import pack
+from tespec.events.provenance import is_recorded
+from tespec.events.store import HEADER, is_whole
 
 MANIFEST = "packed.json"
-BYTES_PER_EVENT = 4
-BLOCK = 1 << 20  # bytes
 REPORT_SECONDS = 0.5  # between looks at what other processes report
 Progress = Callable[[str, int, int], None]
 
@@ -56,17 +58,12 @@ def _job(root: Path, files: RecordingFiles, out: Path) -> Job:
     return Job(files.name, files.split, files.source, target, copies)
 
 
-def disk_needed(events: int, milliseconds: int) -> int:
-    """Bytes of a packed store."""
-    return BYTES_PER_EVENT * events + 8 * milliseconds
-
-
 def prepare(
     dataset: LabelledDataset, out: Path | None = None, processes: int = 1, progress: Progress | None = None
 ) -> Path:
     """Pack every recording that is not packed yet, and write a manifest.
 
-    Killed at any point, it goes on where it was when it is called again.
+    Killed at any point, it goes on with the first recording that is not whole when it is called again.
 
     Args:
         dataset: whose recordings are packed.
@@ -132,13 +129,7 @@ def _same(one: Path, other: Path) -> bool:
     if one.is_dir():
         found, there = _files(one), _files(other)
         return found == there and other.is_dir() and all(_same(one / name, other / name) for name in found)
-    if not other.is_file() or one.stat().st_size != other.stat().st_size:
-        return False
-    with one.open("rb") as first, other.open("rb") as second:
-        while block := first.read(BLOCK):
-            if block != second.read(BLOCK):
-                return False
-    return True
+    return other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
 def _pack_all(planned: Sequence[Job], processes: int, progress: Progress | None) -> Iterator[Job]:
@@ -172,9 +163,11 @@ def _pack_and_tell(job: Job, messages: Any) -> None:
 def pack_job(job: Job, progress: Progress) -> None:
     """Pack one recording in this process."""
     source, store = job.source, store_of(job.source.path)
-    if not source.is_recorded and is_whole(store):
+    if not is_recorded(source.path) and is_whole(store):
         if store != job.target:
             copy(store, job.target)
         return
-    stream = source.recorded()
-    pack(stream, job.target, source.path, lambda done, total: progress(job.name, done, total))
+    reader = open_reader(source.path, *(source.sensor or (None, None)))
+    pack(reader, job.target, source.path, lambda done, total: progress(job.name, done, total))
+    if store == job.target:
+        shutil.rmtree(place_in_cache(reader), ignore_errors=True)  # the store of a first use, which is needed no more

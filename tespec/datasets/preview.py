@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
@@ -20,7 +21,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.rvt_archive import RULE as STORED_RULE
 from tespec.datasets.rvt_archive import ArchiveSource
 from tespec.events.intensity import estimate_intensity
-from tespec.pictures.drawing import event_image, grey_image
+from tespec.pictures.drawing import NEGATIVE, POSITIVE, event_image, grey_image
 from tespec.pictures.labels import add_legend, draw_label, faded_events
 
 BINS = 10
@@ -135,10 +136,18 @@ def draw(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
         if number == 0:
             for axis, column in zip(cells, columns, strict=True):
                 axis.set_title(column, fontsize=11)
+    _add_polarities(figure)
     if classes:
         add_legend(figure, classes)
     with whole_file(path) as unfinished:
         figure.savefig(unfinished, dpi=80, format="png", metadata={"Software": None})
+
+
+def _add_polarities(figure: Figure) -> None:
+    """Say above the pictures what the colours of events are."""
+    said = ((POSITIVE, "positive events (brighter)"), (NEGATIVE, "negative events (darker)"))
+    handles = [Patch(color=colour, label=text) for colour, text in said]
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), fontsize=9, frameon=False)
 
 
 def _draw_row(cells: NDArray[np.object_], shown: Moment) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,19 +12,17 @@ import numpy as np
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets.base import LEVELS, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
-from tespec.datasets.downsampling import reduced
-from tespec.datasets.ego_speed import speed_at, speed_file
+from tespec.datasets.labels import speed_at, speed_file
 from tespec.datasets.prophesee_boxes import (
-    RULES,
     BoxLabels,
-    BoxRules,
+    PropheseeProtocol,
     box_labels,
     choose_boxes,
     choose_frames,
     raw_boxes,
     read_boxes,
 )
-from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, WINDOW_US, ArchiveSource, archive_of, read_places
 from tespec.datasets.sources import STORE, EventSource, names_size
 from tespec.events.readers.sensor import described_size
@@ -89,49 +86,6 @@ def _recording(path: Path) -> list[tuple[str, Path, str]]:
 EVERY = ("*",)  # names of a split that stand for every recording in its folder
 
 
-@dataclass(frozen=True)
-class PropheseeProtocol:
-    """Which recordings, frames and boxes count; sizes in px of the sensor.
-
-    Attributes:
-        boxes: "rvt" for the filters of uzh-rpg/RVT, "all" for none.
-        frames: "rvt" for one label frame each period, "all" for every one.
-        period_ms: between label frames.
-        period_from_labels: see `BoxRules`.
-        min_diagonal: of a box.
-        min_side: of a box.
-        max_width_share: of the sensor's width, in training.
-        skip: recordings left out for faulty labels.
-    """
-
-    boxes: str
-    frames: str
-    period_ms: float
-    period_from_labels: bool
-    min_diagonal: float
-    min_side: float
-    max_width_share: float
-    skip: tuple[str, ...]
-
-    def check(self) -> None:
-        """Refuse values that mean nothing.
-
-        Raises:
-            UserError: names the first of them.
-        """
-        for name in ("boxes", "frames"):
-            value = getattr(self, name)
-            if value not in RULES:
-                raise UserError(f"protocol.{name}", f"unknown value {value!r}", f"choose from {', '.join(RULES)}")
-        if self.period_us < 1:
-            raise UserError("protocol.period_ms", f"{self.period_ms:g} ms is less than 1 us", "give a longer period")
-
-    @property
-    def period_us(self) -> int:
-        """Time between label frames in us."""
-        return round(self.period_ms * 1000)
-
-
 class PropheseeDataset(LabelledDataset):
     """See `LabelledDataset`; subclasses say what is particular to one of the two.
 
@@ -142,6 +96,7 @@ class PropheseeDataset(LabelledDataset):
     """
 
     protocol_type = PropheseeProtocol
+    not_downsampled = ""
     protocol: PropheseeProtocol
     sensor: ClassVar[tuple[int, int]]
     known_classes: ClassVar[int]
@@ -173,11 +128,8 @@ class PropheseeDataset(LabelledDataset):
             raise UserError(self.root / split, "holds no recordings", "copy the split's files into it")
         return tuple(name for name in names if name not in self.protocol.skip)
 
-    def files(self, split: str) -> list[RecordingFiles]:
-        """What each recording of a split consists of."""
-        return [self._files(split, name) for name in self.names(split)]
-
-    def _files(self, split: str, name: str) -> RecordingFiles:
+    def find(self, split: str, name: str) -> RecordingFiles:
+        """What one recording consists of."""
         if name not in self._found.get(split, {}):
             path = self.root / split / f"{name}_td.dat"
             raise UserError(path, f"recording of the {split} split is missing", "copy it into the folder")
@@ -206,9 +158,9 @@ class PropheseeDataset(LabelledDataset):
             raise UserError(files.beside[0], what, "copy boxes and events again")
         region = reduced(stream.height, stream.width, self.downsample)
         training = files.split == TRAIN
-        rules, count = self._rules(), len(self.classes) or self.known_classes
-        kept = choose_boxes(boxes, rules, count, stream.height, stream.width, training)
-        times = choose_frames(kept.t, rules)
+        count = len(self.classes) or self.known_classes
+        kept = choose_boxes(boxes, self.protocol, count, stream.height, stream.width, training)
+        times = choose_frames(kept.t, self.protocol)
         if not len(times):
             what = "has no label frame left after the filters"
             raise UserError(files.beside[0], what, "leave the recording out (protocol.skip), or set protocol.boxes=all")
@@ -251,18 +203,6 @@ class PropheseeDataset(LabelledDataset):
             labels=labels,
             labelled=places,
             ego_speed=speed_at(self.root, files.name, times),
-        )
-
-    def _rules(self) -> BoxRules:
-        chosen = self.protocol
-        return BoxRules(
-            chosen.boxes,
-            chosen.frames,
-            chosen.period_us,
-            chosen.min_diagonal,
-            chosen.min_side,
-            chosen.max_width_share,
-            chosen.period_from_labels,
         )
 
     @classmethod

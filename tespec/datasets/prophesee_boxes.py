@@ -73,30 +73,52 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
 
 
 @dataclass(frozen=True)
-class BoxRules:
-    """Which boxes, and which frames of them, are labels.
+class PropheseeProtocol:
+    """Which recordings, frames and boxes count; sizes in px of the sensor.
 
     Attributes:
-        boxes: "rvt" for the filters below, "all" for none but the crop to the sensor.
-        frames: "rvt" for one frame each `period_us`, "all" for every time that has boxes.
-        period_us: between label frames.
-        min_diagonal: of a box in px of the sensor.
-        min_side: of a box in px of the sensor.
+        boxes: "rvt" for the filters of uzh-rpg/RVT, "all" for none but the crop to the sensor.
+        frames: "rvt" for one label frame each period, "all" for every time that has boxes.
+        period_ms: between label frames.
+        period_from_labels: whether the period is that whole number of the labels' median spacing which is closest to
+            `period_ms`; where none is within 2 ms of it, it stays as it is.
+        min_diagonal: of a box.
+        min_side: of a box.
         max_width_share: of the sensor's width, in training.
-        period_from_labels: whether `period_us` is that whole number of the labels' median spacing which is closest
-            to it; where none is within 2 ms of it, it stays as it is.
+        skip: recordings left out for faulty labels.
     """
 
     boxes: str
     frames: str
-    period_us: int
+    period_ms: float
+    period_from_labels: bool
     min_diagonal: float
     min_side: float
     max_width_share: float
-    period_from_labels: bool = False
+    skip: tuple[str, ...]
+
+    def check(self) -> None:
+        """Refuse values that mean nothing.
+
+        Raises:
+            UserError: names the first of them.
+        """
+        for name in ("boxes", "frames"):
+            value = getattr(self, name)
+            if value not in RULES:
+                raise UserError(f"protocol.{name}", f"unknown value {value!r}", f"choose from {', '.join(RULES)}")
+        if self.period_us < 1:
+            raise UserError("protocol.period_ms", f"{self.period_ms:g} ms is less than 1 us", "give a longer period")
+
+    @property
+    def period_us(self) -> int:
+        """Time between label frames in us."""
+        return round(self.period_ms * 1000)
 
 
-def choose_boxes(boxes: RawBoxes, rules: BoxRules, classes: int, height: int, width: int, training: bool) -> RawBoxes:
+def choose_boxes(
+    boxes: RawBoxes, rules: PropheseeProtocol, classes: int, height: int, width: int, training: bool
+) -> RawBoxes:
     """Boxes that count: of the first `classes` classes, cropped to the sensor, of the right size.
 
     The order, and the limits of the crop, which are the last pixel and not its far edge, are those of uzh-rpg/RVT
@@ -116,7 +138,7 @@ def choose_boxes(boxes: RawBoxes, rules: BoxRules, classes: int, height: int, wi
     return kept.keep(fits)
 
 
-def choose_frames(times: NDArray[np.int64], rules: BoxRules) -> NDArray[np.int64]:
+def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol) -> NDArray[np.int64]:
     """Times of the label frames, of the sorted times (N,) in us at which there are boxes.
 
     By rule "rvt" the first one at 100 ms or later counts, and each whose distance to the last one that counts is a
@@ -135,7 +157,7 @@ def choose_frames(times: NDArray[np.int64], rules: BoxRules) -> NDArray[np.int64
     return np.array(chosen, np.int64)
 
 
-def label_period(times: NDArray[np.int64], rules: BoxRules) -> int:
+def label_period(times: NDArray[np.int64], rules: PropheseeProtocol) -> int:
     """Time in us between label frames, of the rising times (N,) in us at which there are boxes."""
     if not rules.period_from_labels or len(times) < 2:
         return rules.period_us

@@ -10,22 +10,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.datasets.rectification import RectifiedStream, read_rectification
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream, open_events
-from tespec.events.provenance import describe, files_of, is_of, sample
-from tespec.events.readers.ddd17 import EVENTS
-from tespec.events.readers.hdf5 import SUFFIXES, open_file, reading
-from tespec.events.readers.hdf5_links import found_within
+from tespec.events.opening import require_same
+from tespec.events.provenance import describe, files_of, is_recorded, sample
+from tespec.events.readers.hdf5 import SUFFIXES, found_within, open_file, reading
 from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.spatial import Region
-from tespec.events.store import HEADER, header_of, verify_store
+from tespec.events.store import HEADER, STORE, header_of, store_of, verify_store
 from tespec.events.windows import window_histograms
 
 OPEN_RECORDINGS = 128
-STORE = ".store"  # what the folder of a packed store adds to the name of the file it was made from
+__all__ = ["STORE", "EventSource", "Source", "is_there", "names_size", "store_of"]
 
 
 class Source(Protocol):
@@ -65,7 +63,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class EventSource:
-    """Events of a file or folder, or of the packed store that `prepare` has put beside it.
+    """Events of a file or folder, or of the packed store beside it.
 
     Attributes:
         path: what `open_events` opens; it may be missing where the store is there.
@@ -82,55 +80,37 @@ class EventSource:
         """The open recording; pickles of this object do not hold it."""
         return _open(self)
 
-    def recorded(self) -> EventStream:
-        """The recording itself, opened past a packed store and without rectification."""
-        return open_events(self.path, *(self.sensor or (None, None)))
-
     @property
     def files(self) -> tuple[Path, ...]:
         """The files of the events, and the rectification."""
-        packed = not self.is_recorded and (store_of(self.path) / HEADER).is_file()
+        packed = not is_recorded(self.path) and (store_of(self.path) / HEADER).is_file()
         path = store_of(self.path) if packed else self.path
         return (*files_of(path), *([self.rectify_map] if self.rectify_map else []))
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the events are there as they were recorded, packed besides or not."""
-        return self.path.is_file() or (self.path / EVENTS).is_file()
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
         store = store_of(self.path)
-        if self.is_recorded or not (store / HEADER).is_file():
+        if is_recorded(self.path) or not (store / HEADER).is_file():
             return [sample(file) for file in self.files]
         made_from = header_of(store)["source"]
         files = [sample(file) for file in files_of(store)] if made_from is None else list(made_from["files"])
         return files + ([sample(self.rectify_map)] if self.rectify_map else [])
 
     def verify(self) -> None:
-        """Read a packed recording whole, and compare it with the SHA-256 that were noted when it was packed.
+        """Read the packed events whole, and compare them with the SHA-256 that were noted when they were packed.
 
         Raises:
-            UserError: the store is damaged, or the recording beside it is another than the one that was packed.
+            UserError: they are damaged, or the recording is another than the one that was packed.
         """
-        store = store_of(self.path)
-        if not (store / HEADER).is_file():
-            return
+        store = open_events(self.path, *(self.sensor or (None, None))).folder
         verify_store(store)
         made_from = header_of(store)["source"]
-        if self.is_recorded and made_from is not None:
-            _require_same(store, self.path, describe(self.path)["sha256"] == made_from.get("sha256"))
+        if is_recorded(self.path) and made_from is not None:
+            require_same(store, self.path, describe(self.path)["sha256"] == made_from.get("sha256"))
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
         """(N, 2*bins, H, W) uint8 of windows (N, 2) in us."""
         return window_histograms(self.stream, windows, bins, rule=rule, region=region)
-
-
-def store_of(path: Path) -> Path:
-    """Where the packed store of a recording lies: beside its file, or in its folder; a store is its own."""
-    if (path / HEADER).is_file():
-        return path
-    return path / f"events{STORE}" if path.is_dir() else path.with_name(path.name + STORE)
 
 
 def is_there(path: Path) -> bool:
@@ -151,21 +131,7 @@ def names_size(path: Path) -> bool:
 
 @lru_cache(maxsize=OPEN_RECORDINGS)
 def _open(source: EventSource) -> EventStream:
-    store = store_of(source.path)
-    if (store / HEADER).is_file():
-        made_from = header_of(store)["source"]
-        if source.is_recorded and made_from is not None:
-            _require_same(store, source.path, is_of(made_from, source.path))
-        stream = open_events(store, *(source.sensor or (None, None)))
-    else:
-        stream = source.recorded()
+    stream = open_events(source.path, *(source.sensor or (None, None)))
     if source.rectify_map is None:
         return stream
     return RectifiedStream(stream, read_rectification(source.rectify_map, stream.height, stream.width))
-
-
-def _require_same(store: Path, path: Path, same: bool) -> None:
-    """Refuse a store that was made from another version of the file it lies beside."""
-    if not same:
-        what = f"was made from another version of {path.name} than the one beside it"
-        raise UserError(store, what, "remove the store and prepare the recording again")

@@ -19,145 +19,16 @@ from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file
 from tespec.datasets.base import LabelledDataset
-from tespec.datasets.masks import IGNORE
+from tespec.datasets.labels import IGNORE
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.stream import Events, EventStream, check_events
 
-
-def write_csv(found: Sequence[RecordingFacts], path: Path) -> None:
-    """Write a row for each recording, with every figure of `EventFacts` and `LabelFacts` in a column of its own."""
-    with whole_file(path) as unfinished:
-        pd.DataFrame([_row(facts) for facts in found]).to_csv(unfinished, index=False)
-
-
-def _row(facts: RecordingFacts) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "split": facts.split,
-        "recording": facts.name,
-        "bytes": facts.bytes,
-        "windows": facts.windows,
-    }
-    if facts.events is not None:
-        row |= {f"events_{name}": value for name, value in asdict(facts.events).items()}
-    if facts.labels is not None:
-        of_labels = asdict(facts.labels)
-        shortest, median, longest = of_labels.pop("spacing_ms")
-        row |= {"labels_spacing_ms_min": shortest, "labels_spacing_ms_median": median, "labels_spacing_ms_max": longest}
-        low, high = of_labels.pop("extent")
-        row |= {"labels_extent_min": low, "labels_extent_max": high}
-        row |= {f"class_{name}": count for name, count in of_labels.pop("classes").items()}
-        row |= {f"labels_{name}": value for name, value in of_labels.items()}
-    return row | {"problems": " | ".join(map(str, facts.problems)), "notes": " | ".join(facts.notes)}
-
-
 SECOND = 1_000_000  # us, the longest part
-
-
-def event_facts(stream: EventStream, quick: bool = False) -> EventFacts:
-    """Read a recording part by part and check what every reader promises.
-
-    Args:
-        stream: raw events.
-        quick: read the first and the last part alone; shares and peak are then those of these two.
-
-    Raises:
-        UserError: it holds no events.
-        ValueError: the reader breaks its promise: events out of order, outside of the sensor, lost or doubled.
-    """
-    if not stream.count:
-        raise UserError("the recording", "holds no events", "copy it again")
-    seen = positive = repeated = 0
-    peak, latest = 0.0, stream.t_first
-    for start, end, last in _parts(stream, quick):
-        events = stream.slice(start, end + last)
-        x, y, t, p = events
-        check_events(x, y, t, p, stream.height, stream.width)
-        if len(t):
-            if t[0] < max(start, latest) or t[-1] >= end + last or (np.diff(t) < 0).any():
-                raise ValueError(f"events from {start} us on are out of order")
-            latest = int(t[-1])
-        seen += len(t)
-        positive += int(p.sum())
-        repeated += _repeated(events)
-        peak = max(peak, per_second(len(t), end - start))
-    if not quick and seen != stream.count:
-        raise ValueError(f"{seen} events were read of {stream.count}")
-    return EventFacts(
-        stream.height,
-        stream.width,
-        stream.count,
-        stream.t_first,
-        stream.t_last,
-        stream.clamped,
-        positive / max(seen, 1),
-        repeated / max(seen, 1),
-        peak,
-    )
-
-
-def _parts(stream: EventStream, quick: bool) -> Iterator[tuple[int, int, bool]]:
-    """Begin and end in us of equal parts of at most a second, and whether the last event, at its end, belongs to it."""
-    span = stream.t_last - stream.t_first
-    count = max(1, -(-span // SECOND))
-    for number in sorted({0, count - 1}) if quick else range(count):
-        begin, end = (stream.t_first + span * place // count for place in (number, number + 1))
-        yield begin, end, number == count - 1
-
-
-def _repeated(events: Events) -> int:
-    same = np.ones(max(len(events.t) - 1, 0), bool)
-    for column in events:
-        same &= column[1:] == column[:-1]
-    return int(same.sum())
-
-
 QUICK = 16  # labels that a quick survey reads
-
-
-def label_facts(recording: LabelledRecording, classes: Sequence[str], quick: bool = False) -> LabelFacts:
-    """Read every label, or a few spread over the recording.
-
-    Raises:
-        UserError: one cannot be read.
-    """
-    count = len(recording.labelled)
-    chosen = np.unique(np.linspace(0, count - 1, QUICK).astype(int)) if quick and count > QUICK else np.arange(count)
-    occurrences, pixels, unlabelled, empty = np.zeros(len(classes), np.int64), 0, 0, 0
-    low, high = np.inf, -np.inf
-    values: NDArray[np.generic]
-    found: NDArray[np.generic]
-    for index in chosen.tolist():
-        label = recording.labels[index]
-        if isinstance(label, Boxes):
-            values, found = label.size.ravel(), label.label
-        elif label.dtype == np.uint8:
-            values, found = np.empty(0), label[label != IGNORE]
-        else:
-            values, found = label[np.isfinite(label)], np.empty(0, np.int64)
-        if not isinstance(label, Boxes):
-            pixels += label.size
-            unlabelled += label.size - max(len(found), len(values))
-        occurrences += np.bincount(found, minlength=len(classes))[: len(classes)]
-        empty += not (len(values) or len(found))
-        if len(values):
-            low, high = min(low, float(values.min())), max(high, float(values.max()))
-    times = recording.label_times
-    return LabelFacts(
-        count=count,
-        first=int(times[0]) if count else 0,
-        last=int(times[-1]) if count else 0,
-        spacing_ms=_spacing(times),
-        classes=dict(zip(classes, occurrences.tolist(), strict=True)),
-        unlabelled=unlabelled / pixels if pixels else 0.0,
-        extent=(low, high) if low <= high else (0.0, 0.0),
-        empty=empty,
-    )
-
-
-def _spacing(times: NDArray[np.int64]) -> tuple[float, float, float]:
-    gaps = np.diff(times) / 1000
-    return (float(gaps.min()), float(np.median(gaps)), float(gaps.max())) if len(gaps) else (0.0, 0.0, 0.0)
+COLUMNS = ("split", "recording", "sensor", "events", "length", "Mev/s", "peak", "ON", "labels", "every", "size")
+ARCHIVE_BINS, ARCHIVE_RULE = 10, "rvt"  # of uzh-rpg/RVT's preprocessed archives
+Task = tuple[str, str]  # split and name of a recording
 
 
 @dataclass(frozen=True)
@@ -255,88 +126,107 @@ class RecordingFacts:
     notes: tuple[str, ...] = field(default=())
 
 
-COLUMNS = ("split", "recording", "sensor", "events", "length", "Mev/s", "peak", "ON", "labels", "every", "size")
+def event_facts(stream: EventStream, quick: bool = False) -> EventFacts:
+    """Read a recording part by part and check what every reader promises.
+
+    Args:
+        stream: raw events.
+        quick: read the first and the last part alone; shares and peak are then those of these two.
+
+    Raises:
+        UserError: it holds no events.
+        ValueError: the reader breaks its promise: events out of order, outside of the sensor, lost or doubled.
+    """
+    if not stream.count:
+        raise UserError("the recording", "holds no events", "copy it again")
+    seen = positive = repeated = 0
+    peak, latest = 0.0, stream.t_first
+    for start, end, last in _parts(stream, quick):
+        events = stream.slice(start, end + last)
+        x, y, t, p = events
+        check_events(x, y, t, p, stream.height, stream.width)
+        if len(t):
+            if t[0] < max(start, latest) or t[-1] >= end + last or (np.diff(t) < 0).any():
+                raise ValueError(f"events from {start} us on are out of order")
+            latest = int(t[-1])
+        seen += len(t)
+        positive += int(p.sum())
+        repeated += _repeated(events)
+        peak = max(peak, per_second(len(t), end - start))
+    if not quick and seen != stream.count:
+        raise ValueError(f"{seen} events were read of {stream.count}")
+    return EventFacts(
+        stream.height,
+        stream.width,
+        stream.count,
+        stream.t_first,
+        stream.t_last,
+        stream.clamped,
+        positive / max(seen, 1),
+        repeated / max(seen, 1),
+        peak,
+    )
 
 
-def table(found: Sequence[RecordingFacts]) -> list[str]:
-    """One line per recording under a line of headings, columns aligned."""
-    rows = [COLUMNS, *(_row_report(facts) for facts in found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place < 2 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def _parts(stream: EventStream, quick: bool) -> Iterator[tuple[int, int, bool]]:
+    """Begin and end in us of equal parts of at most a second, and whether the last event, at its end, belongs to it."""
+    span = stream.t_last - stream.t_first
+    count = max(1, -(-span // SECOND))
+    for number in sorted({0, count - 1}) if quick else range(count):
+        begin, end = (stream.t_first + span * place // count for place in (number, number + 1))
+        yield begin, end, number == count - 1
 
 
-def _row_report(facts: RecordingFacts) -> tuple[str, ...]:
-    events, labels = facts.events, facts.labels
-    of_events = ("-",) * 6 if events is None else (
-        f"{events.width}x{events.height}",
-        f"{events.count:,}",
-        f"{events.seconds:.1f} s",
-        f"{events.rate / 1e6:.3g}",
-        f"{events.peak / 1e6:.3g}",
-        f"{events.positive:.0%}",
-    )  # fmt: skip
-    of_labels = ("-", "-") if labels is None else (f"{labels.count:,}", f"{labels.spacing_ms[1]:g} ms")
-    return (facts.split, facts.name, *of_events, *of_labels, bytes_in_words(facts.bytes))
+def _repeated(events: Events) -> int:
+    same = np.ones(max(len(events.t) - 1, 0), bool)
+    for column in events:
+        same &= column[1:] == column[:-1]
+    return int(same.sum())
 
 
-def classes(found: Sequence[RecordingFacts]) -> list[str]:
-    """How often each class occurs in each split; nothing where labels have no classes."""
-    lines = []
-    for split in dict.fromkeys(facts.split for facts in found):
-        labels = [facts.labels for facts in found if facts.split == split and facts.labels is not None]
-        if not labels or not labels[0].classes:
-            continue
-        counts = {name: sum(each.classes[name] for each in labels) for name in labels[0].classes}
-        total = max(sum(counts.values()), 1)
-        shares = ", ".join(f"{name} {count / total:.1%}" for name, count in counts.items())
-        unlabelled = sum(each.unlabelled * each.count for each in labels) / max(sum(each.count for each in labels), 1)
-        lines.append(f"{split}: {shares}" + (f"; {unlabelled:.1%} of all pixels carry no label" if unlabelled else ""))
-    return lines
+def label_facts(recording: LabelledRecording, classes: Sequence[str], quick: bool = False) -> LabelFacts:
+    """Read every label, or a few spread over the recording.
+
+    Raises:
+        UserError: one cannot be read.
+    """
+    count = len(recording.labelled)
+    chosen = np.unique(np.linspace(0, count - 1, QUICK).astype(int)) if quick and count > QUICK else np.arange(count)
+    occurrences, pixels, unlabelled, empty = np.zeros(len(classes), np.int64), 0, 0, 0
+    low, high = np.inf, -np.inf
+    values: NDArray[np.generic]
+    found: NDArray[np.generic]
+    for index in chosen.tolist():
+        label = recording.labels[index]
+        if isinstance(label, Boxes):
+            values, found = label.size.ravel(), label.label
+        elif label.dtype == np.uint8:
+            values, found = np.empty(0), label[label != IGNORE]
+        else:
+            values, found = label[np.isfinite(label)], np.empty(0, np.int64)
+        if not isinstance(label, Boxes):
+            pixels += label.size
+            unlabelled += label.size - max(len(found), len(values))
+        occurrences += np.bincount(found, minlength=len(classes))[: len(classes)]
+        empty += not (len(values) or len(found))
+        if len(values):
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+    times = recording.label_times
+    return LabelFacts(
+        count=count,
+        first=int(times[0]) if count else 0,
+        last=int(times[-1]) if count else 0,
+        spacing_ms=_spacing(times),
+        classes=dict(zip(classes, occurrences.tolist(), strict=True)),
+        unlabelled=unlabelled / pixels if pixels else 0.0,
+        extent=(low, high) if low <= high else (0.0, 0.0),
+        empty=empty,
+    )
 
 
-def extents(found: Sequence[RecordingFacts]) -> list[str]:
-    """Smallest and largest depth, or box side, of each split that has any."""
-    by_split: dict[str, list[tuple[float, float]]] = {}
-    for facts in found:
-        if facts.labels is not None and facts.labels.extent[1] > 0:
-            by_split.setdefault(facts.split, []).append(facts.labels.extent)
-    return [
-        f"{split}: {min(low for low, _ in pairs):.2f} to {max(high for _, high in pairs):.2f}"
-        for split, pairs in by_split.items()
-    ]
-
-
-def remarks(found: Sequence[RecordingFacts]) -> Iterator[str]:
-    """What is unusual but handled, a line each."""
-    for facts in found:
-        for note in facts.notes:
-            yield f"{facts.name}: {note}"
-
-
-def problems(found: Sequence[RecordingFacts]) -> list[str]:
-    """Everything that makes a recording unusable, a line each, without repetition."""
-    return list(dict.fromkeys(str(problem) for facts in found for problem in facts.problems))
-
-
-def bytes_in_words(count: float) -> str:
-    """A number of bytes in the unit that suits it: 1 MB is 1e6 bytes."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
-
-
-ARCHIVE_BINS, ARCHIVE_RULE = 10, "rvt"  # of uzh-rpg/RVT's preprocessed archives
-
-Task = tuple[str, str]  # split and name of a recording
+def _spacing(times: NDArray[np.int64]) -> tuple[float, float, float]:
+    gaps = np.diff(times) / 1000
+    return (float(gaps.min()), float(np.median(gaps)), float(gaps.max())) if len(gaps) else (0.0, 0.0, 0.0)
 
 
 def tasks_of(dataset: LabelledDataset) -> list[Task]:
@@ -444,3 +334,101 @@ def size_of(path: Path) -> int:
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size
+
+
+def frame(found: Sequence[RecordingFacts]) -> pd.DataFrame:
+    """A row for each recording, with every figure of `EventFacts` and `LabelFacts` in a column of its own."""
+    return pd.DataFrame([_row(facts) for facts in found])
+
+
+def _row(facts: RecordingFacts) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "split": facts.split,
+        "recording": facts.name,
+        "bytes": facts.bytes,
+        "windows": facts.windows,
+    }
+    if facts.events is not None:
+        row |= {f"events_{name}": value for name, value in asdict(facts.events).items()}
+    if facts.labels is not None:
+        of_labels = asdict(facts.labels)
+        shortest, median, longest = of_labels.pop("spacing_ms")
+        row |= {"labels_spacing_ms_min": shortest, "labels_spacing_ms_median": median, "labels_spacing_ms_max": longest}
+        low, high = of_labels.pop("extent")
+        row |= {"labels_extent_min": low, "labels_extent_max": high}
+        row |= {f"class_{name}": count for name, count in of_labels.pop("classes").items()}
+        row |= {f"labels_{name}": value for name, value in of_labels.items()}
+    return row | {"problems": " | ".join(map(str, facts.problems)), "notes": " | ".join(facts.notes)}
+
+
+def write_csv(found: Sequence[RecordingFacts], path: Path) -> None:
+    """Write the table of `frame`."""
+    with whole_file(path) as unfinished:
+        frame(found).to_csv(unfinished, index=False)
+
+
+def table(found: Sequence[RecordingFacts]) -> list[str]:
+    """One line per recording under a line of headings, columns aligned."""
+    rows = [COLUMNS, *(_cells(facts) for facts in found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [str.ljust] * 2 + [str.rjust] * (len(COLUMNS) - 2)
+    return [
+        "  ".join(side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _cells(facts: RecordingFacts) -> tuple[str, ...]:
+    events, labels = facts.events, facts.labels
+    of_events = ("-",) * 6 if events is None else (
+        f"{events.width}x{events.height}",
+        f"{events.count:,}",
+        f"{events.seconds:.1f} s",
+        f"{events.rate / 1e6:.3g}",
+        f"{events.peak / 1e6:.3g}",
+        f"{events.positive:.0%}",
+    )  # fmt: skip
+    of_labels = ("-", "-") if labels is None else (f"{labels.count:,}", f"{labels.spacing_ms[1]:g} ms")
+    return (facts.split, facts.name, *of_events, *of_labels, bytes_in_words(facts.bytes))
+
+
+def classes(found: Sequence[RecordingFacts]) -> list[str]:
+    """How often each class occurs in each split; nothing where labels have no classes."""
+    rows = frame([facts for facts in found if facts.labels is not None and facts.labels.classes])
+    lines = []
+    for split, of_split in rows.groupby("split", sort=False) if len(rows) else ():
+        counts = of_split.filter(regex="^class_").sum().astype(int).rename(lambda name: name.removeprefix("class_"))
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in (counts / max(counts.sum(), 1)).items())
+        labels = max(of_split["labels_count"].sum(), 1)
+        unlabelled = (of_split["labels_unlabelled"] * of_split["labels_count"]).sum() / labels
+        lines.append(f"{split}: {shares}" + (f"; {unlabelled:.1%} of all pixels carry no label" if unlabelled else ""))
+    return lines
+
+
+def extents(found: Sequence[RecordingFacts]) -> list[str]:
+    """Smallest and largest depth, or box side, of each split that has any."""
+    rows = frame([facts for facts in found if facts.labels is not None and facts.labels.extent[1] > 0])
+    splits = rows.groupby("split", sort=False) if len(rows) else ()
+    low, high = "labels_extent_min", "labels_extent_max"
+    return [f"{split}: {each[low].min():.2f} to {each[high].max():.2f}" for split, each in splits]
+
+
+def remarks(found: Sequence[RecordingFacts]) -> Iterator[str]:
+    """What is unusual but handled, a line each."""
+    for facts in found:
+        for note in facts.notes:
+            yield f"{facts.name}: {note}"
+
+
+def problems(found: Sequence[RecordingFacts]) -> list[str]:
+    """Everything that makes a recording unusable, a line each, without repetition."""
+    return list(dict.fromkeys(str(problem) for facts in found for problem in facts.problems))
+
+
+def bytes_in_words(count: float) -> str:
+    """A number of bytes in the unit that suits it: 1 MB is 1e6 bytes."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

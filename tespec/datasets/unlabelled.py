@@ -11,9 +11,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.description import read_description
-from tespec.datasets.downsampling import reduced
 from tespec.datasets.finding import find_recordings, names_of
-from tespec.datasets.recording import Recording
+from tespec.datasets.recording import Recording, reduced
 from tespec.datasets.rvt_archive import WINDOW_US, ArchiveSource, archive_of, is_archive
 from tespec.datasets.sources import EventSource
 from tespec.datasets.splits import Splits

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -189,15 +187,6 @@ def _count(x, y, p, borders, clip, cells, width, area, fresh):  # type: ignore[n
         for i in range(borders[k], borders[k + 1]):
             cell = negative + np.uint64(p[i]) * positive + np.uint64(y[i]) * np.uint64(width) + np.uint64(x[i])
             cells[cell] += np.uint8(cells[cell] < clip)
-
-
-def __getattr__(name: str) -> Any:
-    """`event_histogram_torch` under this module's name, without importing torch before it is asked for."""
-    if name == "event_histogram_torch":
-        from tespec.events.histogram_torch import event_histogram_torch
-
-        return event_histogram_torch
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 MILLISECOND = 1000  # us

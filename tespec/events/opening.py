@@ -1,11 +1,21 @@
-"""Opens any recording by what it is."""
+"""Opens any recording by what it is; what is not packed is packed on its first use."""
 
 from __future__ import annotations
 
+import glob
+import hashlib
+import json
+import shutil
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from tespec.core.errors import UserError
+from tespec.core.paths import cache_root
+from tespec.events.in_order import load
+from tespec.events.packing import pack
+from tespec.events.provenance import files_of, is_of, is_recorded, sample
 from tespec.events.readers.aedat4 import open_aedat4
 from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
 from tespec.events.readers.dsec import open_dsec
@@ -15,13 +25,15 @@ from tespec.events.readers.prophesee_dat import open_dat
 from tespec.events.readers.prophesee_raw import open_raw
 from tespec.events.readers.rvt import open_rvt
 from tespec.events.readers.sensor import resolve_size
-from tespec.events.store import HEADER, open_store
-from tespec.events.stream import EventStream
+from tespec.events.store import HEADER, StoreStream, header_of, is_whole, open_store, store_of
+from tespec.events.stream import ArrayStream, Reader
 
-Open = Callable[[Path, int | None, int | None], EventStream]
+QUIET_SECONDS = 1.0  # of packing before a bar is shown
+NAME_LETTERS = 40  # of a recording, in the name of its store in the cache
+Open = Callable[[Path, int | None, int | None], Reader]
 
 
-def open_h5(path: Path, height: int | None = None, width: int | None = None) -> EventStream:
+def open_h5(path: Path, height: int | None = None, width: int | None = None) -> Reader:
     """Open an HDF5 recording, of DSEC, MVSEC or RVT's preprocessing, by what it holds.
 
     Raises:
@@ -45,8 +57,11 @@ READERS: dict[str, Open] = {
 }
 
 
-def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> EventStream:
+def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> StoreStream:
     """Open a recording: `.raw`, `.dat`, `.aedat4`, HDF5 (DSEC, MVSEC, RVT), a packed store, or a DDD17 folder.
+
+    The packed store beside a recording is read in its place. A recording without one is packed on its first use, into
+    the cache (`$TESPEC_CACHE/stores`).
 
     Args:
         path: file or folder.
@@ -55,17 +70,34 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
         width: columns, likewise.
 
     Raises:
-        UserError: the recording is missing, of no known kind, empty, truncated or inconsistent, or of another size.
+        UserError: the recording is missing, of no known kind, empty, truncated or inconsistent, of another size, of
+            another version than the store beside it, or there is no room to pack it.
         ValueError: only one of height and width is given.
     """
     path = Path(path)
-    if (height is None) != (width is None):
-        raise ValueError("give both height and width, or neither")
+    store = store_of(path)
+    if not (store / HEADER).is_file():
+        return open_store(_packed(open_reader(path, height, width)))
+    require_both(height, width)
+    made_from = header_of(store)["source"]
+    if store != path and made_from is not None and is_recorded(path):
+        require_same(store, path, is_of(made_from, path))
+    stream = open_store(store)
+    resolve_size(path, height, width, (stream.height, stream.width))
+    return stream
+
+
+def load_events(path: str | Path, height: int | None = None, width: int | None = None) -> ArrayStream:
+    """All events of a recording as it was recorded, in memory; see `open_events`."""
+    return load(open_reader(Path(path), height, width))
+
+
+def open_reader(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    """What reads a recording as it was recorded; see `open_events`."""
+    require_both(height, width)
     if not path.exists():
         raise UserError(path, "no such file or folder", "check the path")
     if path.is_dir():
-        if (path / HEADER).is_file():
-            return _open_store(path, height, width)
         if (path / TIMES).is_file() or (path / EVENTS).is_file():
             return open_ddd17(path, height, width)
         raise UserError(
@@ -82,7 +114,69 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
     return READERS[suffix](path, height, width)
 
 
-def _open_store(path: Path, height: int | None, width: int | None) -> EventStream:
-    stream = open_store(path)
-    resolve_size(path, height, width, (stream.height, stream.width))
-    return stream
+def require_both(height: int | None, width: int | None) -> None:
+    """Refuse half a size.
+
+    Raises:
+        ValueError: only one of height and width is given.
+    """
+    if (height is None) != (width is None):
+        raise ValueError("give both height and width, or neither")
+
+
+def require_same(store: Path, path: Path, same: bool) -> None:
+    """Refuse a store that was made from another version of a recording.
+
+    Raises:
+        UserError: it was.
+    """
+    if not same:
+        what = f"was made from another version of {path.name} than the one beside it"
+        raise UserError(store, what, "remove the store and prepare the recording again")
+
+
+def place_in_cache(reader: Reader) -> Path:
+    """Where the store of a recording lies that is packed on its first use.
+
+    The name tells of the recording's path and sensor, and of the size, the time of change and the sampled content of
+    its files.
+    """
+    where = f"{reader.path.resolve()}|{reader.width}x{reader.height}"
+    state = [[file.stat().st_mtime_ns, sample(file)] for file in files_of(reader.path)]
+    digests = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in (where, json.dumps(state))]
+    return cache_root() / "stores" / "-".join([reader.path.name[:NAME_LETTERS], *digests])
+
+
+def _packed(reader: Reader) -> Path:
+    """The store of a recording in the cache, packed now if it is not there."""
+    folder = place_in_cache(reader)
+    if is_whole(folder):
+        return folder
+    with ExitStack() as stack:
+        shown: list[Callable[[int, int, str], None]] = []
+        began = time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            if not shown and time.monotonic() - began > QUIET_SECONDS:
+                from tespec.core.progress import progress as bar
+
+                shown.append(stack.enter_context(bar(f"packing {reader.path.name}", "events")))
+            for advance in shown:
+                advance(done, total, "")
+
+        def waiting() -> None:
+            from tespec.core.progress import say
+
+            say(f"{reader.path}: another process packs it; waiting for it")
+
+        try:
+            pack(reader, folder, reader.path, progress, waiting, replace=True)
+        except UserError as error:
+            if not error.where.startswith(str(folder.parent)):
+                raise
+            remedy = "make room, let TESPEC_CACHE name another folder, or pack the recording with `prepare --out`"
+            raise UserError(error.where, error.what, remedy) from error
+    for other in folder.parent.glob(f"{glob.escape(folder.name[:-17])}-*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)  # of an older version of the recording
+    return folder

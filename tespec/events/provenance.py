@@ -33,6 +33,11 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files_of(path)) if path.exists() else 0
 
 
+def is_recorded(path: Path) -> bool:
+    """Whether a recording's events are there as they were recorded, packed besides or not."""
+    return path.is_file() or (path / EVENTS).is_file()
+
+
 def sample(path: Path) -> dict[str, Any]:
     """Name and size of a file, and SHA-256 of its first and last 64 kB, which takes no time."""
     size = path.stat().st_size

@@ -7,102 +7,34 @@ millisecond of the first event to the one after the last. `header.json` says wha
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import json
-import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, one_at_a_time, read_json
+from tespec.core.files import UNREADABLE, read_json
 from tespec.events.histogram import count_words
-from tespec.events.provenance import describe, is_of, size_of
+from tespec.events.provenance import describe
 from tespec.events.spatial import Region
-from tespec.events.stream import Events, EventStream
+from tespec.events.stream import Events
 
+VERSION = 2
+FORMAT = "tespec packed events"
+HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
+STORE = ".store"  # what the folder of a store adds to the name of the file it was made from
 AGAIN = "pack the recording again"
 LONGEST_MS = 7 * 24 * 3600 * 1000  # a week, whose index is 4.8 GB; anything longer is a broken time
 LATEST_MS = 1 << 52  # 140,000 years; in us it fits 64 bits
 
 
-def pack(stream: EventStream, folder: Path, source: Path | None = None, progress: Progress | None = None) -> Path:
-    """Write `stream` as a packed store, some milliseconds at a time, into a folder that appears when it is whole.
-
-    Killed at any point, it goes on where it was when it is called again with the same source. A whole store of the
-    same source is left as it is, one of another version of the source is replaced. Of several processes that pack into
-    one folder the first does the work, the others wait for it.
-
-    Args:
-        stream: any recording.
-        folder: where the store goes.
-        source: file or folder the stream was read from, whose size and SHA-256 go into the header.
-        progress: called with the events packed and all there are.
-
-    Returns:
-        `folder`.
-
-    Raises:
-        UserError: the folder holds something else, the disk is full, the sensor is larger than 2048x1024 px, or the
-            recording longer than a week.
-    """
-    if stream.width > MAX_WIDTH or stream.height > MAX_HEIGHT:
-        size = f"{stream.width}x{stream.height} px"
-        raise UserError(folder, f"a sensor of {size} does not fit the packed store", "give one of 2048x1024 px at most")
-    if (stream.t_last - stream.t_first) // 1000 >= LONGEST_MS:
-        days = (stream.t_last - stream.t_first) / 86_400e6
-        raise UserError(folder, f"a recording of {days:.0f} days cannot be", "check the times of its events")
-    with one_at_a_time(folder):
-        if not (folder.exists() and _is_packed(folder, stream, source)):
-            _pack(stream, folder, source, progress or (lambda done, total: None))
-    return folder
-
-
-def _is_packed(folder: Path, stream: EventStream, source: Path | None) -> bool:
-    """Whether what is in the folder is what would be packed; False where it is of another version of the source.
-
-    Raises:
-        UserError: it is something else.
-    """
-    if source is None or not is_whole(folder):
-        raise UserError(folder, "exists already", "remove it or choose another folder")
-    header = header_of(folder)
-    made_from = header["source"]
-    if made_from is None or not is_of(made_from, source):
-        if made_from is not None and made_from.get("name") == source.name:
-            return False
-        raise UserError(folder, "exists already", "remove it or choose another folder")
-    if (header["height"], header["width"]) != (stream.height, stream.width):
-        size = f"{header['width']}x{header['height']} px, not {stream.width}x{stream.height}"
-        raise UserError(folder, f"was packed for a sensor of {size}", "remove it, or give that size")
-    return True
-
-
-def _pack(stream: EventStream, folder: Path, source: Path | None, progress: Progress) -> None:
-    unfinished, stale = (folder.with_name(f".{folder.name}.{state}") for state in ("unfinished", "stale"))
-    shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed between the two renamings
-    try:
-        Packing(stream, unfinished, None if source is None else describe(source)).run(progress)
-        os.chmod(unfinished, 0o755)
-        if folder.exists():
-            folder.rename(stale)
-        unfinished.rename(folder)
-        shutil.rmtree(stale, ignore_errors=True)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        what = f"the disk is full after {size_of(unfinished):,} bytes"
-        raise UserError(folder, what, "make room and go on, or name another folder") from error
-    except BaseException:
-        if source is None:
-            shutil.rmtree(unfinished, ignore_errors=True)  # nothing says whether it could be continued
-        raise
+def store_of(path: Path) -> Path:
+    """Where the packed store of a recording lies: beside its file, or in its folder; a store is its own."""
+    if (path / HEADER).is_file():
+        return path
+    return path / f"events{STORE}" if path.is_dir() else path.with_name(path.name + STORE)
 
 
 def is_whole(folder: Path) -> bool:
@@ -128,18 +60,16 @@ def verify_store(folder: Path) -> None:
 
 
 class StoreStream:
-    """Events of a packed store, memory-mapped; see `EventStream`."""
+    """Events of a packed store in `folder`, memory-mapped; see `EventStream`."""
 
     def __init__(
         self, folder: Path, words: NDArray[np.uint32], index: NDArray[np.int64], header: dict[str, Any]
     ) -> None:
         self.height, self.width = header["height"], header["width"]
         self.count, self.clamped = header["count"], header["clamped"]
-        self._folder, self._words, self._index, self._first_ms = folder, words, index, header["first_ms"]
-        self.t_first, self.t_last = 0, 0
-        if self.count:
-            last = len(index) - 2
-            self.t_first, self.t_last = int(self._read(0, 1).t[0]), int(self._read(last, last + 1).t[-1])
+        self.folder, self._words, self._index, self._first_ms = folder, words, index, header["first_ms"]
+        last = len(index) - 2
+        self.t_first, self.t_last = int(self._read(0, 1).t[0]), int(self._read(last, last + 1).t[-1])
 
     def slice(self, t0: int, t1: int) -> Events:
         """Events with t0 <= t < t1 (us).
@@ -193,7 +123,7 @@ class StoreStream:
 
     def _require(self, whole: bool) -> None:
         if not whole:
-            raise UserError(self._folder / WORDS, "damaged: events outside of the sensor or out of order", AGAIN)
+            raise UserError(self.folder / WORDS, "damaged: events outside of the sensor or out of order", AGAIN)
 
 
 def open_store(folder: Path) -> StoreStream:
@@ -217,9 +147,9 @@ def open_store(folder: Path) -> StoreStream:
         raise UserError(folder / INDEX, f"has {size} bytes, those of more than a week", AGAIN)
     index = np.asarray(np.memmap(folder / INDEX, "<i8", mode="r"))
     fits = index[0] == 0 and index[-1] == count and (index[1:] >= index[:-1]).all()
-    if not fits or (count and not (index[1] > 0 and index[-2] < count)):
+    if not (fits and index[1] > 0 and index[-2] < count):
         raise UserError(folder / INDEX, "does not fit the events", AGAIN)
-    words = np.asarray(np.memmap(folder / WORDS, "<u4", mode="r")) if count else np.empty(0, "<u4")
+    words = np.asarray(np.memmap(folder / WORDS, "<u4", mode="r"))
     return StoreStream(folder, words, index, header)
 
 
@@ -243,110 +173,11 @@ def header_of(folder: Path) -> dict[str, Any]:
     if version != VERSION:
         raise UserError(path, f"format version {version!r}, this harness reads {VERSION}", AGAIN)
     sizes_fit = all(isinstance(number, int) and number >= 0 for number in numbers)
-    if not sizes_fit or not (0 < numbers[0] <= MAX_HEIGHT and 0 < numbers[1] <= MAX_WIDTH):
+    if not sizes_fit or not (0 < numbers[0] <= MAX_HEIGHT and 0 < numbers[1] <= MAX_WIDTH and numbers[2]):
         raise UserError(path, "its numbers make no sense", AGAIN)
     if not isinstance(first_ms, int) or abs(first_ms) > LATEST_MS:
         raise UserError(path, f"its first millisecond is {first_ms!r}", AGAIN)
     return header
-
-
-VERSION = 2
-FORMAT = "tespec packed events"
-HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
-JOURNAL = "journal.json"
-LONGEST_CHUNK_MS = 100
-FULL_CHUNK = 1 << 22  # events; a chunk with more is followed by shorter ones
-BETWEEN_JOURNALS = 1 << 24  # events
-BLOCK = 1 << 20  # bytes
-Progress = Callable[[int, int], None]
-
-
-class Packing:
-    """A writing under way in a folder of its own.
-
-    Args:
-        stream: to be packed.
-        folder: of the writing; one that an interrupted writing of the same recording left is continued, any other is
-            cleared.
-        source: what the recording was read from, for the header.
-    """
-
-    def __init__(self, stream: EventStream, folder: Path, source: dict[str, Any] | None) -> None:
-        self._stream, self._folder = stream, folder
-        self._first_ms = stream.t_first // 1000
-        self._end_ms = stream.t_last // 1000 + 1
-        self._facts = {
-            "format": FORMAT,
-            "version": VERSION,
-            "height": stream.height,
-            "width": stream.width,
-            "first_ms": self._first_ms,
-            "clamped": stream.clamped,
-            "source": source,
-        }
-
-    def run(self, progress: Progress) -> None:
-        """Write words, index and header."""
-        written, next_ms = self._resume()
-        with (self._folder / WORDS).open("ab") as words, (self._folder / INDEX).open("ab") as index:
-            if not index.tell():
-                np.zeros(1, "<i8").tofile(index)
-            chunk, noted = LONGEST_CHUNK_MS, written
-            while next_ms < self._end_ms:
-                end = min(next_ms + chunk, self._end_ms)
-                events = self._stream.slice(next_ms * 1000, end * 1000)
-                pack_words(*events).astype("<u4", copy=False).tofile(words)
-                ends = np.arange(next_ms + 1, end + 1) * 1000
-                (written + np.searchsorted(events.t, ends)).astype("<i8").tofile(index)
-                written, next_ms = written + len(events.t), end
-                chunk = max(1, chunk // 10) if len(events.t) > FULL_CHUNK else min(10 * chunk, LONGEST_CHUNK_MS)
-                if written - noted >= BETWEEN_JOURNALS:
-                    self._note(words, index, written, next_ms)
-                    noted = written
-                progress(written, self._stream.count)
-            for file in (words, index):
-                file.flush()
-                os.fsync(file.fileno())
-        hashes = {name: _sha256(self._folder / name) for name in (WORDS, INDEX)}
-        header = self._facts | {"count": written, "sha256": hashes}
-        (self._folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")
-        (self._folder / JOURNAL).unlink(missing_ok=True)
-
-    def _resume(self) -> tuple[int, int]:
-        """Events written and the next millisecond to write, after an interrupted writing; else from the start."""
-        try:
-            journal = json.loads((self._folder / JOURNAL).read_text())
-            written, next_ms = int(journal["written"]), int(journal["next_ms"])
-            sizes = {WORDS: 4 * written, INDEX: 8 * (next_ms - self._first_ms + 1)}
-            same = journal["facts"] == json.loads(json.dumps(self._facts))
-            whole = all((self._folder / name).stat().st_size >= size for name, size in sizes.items())
-            if same and self._facts["source"] is not None and whole:
-                for name, size in sizes.items():
-                    os.truncate(self._folder / name, size)
-                return written, next_ms
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir(parents=True)
-        return 0, self._first_ms
-
-    def _note(self, words: IO[bytes], index: IO[bytes], written: int, next_ms: int) -> None:
-        """Keep how far the files on disk are whole."""
-        for file in (words, index):
-            file.flush()
-            os.fsync(file.fileno())
-        journal = {"facts": self._facts, "written": written, "next_ms": next_ms}
-        temporary = self._folder / f".{JOURNAL}"
-        temporary.write_text(json.dumps(journal))
-        temporary.replace(self._folder / JOURNAL)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 X_BITS, Y_BITS, P_BITS = 11, 10, 1

@@ -1,7 +1,10 @@
-"""What every recording looks like once it is open: a sensor, a time span, and events by time."""
+"""What every recording looks like: to be read once from front to back, and open, with events by time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +18,33 @@ class Events(NamedTuple):
     y: NDArray[np.uint16]
     t: NDArray[np.int64]
     p: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A recording in any format, which can be read from front to back.
+
+    Attributes:
+        path: file or folder, for messages.
+        height: rows of the sensor in px.
+        width: columns of the sensor in px.
+        events: how many there are; a guess from the file's size where the format does not say it.
+        chunks: reads the events some at a time, as they follow each other in the file: x and y (N,) uint16, which may
+            lie outside of the sensor; t (N,) integers of the recording's clock, which may step back; p (N,) uint8 in
+            {0, 1}.
+        ticks_per_us: of the clock.
+        period: after which a clock of few bits begins again, from 0; 0 if it never does. Time goes on across its
+            borders: of the times that a value may stand for, the one closest to the latest time before it is taken, so
+            that a step back by less than half of the period stays one.
+    """
+
+    path: Path
+    height: int
+    width: int
+    events: int
+    chunks: Callable[[], Iterator[Events]]
+    ticks_per_us: int = 1
+    period: int = 0
 
 
 @runtime_checkable

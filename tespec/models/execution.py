@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from tespec.core.distributed import silent, summed, together
+from tespec.core.distributed import all_reduce_sum, has_no_labels, ranks_per_batch
 from tespec.core.errors import UserError
 from tespec.models.backbone import Backbone
 
@@ -18,7 +18,7 @@ from tespec.models.backbone import Backbone
 class SyncedBatchNorm(_BatchNorm):
     """As `nn.BatchNorm`, with mean and variance over all processes; torch's own needs GPUs.
 
-    A process that is silent (`tespec.core.distributed.silenced`) adds nothing to them.
+    A rank without labels (`tespec.core.distributed.rank_without_labels`) adds nothing to them.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -28,7 +28,7 @@ class SyncedBatchNorm(_BatchNorm):
     def forward(self, values: Tensor) -> Tensor:
         """Normalise (N, C, ...)."""
         self._check_input_dim(values)
-        if not self.training or together() == 1:
+        if not self.training or ranks_per_batch() == 1:
             return batch_norm(
                 values,
                 self.running_mean,
@@ -42,16 +42,16 @@ class SyncedBatchNorm(_BatchNorm):
         axes = [0, *range(2, values.dim())]
         shape = (1, -1, *[1] * (values.dim() - 2))
         exact = values.float()
-        weight = 0.0 if silent() else 1.0
+        weight = 0.0 if has_no_labels() else 1.0
         here = values.new_full((1,), weight * values.numel() / values.shape[1], dtype=torch.float32)
-        sums = summed(torch.cat([weight * exact.sum(axes), here]))
+        sums = all_reduce_sum(torch.cat([weight * exact.sum(axes), here]))
         elements = sums[-1].detach().clamp(min=1)
         mean = sums[:-1] / elements
         centred = exact - mean.view(shape)
-        variance = summed(weight * centred.square().sum(axes)) / elements
+        variance = all_reduce_sum(weight * centred.square().sum(axes)) / elements
         normal = centred * torch.rsqrt(variance + self.eps).view(shape)
         self._remember(mean, variance * elements / (elements - 1).clamp(min=1), (sums[-1] > 0).float())
-        if silent():
+        if has_no_labels():
             # What stands in for a sample may lie far from the others; nothing must overflow on its way.
             normal = normal * 0.0
         if self.affine:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, normalize
 
-from tespec.core.distributed import largest, summed
+from tespec.core.distributed import all_reduce_sum, global_max
+from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 
 SINKHORN_ROUNDS = 3
@@ -51,10 +52,10 @@ def sinkhorn(logits: Tensor, temperature: float) -> Tensor:
         temperature: that sharpens them.
     """
     sharp = logits / temperature
-    shares = sharp.sub_(largest(sharp)).exp_()
+    shares = sharp.sub_(global_max(sharp)).exp_()
     for _ in range(SINKHORN_ROUNDS):
         # The number of samples and of prototypes cancel out: the rows are brought to a sum of one after the columns.
-        shares /= summed(shares.sum(0, keepdim=True)).clamp(min=SMALLEST)
+        shares /= all_reduce_sum(shares.sum(0, keepdim=True)).clamp(min=SMALLEST)
         shares /= shares.sum(1, keepdim=True).clamp(min=SMALLEST)
     return shares
 
@@ -69,6 +70,12 @@ def agreement(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor
 def pooled(maps: Tensor) -> Tensor:
     """Mean (N, C) of the maps (N, 1, C, h, w) of single frames over their places."""
     return maps.squeeze(1).flatten(2).mean(2)
+
+
+def whole(backbone: Backbone, frames: Tensor) -> Tensor:
+    """Mean (N, C) of a backbone's last stage over single frames (N, 1, channels, H, W)."""
+    features, _ = backbone(frames)
+    return pooled(features[-1])
 
 
 class Projector(nn.Sequential):

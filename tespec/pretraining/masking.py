@@ -1,34 +1,11 @@
-"""Tube masks, and the learnable patch that stands where pixels are hidden."""
+"""The learnable patch that stands where a mask hides pixels."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 INITIAL_DEVIATION = 0.02
-
-
-def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: float) -> Tensor:
-    """Mask of one lane for all segments of a step.
-
-    Args:
-        seed: the draw's seed, or a generator that it advances.
-        rows: units from top to bottom.
-        cols: units from left to right.
-        ratio: share of units to hide, 0 to 1.
-
-    Returns:
-        (rows, cols) bool, True in exactly round(ratio * rows * cols) places.
-
-    Raises:
-        ValueError: ratio outside of 0 to 1.
-    """
-    if not 0 <= ratio <= 1:
-        raise ValueError(f"a mask ratio lies between 0 and 1, not at {ratio}")
-    mask = np.zeros(rows * cols, dtype=bool)
-    mask[np.random.default_rng(seed).permutation(mask.size)[: round(ratio * mask.size)]] = True
-    return torch.from_numpy(mask.reshape(rows, cols))
 
 
 class MaskPatch(nn.Module):
@@ -36,16 +13,13 @@ class MaskPatch(nn.Module):
 
     Args:
         unit: its side in px.
-        channels: channels of the histograms.
-        shared_over_channels: one plane for all channels (1,024 parameters at 32 px) or one plane each. The paper
-            speaks of a 32x32 parameter.
+        channels: channels of the histograms; all show the one plane (the paper speaks of a 32x32 parameter).
     """
 
-    def __init__(self, unit: int, channels: int, shared_over_channels: bool = True) -> None:
+    def __init__(self, unit: int, channels: int) -> None:
         super().__init__()
         self.channels = channels
-        planes = 1 if shared_over_channels else channels
-        self.pixels = nn.Parameter(INITIAL_DEVIATION * torch.randn(planes, unit, unit))
+        self.pixels = nn.Parameter(INITIAL_DEVIATION * torch.randn(1, unit, unit))
 
     def forward(self) -> Tensor:
         """The patch as a frame (1, channels, unit, unit)."""

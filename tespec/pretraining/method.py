@@ -25,7 +25,7 @@ class Method:
         network: kind of network, one of those that profiles name the sizes of: "swin" or "resnet".
         architectures: with memory, without, or both.
         pretraining_data: data set of the pre-training, "-" for none.
-        recipe: name of the config in configs/pretraining that makes its weights here; None if it has no weights.
+        recipe: name of the recipe that makes its weights here, of `RECIPE` in its file; None if it has none.
         test_time_augmentation: whether the published number used it.
         citation: key or reference of the publication.
         licence: licence of the published weights, "" if there are none.

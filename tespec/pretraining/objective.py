@@ -1,46 +1,87 @@
-"""What a way to pre-train is to the harness: its data, its network, and what is measured on data held out."""
+"""What a way to pre-train is to the harness: its data, its network, and what is measured on data held out.
+
+An objective is two classes: a network with `loss(batch, state)`, and a class registered in `OBJECTIVES` that says what
+data it learns from, by inheriting from `EventObjective`, `ImageObjective` or `PairObjective`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.registry import OBJECTIVES, find_registered, import_modules
-from tespec.core.settings import Mask, Pretraining, build
-from tespec.datasets.fingerprint import fingerprint
+from tespec.core.registry import OBJECTIVES, find_registered, register_methods
+from tespec.core.settings import Count, FromZero, Mask, Pretraining, Share, build
+from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
 from tespec.datasets.images import ImageSteps, ViewRule, held_out_batch, open_images
-from tespec.datasets.parts import WHOLE, Part
-from tespec.datasets.recording import Recording
-from tespec.datasets.steps import PretrainSteps, Steps
+from tespec.datasets.pairs import PairSteps, paired, some
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.unlabelled import divide, lengths_by_split
 from tespec.metrics.probes import PLACES, Places, spread
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
-from tespec.pretraining.masking import draw_mask
+from tespec.pretraining.held_out import HeldOut
 
 SHOWN = 8  # names in a line
 SEED = 0  # of what objectives draw on data held out, the same for every run
 Batch = dict[str, Tensor]
 
 
+def build_objective(settings: Pretraining, root: Path) -> PretrainingTask:
+    """The objective that the settings name, on the data in `root`.
+
+    Raises:
+        UserError: there is no such objective, its settings do not fit, or the data cannot be read.
+    """
+    task: PretrainingTask = _registered(settings.objective)(settings, root)
+    return task
+
+
+def own_settings(objective: Mapping[str, Any]) -> Any:
+    """The typed settings of an objective, given `type` and values by name.
+
+    Raises:
+        UserError: there is no such objective, or a setting is unknown, missing or out of range.
+    """
+    own = {key: value for key, value in objective.items() if key not in ("type", "deviations")}
+    return build(_registered(objective).settings_type, own, "objective")
+
+
+def _registered(objective: Mapping[str, Any]) -> type[PretrainingTask]:
+    register_methods()
+    kind: type[PretrainingTask] = find_registered(OBJECTIVES, str(objective.get("type", "")), "objective.type")
+    return kind
+
+
 class PretrainingTask(ABC):
     """Data, network and scores of one objective; registered in `OBJECTIVES`, built with (settings, root).
+
+    The network is an `nn.Module` with `backbone` and `loss(batch, state)`, which returns scalar losses by name, "loss"
+    being minimised, and the detached state that the next step gets. What it draws comes from torch's generator, which
+    is seeded at every step, so that runs resume exactly. Where it has `after_step(share)`, that is called after every
+    step with the share of the training that is done. `draws_alike = True` says that every process draws for the batch
+    of all processes and takes its own part (`tespec.core.distributed.rows`).
 
     Args:
         settings: of the pre-training.
         root: the data.
 
     Attributes:
+        settings_type: pydantic dataclass of the objective's own settings.
+        network_type: class of the network, built with (own settings, backbone).
+        loss_is: what "loss" is, in words.
+        hides_patches: whether the backbone has to be a Swin, whose patches can be hidden.
+        fewest: lanes, images or pairs that a batch cannot do without; two where batches are normalised.
         own: the objective's own settings, of type `settings_type`.
         notes: lines for the user about the data.
 
@@ -49,13 +90,15 @@ class PretrainingTask(ABC):
     """
 
     settings_type: ClassVar[type[Any]]
+    network_type: ClassVar[type[Any]]
     loss_is: ClassVar[str]
+    hides_patches: ClassVar[bool] = False
+    fewest: ClassVar[int] = 1
     notes: tuple[str, ...] = ()
 
     def __init__(self, settings: Pretraining, root: Path) -> None:
         self.settings, self.root = settings, root
-        own = {key: value for key, value in settings.objective.items() if key not in ("type", "deviations")}
-        self.own = build(type(self).settings_type, own, "objective")
+        self.own = own_settings(settings.objective)
 
     @property
     @abstractmethod
@@ -68,28 +111,23 @@ class PretrainingTask(ABC):
         return None
 
     def backbone(self) -> Backbone:
-        """A fresh backbone."""
-        settings = self.settings
-        return build_backbone(
-            settings.width,
-            settings.recurrent,
-            settings.bins,
-            padded_size(*self.size),
-            self.channels,
-            settings.drop_path,
-        )
-
-    def swin(self) -> EventSwin:
-        """A fresh backbone for objectives that hide patches.
+        """A fresh backbone.
 
         Raises:
-            UserError: the architecture has none.
+            UserError: patches are to be hidden, and the architecture has none.
         """
-        backbone = self.backbone()
-        if not isinstance(backbone, EventSwin):
-            what = f"{self.settings.width} has no patches to hide"
-            raise UserError(f"objective {self.settings.objective['type']}", what, "choose a Swin")
+        settings, size = self.settings, padded_size(*self.size)
+        backbone = build_backbone(
+            settings.width, settings.recurrent, settings.bins, size, self.channels, settings.drop_path
+        )
+        if self.hides_patches and not isinstance(backbone, EventSwin):
+            what = f"{settings.width} has no patches to hide"
+            raise UserError(f"objective {settings.objective['type']}", what, "choose a Swin")
         return backbone
+
+    def network(self) -> Any:
+        """The network with a fresh backbone."""
+        return self.network_type(self.own, self.backbone())
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -100,29 +138,29 @@ class PretrainingTask(ABC):
         """How many windows, pairs or images of each recording, or folder, are trained on ("train") or "held_out"."""
 
     @abstractmethod
-    def network(self) -> Any:
-        """The objective with a fresh backbone."""
+    def counts(self) -> dict[str, str]:
+        """How much data there is, in words."""
 
     @abstractmethod
-    def steps(self, seed: int, part: Part = WHOLE) -> Any:
-        """Batches of the training by step, or a part of each: see `tespec.datasets.steps.Steps`."""
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
+        """Batches of the training by step, or a part of each: see `tespec.datasets.batches.Steps`."""
 
     @abstractmethod
     def small_batch(self) -> Batch:
         """The smallest batch that can be trained on, for measuring what a step costs."""
 
     @abstractmethod
-    def counts(self) -> dict[str, str]:
-        """How much data there is, in words."""
-
-    @abstractmethod
     def held_out(self, device: torch.device) -> Iterator[Batch]:
         """Batches of data held out, in order, the same for every run."""
+
+    @abstractmethod
+    def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features (B, T, C, h, w) of the backbone's stages, and its state."""
 
     def protocol(self) -> dict[str, str]:
         """What the numbers mean, in words."""
         return {
-            "loss": type(self).loss_is,
+            "loss": self.loss_is,
             "feature_std": "deviation of unit-length features of all stages on data held out, times root(channels)",
             "feature_rank": "exponential of the entropy of their singular values",
             "feature_places": f"{PLACES:,} places of all frames held out, drawn alike for every run; all where fewer",
@@ -156,114 +194,17 @@ class PretrainingTask(ABC):
             "last_stage_rank": deepest.rank,
         }
 
-    @abstractmethod
-    def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
-        """Features (B, T, C, h, w) of the backbone's stages, and its state."""
-
     def draw(self, model: Any, device: torch.device, path: Path) -> bool:
         """Draw what the model does on data held out, where there is something to see; whether it did."""
         return False
 
 
-def left_alone(names: Sequence[str]) -> tuple[str, ...]:
-    """A line for the user about recordings of test splits; none where there are none."""
-    more = "" if len(names) <= SHOWN else f" and {len(names) - SHOWN} more"
-    return (f"of a test split, so left alone: {', '.join(names[:SHOWN])}{more}",) if names else ()
-
-
-RECORDINGS = 8
-CHUNKS = 60  # of each recording
-PREDICT_ZERO = "loss_zero"
-
-
-class Chunk(NamedTuple):
-    """A training step's worth of one recording: its first window, and a batch of one lane."""
-
-    recording: Recording
-    first: int
-    batch: dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The held-out recordings one after the other, from their first window on, without augmentation.
-
-    Masks are the same for every run, so that losses of different seeds and methods compare.
-
-    Attributes:
-        recordings: the first `RECORDINGS` that hold a chunk are played, at most `CHUNKS` chunks each.
-        settings: of the pre-training.
-        device: where the batches go.
-        mask: how masks are drawn; None: none are.
-    """
-
-    recordings: Sequence[Recording]
-    settings: Pretraining
-    device: torch.device
-    mask: Mask | None = None
-
-    def __len__(self) -> int:
-        return sum(self._chunks(recording) for recording in self._played)
-
-    @property
-    def _played(self) -> list[Recording]:
-        return [recording for recording in self.recordings if self._chunks(recording)][:RECORDINGS]
-
-    def _chunks(self, recording: Recording) -> int:
-        return min(CHUNKS, len(recording) // self.settings.segments)
-
-    def __iter__(self) -> Iterator[Chunk]:
-        settings = self.settings
-        for number, recording in enumerate(self._played):
-            for index in range(self._chunks(recording)):
-                first = index * settings.segments
-                histograms = recording.histograms(first, settings.segments, settings.bins, settings.rule)
-                batch = {
-                    "histograms": torch.from_numpy(histograms).unsqueeze(0),
-                    "fresh": torch.tensor([index == 0]),
-                } | self._mask(recording, number, index)
-                yield Chunk(recording, first, {name: value.to(self.device) for name, value in batch.items()})
-
-    def _mask(self, recording: Recording, *numbers: int) -> dict[str, Tensor]:
-        if self.mask is None:
-            return {}
-        region, unit = recording.region, self.mask.unit
-        rows, columns = -(-region.height // unit), -(-region.width // unit)
-        return {"mask": draw_mask(np.random.default_rng(numbers), rows, columns, self.mask.ratio).unsqueeze(0)}
-
-
-@torch.no_grad()
-def held_out_losses(model: Any, held_out: HeldOut, scored: str = "loss_masked") -> dict[str, float]:
-    """Mean loss with the backbone's state carried along a recording, and with it zeroed at each chunk.
-
-    The target's state is carried in both, so that the targets are the same. The gap between the two is what the model
-    gets from its memory.
-
-    Args:
-        model: an objective whose state is (backbone state, target's state).
-        held_out: recordings with at least one chunk.
-        scored: which of the model's losses.
-
-    Returns:
-        `<scored>_carried`, `<scored>_zeroed`, and `loss_zero`, the loss of predicting zero everywhere.
-    """
-    model.eval()
-    carried_name, zeroed_name = f"{scored}_carried", f"{scored}_zeroed"
-    sums = dict.fromkeys((carried_name, zeroed_name, PREDICT_ZERO), 0.0)
-    state: Any = None
-    with progress("held-out recordings", "chunks") as advance:
-        for done, chunk in enumerate(held_out, start=1):
-            zeroed, _ = model.loss(chunk.batch, None if state is None else (None, state[1]))
-            carried, state = model.loss(chunk.batch, state)
-            sums[carried_name] += carried[scored].item()
-            sums[zeroed_name] += zeroed[scored].item()
-            sums[PREDICT_ZERO] += carried["loss_zero"].item()
-            advance(done, len(held_out), "")
-    return {name: total / len(held_out) for name, total in sums.items()}
-
-
 class EventObjective(PretrainingTask):
-    """An objective whose batches are histograms of lanes."""
+    """An objective whose batches are histograms of lanes.
+
+    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, whether a lane starts a recording, and,
+    where `masks` says how, `mask` (B, rows, cols) bool, True where a patch is hidden.
+    """
 
     @property
     def fewest_segments(self) -> int:
@@ -277,7 +218,7 @@ class EventObjective(PretrainingTask):
             f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
             for path, count in self._division.clamped.items()
         )
-        self.notes = (*left_alone(self._division.tested_on), *stepped)
+        self.notes = (*_left_alone(self._division.tested_on), *stepped)
         if max(map(len, self._division.held_out)) < settings.segments:
             raise UserError(root, f"nothing held out has {settings.segments} windows", "set fewer segments")
 
@@ -306,13 +247,13 @@ class EventObjective(PretrainingTask):
         """How masks are drawn, for objectives that take some."""
         return None
 
-    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step."""
-        return PretrainSteps(self._division.train, self.settings, seed, part, self.masks())
+        return PretrainSteps(self._division.train, self.settings, seed, shard, self.masks())
 
     def small_batch(self) -> Batch:
-        """A batch of one lane and as few segments as the objective needs."""
-        small = replace(self.settings, batch_size=1, segments=self.fewest_segments)
+        """A batch of as few lanes and segments as the objective needs."""
+        small = replace(self.settings, batch_size=self.fewest, segments=self.fewest_segments)
         return PretrainSteps(self._division.train, small, seed=0, mask=self.masks())[0]
 
     def chunks(self, device: torch.device) -> HeldOut:
@@ -330,14 +271,28 @@ class EventObjective(PretrainingTask):
         return features, state
 
 
-HELD_OUT_IMAGES = 512
+@dataclass(frozen=True)
+class ViewSettings:
+    """How views of an image are drawn, see `tespec.datasets.images.ViewRule`; settings of an `ImageObjective`."""
+
+    size: Count  # px; side of a view
+    channels: Count  # 1, grey, or 3, RGB
+    scale: tuple[Share, Share]  # lowest and highest share of the image that a view shows
+    jitter: FromZero  # of brightness and contrast
 
 
 class ImageObjective(PretrainingTask):
-    """An objective whose batches are views of images; the backbone is feed-forward and sees 1 or 3 channels."""
+    """An objective whose batches are views of images; the backbone is feed-forward and sees 1 or 3 channels.
 
-    views: int
-    fewest: int = 2
+    A batch holds `views` (B, views, C, H, W) float32 and `labels` (B,) int64, the folder that each image lies in.
+
+    Attributes:
+        views: number of views of each image.
+    """
+
+    HELD_OUT: ClassVar[int] = 512  # images
+    views: ClassVar[int]
+    fewest = 2
 
     def __init__(self, settings: Pretraining, root: Path) -> None:
         super().__init__(settings, root)
@@ -346,13 +301,8 @@ class ImageObjective(PretrainingTask):
         if self.own.channels not in (1, 3):
             raise UserError("objective.channels", f"{self.own.channels} is neither grey nor RGB", "choose 1 or 3")
         self.images = open_images(root)
-        self.notes = left_alone(self.images.tested_on)
-
-    @property
-    def rule(self) -> ViewRule:
-        """How views are drawn."""
-        own = self.own
-        return ViewRule(self.size, own.channels, own.scale, own.jitter, type(self).views)
+        self.notes = _left_alone(self.images.tested_on)
+        self._rule = ViewRule(self.size, self.own.channels, self.own.scale, self.own.jitter, self.views)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -381,20 +331,20 @@ class ImageObjective(PretrainingTask):
             "classes": ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else ""),
         }
 
-    def steps(self, seed: int, part: Part = WHOLE) -> ImageSteps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageSteps:
         """Batches of the training by step."""
-        return ImageSteps(self.images, self.rule, self.settings.batch_size, seed, part)
+        return ImageSteps(self.images, self._rule, self.settings.batch_size, seed, shard)
 
     def small_batch(self) -> Batch:
         """A batch of as few images as the objective needs."""
-        batch = ImageSteps(self.images, self.rule, self.fewest, 0)[0]
+        batch = ImageSteps(self.images, self._rule, self.fewest, 0)[0]
         return batch | {"histograms": batch["views"]}
 
     def held_out(self, device: torch.device) -> Iterator[Batch]:
-        """Batches of whole images held out; the last one may be left out where it is too small."""
-        paths, size = self.images.held_out[:HELD_OUT_IMAGES], max(self.settings.batch_size, self.fewest)
+        """Batches of whole images held out."""
+        paths, size = self.images.held_out[: self.HELD_OUT], max(self.settings.batch_size, self.fewest)
         for first in range(0, len(paths), size):
-            batch = held_out_batch(self.images, paths[first : first + size], self.rule)
+            batch = held_out_batch(self.images, paths[first : first + size], self._rule)
             yield {name: value.to(device) for name, value in batch.items()}
 
     def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
@@ -404,13 +354,78 @@ class ImageObjective(PretrainingTask):
         return features, None
 
 
-def build_objective(settings: Pretraining, root: Path) -> PretrainingTask:
-    """The objective that the settings name, on the data in `root`.
+class PairObjective(PretrainingTask):
+    """An objective whose batches are pairs of events and the grey image at their end; the backbone is feed-forward.
 
-    Raises:
-        UserError: there is no such objective, or the data cannot be read.
+    A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) float32. The network is built
+    with (own settings, backbone, a backbone for the images).
     """
-    import_modules("tespec.pretraining")
-    name = str(settings.objective.get("type", ""))
-    task: PretrainingTask = find_registered(OBJECTIVES, name, "objective.type")(settings, root)
-    return task
+
+    HELD_OUT: ClassVar[int] = 256  # pairs
+    fewest = 2
+
+    def __init__(self, settings: Pretraining, root: Path) -> None:
+        super().__init__(settings, root)
+        if settings.recurrent:
+            raise UserError("recurrent", "pairs of events and image have no order in time", "set it to false")
+        if settings.batch_size < self.fewest:
+            raise UserError("batch_size", "a pair alone has nothing to be told from", "give 2 or more")
+        division = divide(root, settings.window_ms, settings.downsample, settings.sensor)
+        self.notes = _left_alone(division.tested_on)
+        self._train = paired(division.train, settings.window_ms)
+        self._held_out = some(paired(division.held_out, settings.window_ms), self.HELD_OUT)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W) of the histograms in px."""
+        region = self._train[0].region
+        return region.height, region.width
+
+    def fingerprint(self) -> str:
+        """Hash of the recordings, and of the names and sizes of their images."""
+        digest = hashlib.sha256(fingerprint(self._train, self._held_out).encode())
+        for path in (path for each in (*self._train, *self._held_out) for path in each.images):
+            digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
+        return digest.hexdigest()[:12]
+
+    def recordings(self) -> dict[str, dict[str, float]]:
+        """Pairs of each recording."""
+        return lengths_by_split(self._train, self._held_out)
+
+    def counts(self) -> dict[str, str]:
+        """Pairs, in words."""
+        train, held_out = sum(map(len, self._train)), sum(map(len, self._held_out))
+        return {"pairs": f"{train:,} to train on, {held_out:,} held out"}
+
+    def network(self) -> Any:
+        """The network with two fresh backbones, for events and for images."""
+        settings, size = self.settings, padded_size(*self.size)
+        images = build_backbone(settings.width, False, settings.bins, size, in_channels=1)
+        return self.network_type(self.own, self.backbone(), images)
+
+    def steps(self, seed: int, shard: Shard = WHOLE) -> PairSteps:
+        """Batches of the training by step."""
+        return PairSteps(self._train, self.settings, seed, shard)
+
+    def small_batch(self) -> Batch:
+        """A batch of as few pairs as the objective needs."""
+        return PairSteps(self._train, replace(self.settings, batch_size=self.fewest), 0)[0]
+
+    def held_out(self, device: torch.device) -> Iterator[Batch]:
+        """Batches of pairs held out."""
+        still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
+        steps = PairSteps(self._held_out, replace(self.settings, augmentation=still), 0)
+        for step in range(sum(map(len, self._held_out)) // self.settings.batch_size):
+            yield {name: value.to(device) for name, value in steps[step].items()}
+
+    def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features of events."""
+        features: list[Tensor]
+        features, _ = model.backbone(batch["histograms"])
+        return features, None
+
+
+def _left_alone(names: Sequence[str]) -> tuple[str, ...]:
+    """A line for the user about recordings of test splits; none where there are none."""
+    more = "" if len(names) <= SHOWN else f" and {len(names) - SHOWN} more"
+    return (f"of a test split, so left alone: {', '.join(names[:SHOWN])}{more}",) if names else ()

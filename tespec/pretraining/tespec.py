@@ -1,35 +1,89 @@
-"""TESPEC's objective: rebuild a video where the events of a whole sequence are hidden."""
+"""TESPEC: masked reconstruction of an intensity video by a recurrent backbone.
+
+Patches of the event histograms are hidden over a whole sequence, and the backbone, which carries its state from step to
+step, rebuilds the video of all events there (Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
-from tespec.core.distributed import averaged
+from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
-from tespec.core.registry import MODELS, OBJECTIVES, find_registered
-from tespec.core.settings import Mask, Target
+from tespec.core.registry import METHODS, MODELS, OBJECTIVES, find_registered
+from tespec.core.settings import Flag, FromZero, Mask, Positive, choice
 from tespec.datasets.description import read_description
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, crop
-from tespec.pictures.drawing import Moment, draw_moments
+from tespec.pretraining.held_out import draw_held_out, held_out_losses
 from tespec.pretraining.masking import MaskPatch, replace_hidden
-from tespec.pretraining.objective import EventObjective, HeldOut, held_out_losses
+from tespec.pretraining.method import Method
+from tespec.pretraining.objective import EventObjective
 
 __all__ = ["MaskedReconstruction", "Reconstruction"]
+
+
+@METHODS.register_module(name="tespec")
+class Tespec(Method):
+    """The paper's method; a feed-forward backbone takes the Swin part of its weights."""
+
+    title = "TESPEC"
+    group = "TESPEC"
+    pretraining_data = "1Mpx"
+    recipe = "tespec"
+    citation = "Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025"
+    summary = (
+        "Patches of the event histograms are hidden over a whole sequence and a recurrent backbone rebuilds the "
+        "intensity video there (Eq. 7), so that it must remember what it saw."
+    )
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is rebuilt, and the constants of the intensity."""
+
+    # By Eq. 7, by Eq. 6, by Eq. 7 without n / N, or the input itself.
+    kind: Annotated[str, choice("intensity", "high_pass", "uniform_decay", "histograms")]
+    alpha: FromZero  # 1/s; decay of the intensity
+    norm_events: Positive  # N, events per frame for which it decays with alpha
+    contrast: Positive  # C, log intensity; step of one event
+
+
+@dataclass(frozen=True)
+class MaskedSettings:
+    """Settings of what is hidden, what is rebuilt, and by what.
+
+    Raises:
+        UserError: a mask unit that is not made of whole tokens.
+    """
+
+    mask: Mask  # ratio 0: nothing is hidden, and the loss is on all patches (paper, table "Masking Ratio")
+    target: Target
+    decoder: dict[str, Any]  # "type" and settings of a registered decoder
+    patch_norm: Flag  # normalise the target patch by patch
+    patch_eps: FromZero  # C squared; added to a patch's variance
+    visible_weight: FromZero  # of the error on visible patches; 0 in the paper
+
+    def __post_init__(self) -> None:
+        unit = self.mask.unit
+        if unit % PATCH or STRIDE % unit:
+            raise UserError("objective.mask.unit", f"{unit} px is not made of whole tokens", "choose 4, 8, 16 or 32")
+
+    @property
+    def autoencoding(self) -> bool:
+        """Whether nothing is hidden."""
+        return self.mask.ratio == 0
 
 
 def patchify(maps: Tensor, unit: int) -> Tensor:
@@ -73,7 +127,6 @@ def normalise_patches(patches: Tensor, inside: Tensor, eps: float) -> tuple[Tens
 
 
 ObjectiveState = tuple[BackboneState | None, Tensor]
-TARGETS = ("intensity", "high_pass", "uniform_decay", "histograms")
 
 
 class Reconstruction(NamedTuple):
@@ -107,64 +160,26 @@ class MaskedReconstruction(nn.Module):
     `estimate_high_pass` carry it, which is empty for histograms; both go from step to step.
 
     Args:
+        own: its settings.
         backbone: what is pre-trained.
-        decoder: "type" and settings of a registered decoder, which is built with the backbone's `channels` and
-            `img_size`.
-        target: "intensity" (Eq. 7), "high_pass" (Eq. 6), "uniform_decay" (Eq. 7 without n / N) or "histograms".
-        mask_unit: side of a mask unit and of a target patch in px: 4, 8, 16 or 32.
-        alpha: decay of the intensity, 1/s.
-        norm_events: N, events per frame for which it decays with alpha.
-        contrast: C, intensity step of one event.
         bin_seconds: duration of a bin.
-        patch_norm: normalise the target patch by patch.
-        eps: added to a patch's variance, in units of C squared.
-        visible_weight: weight of the error on visible patches; 0 in the paper.
-        autoencoding: nothing is hidden, and the loss is on all patches (paper, table "Masking Ratio", 0 %).
-        shared_over_channels: one mask patch for all channels.
-
-    Raises:
-        UserError: a mask unit or a target that is none of those.
     """
 
-    def __init__(
-        self,
-        backbone: EventSwin,
-        decoder: Mapping[str, Any],
-        target: str = "intensity",
-        mask_unit: int = 32,
-        alpha: float = 5.0,
-        norm_events: float = 5000.0,
-        contrast: float = 1.0,
-        bin_seconds: float = 0.005,
-        patch_norm: bool = True,
-        eps: float = 1e-6,
-        visible_weight: float = 0.0,
-        autoencoding: bool = False,
-        shared_over_channels: bool = True,
-    ) -> None:
+    def __init__(self, own: MaskedSettings, backbone: EventSwin, bin_seconds: float = 0.005) -> None:
         super().__init__()
-        if mask_unit % PATCH or mask_unit <= 0 or STRIDE % mask_unit:
-            raise UserError(
-                "objective.mask.unit", f"{mask_unit} px is not made of whole tokens", "choose 4, 8, 16 or 32"
-            )
-        if target not in TARGETS:
-            raise UserError("objective.target.kind", f"unknown value {target!r}", f"choose from {', '.join(TARGETS)}")
+        self.own = own
         self.backbone = backbone
-        self.target = target
-        planes = 2 * backbone.bins if target == "histograms" else 1
+        target = own.target
+        planes = 2 * backbone.bins if target.kind == "histograms" else 1
         made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
-        self.decoder = MODELS.build({**decoder, **made_for, "_scope_": MODELS.scope})
-        self.mask_patch = MaskPatch(mask_unit, 2 * backbone.bins, shared_over_channels)
-        self.mask_unit = mask_unit
-        self.patch_norm = patch_norm
-        self.eps = eps * contrast**2
-        self.visible_weight = visible_weight
-        self.autoencoding = autoencoding
-        constants: dict[str, Any] = {"alpha": alpha, "contrast": contrast, "bin_seconds": bin_seconds}
+        self.decoder = MODELS.build({**own.decoder, **made_for, "_scope_": MODELS.scope})
+        self.mask_patch = MaskPatch(own.mask.unit, 2 * backbone.bins)
+        constants: dict[str, Any] = {"alpha": target.alpha, "contrast": target.contrast, "bin_seconds": bin_seconds}
+        norm_events = target.norm_events if target.kind == "intensity" else None
         self._estimate = (
             partial(estimate_high_pass, **constants)
-            if target == "high_pass"
-            else partial(estimate_intensity, **constants, norm_events=norm_events if target == "intensity" else None)
+            if target.kind == "high_pass"
+            else partial(estimate_intensity, **constants, norm_events=norm_events)
         )
 
     def loss(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[dict[str, Tensor], ObjectiveState]:
@@ -187,14 +202,14 @@ class MaskedReconstruction(nn.Module):
         error = (patches.prediction - patches.target).square().sum(-1)
         zero = patches.target.square().sum(-1)
         hidden = batch["mask"].unsqueeze(1)
-        if self.autoencoding:
+        if self.own.autoencoding:
             everywhere = pixels.expand_as(hidden)
             loss = _mean(error, everywhere)
             return {"loss": loss, "loss_all": loss, "loss_zero": _mean(zero, everywhere)}, detach(state)
         masked = _mean(error, pixels * hidden)
         visible = _mean(error, pixels * ~hidden)
         losses = {
-            "loss": masked + self.visible_weight * visible,
+            "loss": masked + self.own.visible_weight * visible,
             "loss_masked": masked,
             "loss_visible": visible,
             "loss_zero": _mean(zero, pixels * hidden),
@@ -207,11 +222,11 @@ class MaskedReconstruction(nn.Module):
     ) -> tuple[Reconstruction, ObjectiveState]:
         """Target and prediction of a step as images; arguments as for `loss`."""
         video, patches, state = self._run(batch, state)
-        pixel_mask = batch["mask"].unsqueeze(-1).expand(-1, -1, -1, self.mask_unit**2)
+        pixel_mask = batch["mask"].unsqueeze(-1).expand(-1, -1, -1, self.own.mask.unit**2)
         reconstruction = Reconstruction(
             video=_image(video),
             target=_image(self._maps(patches.target, video)),
-            mask=unpatchify(pixel_mask, self.mask_unit, _size(video)),
+            mask=unpatchify(pixel_mask, self.own.mask.unit, _size(video)),
             prediction=_image(self._maps(patches.prediction * patches.deviation + patches.mean, video)),
         )
         return reconstruction, state
@@ -220,7 +235,7 @@ class MaskedReconstruction(nn.Module):
         """Target video (B, T, planes, H, W), its patches and the predicted ones, and the state after the step."""
         backbone_state, target_state = (None, None) if state is None else reset(state, batch["fresh"])
         histograms, mask = batch["histograms"], batch["mask"]
-        units = tuple(-(-side // self.mask_unit) for side in histograms.shape[-2:])
+        units = tuple(-(-side // self.own.mask.unit) for side in histograms.shape[-2:])
         if mask.shape[1:] != units:
             raise ValueError(f"a mask of {tuple(mask.shape[1:])} units does not cover an image of {units}")
         video, target_state = self._target(histograms, target_state)
@@ -230,7 +245,7 @@ class MaskedReconstruction(nn.Module):
         return video, _Patches(*self._normalised(video), prediction), (backbone_state, target_state)
 
     def _target(self, histograms: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        if self.target == "histograms":
+        if self.own.target.kind == "histograms":
             return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
         with torch.autocast(histograms.device.type, enabled=False):  # counts leave the range of half precision
             video, state = self._estimate(histograms, state)
@@ -239,22 +254,22 @@ class MaskedReconstruction(nn.Module):
     def _normalised(self, video: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Target patches, mean and deviation."""
         patches = self._patches(video)
-        if not self.patch_norm:
+        if not self.own.patch_norm:
             return patches, patches.new_zeros(()), patches.new_ones(())
-        return normalise_patches(patches, self._inside(video), self.eps)
+        return normalise_patches(patches, self._inside(video), self.own.patch_eps * self.own.target.contrast**2)
 
     def _patches(self, video: Tensor) -> Tensor:
         """(B, T, planes, H, W) as (B, T, rows, cols, planes * unit * unit)."""
-        return patchify(video, self.mask_unit).movedim(2, -2).flatten(-2)
+        return patchify(video, self.own.mask.unit).movedim(2, -2).flatten(-2)
 
     def _maps(self, patches: Tensor, video: Tensor) -> Tensor:
         """What `_patches` was given, of the size of `video`."""
         planes = patches.unflatten(-1, (video.shape[2], -1)).movedim(-2, 2)
-        return unpatchify(planes, self.mask_unit, _size(video))
+        return unpatchify(planes, self.own.mask.unit, _size(video))
 
     def _inside(self, video: Tensor) -> Tensor:
         """(rows, cols, planes * unit * unit): 1 for a pixel of the image, 0 for one that fills a patch up."""
-        return pixels_inside(_size(video), self.mask_unit, video.device).repeat(1, 1, video.shape[2])
+        return pixels_inside(_size(video), self.own.mask.unit, video.device).repeat(1, 1, video.shape[2])
 
 
 def _image(video: Tensor) -> Tensor:
@@ -269,103 +284,17 @@ def _size(video: Tensor) -> tuple[int, int]:
 
 def _mean(sums: Tensor, pixels: Tensor) -> Tensor:
     """Mean per pixel, given sums per patch (B, T, rows, cols) and the pixels that count in each (B, 1, rows, cols)."""
-    return averaged((sums * (pixels > 0)).sum(), pixels.sum() * sums.shape[1])
-
-
-MOVING, QUIET = 0.8, 0.1  # quantiles of the number of events in a segment
-
-
-class _Place(NamedTuple):
-    """A segment of the chunks played, its number of events, and how much the target shows there."""
-
-    chunk: int
-    segment: int
-    events: int
-    contrast: float
-
-
-def draw_held_out(
-    model: Any,
-    held_out: HeldOut,
-    path: Path,
-    target: Target,
-    titles: tuple[str, str] = ("busy", "quiet"),
-) -> None:
-    """Draw a busy moment and a quiet one, the model's state carried from the start of their recordings.
-
-    The busy one is the segment at the 80th percentile of events. The quiet one is, of the tenth of the segments with
-    the fewest events, the one at which most was seen before.
-
-    Args:
-        model: an objective with `reconstruct`.
-        held_out: recordings with at least one chunk.
-        path: the PNG to write.
-        target: what is rebuilt, and the constants of the intensity.
-        titles: what the two rows are called.
-    """
-    model.eval()
-    chosen = _choose(model, held_out)
-    moments: dict[_Place, Moment] = {}
-    state: Any = None
-    filtered: torch.Tensor | None = None
-    seconds = held_out.settings.window_ms / 1000 / held_out.settings.bins
-    for number, chunk in enumerate(held_out):
-        reconstruction, state = model.reconstruct(chunk.batch, state)
-        high_pass, filtered = estimate_high_pass(
-            chunk.batch["histograms"],
-            reset(filtered, chunk.batch["fresh"]),
-            alpha=target.alpha,
-            contrast=target.contrast,
-            bin_seconds=seconds,
-        )
-        for title, place in zip(titles, chosen, strict=True):
-            if place.chunk == number:
-                moments[place] = Moment(
-                    title=f"{title}, {place.events:,} events",
-                    histogram=chunk.batch["histograms"][0, place.segment].cpu().numpy(),
-                    high_pass=_image_moments(high_pass[0, place.segment]),
-                    target=_image_moments(reconstruction.video[0, place.segment]),
-                    mask=reconstruction.mask[0].cpu().numpy(),
-                    reconstruction=_image_moments(reconstruction.prediction[0, place.segment]),
-                )
-    draw_moments([moments[place] for place in chosen], path, target.kind)
-
-
-def _choose(model: Any, held_out: HeldOut) -> tuple[_Place, _Place]:
-    places = []
-    state: Any = None
-    for number, chunk in enumerate(held_out):
-        reconstruction, state = model.reconstruct(chunk.batch, state)
-        events = chunk.batch["histograms"][0].flatten(1).sum(-1, dtype=torch.int64).tolist()
-        contrast = reconstruction.video[0].flatten(1).std(dim=1).tolist()
-        places += [_Place(number, segment, *pair) for segment, pair in enumerate(zip(events, contrast, strict=True))]
-    by_events = sorted(places, key=lambda place: place.events)
-    quiet = by_events[: max(1, int(QUIET * len(by_events)))]
-    return by_events[int(MOVING * (len(by_events) - 1))], max(quiet, key=lambda place: place.contrast)
-
-
-def _image_moments(frame: torch.Tensor) -> NDArray[np.float32]:
-    return frame.float().cpu().numpy()
-
-
-@dataclass(frozen=True)
-class MaskedSettings:
-    """See `MaskedReconstruction`; `patch_eps` is in units of C squared."""
-
-    mask: Mask
-    target: Target
-    decoder: dict[str, Any]
-    patch_norm: bool
-    patch_eps: float
-    visible_weight: float
+    return global_mean((sums * (pixels > 0)).sum(), pixels.sum() * sums.shape[1])
 
 
 @OBJECTIVES.register_module(name="masked_reconstruction")
 class MaskedReconstructionTask(EventObjective):
-    """TESPEC's objective."""
+    """TESPEC's objective: masks beside the histograms, and the worth of the state on data held out."""
 
     settings_type = MaskedSettings
+    network_type = MaskedReconstruction
     loss_is = "mean squared error of the rebuilt target"
+    hides_patches = True
 
     def masks(self) -> Mask:
         """How masks are drawn."""
@@ -373,43 +302,26 @@ class MaskedReconstructionTask(EventObjective):
         return mask
 
     def network(self) -> MaskedReconstruction:
-        """The objective with a fresh backbone."""
+        """The network with a fresh backbone."""
         own, settings = self.own, self.settings
         find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
-        network = MaskedReconstruction(
-            self.swin(),
-            own.decoder,
-            target=own.target.kind,
-            mask_unit=own.mask.unit,
-            alpha=own.target.alpha,
-            norm_events=own.target.norm_events,
-            contrast=own.target.contrast,
-            bin_seconds=settings.window_ms / 1000 / settings.bins,
-            patch_norm=own.patch_norm,
-            eps=own.patch_eps,
-            visible_weight=own.visible_weight,
-            autoencoding=self._autoencoding,
-        )
         units = math.prod(-(-side // own.mask.unit) for side in self.size)
-        if not self._autoencoding and round(own.mask.ratio * units) == 0:
+        if not own.autoencoding and round(own.mask.ratio * units) == 0:
             what = f"{own.mask.ratio:g} of {units} patches is none"
             raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} or more, or 0 for an autoencoder")
-        return network
-
-    @property
-    def _autoencoding(self) -> bool:
-        return bool(self.own.mask.ratio == 0)
+        backbone: Any = self.backbone()
+        return MaskedReconstruction(own, backbone, settings.window_ms / 1000 / settings.bins)
 
     @property
     def _scored(self) -> str:
-        return "loss_all" if self._autoencoding else "loss_masked"
+        return "loss_all" if self.own.autoencoding else "loss_masked"
 
     def protocol(self) -> dict[str, str]:
         """What the numbers mean, in words."""
         own = self.own
         rebuilt = f"{own.target.kind} target{', normalised patch by patch' if own.patch_norm else ''}"
-        where = "all patches: nothing is hidden" if self._autoencoding else "the hidden patches"
-        if own.visible_weight and not self._autoencoding:
+        where = "all patches: nothing is hidden" if self.own.autoencoding else "the hidden patches"
+        if own.visible_weight and not self.own.autoencoding:
             where += f", plus {own.visible_weight:g} times that on the visible ones"
         return super().protocol() | {
             "loss": f"mean squared error of the {rebuilt}, on {where}",
@@ -429,5 +341,73 @@ class MaskedReconstructionTask(EventObjective):
         """Two moments of the recordings held out."""
         sample = self.root.is_dir() and read_description(self.root).data == "sample"
         titles = ("moving", "standing") if sample else ("busy", "quiet")
-        draw_held_out(model, self.chunks(device), path, self.own.target, titles)
+        draw_held_out(model, self.chunks(device), path, titles)
         return True
+
+
+RECIPE = """
+# Settings: paper, appendix table "TESPEC pre-training stage", unless a comment names another source. The main
+# text says a peak learning rate of 1e-4 and 1.5k warm-up steps; the appendix table (2e-4, 2k) wins.
+name: tespec
+version: 2
+objective:
+  # Values: paper, Sec. 4.1 and the appendix's implementation settings, unless a comment names another source.
+  type: masked_reconstruction
+  mask: {unit: 32, ratio: 0.5}  # ratio 0: an autoencoder, its loss on all patches
+  target:
+    # intensity: TESPEC's (Eq. 7); high_pass: the filter of prior work (Eq. 6), each pixel at its own events alone;
+    # uniform_decay: Eq. 7 without n / N, all pixels in every bin, no row of the paper; histograms: the input itself
+    kind: intensity
+    alpha: 5.0             # 1/s
+    norm_events: 5000.0    # N
+    contrast: 1.0          # C; cancels in the patch normalisation, the paper gives no value
+  decoder: {type: LastStageDecoder}
+  patch_norm: true
+  patch_eps: 1.0e-6        # the reference MAE code's
+  visible_weight: 0.0      # the loss is on masked patches only
+dataset: 1mpx
+recurrent: true
+bins: 10
+rule: edges              # bins between the borders of the window, Eq. 3
+window_ms: 50
+segments: 15
+batch_size: 8
+# 1Mpx 720x1280 -> 360x640 as in RVT's archives: of four events one is kept; narrower sensors, as Gen1's, stay whole
+downsample: {factor: auto, keep: nearest, to_width: 640}
+# "We sequentially sample the same event stream in consecutive training steps" (paper, Sec. 4.1); its appendix names
+# RVT's loading, of which half of the lanes play random clips: mixed.
+sampling: streams
+drop_path: 0.0           # stochastic depth; the paper is silent, RVT has none (config/model/maxvit_yolox/default.yaml)
+
+optimisation:
+  optimizer: Adam
+  peak_lr: 2.0e-4
+  schedule: linear
+  start_divisor: 25
+  end_divisor: 1000
+  steps: 400000
+  warmup_steps: 2000
+  clip: {by: value, at: 1.0}  # as RVT does (config/general.yaml); the paper is silent
+  weight_decay: {start: 0.0, end: 0.0, exempt: []}  # the paper is silent; RVT's 0 (config/general.yaml)
+  patch_embed_lr: 1.0    # share of the learning rate for the patch embedding
+  precision: auto
+  non_finite: stop       # or skip: pass over steps whose loss or gradients are not finite
+
+augmentation:
+  flip: 0.5
+  zoom: 0.8
+  zoom_in_share: 0.8
+  zoom_in: [1.0, 1.5]
+  zoom_out: [1.0, 1.2]
+
+deviations: []           # from the paper
+# What differs under a profile, over its general values and what stands here of its base.
+profiles:
+  sample:
+    objective:
+      mask: {unit: 16}
+      target: {norm_events: 3000.0}
+      decoder: {type: AllStagesDecoder}
+      patch_eps: 0.05
+      visible_weight: 0.5
+"""

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tespec.core.distributed import rows
+from tespec.core.distributed import batch_rows
 
 ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height
 
@@ -38,7 +38,7 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
     A side that is longer than the image's is cut down to it. Places are drawn for the lanes of all processes.
     """
     height, width = (min(side, whole) for whole in frames.shape[-2:])
-    whole, own = rows(len(frames))
+    whole, own = batch_rows(len(frames))
     draws = torch.rand(whole, 2)[own].tolist()
     room = (frames.shape[-2] - height + 1, frames.shape[-1] - width + 1)
     crops = []
@@ -54,7 +54,7 @@ def random_views(frames: Tensor, wanted: tuple[int, int], scale: tuple[float, fl
     They are drawn for the lanes of all processes. Pixels are picked by the nearest rule, so that counts stay counts.
     """
     size = (frames.shape[-2], frames.shape[-1])
-    whole, own = rows(len(frames))
+    whole, own = batch_rows(len(frames))
     drawn = [draw_view(size, wanted, scale) for _ in range(whole)][own]
     views = []
     for lane, (of_rows, of_columns) in zip(frames, drawn, strict=True):

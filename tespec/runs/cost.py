@@ -1,30 +1,34 @@
-"""What a run will cost, from a short measurement on this machine."""
+"""What a run takes, measured, and what it would take, estimated from a few steps on this machine."""
 
 from __future__ import annotations
+
 import resource
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-import torch
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+
 from tespec.core.settings import Optimisation
+from tespec.training.loading import Batch
 from tespec.training.loop import Loop
 
 POWERCAP = Path("/sys/class/powercap")
 
 
-@dataclass(frozen=True)
-class Meter:
-    """Counters at the start of a run; see `start`."""
+class ResourceMeter:
+    """Measures the memory and the energy that a run on `device` takes, from the moment it is made."""
 
-    device: torch.device
-    processors: dict[str, int]
-    board: float | None
-    powercap: Path
+    def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        self._device, self._powercap = device, powercap
+        self._processors, self._board = _processors(powercap), _board(device)
 
     def resources(self) -> dict[str, float]:
         """What was taken since the start; what the machine does not report is left out.
@@ -35,23 +39,16 @@ class Meter:
         """
         unit = 1 if sys.platform == "darwin" else 1024
         taken = {"peak_memory_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)}
-        if self.device.type == "cuda":
-            taken["peak_device_memory_bytes"] = float(torch.cuda.max_memory_allocated(self.device))
-        now = _processors(self.powercap)
-        if now and now.keys() == self.processors.keys():
-            micro = sum(_advanced(self.powercap / name, self.processors[name], now[name]) for name in now)
+        if self._device.type == "cuda":
+            taken["peak_device_memory_bytes"] = float(torch.cuda.max_memory_allocated(self._device))
+        before, now = self._processors, _processors(self._powercap)
+        if now and now.keys() == before.keys():
+            micro = sum(_advanced(self._powercap / zone, before[zone], now[zone]) for zone in now)
             taken["processor_energy_joules"] = micro / 1e6
-        board = _board(self.device)
-        if board is not None and self.board is not None:
-            taken["device_energy_joules"] = board - self.board
+        board = _board(self._device)
+        if board is not None and self._board is not None:
+            taken["device_energy_joules"] = board - self._board
         return taken
-
-
-def start(device: torch.device, powercap: Path = POWERCAP) -> Meter:
-    """Begin to measure what a run on `device` takes."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    return Meter(device, _processors(powercap), _board(device), powercap)
 
 
 def _processors(powercap: Path) -> dict[str, int]:
@@ -88,12 +85,11 @@ BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and Adam's two moments
 BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
 LARGER = 3  # times the small batch is the second one
 RUNS = 2  # timed steps of either; the faster one counts
-Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Cost of a training run.
+    """Estimated cost of a training run.
 
     Attributes:
         parameters: number of trainable parameters by part of the network.
@@ -137,14 +133,6 @@ class Forecast:
         return self.seconds_per_step * self.steps / 3600
 
 
-class _Repeat(Dataset[Batch]):
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-
-    def __getitem__(self, step: int) -> Batch:
-        return self._batch
-
-
 def forecast(
     model: nn.Module,
     batch: Batch,
@@ -169,7 +157,7 @@ def forecast(
         frames: segments of a step.
         workers: processes that will build batches.
     """
-    loop = Loop(model, _Repeat(batch), settings, seed=0, device=device)
+    loop = Loop(model, steps, settings, seed=0, device=device)
     loop.model.train()
     small, large = (_measured(loop, repeated(batch, times), device) for times in (1, LARGER))
     more = large.frames - small.frames

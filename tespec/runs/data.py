@@ -1,4 +1,4 @@
-"""Which data a run uses: the folder given, one that is found, or the sample world in their place."""
+"""Which data a run uses: what the user names, else what is found in its place, else the sample world."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tespec.core.config import finetuning_settings
+from tespec.core.distributed import rank_zero_first
+from tespec.core.errors import UserError
+from tespec.core.progress import progress
+from tespec.core.settings import Finetuning
 from tespec.datasets.description import read_description
 from tespec.world import make_world
-from tespec.core.errors import UserError
-from tespec.core.distributed import first_goes_first
-from tespec.core.settings import Finetuning
-from tespec.core.progress import progress
 
 SAMPLE = "sample"
 
@@ -57,10 +57,16 @@ def find_recordings(dataset: str, given: Path | None, worlds: Path | None = None
 
 
 def given_data(dataset: str) -> Path | None:
-    """What a run takes unasked: `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else None."""
+    """What a run takes unasked: `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else None.
+
+    Raises:
+        UserError: the folder that `$TESPEC_DATA` names does not exist.
+    """
     searched = [Path("data")]
-    if "TESPEC_DATA" in os.environ:
-        searched.insert(0, Path(os.environ["TESPEC_DATA"]))
+    if named := os.environ.get("TESPEC_DATA"):
+        if not Path(named).is_dir():
+            raise UserError(f"TESPEC_DATA={named}", "no such folder", "correct the variable, or unset it")
+        searched.insert(0, Path(named))
     return next((parent / dataset for parent in searched if (parent / dataset).is_dir()), None)
 
 
@@ -73,7 +79,7 @@ def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> D
         worlds: folder in which the sample world is made; None: the cache.
 
     Raises:
-        UserError: `given` does not exist.
+        UserError: `given` does not exist, or the folder that `$TESPEC_DATA` names.
     """
     if given is not None:
         if not given.exists():
@@ -103,7 +109,7 @@ def sample_world(dataset: str, worlds: Path | None = None, size: str = "small", 
     Raises:
         UserError: the world has no such data set.
     """
-    with first_goes_first(), progress(f"making the sample world's {dataset}", "recordings") as advance:
+    with rank_zero_first(), progress(f"making the sample world's {dataset}", "recordings") as advance:
         return make_world(
             size, seed, worlds, progress=lambda done, total: advance(done, total, ""), datasets=(dataset,)
         )

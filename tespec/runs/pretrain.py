@@ -1,32 +1,27 @@
-"""A pre-training run: data in, a backbone with its recipe, a record and a picture out."""
+"""A pre-training: recordings in, a backbone with its recipe, a record and a picture out."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from tespec.comparison.identity import plugin_files, run_code
-from tespec.comparison.identity import environment
-from tespec.comparison.identity import identity, record_name
-from tespec.comparison.records import Record, new_record, write_record
+from tespec.comparison.records import Record
 from tespec.core.config import as_facts
-from tespec.pretraining.method import Method
-from tespec.core.distributed import alone, first_goes_first, first_says, is_first
-from tespec.core.settings import Pretraining
-from tespec.runs.data import Data
-from tespec.training.device import prepare
-from tespec.training.device import choose_device, describe, with_precision
-from tespec.pretraining.objective import build_objective
-from tespec.runs.once import once
+from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.progress import say
-from tespec.runs.cost import start
-from tespec.runs.setup import Setup, check_places, deal, finish, of_turns, train
+from tespec.core.settings import Pretraining
+from tespec.models.layers import with_exact_pools
+from tespec.pretraining.method import Method
+from tespec.pretraining.objective import build_objective
+from tespec.runs.data import Data
+from tespec.runs.run import Outcome, Run, carry_out, on_device
+from tespec.runs.setup import Setup
+from tespec.runs.train import accumulation_facts
 from tespec.training.device import derive, seed_everything
+from tespec.training.loading import deal
 from tespec.weights.files import sha256_of, write_weights
 
 WEIGHTS = "backbone.safetensors"
@@ -55,106 +50,54 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     Raises:
         UserError: data that cannot be read, too few windows, settings that do not fit.
     """
-    check_places(setup)
-    device = choose_device(setup.device)
-    # What is computed in determines the result, so it is part of the record's identity.
-    settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
-    with first_goes_first():
-        task = build_objective(settings, data.root)
-    for note in task.notes:
+    began = time.monotonic()
+    settings = on_device(settings, setup)
+    with rank_zero_first():
+        objective = build_objective(settings, data.root)
+    for note in objective.notes:
         say(note)
     seed_everything(derive(seed, "model"))
-    model = task.network()
-    facts = as_facts(settings) | of_turns(setup, model)
-    data_fingerprint = task.fingerprint()
-    plugins = plugin_files(type(method), setup.plugins)
-    key: dict[str, Any] = {
-        "kind": "pretraining",
-        "method": name,
-        "task": data.label,
-        "arch": settings.arch,
-        "profile": settings.profile,
-        "seed": seed,
-        "config": facts,
-        "data_fingerprint": data_fingerprint,
-        "weights_sha256": "",
-        "code": run_code(plugins),
-    }
-    run = record_name("pretraining", name, data.label, settings.arch, seed, identity(**key))
-    turns = deal(task.steps, seed, settings.batch_size, setup)
-
-    def make(how: Setup) -> Record:
-        began, meter = time.monotonic(), start(device)
-        prepare(model, setup.deterministic)
-        trained = train(model, turns, settings.optimisation, seed=seed, setup=how, run=run, facts=facts)
-
-        metrics, evaluated = _held_out(task, model, device, _picture(setup, run))
-        metrics |= trained.counts()
-        recipe = facts | {
-            "method": name,
-            "seed": seed,
-            "sensor": list(task.size),
-            "in_channels": model.backbone.in_channels,
-            "data": data.label,
-            "data_fingerprint": data_fingerprint,
-        }
-        sha256 = first_says(
-            write_weights(setup.runs / run / WEIGHTS, model.backbone.state_dict(), recipe) if is_first() else ""
-        )
-        record = new_record(
-            kind="pretraining",
-            method_name=name,
-            method=method.facts(),
-            task=data.label,
-            arch=settings.arch,
-            profile=settings.profile,
-            data=data.label,
-            data_fingerprint=data_fingerprint,
-            seed=seed,
-            config=facts,
-            protocol=task.protocol(),
-            metrics=metrics,
-            groups={},
-            recordings=task.recordings(),
-            classes={},
-            weights={"source": WEIGHTS, "sha256": sha256},
-            command=setup.command,
-            environment=environment(describe(device), plugins) | setup.facts(),
-            resources=meter.resources(),
-            time={
-                "train": trained.before + trained.seconds,
-                "evaluate": evaluated,
-                "total": trained.before + time.monotonic() - began,
-            },
-            curve=trained.curve,
-            code=key["code"],
-        )
-        if is_first():
-            write_record(record, setup.results / "runs")
-        trained.track(metrics)
-        finish(setup, run, settings.optimisation.steps)
-        return record
-
-    record = once(setup, run, settings.optimisation.steps, make, partial(_damage, setup))
-    picture = _picture(setup, record["name"])
-    weights = setup.runs / record["name"] / WEIGHTS
+    model = objective.network()
+    config = as_facts(settings) | accumulation_facts(setup, model)
+    fingerprint = objective.fingerprint()
+    run = Run(
+        "pretraining", name, method, data.label, settings, config, data.label, fingerprint, seed, setup, began=began
+    )
+    if setup.deterministic:
+        with_exact_pools(model)
+    batches = deal(objective.steps, seed, settings.batch_size, setup.accumulate)
+    record = carry_out(run, partial(_held_out, run, objective, model), model, batches, partial(_damage, setup))
+    # Its name is another one where the result of other code was accepted.
+    weights, picture = setup.runs / record["name"] / WEIGHTS, setup.picture(record["name"])
     return Pretrained(weights, record["metrics"], picture if picture.is_file() else None)
 
 
-def _held_out(task: Any, model: Any, device: torch.device, picture: Path) -> tuple[dict[str, float], float]:
-    """Scores on data held out and the seconds they took, and a picture drawn; the first process computes."""
-    found: tuple[dict[str, float], float] = ({}, 0.0)
+def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
+    """Score the network on held-out data, draw a picture and write the backbone, all on rank 0."""
+    metrics, seconds, sha256 = {}, 0.0, ""
     if is_first():
-        with alone():
+        with single_rank():
             began = time.monotonic()
-            metrics = task.evaluate(model, device)
-            found = (metrics, time.monotonic() - began)
-            task.draw(model, device, picture)
-    return first_says(found)
-
-
-def _picture(setup: Setup, run: str) -> Path:
-    return setup.results / "pictures" / f"{run}.png"
+            metrics = objective.evaluate(model, run.device)
+            seconds = time.monotonic() - began
+            objective.draw(model, run.device, run.setup.picture(run.name))
+        recipe = run.config | {
+            "method": run.method_name,
+            "seed": run.seed,
+            "sensor": list(objective.size),
+            "in_channels": model.backbone.in_channels,
+            "data": run.data,
+            "data_fingerprint": run.data_fingerprint,
+        }
+        sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
+    metrics, seconds, sha256 = broadcast((metrics, seconds, sha256))
+    return Outcome(
+        seconds=seconds,
+        weights={"source": WEIGHTS, "sha256": sha256},
+        protocol=objective.protocol(),
+        metrics=metrics,
+        recordings=objective.recordings(),
+    )
 
 
 def _damage(setup: Setup, record: Record) -> str:

@@ -1,4 +1,4 @@
-"""A first comparison without fine-tuning: what the frozen backbone's features tell about the classes of patches."""
+"""Linear and k-NN probe of the frozen backbone: which class a patch has, from its features."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from tespec.comparison.records import Record, write_record
-from tespec.datasets.evaluation import evaluation_of
-from tespec.datasets.recording import LabelledRecording
+from tespec.comparison.records import Record
+from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
+from tespec.core.progress import progress
+from tespec.core.settings import Finetuning
+from tespec.datasets.batches import evaluation_of
+from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.probes import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores
-from tespec.pretraining.method import Method
-from tespec.tasks.network import pick
 from tespec.models.backbone import reset
-from tespec.core.distributed import count
-from tespec.core.settings import Finetuning
+from tespec.pretraining.method import Method
 from tespec.runs.data import Data
 from tespec.runs.finetune import Cell, open_cell
-from tespec.runs.once import once
-from tespec.core.progress import progress
+from tespec.runs.run import Outcome, carry_out
 from tespec.runs.setup import Setup
+from tespec.tasks.network import pick
 
 STRIDE = 8  # px of a patch
 PATCHES = 20_000  # of a split that take part, drawn by the seed
-METHODS = {"linear": linear_probe, "knn": nearest_neighbours}
+PROBES = {"linear": linear_probe, "knn": nearest_neighbours}
 DEFINITION = (
     f"features of all four stages at stride {STRIDE}, of the frozen backbone as it is before fine-tuning; a patch has "
     f"the class that most of its labelled pixels have; up to {PATCHES:,} patches of each split; linear: logistic "
@@ -56,49 +56,41 @@ def probe(
         UserError: the task has no classes of pixels, or data or weights cannot be used.
     """
     if settings.kind != "segmentation":
-        raise UserError(f"--probe --task {settings.task}", "probes are of segmentation alone", "choose ddd17 or dsec")
-    if count() > 1:
+        raise UserError(f"--probe --task {settings.task}", "probes are only for segmentation", "choose ddd17 or dsec")
+    if world_size() > 1:
         raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
-    began = time.monotonic()
     extra = {"probe": DEFINITION}
     cell = open_cell("probe", name, method, settings, data, checkpoint, seed, setup, pretraining_changes, extra)
-    opened = time.monotonic() - began
-    return once(setup, cell.run, 0, lambda how: _measured(cell, seed, how, opened))
+    return carry_out(cell.run, lambda: _measured(cell))
 
 
-def _measured(cell: Cell, seed: int, setup: Setup, opened: float) -> Record:
+def _measured(cell: Cell) -> Outcome:
     settings, began = cell.settings, time.monotonic()
-    features, labels = patches(cell, cell.task.train, seed, "train")
-    queries, wanted = patches(cell, cell.task.test, seed, "test")
+    features, labels = patches(cell, cell.task.train, "train")
+    queries, wanted = patches(cell, cell.task.test, "test")
     classes = len(settings.classes)
     metrics: dict[str, float] = {}
     of_classes: dict[str, float] = {}
-    for kind, classify in METHODS.items():
+    for kind, classify in PROBES.items():
         found = scores(confusion(classify(features, labels, queries, classes).numpy(), wanted.numpy(), classes))
         metrics |= {f"{kind}_{metric}": value for metric, value in found.metrics().items()}
         of_classes |= {f"{kind}_{each}": iou for each, iou in zip(settings.classes, found.iou, strict=True)}
-    seconds = opened + time.monotonic() - began
-    record = cell.record(
-        setup,
+    return Outcome(
+        seconds=time.monotonic() - began,
         protocol=cell.task.protocol() | {"scores": DEFINITION},
         metrics=metrics,
-        groups={},
-        recordings={},
         classes=of_classes,
-        time={"total": seconds},
-        curve=[],
     )
-    write_record(record, setup.results / "runs")
-    return record
 
 
 @torch.no_grad()
-def patches(cell: Cell, recordings: Sequence[LabelledRecording], seed: int, split: str) -> tuple[Tensor, Tensor]:
+def patches(cell: Cell, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
     """Features (N, C) and classes (N,) of patches of a split, on the CPU; drawn by the seed where there are more."""
-    settings, backbone, device = cell.settings, cell.model.backbone.to(cell.device).eval(), cell.device
+    settings, device = cell.settings, cell.run.device
+    backbone = cell.model.backbone.to(device).eval()
     total = sum(len(recording.labelled) for recording in recordings)
     share = max(1, -(-PATCHES // max(total, 1)))
-    rng = np.random.default_rng([seed, *split.encode()])
+    rng = np.random.default_rng([cell.run.seed, *split.encode()])
     features, labels, state, done = [], [], None, 0
     with progress(f"features of the {split} recordings", "labels") as advance:
         for batch in evaluation_of(settings, recordings):

@@ -1,33 +1,32 @@
-"""Between what a table's numbers can lie: a floor that looks at nothing, and a network that sees the true frame."""
+"""Floor and ceiling of a task: the prior of its labels, without input, and a network that sees the true frame."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tespec.comparison.records import Record
 from tespec.core.boxes import Boxes
-from tespec.comparison.records import Record, write_record
-from tespec.datasets.recording import LabelledRecording
-from tespec.world.frames import with_frames
 from tespec.core.errors import UserError
+from tespec.core.settings import Finetuning
+from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.pretraining.method import Method
-from tespec.core.settings import Finetuning
 from tespec.runs.data import Data
-from tespec.runs.finetune import Cell, computed, open_cell
-from tespec.runs.once import once
-from tespec.runs.setup import Setup, deal
+from tespec.runs.finetune import open_cell, train_and_score
+from tespec.runs.run import Outcome, carry_out
+from tespec.runs.setup import Setup
+from tespec.world.frames import with_frames
 
 REFERENCE = "reference"
 GROUP = "References"
 
 
 class TrueFrame(Method):
-    """The upper reference."""
+    """The ceiling."""
 
     title = "True grey frame"
     group = GROUP
@@ -84,45 +83,18 @@ def reference(name: str, settings: Finetuning, data: Data, seed: int, setup: Set
     """
     if name not in KINDS:
         raise UserError(f"reference {name}", "no such reference", f"choose from {', '.join(KINDS)}")
-    began = time.monotonic()
-    method = KINDS[name]
-    cell = open_cell(REFERENCE, name, method, settings, data, None, seed, setup, extra={"input": name})
+    cell = open_cell(REFERENCE, name, KINDS[name], settings, data, None, seed, setup, extra={"input": name})
+    task = cell.task
     if name == "frame":
-        cell.task.train = with_frames(cell.task.train, data.root)
-        cell.task.test = with_frames(cell.task.test, data.root)
-    turns = deal(cell.task.steps, seed, cell.settings.batch_size, setup)
-    opened = time.monotonic() - began
+        task.train, task.test = with_frames(task.train, data.root), with_frames(task.test, data.root)
+        said = "the true grey frame at the label's time, in every channel of the histogram"
+        return train_and_score(cell, {"input": said})
 
-    def make(how: Setup) -> Record:
-        if name == "frame":
-            said = {"input": "the true grey frame at the label's time, in every channel of the histogram"}
-            return computed(cell, turns, seed, how, opened, said)
-        return _counted(cell, how, opened)
+    def evaluate() -> Outcome:
+        said = "nothing: the most likely labels by the training set, the same for every frame"
+        return cell.outcome(task.evaluate(Constant(prior_of(task)), cell.run.device), {"input": said})
 
-    return once(setup, cell.run, cell.settings.optimisation.steps, make)
-
-
-def _counted(cell: Cell, setup: Setup, opened: float) -> Record:
-    counted = time.monotonic()
-    model = Constant(prior_of(cell.task))
-    evaluation = cell.task.evaluate(model, cell.device)
-    said = "nothing: the most likely labels by the training set, the same for every frame"
-    record = cell.record(
-        setup,
-        protocol=cell.task.protocol() | {"scores": evaluation.definition, "input": said},
-        metrics=evaluation.metrics,
-        groups=evaluation.groups,
-        recordings=evaluation.recordings,
-        classes=evaluation.classes,
-        time={
-            "train": time.monotonic() - counted - evaluation.seconds,
-            "evaluate": evaluation.seconds,
-            "total": opened + time.monotonic() - counted,
-        },
-        curve=[],
-    )
-    write_record(record, setup.results / "runs")
-    return record
+    return carry_out(cell.run, evaluate)
 
 
 def prior_of(task: Any) -> Tensor | Boxes:

@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from tespec.core.distributed import count, number, of_all
+from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, find_registered
 from tespec.core.scores import Score
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import LabelledDataset
-from tespec.datasets.collate import Collate
-from tespec.datasets.evaluation import evaluation_of
-from tespec.datasets.parts import WHOLE, Part
+from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps, evaluation_of
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.datasets.windows import WindowRule
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
@@ -120,12 +117,12 @@ class Task(ABC):
         """`backbone` with a fresh head; needs no data.
 
         Raises:
-            UserError: settings of the head that do not go together.
+            UserError: settings of the head that do not go ranks_per_batch.
         """
 
-    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step."""
-        return LabelledSteps(self.train, self.settings, seed, type(self).collate, part)
+        return LabelledSteps(self.train, self.settings, seed, type(self).collate, shard)
 
     def small_batch(self) -> dict[str, Tensor]:
         """Two labelled segments without a single event, for measuring what a step costs."""
@@ -197,7 +194,7 @@ class Task(ABC):
         total = sum(len(recording.labelled) for recording in self.test)
         player = self.player(model.eval())
         with progress("evaluation", "labels") as advance:
-            for batch in evaluation_of(settings, self.test, (number(), count())):
+            for batch in evaluation_of(settings, self.test, (rank(), world_size())):
                 state = reset(state, batch.fresh.to(device))
                 histograms = batch.histograms.to(device)
                 if not batch.frames:
@@ -209,8 +206,8 @@ class Task(ABC):
                     self.score(scorer, predicted, self.test[frame.recording], frame.label)
                 done += len(batch.frames)
                 advance(done, total, "")
-        others = of_all(scorer.state())
-        scorer.merge(state for process, state in enumerate(others) if process != number())
+        others = all_gather(scorer.state())
+        scorer.merge(state for process, state in enumerate(others) if process != rank())
         overall = scorer.overall()
         return Evaluation(
             metrics=overall.metrics(),

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d
 
-from tespec.core.distributed import averaged, silenced, silent
+from tespec.core.distributed import global_mean, has_no_labels, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, build
-from tespec.datasets.collate import stack_depths
+from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import CUT_OFFS, DepthScorer
 from tespec.models import Backbone
 from tespec.models.layers import crop, in_fp32
@@ -42,7 +42,7 @@ def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Ten
     kept = torch.where(valid, difference, 0.0).flatten(1)
     mean = kept.sum(1) / count
     losses = kept.square().sum(1) / count - share * mean.square()
-    return averaged(losses.sum(), 0 if silent() else len(losses))
+    return global_mean(losses.sum(), 0 if has_no_labels() else len(losses))
 
 
 def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
@@ -64,7 +64,7 @@ def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
         gradients = conv2d(pooled, kernels)
         total = total + gradients.abs().sum()
         places += gradients[:, 0].numel()
-    return averaged(total, 0 if silent() else places)
+    return global_mean(total, 0 if has_no_labels() else places)
 
 
 class DepthModel(Network):
@@ -115,7 +115,7 @@ class DepthModel(Network):
         nothing = sum((parameter.sum() * 0.0 for parameter in self.head.unused()), features[-1].float().sum() * 0.0)
         if not len(labels):
             return {"loss": nothing, "loss_si": nothing.detach(), "loss_gradient": nothing.detach()}
-        with silenced(empty):
+        with rank_without_labels(empty):
             return self._losses(pick(features, place), labels, nothing)
 
     @in_fp32
@@ -229,7 +229,7 @@ def head_of(settings: Finetuning) -> DepthHead:
     """Settings of the head.
 
     Raises:
-        UserError: they do not go together.
+        UserError: they do not go ranks_per_batch.
     """
     head = build(DepthHead, settings.head, "head")
     if not head.min_depth < head.max_depth:

@@ -18,15 +18,13 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from tespec.core.boxes import Boxes, make_boxes
-from tespec.core.distributed import silenced, together
+from tespec.core.distributed import rank_without_labels, ranks_per_batch
 from tespec.core.errors import UserError
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, build
-from tespec.datasets.collate import join_boxes
-from tespec.datasets.parts import WHOLE, Part
+from tespec.datasets.batches import WHOLE, LabelledSteps, Shard, Steps, join_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
-from tespec.datasets.steps import LabelledSteps, Steps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import Backbone
 from tespec.models.layers import in_fp32
@@ -123,7 +121,7 @@ class DetectionModel(Network):
         """
         place, boxes = batch["label_place"], batch["boxes"]
         empty = not len(place)
-        if empty and together() == 1:
+        if empty and ranks_per_batch() == 1:
             nothing = features[-1].float().sum() * 0.0
             names = ("loss_box", "loss_objectness", "loss_class")
             return {"loss": nothing} | dict.fromkeys(names, nothing.detach())
@@ -133,7 +131,7 @@ class DetectionModel(Network):
         truth = [_instances(boxes[boxes[:, 0] == row]) for row in range(len(place))]
         height, width = batch["histograms"].shape[-2:]
         metas = [{"img_shape": (height, width)}] * len(place)
-        with silenced(empty), _without_warnings():
+        with rank_without_labels(empty), _without_warnings():
             outputs = self.head(self.neck([feature.float() for feature in pick(features[1:], place)]))
             losses = in_fp32(self.head.loss_by_feat)(*outputs, truth, metas)
         named = {
@@ -240,10 +238,10 @@ class DetectionTask(Task):
             head.score_threshold,
         )
 
-    def steps(self, seed: int, part: Part = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step; stretches without labels are left out."""
         recordings = cut_at_gaps(self.train, self.settings.segments)
-        return LabelledSteps(recordings, self.settings, seed, join_boxes, part)
+        return LabelledSteps(recordings, self.settings, seed, join_boxes, shard)
 
     def small_labels(self, count: int) -> dict[str, Tensor]:
         """One box in the middle of each label."""

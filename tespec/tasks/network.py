@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tespec.core.distributed import together
+from tespec.core.distributed import ranks_per_batch
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 
 State = BackboneState | None
@@ -103,7 +103,7 @@ def stand_in(place: Tensor, labels: Tensor, nothing: float) -> tuple[Tensor, Ten
         labels: (L, ...) maps.
         nothing: the value of a pixel without a label.
     """
-    if len(place) or together() == 1:
+    if len(place) or ranks_per_batch() == 1:
         return place, labels, False
     return first_place(place), labels.new_full((1, *labels.shape[1:]), nothing), True
 

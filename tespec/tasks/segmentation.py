@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate, one_hot
 
-from tespec.core.distributed import averaged, silenced
+from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, build
-from tespec.datasets.collate import stack_masks
+from tespec.datasets.batches import stack_masks
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
 from tespec.models.backbone import BackboneState, resized
@@ -89,7 +89,7 @@ class SegmentationModel(Network):
         Labels are (L, H, W) uint8 with 255 where there is none.
         """
         place, labels, empty = stand_in(batch["label_place"], batch["labels"], IGNORE)
-        with silenced(empty):
+        with rank_without_labels(empty):
             logits = self.logits(pick(features, place), self.backbone.img_size, labels.shape[-2:])
         return self._losses(logits, labels, empty)
 
@@ -104,9 +104,9 @@ class SegmentationModel(Network):
             ignore_index=IGNORE,
             reduction="sum",
         )
-        ce = averaged(ce, (labels != IGNORE).sum())
+        ce = global_mean(ce, (labels != IGNORE).sum())
         dices = dice_losses(logits, labels)
-        dice = averaged(dices.sum(), 0 if empty else dices.numel())
+        dice = global_mean(dices.sum(), 0 if empty else dices.numel())
         return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}
 
     def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Tensor:
@@ -148,7 +148,7 @@ VIEWS: Mapping[str, Views | None] = {
 
 
 class Variants:
-    """A segmentation network that is asked once for each view; logits are averaged.
+    """A segmentation network that is asked once for each view; logits are global_mean.
 
     Histograms are scaled bilinearly. Each view plays the recording with a state, and a backbone, of its own: the same
     weights built for the scaled size.

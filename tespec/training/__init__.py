@@ -1,1 +1,1 @@
-"""Training: the loop, its checkpoints and schedules, and the two runs made of them."""
+"""Training: the loop, the optimizer, checkpoints, loading, launching, devices."""

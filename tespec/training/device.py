@@ -1,4 +1,4 @@
-"""The device a run uses, and its numeric precision."""
+"""The device a run uses, its precision, its seeds, and deterministic algorithms."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import nn
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Optimisation
-from tespec.models.layers import with_exact_pools
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def be_deterministic(wanted: bool) -> None:
-    """Let torch use deterministic algorithms alone, or again any; where it has none it raises.
+    """Restrict torch to deterministic algorithms, or lift that; an operation that has none raises.
 
     cuBLAS reads its variable when it is first used, so this comes before any work on a GPU.
     """
@@ -27,12 +25,6 @@ def be_deterministic(wanted: bool) -> None:
         os.environ.setdefault(WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(wanted)
     torch.backends.cudnn.benchmark = False
-
-
-def prepare(model: nn.Module, wanted: bool) -> None:
-    """Put exact replacements in place of what has no deterministic backward pass on CUDA."""
-    if wanted:
-        with_exact_pools(model)
 
 
 def derive(seed: int, *names: int | str) -> int:

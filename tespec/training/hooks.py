@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
@@ -21,10 +21,9 @@ from mmengine.hooks import Hook
 from mmengine.registry import VISBACKENDS
 from torch import Tensor
 
-from tespec.core.distributed import agreed, is_first, wait
+from tespec.core.distributed import all_reduce_max, barrier, is_first
 from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import Advance, progress
-from tespec.core.registry import HOOKS
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.loop import Loop
 from tespec.training.status import RUNNING, write_status
@@ -32,7 +31,6 @@ from tespec.training.status import RUNNING, write_status
 PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
 
 
-@HOOKS.register_module()
 class ProgressHook(Hook):
     """Shows steps, rate, loss and time left."""
 
@@ -54,7 +52,6 @@ class ProgressHook(Hook):
         self._stack.close()
 
 
-@HOOKS.register_module()
 class StatusHook(Hook):
     """Writes the step into the run's status, every `seconds`."""
 
@@ -70,7 +67,6 @@ class StatusHook(Hook):
                 write_status(self._folder, RUNNING, loop.step)
 
 
-@HOOKS.register_module()
 class CurveHook(Hook):
     """Keeps the mean of every loss over intervals of steps: `curve` is a list of {"step", name: mean}."""
 
@@ -100,7 +96,6 @@ class CurveHook(Hook):
         self._sums = {name: value.to(device) for name, value in content["sums"].items()}
 
 
-@HOOKS.register_module()
 class CheckpointHook(Hook):
     """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for, after the step under way.
 
@@ -128,7 +123,7 @@ class CheckpointHook(Hook):
         """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
         due = time.monotonic() - self._last >= self._seconds
         # All processes save the same step, whichever of them was asked to stop.
-        save, stop = agreed([int(due and is_first()), self._stop or 0])
+        save, stop = all_reduce_max([int(due and is_first()), self._stop or 0])
         if not (save or stop or loop.step == loop.settings.steps):
             return
         loop.require_finite()
@@ -138,7 +133,7 @@ class CheckpointHook(Hook):
         seconds = self.before + self._last - self._began
         rest = {"run": self._run, "loop": state, "curve": self._curve.state_dict(), "seconds": seconds}
         path = save_checkpoint(self._folder, loop.step, weights, rest) if is_first() else self._folder
-        wait()
+        barrier()
         if stop:
             said = f"stopped after step {loop.step}, saved as {path}; --resume goes on" if is_first() else ""
             raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
@@ -164,20 +159,13 @@ TRACKERS = {
 }
 
 
-class Curve(Protocol):
-    """What keeps the loss curve: its last point is the newest."""
-
-    curve: list[dict[str, float]]
-
-
-@HOOKS.register_module()
 class TrackHook(Hook):
     """Hands each new point of the curve to a tracker, and the result at the end.
 
     Stands behind the hook that keeps the curve. A run that is stopped closes its tracker; a resumed one opens it anew.
     """
 
-    def __init__(self, name: str, run: str, folder: Path, curve: Curve, settings: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, run: str, folder: Path, curve: CurveHook, settings: Mapping[str, Any]) -> None:
         self._tracker = _open(name, run, folder / FOLDER)
         self._tracker.add_config(Config(dict(settings)))
         self._curve, self._seen = curve, 0

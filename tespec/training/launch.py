@@ -78,15 +78,3 @@ def check_launch(launcher: str, device: str | None, environment: Mapping[str, st
     if device != "cpu" and torch.cuda.is_available() and local >= torch.cuda.device_count():
         what = f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}"
         raise UserError(f"--launcher {launcher}", what, "start as many processes as GPUs")
-
-
-def require_even(batch_size: int, processes: int, accumulate: int) -> None:
-    """Make sure that a batch can be dealt.
-
-    Raises:
-        UserError: it cannot.
-    """
-    parts = processes * accumulate
-    if batch_size % parts:
-        what = f"{batch_size} lanes are not dealt evenly to {processes} processes and {accumulate} turns each"
-        raise UserError("batch_size", what, f"choose a multiple of {parts}, or another --accumulate")

@@ -1,18 +1,75 @@
-"""Batches from worker processes, with one clear error for data that vanish and for workers that die."""
+"""Batches on their way to the device: dealt to ranks, built by worker processes, copied while the last one is computed.
+
+Data that vanish and workers that die end in one clear error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from tespec.core.distributed import rank, world_size
 from tespec.core.errors import UserError
 
 Batch = dict[str, Tensor]
 PATIENCE = 2.0  # s that a dying process has to be gone
+
+
+class MicroBatches(Dataset[Batch]):
+    """The micro-batches of a rank: item k * accumulate + i is the one of step k, gradient accumulation step i.
+
+    Args:
+        parts: one for each gradient accumulation step, item k being that part of the batch of step k.
+
+    Attributes:
+        accumulate: number of gradient accumulation steps.
+        segments: windows per chunk.
+        left_out: names of recordings that are never played.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = parts
+        self.accumulate = len(parts)
+        self.segments: int = getattr(parts[0], "segments", 1)
+        self.left_out: tuple[str, ...] = getattr(parts[0], "left_out", ())
+
+    def __getitem__(self, index: int) -> Batch:
+        step, part = divmod(index, self.accumulate)
+        batch: Batch = self._parts[part][step]
+        return batch
+
+    def names(self, step: int) -> list[str]:
+        """Names of the recordings that are played at a step, where the parts know them."""
+        known = [part.names(step) for part in self._parts if hasattr(part, "names")]
+        return sorted({name for names in known for name in names})
+
+
+def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int) -> MicroBatches:
+    """This rank's micro-batches of every batch.
+
+    Args:
+        steps: called with a seed and a part, gives the batches by step.
+        seed: of the run.
+        batch_size: of all ranks together.
+        accumulate: gradient accumulation steps.
+
+    Raises:
+        UserError: the batch does not divide evenly, or the data is too short.
+    """
+    parts = world_size() * accumulate
+    if batch_size % parts:
+        what = (
+            f"{batch_size} lanes do not divide evenly among {world_size()} processes "
+            f"with {accumulate} gradient accumulation steps each"
+        )
+        raise UserError("batch_size", what, f"choose a multiple of {parts}, or another --accumulate")
+    return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
 
 
 class _Answers(Dataset[Batch | UserError]):
@@ -80,3 +137,33 @@ def _one_died(batches: _MultiProcessingDataLoaderIter) -> bool:
         if worker.exitcode not in (None, 0):
             return True
     return False
+
+
+def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """The batches in order, on the device."""
+    if device.type != "cuda":
+        yield from (_moved(batch, device) for batch in batches)
+        return
+    stream = torch.cuda.Stream(device)
+    waiting: tuple[Batch, torch.cuda.Event] | None = None
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            sent = (_moved(batch, device), stream.record_event())
+        if waiting is not None:
+            yield _arrived(*waiting, device)
+        waiting = sent
+    if waiting is not None:
+        yield _arrived(*waiting, device)
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    return {key: value.to(device, non_blocking=True) for key, value in batch.items()}
+
+
+def _arrived(batch: Batch, event: torch.cuda.Event, device: torch.device) -> Batch:
+    """The batch, for the stream that computes; its memory is not given away before that is done with it."""
+    computing = torch.cuda.current_stream(device)
+    computing.wait_event(event)
+    for value in batch.values():
+        value.record_stream(computing)
+    return batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, Protocol, cast, runtime_checkable
@@ -11,18 +11,16 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.optim import AmpOptimWrapper, OptimWrapper
-from torch import Tensor, nn
+from mmengine.optim import AmpOptimWrapper
+from torch import Tensor, distributed, nn
 from torch.utils.data import Dataset
 
-from tespec.core.distributed import count, number, of_all, playing
+from tespec.core.distributed import all_gather, all_reduce_max, batch_part, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.settings import Optimisation
-from tespec.datasets.parts import Turns
 from tespec.training.device import derive, seed_everything, with_precision
-from tespec.training.loading import Batches
-from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay
-from tespec.training.together import average_gradients, mean_losses, own_state, whole_state
+from tespec.training.loading import Batch, Batches, MicroBatches, on_device
+from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
 
 NONE_YET = -1
 STOP, SKIP = "stop", "skip"
@@ -44,7 +42,7 @@ class NotFiniteError(UserError):
 class Watch:
     """Remembers the first step whose numbers went wrong, without asking the device.
 
-    From that step on `halted` is 1, and optimizers that know `found_inf` leave weights and moments alone.
+    From that step on `halted` is 1, and optimizers that know `found_inf` leave weights and moments as they are.
 
     Attributes:
         halted: float32 scalar on the device.
@@ -86,47 +84,14 @@ def _sums_are_finite(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
     return bool(torch.isfinite(torch.stack([loss.detach().float(), *(each.sum().float() for each in gradients)])).all())
 
 
-Batch = dict[str, Tensor]
-
-
-def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """The batches in order, on the device."""
-    if device.type != "cuda":
-        yield from (_moved(batch, device) for batch in batches)
-        return
-    stream = torch.cuda.Stream(device)
-    waiting: tuple[Batch, torch.cuda.Event] | None = None
-    for batch in batches:
-        with torch.cuda.stream(stream):
-            sent = (_moved(batch, device), stream.record_event())
-        if waiting is not None:
-            yield _arrived(*waiting, device)
-        waiting = sent
-    if waiting is not None:
-        yield _arrived(*waiting, device)
-
-
-def _moved(batch: Batch, device: torch.device) -> Batch:
-    return {key: value.to(device, non_blocking=True) for key, value in batch.items()}
-
-
-def _arrived(batch: Batch, event: torch.cuda.Event, device: torch.device) -> Batch:
-    """The batch, for the stream that computes; its memory is not given away before that is done with it."""
-    computing = torch.cuda.current_stream(device)
-    computing.wait_event(event)
-    for value in batch.values():
-        value.record_stream(computing)
-    return batch
-
-
-OPTIMIZERS = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
+BUCKET = 32 * 2**20  # bytes of gradients that travel at once
 LOOK_EVERY = 16  # steps; each look waits for the device
 
 
 class Trainable(Protocol):
     """A network that turns a batch and a state into losses and the next state."""
 
-    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
+    def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses by name, "loss" being the one that is minimised, and the detached state after the batch."""
         ...
 
@@ -143,8 +108,8 @@ class Following(Protocol):
 class Loop:
     """Trains `model` on the batches of `steps`, whose item k is the batch of step k.
 
-    With several processes, each trains on its part, and gradients are averaged; with turns, a process has several parts
-    (see `Turns`), whose gradients are averaged as well before the optimizer's step.
+    Each rank trains on its micro-batches of a batch (see `MicroBatches`); gradients are averaged over all of them
+    before the optimizer's step.
 
     Hooks are mmengine's: `before_run(loop)`, `after_train_iter(loop, step, batch, losses)` and `after_run(loop)`, the
     last one however the training ends. Dropout and the like draw from generators seeded by (seed, step), so a run
@@ -155,15 +120,16 @@ class Loop:
     checkpoint.
 
     Attributes:
+        device: where it trains.
         step: number of optimizer steps done.
-        states: recurrent state after them, of each turn.
+        states: recurrent state after them, of each micro-batch.
         skipped: how many of them were passed over, by the setting `non_finite`.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        steps: Dataset[dict[str, Tensor]] | Turns,
+        steps: Dataset[Batch] | MicroBatches,
         settings: Optimisation,
         *,
         seed: int,
@@ -175,13 +141,13 @@ class Loop:
         self.settings = with_precision(settings, device)
         self.step = 0
         self.skipped = 0
-        self._steps = steps if isinstance(steps, Turns) else Turns([steps])
-        self.states: list[Any] = [None] * self._steps.turns
+        self._steps = steps if isinstance(steps, MicroBatches) else MicroBatches([steps])
+        self.states: list[Any] = [None] * self._steps.accumulate
         self._seed = seed
-        self._device = device
+        self.device = device
         self._hooks = hooks
         self._workers = workers
-        self._wrapper = _optim_wrapper(model, self.settings)
+        self._wrapper = build_optimizer(model, self.settings)
         self._trained = [each for each in model.parameters() if each.requires_grad]
         self._watch = Watch(device)
 
@@ -200,8 +166,8 @@ class Loop:
 
     def _run(self) -> None:
         self.model.train()
-        pin = self._device.type == "cuda"
-        first, last = (step * self._steps.turns for step in (self.step, self.settings.steps))
+        pin = self.device.type == "cuda"
+        first, last = (step * self._steps.accumulate for step in (self.step, self.settings.steps))
         batches = Batches(self._steps, first, last, self._workers, pin=pin)
         try:
             self._train(batches)
@@ -210,16 +176,16 @@ class Loop:
             raise
 
     def _train(self, batches: Batches) -> None:
-        waiting = on_device(batches, self._device)
-        while turns := list(islice(waiting, self._steps.turns)):
-            losses = self.train_step(*turns)
+        waiting = on_device(batches, self.device)
+        while batches_of_step := list(islice(waiting, self._steps.accumulate)):
+            losses = self.train_step(*batches_of_step)
             self.step += 1
-            if self._device.type == "cpu" or self.step % LOOK_EVERY == 0 or self.step == self.settings.steps:
+            if self.device.type == "cpu" or self.step % LOOK_EVERY == 0 or self.step == self.settings.steps:
                 self.require_finite()
-            self._call("after_train_iter", self.step - 1, turns[0], losses)
+            self._call("after_train_iter", self.step - 1, batches_of_step[0], losses)
 
-    def train_step(self, *turns: dict[str, Tensor]) -> dict[str, Tensor]:
-        """One optimizer step on a batch that is on the device, or on its turns; gives the losses."""
+    def train_step(self, *batches: Batch) -> dict[str, Tensor]:
+        """One optimizer step on this rank's micro-batches, which are on the device; gives the losses."""
         rate, decay = learning_rate(self.settings, self.step), weight_decay(self.settings, self.step)
         for group in self._wrapper.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
@@ -227,8 +193,8 @@ class Loop:
         skipping = self.settings.non_finite == SKIP
         kept = [each.clone() for each in self.model.buffers()] if skipping else []
         found, states = [], []
-        for turn, batch in enumerate(turns):
-            losses, state = self._backward(batch, turn)
+        for number, batch in enumerate(batches):
+            losses, state = self._backward(batch, number)
             found.append(losses)
             states.append(state)
         average_gradients(self._trained)
@@ -251,17 +217,17 @@ class Loop:
             self.model.after_step((self.step + 1) / self.settings.steps)
         return losses
 
-    def _backward(self, batch: dict[str, Tensor], turn: int) -> tuple[dict[str, Tensor], Any]:
-        """Losses of a part of the batch, whose gradients are added, and the state after it."""
-        part = (number() * self._steps.turns + turn, count() * self._steps.turns)
+    def _backward(self, batch: Batch, number: int) -> tuple[dict[str, Tensor], Any]:
+        """Losses of a micro-batch, whose gradients are added, and the state after it."""
+        part = (rank() * self._steps.accumulate + number, world_size() * self._steps.accumulate)
         # The first part draws what a single process draws; others draw of their own, unless the model shares draws out.
         own = () if part[0] == 0 or getattr(self.model, "draws_alike", False) else ("part", part[0])
         seed_everything(derive(self._seed, "step", self.step, *own))
-        with playing(part):
+        with batch_part(part):
             with self._wrapper.optim_context(self.model), self._autocast():
-                losses, state = cast("Trainable", self.model).loss(batch, self.states[turn])
+                losses, state = cast("Trainable", self.model).loss(batch, self.states[number])
             # What is computed again for the backward pass draws its part of the batch again.
-            self._wrapper.backward(self._wrapper.scale_loss(losses["loss"] / self._steps.turns))
+            self._wrapper.backward(self._wrapper.scale_loss(losses["loss"] / self._steps.accumulate))
         return losses, state
 
     def _pass_over(self, buffers: Sequence[Tensor]) -> None:
@@ -270,7 +236,7 @@ class Loop:
             for each, before in zip(self.model.buffers(), buffers, strict=True):
                 each.copy_(before)
         self._wrapper.zero_grad()
-        self._watch = Watch(self._device)
+        self._watch = Watch(self.device)
         self.skipped += 1
 
     def require_finite(self) -> None:
@@ -281,13 +247,13 @@ class Loop:
         """
         wrong = self._watch.step()
         if wrong is not None:
-            played = sorted({name for names in of_all(self._steps.names(wrong)) for name in names})
+            played = sorted({name for names in all_gather(self._steps.names(wrong)) for name in names})
             raise NotFiniteError(wrong, played, "see the run's folder for checkpoints")
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.settings.precision != "bf16":
             return nullcontext()
-        return torch.autocast(self._device.type, dtype=torch.bfloat16)
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def _call(self, point: str, *arguments: Any) -> None:
         for hook in self._hooks:
@@ -300,26 +266,107 @@ class Loop:
             "skipped": self.skipped,
             "model": self.model.state_dict(),
             "optimizer": self._wrapper.state_dict(),
-            "state": whole_state(self.states),
+            "state": gathered_state(self.states),
         }
 
     def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, by however many processes and turns."""
+        """Go on where `state_dict` was taken, by however many ranks and gradient accumulation steps."""
         self.step, self.skipped = content["step"], content["skipped"]
         self.model.load_state_dict(content["model"])
         self._wrapper.load_state_dict(content["optimizer"])
-        self.states = own_state(content["state"], self._steps.turns, self._device)
+        self.states = own_states(content["state"], self._steps.accumulate, self.device)
 
 
-def _optim_wrapper(model: nn.Module, settings: Optimisation) -> OptimWrapper:
-    if settings.optimizer not in OPTIMIZERS:
-        raise UserError(
-            "optimisation.optimizer",
-            f"unknown value {settings.optimizer!r}",
-            f"choose from {', '.join(OPTIMIZERS)}",
-        )
-    # The fused ones take `found_inf`, and are several times as fast.
-    optimizer = OPTIMIZERS[settings.optimizer](parameter_groups(model, settings), lr=settings.peak_lr, fused=True)
-    if settings.precision == "fp16":
-        return AmpOptimWrapper(loss_scale="dynamic", dtype="float16", optimizer=optimizer)
-    return OptimWrapper(optimizer)
+@torch.no_grad()
+def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Put the mean over all ranks in the place of every gradient.
+
+    A parameter that only other ranks have a gradient for counts as zero here.
+    """
+    ranks = world_size()
+    if ranks == 1:
+        return
+    used = all_reduce_max([int(each.grad is not None) for each in parameters])
+    for each, there in zip(parameters, used, strict=True):
+        if there and each.grad is None:
+            each.grad = torch.zeros_like(each)
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    travelling = []
+    for bucket in _buckets(gradients):
+        flat = torch.cat([each.flatten() for each in bucket])
+        travelling.append((bucket, flat, distributed.all_reduce(flat, async_op=True)))
+    for bucket, flat, work in travelling:
+        work.wait()
+        flat /= ranks
+        parts = flat.split([each.numel() for each in bucket])
+        torch._foreach_copy_(bucket, [part.view_as(each) for part, each in zip(parts, bucket, strict=True)])
+
+
+def _buckets(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Gradients of one type, of about `BUCKET` bytes together."""
+    buckets: list[list[Tensor]] = []
+    size = BUCKET
+    for each in gradients:
+        new = size >= BUCKET or each.dtype != buckets[-1][-1].dtype
+        if new:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(each)
+        size += each.numel() * each.element_size()
+    return buckets
+
+
+@torch.no_grad()
+def mean_losses(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Mean of each loss over the micro-batches of all ranks."""
+    if len(found) == 1 and world_size() == 1:
+        return {name: value.detach() for name, value in found[0].items()}
+    names = list(found[0])
+    table = torch.stack([torch.stack([losses[name].detach().float() for name in names]) for losses in found]).mean(0)
+    if world_size() > 1:
+        distributed.all_reduce(table)
+        table /= world_size()
+    return dict(zip(names, table.unbind(), strict=True))
+
+
+def gathered_state(own: Sequence[Any]) -> Any:
+    """The state of all lanes, on the CPU, from those of each rank's micro-batches."""
+    here = [_each(state, lambda tensor: tensor.cpu()) for state in own]
+    states = [state for states in all_gather(here) for state in states]
+    return states[0] if len(states) == 1 else _joined(states)
+
+
+def own_states(whole: Any, accumulate: int, device: torch.device) -> list[Any]:
+    """The states of this rank's micro-batches, from that of all lanes."""
+    parts = accumulate * world_size()
+
+    def part(index: int) -> Any:
+        def cut(tensor: Tensor) -> Tensor:
+            return (tensor if parts == 1 else tensor.chunk(parts)[index].clone()).to(device)
+
+        return _each(whole, cut)
+
+    return [part(rank() * accumulate + step) for step in range(accumulate)]
+
+
+def _each(state: Any, change: Any) -> Any:
+    """Nested tuples, lists and dicts of tensors with every tensor changed."""
+    if isinstance(state, Tensor):
+        return change(state)
+    if isinstance(state, dict):
+        return {key: _each(value, change) for key, value in state.items()}
+    if isinstance(state, (tuple, list)):
+        return type(state)(_each(value, change) for value in state)
+    return state
+
+
+def _joined(states: Sequence[Any]) -> Any:
+    """States of one structure, their tensors one behind the other along the lanes."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(states))
+    if isinstance(first, dict):
+        return {key: _joined([state[key] for state in states]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return type(first)(_joined(part) for part in zip(*states, strict=True))
+    return first

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tespec.core.errors import UserError
 from tespec.world.make import DEFAULT, make_world
-from tespec.world.sizes import DATASETS, RECIPES
+from tespec.world.plans import DATASETS, RECIPES
 
 
 def main(arguments: list[str] | None = None) -> int:

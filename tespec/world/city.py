@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from tespec.world.bodies import car
 from tespec.world.scene import (
     BLOCK,
     BRICKS,
@@ -29,6 +28,7 @@ from tespec.world.scene import (
     BoxList,
     place,
 )
+from tespec.world.traffic import car
 
 PARK_SHARE = 0.25
 INSET = ROAD_HALF + SIDEWALK_WIDTH

@@ -18,10 +18,10 @@ from tespec.datasets.sources import Source
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream
 from tespec.events.spatial import Region
-from tespec.world.camera import make_camera
-from tespec.world.sizes import Plan, plans
+from tespec.world.layouts import STARTS
+from tespec.world.plans import Plan, plans
+from tespec.world.scene import make_camera
 from tespec.world.street import FRAME_RATE, Street, render
-from tespec.world.writers import STARTS
 
 Images = NDArray[np.uint8]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import multiprocessing
 import os
@@ -11,18 +10,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tespec.core.errors import UserError
+from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
 from tespec.datasets.description import Description, of_facts
-from tespec.world.camera import make_camera
-from tespec.world.sizes import DATASETS, VERSION, Plan, plans, recipe
+from tespec.world.layouts import write_recording
+from tespec.world.layouts.ddd17 import CLASSES, IMAGE_STRIDE
+from tespec.world.plans import DATASETS, VERSION, Plan, plans, recipe
+from tespec.world.scene import make_camera
 from tespec.world.street import FRAME_RATE, Street, record
-from tespec.world.writers import WRITERS
-from tespec.world.writers.ddd17 import CLASSES, IMAGE_STRIDE
 
 DEFAULT = ("ddd17", "1mpx")  # what the demo needs
 Progress = Callable[[int, int], None]
@@ -64,8 +63,7 @@ def make_world(
     if all((folder / dataset).is_dir() for dataset in datasets):
         return folder
     _refuse_unguarded_main()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(f"{folder.name}.lock")):
+    with one_at_a_time(folder):
         missing = [dataset for dataset in DATASETS if dataset in datasets and not (folder / dataset).is_dir()]
         _make(folder, size, seed, missing, processes or os.cpu_count() or 1, progress)
     return folder
@@ -74,14 +72,6 @@ def make_world(
 def world_folder(size: str = "small", seed: int = 0, root: Path | None = None) -> Path:
     """Where the world of these arguments lies once it is made; see `make_world`."""
     return (cache_root() if root is None else root) / f"sample-v{VERSION}-{seed}-{size}"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        # The system frees the lock when the file is closed, also when the process is killed.
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _make(
@@ -147,7 +137,7 @@ def make_recording(plan: Plan, root: Path) -> None:
     street = Street(plan.seed, plan.seconds, plan.night)
     sensor = plan.sensor
     film = record(street, make_camera(sensor.height, sensor.width, sensor.label_rows))
-    WRITERS[plan.dataset](film, root, plan)
+    write_recording(film, root, plan)
 
 
 def description(size: str, seed: int, dataset: str) -> Description:
@@ -165,19 +155,15 @@ def _description(size: str, seed: int, dataset: str) -> dict[str, Any]:
     for plan in plans(size, seed, dataset):
         splits.setdefault(plan.split, []).append(plan.name)
     sensor = content.sensor
-    described = {
+    described: dict[str, Any] = {
         "dataset": dataset,
         "data": "sample",
         "world": {"version": VERSION, "seed": seed, "size": size},
         "sensor": {"height": sensor.height, "width": sensor.width},
         "splits": splits,
     }
-    facts: dict[str, dict[str, Any]] = {
-        "ddd17": {
-            "label_rows": sensor.label_rows,
-            "frame_rate": FRAME_RATE / IMAGE_STRIDE,
-            "classes": list(CLASSES),
-        },
-        "dsec": {"label_rows": sensor.label_rows},
-    }
-    return described | facts.get(dataset, {})
+    if dataset in ("ddd17", "dsec"):
+        described["label_rows"] = sensor.label_rows
+    if dataset == "ddd17":
+        described |= {"frame_rate": FRAME_RATE / IMAGE_STRIDE, "classes": list(CLASSES)}
+    return described

@@ -9,7 +9,6 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tespec.core.files import whole_file
@@ -17,9 +16,9 @@ from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity, high_pass_intensity
 from tespec.events.stream import Events
 from tespec.pictures.drawing import NEGATIVE, POSITIVE
-from tespec.world.camera import Camera, make_camera
+from tespec.world.layouts.ddd17 import mask
+from tespec.world.scene import Camera, make_camera
 from tespec.world.street import Frame, Street, record
-from tespec.world.writers.ddd17 import mask
 
 CAMERA = make_camera(260, 346)
 STREETS = ((3, False), (8, True))
@@ -45,13 +44,7 @@ class Moment(NamedTuple):
 
 
 def draw_world(path: Path, streets: tuple[tuple[int, bool], ...] = STREETS, camera: Camera = CAMERA) -> None:
-    """Save a picture with two moments, driving and standing, of each street.
-
-    Args:
-        path: of the PNG file.
-        streets: seed of each street and whether it is night.
-        camera: sensor size and focal length.
-    """
+    """Save a PNG with two moments, driving and standing, of each street (its seed, and whether it is night)."""
     rows = [moment for seed, night in streets for moment in moments(Street(seed, SECONDS, night), camera)]
     figure = Figure(figsize=(3 * len(COLUMNS), 2.5 * len(rows)), dpi=100, layout="constrained")
     for row, (axes, moment) in enumerate(zip(figure.subplots(len(rows), len(COLUMNS)), rows, strict=True)):
@@ -73,7 +66,8 @@ def moments(street: Street, camera: Camera) -> tuple[Moment, Moment]:
     for frame, events in record(street, camera):
         past.append(events)
         if frame.index in (fastest, last_standing):
-            found[frame.index] = _moment(frame, _joined(past), float(standing[frame.index]) / street.frame_rate)
+            events = Events(*(np.concatenate(column) for column in zip(*past, strict=True)))
+            found[frame.index] = _moment(frame, events, float(standing[frame.index]) / street.frame_rate)
     return found[fastest], found[last_standing]
 
 
@@ -83,10 +77,6 @@ def _frames_standing(speed: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     for frame in range(1, len(speed)):
         count[frame] = count[frame - 1] + 1 if speed[frame] == 0.0 else 0
     return count
-
-
-def _joined(chunks: list[Events]) -> Events:
-    return Events(*(np.concatenate(column) for column in zip(*chunks, strict=True)))
 
 
 def _moment(frame: Frame, events: Events, standing_seconds: float) -> Moment:
@@ -126,16 +116,12 @@ def _draw_row(axes: npt.NDArray[np.object_], moment: Moment) -> None:
         (_stretched(moment.rate_normalised), "gray"),
     ]
     for axis, (image, colours) in zip(axes, images, strict=True):
-        _draw(axis, image, colours)
+        axis.imshow(image, cmap=matplotlib.colormaps[colours])
+        axis.set_xticks([])
+        axis.set_yticks([])
     stood = moment.standing_seconds
     state = f"standing for {stood:.1f} s" if stood > 0 else f"driving {frame.ego_speed:.1f} m/s"
     axes[0].set_ylabel(state)
-
-
-def _draw(axis: Axes, image: npt.NDArray[np.generic], colours: str) -> None:
-    axis.imshow(image, cmap=matplotlib.colormaps[colours])
-    axis.set_xticks([])
-    axis.set_yticks([])
 
 
 def _stretched(image: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,40 +12,9 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 # What a surface is. Writers map these to the classes of their dataset.
-CLASS_NAMES = (
-    "road",
-    "sidewalk",
-    "terrain",
-    "sky",
-    "building",
-    "wall",
-    "fence",
-    "pole",
-    "sign",
-    "vegetation",
-    "person",
-    "rider",
-    "car",
-    "truck",
-    "two-wheeler",
-)
-(
-    ROAD,
-    SIDEWALK,
-    TERRAIN,
-    SKY,
-    BUILDING,
-    WALL,
-    FENCE,
-    POLE,
-    SIGN,
-    VEGETATION,
-    PERSON,
-    RIDER,
-    CAR,
-    TRUCK,
-    TWO_WHEELER,
-) = range(len(CLASS_NAMES))
+ROAD, SIDEWALK, TERRAIN, SKY, BUILDING, WALL, FENCE, POLE, SIGN, VEGETATION = range(10)
+PERSON, RIDER, CAR, TRUCK, TWO_WHEELER = range(10, 15)
+CLASSES = 15
 
 # What is painted on a box.
 PLAIN, FACADE, PLANKS, BRICKS, LEAVES, BODYWORK, CABIN, CLOTH, PANEL, LAMP = range(10)
@@ -129,3 +99,42 @@ def place(table: Array, x: Array | float, y: Array | float, yaw: Array | float) 
     placed[:, COS] = cos * table[:, COS] - sin * table[:, SIN]
     placed[:, SIN] = sin * table[:, COS] + cos * table[:, SIN]
     return placed
+
+
+HEIGHT_ABOVE_GROUND = 1.4
+AHEAD_OF_CENTRE = 0.6
+HORIZON = 0.46  # row of the horizon as a share of the rows above the bonnet
+FOCAL = 0.8  # focal length as a share of the width
+
+
+class Camera(NamedTuple):
+    """Sensor size in pixels, focal length and principal point in pixels; rows from `bonnet_row` on show the bonnet."""
+
+    height: int
+    width: int
+    focal: float
+    column: float
+    row: float
+    bonnet_row: int
+
+
+class View(NamedTuple):
+    """Where the camera is: position (3,) in metres and the world directions forward, left, up as rows of (3, 3)."""
+
+    position: Array
+    axes: Array
+
+
+def make_camera(height: int, width: int, free_rows: int | None = None) -> Camera:
+    """A camera whose lower `height - free_rows` rows show the ego car's bonnet; None: no bonnet in view."""
+    free_rows = height if free_rows is None else free_rows
+    return Camera(height, width, FOCAL * width, width / 2, HORIZON * free_rows, free_rows)
+
+
+def make_view(x: float, y: float, heading: float, pitch: float = 0.0, lift: float = 0.0) -> View:
+    """The view from an ego car at (x, y) metres with a heading and pitch in radians, lifted by `lift` metres."""
+    cos, sin = np.cos(heading), np.sin(heading)
+    position = np.array([x + AHEAD_OF_CENTRE * cos, y + AHEAD_OF_CENTRE * sin, HEIGHT_ABOVE_GROUND + lift])
+    forward = np.array([cos * np.cos(pitch), sin * np.cos(pitch), np.sin(pitch)])
+    left = np.array([-sin, cos, 0.0])
+    return View(position, np.stack([forward, left, np.cross(forward, left)]))

@@ -10,16 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tespec.events.stream import Events
-from tespec.world.agents import Traffic, agents
-from tespec.world.camera import Camera, View, make_view
 from tespec.world.city import city
-from tespec.world.events import DAY, NIGHT, EventSensor
-from tespec.world.paths import Path, centre_line, from_points
-from tespec.world.raster import FAR, raster
-from tespec.world.scene import BLOCK, CX, INSTANCE, LANE, Array, place
-from tespec.world.shading import daylight, lamplight, shade
-from tespec.world.speeds import EGO, stop_and_go
+from tespec.world.renderer import FAR, daylight, lamplight, raster, shade
+from tespec.world.scene import BLOCK, CX, INSTANCE, LANE, Array, Camera, View, make_view, place
+from tespec.world.sensor import DAY, NIGHT, EventSensor
 from tespec.world.texture import Surface, paint
+from tespec.world.traffic import EGO, Path, Traffic, agents, centre_line, from_points, stop_and_go
 
 FRAME_RATE = 100
 WHITE_NIGHT = 0.4  # intensity that the grey frame shows as white; by day it follows the light
@@ -34,7 +30,7 @@ class Frame:
         image: linear intensity (H, W) float32.
         depth: metres along the optical axis (H, W) float32, infinite for the sky.
         hit: row of `boxes` that each pixel shows, or a negative code of `raster` (H, W) int32.
-        label: what each pixel shows (H, W) uint8, an index of `scene.CLASS_NAMES`.
+        label: what each pixel shows (H, W) uint8, a class of `scene`.
         boxes: everything on the street at this moment (N, 13).
         white: intensity that the grey frame shows as white.
     """
@@ -61,6 +57,9 @@ class Frame:
         return (255 * np.clip(self.image / self.white, 0, 1) ** (1 / 2.2) + 0.5).astype(np.uint8)
 
 
+Film = Iterator[tuple[Frame, Events]]
+
+
 @dataclass(frozen=True)
 class Drive:
     """The ego car's way: centre line (N, 2), path, and its distance (m) and speed (m/s) at every frame (F,)."""
@@ -81,14 +80,7 @@ def drive(seed: int, seconds: float, frame_rate: int = FRAME_RATE) -> Drive:
 
 
 class Street:
-    """A drive through a city: everything about it follows from the arguments.
-
-    Args:
-        seed: of the street.
-        seconds: length of the drive.
-        night: whether it is night.
-        frame_rate: frames per second.
-    """
+    """A drive through a city of so many seconds, by day or at night: everything about it follows from the arguments."""
 
     def __init__(self, seed: int, seconds: float, night: bool = False, frame_rate: int = FRAME_RATE) -> None:
         others, sky, shake = (np.random.default_rng([seed, part]) for part in range(2, 5))
@@ -151,7 +143,7 @@ def render(street: Street, camera: Camera, frame: int) -> Frame:
     )
 
 
-def record(street: Street, camera: Camera) -> Iterator[tuple[Frame, Events]]:
+def record(street: Street, camera: Camera) -> Film:
     """Film a street.
 
     Yields:

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tespec.world.camera import Camera, View
-from tespec.world.scene import WORLD, Array, World
+from tespec.world.scene import WORLD, Array, Camera, View, World
 
 DARK_ALBEDO = 0.02
 
@@ -31,33 +30,12 @@ class Surface(NamedTuple):
 def paint(
     depth: npt.NDArray[np.float32], hit: npt.NDArray[np.int32], boxes: Array, camera: Camera, view: View, night: bool
 ) -> Surface:
-    """Patterns of all visible surfaces.
-
-    Args:
-        depth: of `raster` (H, W), metres.
-        hit: of `raster` (H, W).
-        boxes: box table (N, 13) that was rastered.
-        camera: sensor size and focal length.
-        view: position and directions of the camera.
-        night: whether lamps are on.
-    """
+    """Patterns of all visible surfaces, from what `raster` made of the box table (N, 13); at night lamps are on."""
     shape = depth.shape
     surface = Surface(
         np.empty(shape, np.float32), np.zeros(shape, np.float32), np.empty(shape, np.uint8), np.empty(shape, np.uint8)
     )
-    _paint(
-        WORLD,
-        depth,
-        hit,
-        boxes,
-        view.position,
-        view.axes,
-        camera.focal,
-        camera.column,
-        camera.row,
-        1.0 if night else 0.0,
-        *surface,
-    )
+    _paint(WORLD, depth, hit, boxes, camera, view, float(night), surface)
     return surface
 
 
@@ -237,22 +215,18 @@ def _paint(
     depth: npt.NDArray[np.float32],
     hit: npt.NDArray[np.int32],
     boxes: Array,
-    eye: Array,
-    axes: Array,
-    focal: float,
-    column: float,
-    row: float,
+    camera: Camera,
+    view: View,
     night: float,
-    albedo: npt.NDArray[np.float32],
-    glow: npt.NDArray[np.float32],
-    face: npt.NDArray[np.uint8],
-    label: npt.NDArray[np.uint8],
+    surface: Surface,
 ) -> None:
+    albedo, glow, face, label = surface
+    eye, axes = view
     height, width = depth.shape
     for y in range(height):
-        v = (y + 0.5 - row) / focal
+        v = (y + 0.5 - camera.row) / camera.focal
         for x in range(width):
-            u = (x + 0.5 - column) / focal
+            u = (x + 0.5 - camera.column) / camera.focal
             index, t = hit[y, x], depth[y, x]
             d0 = axes[0, 0] - u * axes[1, 0] - v * axes[2, 0]
             d1 = axes[0, 1] - u * axes[1, 1] - v * axes[2, 1]
@@ -265,7 +239,7 @@ def _paint(
                 albedo[y, x] = 0.12 + 0.1 * (height - y) / height
                 face[y, x], label[y, x] = world.FACE_UP, world.CAR
                 continue
-            footprint = t / focal
+            footprint = t / camera.focal
             wx, wy, wz = eye[0] + t * d0, eye[1] + t * d1, eye[2] + t * d2
             if index == world.GROUND_HIT:
                 level = math.sqrt(d0 * d0 + d1 * d1)

@@ -1,30 +1,79 @@
-"""The guide, step by step as it stands."""
+"""The guide, block by block as it stands."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[2]
 GUIDE = (REPOSITORY / "docs" / "add_a_method.md").read_text()
-SHORT = ["--set", "optimisation.steps=2", "--set", "optimisation.warmup_steps=1", "--set", "batch_size=2"]
+PROGRAMS = dict(re.findall(r"Save this as `(\w+\.py)`:\n\n```python\n(.*?)```", GUIDE, re.DOTALL))
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)\n```", GUIDE, re.DOTALL) for line in block.splitlines()]
+DATA = {"pretrain.py": "1mpx", "run.py": "ddd17"}
 
 
-def test_the_guide_leads_to_a_row_in_the_table(tiny_world, tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    (tmp_path / "my_method.py").write_text(program)
-    outputs = []
-    for command in re.findall(r"```sh\n(.*?)\n```", GUIDE, re.DOTALL):
+@pytest.fixture(scope="module")
+def outputs(tiny_world, tmp_path_factory):
+    """The folder, and what each command said."""
+    folder = tmp_path_factory.mktemp("guide")
+    for name, program in PROGRAMS.items():
+        (folder / name).write_text(program)
+    said = {}
+    for command in COMMANDS:
         python, script, *arguments = shlex.split(command)
         assert python == "python"
-        extra = ["--results", "results"]
-        if script.endswith("run.py"):
-            extra += ["--runs", "runs", "--data", str(tiny_world / "ddd17"), "--device", "cpu", *SHORT]
+        extra = [] if "--list" in arguments or "--describe" in arguments else ["--results", "results"]
+        if extra and script != "benchmarks/tables.py":
+            extra += ["--runs", "runs", "--data", str(tiny_world / DATA[Path(script).name]), "--device", "cpu"]
         called = [sys.executable, str(REPOSITORY / script), *arguments, *extra]
-        done = subprocess.run(called, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(called, cwd=folder, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
-        outputs.append(done.stdout)
-    assert outputs[0].startswith("mine on ddd17 (recurrent, data: sample): miou")
-    assert re.search(r"^Methods added here\nMy method +Swin-T/7 +Yes", outputs[1], re.MULTILINE)
-    assert "My method" in (tmp_path / "results" / "tables" / "segmentation.tex").read_text()
+        said[command] = done.stdout
+    return folder, list(said.values())
+
+
+def records(folder):
+    found = [json.loads(path.read_text()) for path in (folder / "results" / "runs").iterdir()]
+    return {(each["kind"], each["method_name"]): each for each in found}
+
+
+def test_the_guide_has_two_files_and_their_commands():
+    assert list(PROGRAMS) == ["byol.py", "orthogonal.py"]
+    assert len(COMMANDS) == 6
+
+
+def test_the_method_is_listed_and_described(outputs):
+    _, (listed, described, *_) = outputs
+    assert re.search(r"^  byol +BYOL: A network predicts", listed, re.MULTILINE)
+    assert "title: BYOL" in described
+
+
+def test_it_is_pretrained_measured_and_fine_tuned(outputs):
+    folder, said = outputs
+    pretrained, tuned = (records(folder)[kind, "byol"] for kind in ("pretraining", "evaluation"))
+    assert pretrained["config"]["objective"] == {
+        "type": "byol", "hidden": 256, "out": 32, "scale": [0.08, 1.0], "momentum": 0.99
+    }  # fmt: skip
+    assert pretrained["config"]["optimisation"]["steps"] == 3
+    assert pretrained["config"]["deviations"][0] == "BYOL's views differ in crop and flip alone"
+    assert {"loss", "feature_std", "feature_rank"} <= set(pretrained["metrics"])
+    assert "byol.py" in pretrained["environment"]["plugins"]
+    assert tuned["weights"]["sha256"] == pretrained["weights"]["sha256"]
+    assert "weights: runs/" in said[2]
+    assert said[3].startswith("byol on ddd17 (recurrent, data: sample): miou")
+
+
+def test_its_row_is_in_the_table(outputs):
+    folder, said = outputs
+    assert re.search(r"^BYOL +Swin-T/7 +Yes", said[4], re.MULTILINE)
+    assert "BYOL" in (folder / "results" / "tables" / "segmentation.tex").read_text()
+
+
+def test_a_method_without_pretraining_needs_no_recipe(outputs):
+    folder, said = outputs
+    assert said[5].startswith("orthogonal on ddd17 (recurrent, data: sample): miou")
+    assert records(folder)["evaluation", "orthogonal"]["weights"]["source"] == "orthogonal"

@@ -17,7 +17,7 @@ from twins import damage
 from benchmarks import data
 from tespec.cli.command import run
 from tespec.datasets import sources
-from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.recording import fingerprint
 from tespec.events import open_events
 from tespec.events.store import verify_store
 from tespec.runs.data import Data, settings_of

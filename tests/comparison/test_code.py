@@ -25,8 +25,10 @@ SAME = [
     b"def loss(x):\n    return x * 2",
     b'"""Of the module."""\n\ndef loss(x):\n    """Twice."""\n    return x * 2\n',
     b"def loss(\n    x,\n):  # twice\n    return (x  *\n        2)\n",
+    b'def loss(x):\n    return x * 2\n\nRECIPE = """\nname: mine  # its values are in the settings\n"""\n',
 ]
 OTHER = [b"def loss(x):\n    return x * 3\n", b"def loss(x):\n    return -x * 2\n", b"def loss(x):\n    x * 2\n"]
+OTHER += [PLAIN + b"TEXT = 'a'\n", PLAIN + b"RECIPE = read()\n"]
 
 
 @pytest.mark.parametrize("source", SAME)
@@ -48,7 +50,7 @@ def test_every_file_counts_or_is_left_out_for_a_reason() -> None:
         assert reason, place
         assert any(file == place or (place.endswith("/") and file.startswith(place)) for file in files), place
     # What certainly counts.
-    assert {"tespec/tasks/segmentation.py", "tespec/training/loop.py", "baselines/tespec.py"} <= kept
+    assert {"tespec/tasks/segmentation.py", "tespec/training/loop.py", "baselines/moby.py"} <= kept
 
 
 # What runs do with numbers, or show while they compute them: no number comes back from there.
@@ -58,7 +60,7 @@ BESIDE = {
     "tespec/pictures/drawing.py",
     "tespec/pictures/labels.py",
     "tespec/inference/load.py",  # tespec.load, for users
-    "tespec/runs/once.py",
+    "tespec/runs/lock.py",
     "tespec/core/progress.py",
     "tespec/runs/cost.py",
     "tespec/training/status.py",

@@ -5,7 +5,7 @@ import torch
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
 from tespec.datasets.augment import Maps
-from tespec.datasets.collate import join_boxes, stack_depths, stack_masks
+from tespec.datasets.batches import join_boxes, stack_depths, stack_masks
 
 PLAIN = Maps(np.arange(2), np.arange(3))
 FLIPPED = Maps(np.arange(2), np.arange(3)[::-1], (1.0, -1.0), (0.0, 3.0))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tespec.core.errors import UserError
-from tespec.datasets.dsec import Dsec, read_stamps
-from tespec.datasets.ego_speed import speed_at
+from tespec.datasets.dsec import Dsec
+from tespec.datasets.labels import read_stamps, speed_at
 from tespec.datasets.mvsec import Mvsec
 from tespec.datasets.rectification import RectifiedStream, read_rectification
 from tespec.datasets.windows import WindowRule

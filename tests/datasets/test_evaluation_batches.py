@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.datasets.evaluation import evaluation_batches
+from tespec.datasets.batches import evaluation_batches
 from tespec.events.spatial import Region
 
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=6)
@@ -110,7 +110,7 @@ def test_processes_together_score_every_label_once(lengths, lanes, segments, sta
         (frame.recording, frame.label)
         for number in range(processes)
         for batch in evaluation_batches(
-            recordings, lanes, segments, 1, "edges", stateful=stateful, part=(number, processes)
+            recordings, lanes, segments, 1, "edges", stateful=stateful, shard=(number, processes)
         )
         for frame in batch.frames
     ]
@@ -123,7 +123,7 @@ def test_each_label_is_at_the_end_of_a_clip_of_its_own(lengths, lanes, segments,
     scored = []
     for number in range(processes):
         for batch in evaluation_batches(
-            recordings, lanes, segments, 1, "edges", stateful=False, clips=True, part=(number, processes)
+            recordings, lanes, segments, 1, "edges", stateful=False, clips=True, shard=(number, processes)
         ):
             assert batch.fresh.all()
             seen = np.zeros(batch.histograms.shape[:2], bool)

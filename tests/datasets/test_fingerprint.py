@@ -5,7 +5,7 @@ import pytest
 from ddd17_copies import copy_archive, extract, open_ddd17, png
 
 from tespec.core.settings import Downsample
-from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.unlabelled import divide
 
 

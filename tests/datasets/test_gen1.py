@@ -7,9 +7,9 @@ import pytest
 from prophesee_files import boxes, frames_at, opened, write_recording
 
 from tespec.core.errors import UserError
-from tespec.datasets.fingerprint import fingerprint
+from tespec.datasets.recording import fingerprint
 from tespec.events import open_events
-from tespec.events.store import pack
+from tespec.events.packing import pack
 from tespec.world.layouts.prophesee import of_type_0, rvt_files, without_size
 
 SKIPPED = "17-04-06_09-57-37_6344500000_6404500000"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tespec.datasets.batches import lanes_of
 from tespec.datasets.lanes import Lanes, Shuffled, serpentine
-from tespec.datasets.parts import share_of
 
 LENGTHS = st.lists(st.integers(0, 25), min_size=1, max_size=6)
 
@@ -169,14 +169,14 @@ def test_all_ends_allowed_is_no_restriction():
 
 @given(st.integers(0, 40), st.integers(1, 9))
 def test_processes_share_the_lanes(count, processes):
-    shares = [share_of(count, (number, processes)) for number in range(processes)]
+    shares = [lanes_of(count, (number, processes)) for number in range(processes)]
     assert [lane for share in shares for lane in share] == list(range(count))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_there_is_no_process_beyond_the_last():
-    with pytest.raises(ValueError, match="part 2 of 2"):
-        share_of(8, (2, 2))
+    with pytest.raises(ValueError, match="shard 2 of 2"):
+        lanes_of(8, (2, 2))
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2**40))

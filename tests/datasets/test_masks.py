@@ -8,7 +8,7 @@ import pytest
 from ddd17_copies import png
 
 from tespec.core.errors import UserError
-from tespec.datasets.masks import MaskFiles, mask_names
+from tespec.datasets.labels import MaskFiles, mask_names
 
 COUNT, HEIGHT, WIDTH = 6, 40, 56
 

@@ -17,15 +17,17 @@ from tespec.datasets import sources
 from tespec.datasets import survey as report
 from tespec.datasets.description import read_description
 from tespec.datasets.finding import Recordings
-from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.pairs import paired
 from tespec.datasets.prepare import prepare
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, store_of
 from tespec.datasets.survey import survey
 from tespec.datasets.unlabelled import divide
-from tespec.events import open_events
+from tespec.events import load_events, open_events, packing
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.events.store import open_store, pack, verify_store
+from tespec.events.store import open_store, verify_store
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
 
@@ -83,8 +85,9 @@ def test_a_store_of_another_version_of_the_file_is_not_read(tmp_path):
 
 def test_what_is_looked_at_does_not_grow_with_the_file(tmp_path, monkeypatch):
     path = tmp_path / "a.dat"
-    store = pack(open_events(recording(path)), store_of(path), path)
+    store = pack(open_reader(recording(path)), store_of(path), path)
     monkeypatch.setattr(sources, "describe", None)  # what reads a file whole
+    monkeypatch.setattr(packing, "describe", None)
     assert EventSource(path).stream.count == open_store(store).count
 
 
@@ -100,7 +103,7 @@ def test_preparing_again_replaces_a_store_of_another_version(tmp_path, elsewhere
     prepare(Recordings(path.parent), out)
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
-    wanted, found = everything(open_events(path)), everything(open_events(store))
+    wanted, found = everything(load_events(path)), everything(open_events(store))
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
     assert [each.name for each in store.parent.iterdir() if each.name.startswith(".")] == []
@@ -108,9 +111,9 @@ def test_preparing_again_replaces_a_store_of_another_version(tmp_path, elsewhere
 
 def test_a_store_of_something_else_is_not_replaced(tmp_path):
     one, other = recording(tmp_path / "a.dat"), recording(tmp_path / "b.dat", seed=1)
-    store = pack(open_events(one), tmp_path / "store", one)
+    store = pack(open_reader(one), tmp_path / "store", one)
     with pytest.raises(UserError, match="exists already; remove it or choose another folder"):
-        pack(open_events(other), store, other)
+        pack(open_reader(other), store, other)
 
 
 def test_labels_that_changed_are_copied_again(twin, tmp_path):
@@ -217,14 +220,14 @@ def test_a_store_alone_is_prepared_already(tmp_path):
 TWO_AT_ONCE = """
 import sys
 from pathlib import Path
-from tespec.events import open_events
-from tespec.events.store import pack
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
 path, store, note = map(Path, sys.argv[1:4])
-stream = open_events(path)
+reader = open_reader(path)
 print("ready", flush=True)
 sys.stdin.readline()
 seen = []
-pack(stream, store, path, lambda done, total: seen.append(done))
+pack(reader, store, path, lambda done, total: seen.append(done))
 note.write_text(str(len(seen)))
 """
 
@@ -283,4 +286,4 @@ def test_a_file_system_without_locks_is_packed_on(tmp_path, monkeypatch):
 
     monkeypatch.setattr("tespec.core.files.fcntl.lockf", none)
     path = recording(tmp_path / "a.dat")
-    assert open_store(pack(open_events(path), tmp_path / "store", path)).count == 20_000
+    assert open_store(pack(open_reader(path), tmp_path / "store", path)).count == 20_000

@@ -9,7 +9,7 @@ from prophesee_files import boxes
 
 from tespec.core.errors import UserError
 from tespec.datasets.prophesee_boxes import (
-    BoxRules,
+    PropheseeProtocol,
     box_labels,
     choose_boxes,
     choose_frames,
@@ -18,8 +18,8 @@ from tespec.datasets.prophesee_boxes import (
     read_boxes,
 )
 
-GEN1 = BoxRules("rvt", "rvt", 250_000, 30, 10, 0.9)
-ONE_MPX = BoxRules("rvt", "rvt", 100_000, 0, 5, 0.9, period_from_labels=True)
+GEN1 = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())
+ONE_MPX = PropheseeProtocol("rvt", "rvt", 100, True, 0, 5, 0.9, ())
 ALL = dataclasses.replace(GEN1, boxes="all", frames="all")
 HEIGHT, WIDTH = 240, 304
 

@@ -42,13 +42,13 @@ def shown(monkeypatch):
     return paths
 
 
-def image_steps(root, batch, part=(0, 1)):
+def image_steps(root, batch, shard=(0, 1)):
     for number in range(8):
         path = root / f"class{number % 2}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), number).save(path)
     folder = open_images(root)
-    return ImageSteps(folder, ViewRule((4, 4), 1, (0.5, 1.0), 0.1, 1), batch, 0, part), len(folder.train)
+    return ImageSteps(folder, ViewRule((4, 4), 1, (0.5, 1.0), 0.1, 1), batch, 0, shard), len(folder.train)
 
 
 def pair_steps(world, batch):

@@ -15,7 +15,7 @@ from tespec.datasets.images import open_images
 from tespec.datasets.splits import Splits
 from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
-from tespec.events.store import pack
+from tespec.events.packing import pack
 from tespec.pretraining.objective import build_objective
 from tespec.world.layouts import LAYOUTS, relayout
 

@@ -10,10 +10,9 @@ from torch.utils.data import DataLoader
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Mask
-from tespec.datasets.collate import join_boxes, stack_masks
+from tespec.datasets.batches import LabelledSteps, PretrainSteps, join_boxes, stack_masks
 from tespec.datasets.lanes import Lanes
 from tespec.datasets.recording import cut_at_gaps
-from tespec.datasets.steps import LabelledSteps, PretrainSteps
 from tespec.datasets.unlabelled import divide
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
@@ -31,18 +30,18 @@ def labelled_recordings(world):
 
 
 @cache
-def labelled(world, seed=0, part=(0, 1), **changes):
+def labelled(world, seed=0, shard=(0, 1), **changes):
     settings = finetuning_settings("ddd17", "recurrent", "sample")
     settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 5, "augmentation": NONE} | changes))
-    return LabelledSteps(labelled_recordings(world), settings, seed, stack_masks, part)
+    return LabelledSteps(labelled_recordings(world), settings, seed, stack_masks, shard)
 
 
 @cache
-def unlabelled(world, seed=0, part=(0, 1), **changes):
+def unlabelled(world, seed=0, shard=(0, 1), **changes):
     settings = pretraining_settings("tespec", "sample")
     settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 4} | changes))
     division = divide(world / "1mpx", settings.window_ms, settings.downsample)
-    return PretrainSteps(division.train, settings, seed, part, Mask(16, 0.5))
+    return PretrainSteps(division.train, settings, seed, shard, Mask(16, 0.5))
 
 
 def same(one, other):
@@ -96,9 +95,9 @@ def test_workers_that_share_nothing_but_a_pickle_see_the_same(tiny_world):
 @pytest.mark.parametrize("processes", [2, 3])
 def test_processes_together_see_what_one_sees(tiny_world, make, processes):
     whole = make(tiny_world, augmentation=ALWAYS)
-    parts = [make(tiny_world, part=(number, processes), augmentation=ALWAYS) for number in range(processes)]
+    shards = [make(tiny_world, shard=(number, processes), augmentation=ALWAYS) for number in range(processes)]
     for step in (0, 3, 8):
-        batches, lanes = [each[step] for each in parts], 0
+        batches, lanes = [each[step] for each in shards], 0
         for batch in batches:
             if "label_place" in batch:
                 batch["label_place"][:, 0] += lanes
@@ -198,12 +197,12 @@ def test_many_lanes_play_one_short_recording(tiny_world):
 
 
 @cache
-def with_boxes(world, seed=0, part=(0, 1), **changes):
+def with_boxes(world, seed=0, shard=(0, 1), **changes):
     data = Data(world / "gen1", "sample")
     settings = settings_of(data, "gen1", "recurrent")
     settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 5} | changes))
     recordings = cut_at_gaps(open_dataset(settings, data.root).recordings("train"), settings.segments)
-    return LabelledSteps(recordings, settings, seed, join_boxes, part)
+    return LabelledSteps(recordings, settings, seed, join_boxes, shard)
 
 
 @CALM_FORK
@@ -220,11 +219,11 @@ def test_boxes_are_the_same_for_any_number_of_workers(tiny_world, workers):
 
 def test_boxes_of_two_processes_are_those_of_one(tiny_world):
     import_tasks()
-    whole, parts = with_boxes(tiny_world, augmentation=ALWAYS), [
-        with_boxes(tiny_world, part=(number, 2), augmentation=ALWAYS) for number in range(2)
+    whole, shards = with_boxes(tiny_world, augmentation=ALWAYS), [
+        with_boxes(tiny_world, shard=(number, 2), augmentation=ALWAYS) for number in range(2)
     ]  # fmt: skip
     for step in (0, 3, 8):
-        batches = [part[step] for part in parts]
+        batches = [shard[step] for shard in shards]
         second = batches[1]
         second["label_place"][:, 0] += len(batches[0]["fresh"])
         second["boxes"][:, 0] += len(batches[0]["label_place"])

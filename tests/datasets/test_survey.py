@@ -23,7 +23,7 @@ from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
 
-REAL = Path(__file__).parents[2] / "data"
+REAL = Path(__file__).parents[1] / "data"
 
 
 def dataset_in(root):

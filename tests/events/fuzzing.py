@@ -11,20 +11,26 @@ from recording_files import ADDR_Y, BASE_X, VECT_8, VECT_12, ddd17, evt2, evt2_e
 from test_aedat4 import packet, parts_of, recording
 
 from tespec.core.errors import UserError
-from tespec.datasets.depths import DepthMaps, open_depths
 from tespec.datasets.dsec import NUMBER as DSEC_NUMBER
-from tespec.datasets.masks import MaskFiles, mask_names
+from tespec.datasets.labels import DepthMaps, MaskFiles, mask_names, open_depths
 from tespec.datasets.mvsec import read_times
-from tespec.datasets.prophesee_boxes import BoxRules, box_labels, choose_boxes, choose_frames, raw_boxes, read_boxes
+from tespec.datasets.prophesee_boxes import (
+    PropheseeProtocol,
+    box_labels,
+    choose_boxes,
+    choose_frames,
+    raw_boxes,
+    read_boxes,
+)
 from tespec.datasets.rectification import read_rectification
 from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, read_places
 from tespec.events import ArrayStream, event_histogram
+from tespec.events.packing import pack
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.events.store import pack
-from tespec.world.writers.boxes import BOX
+from tespec.world.layouts.prophesee import BOX
 
-RULES = BoxRules("rvt", "rvt", 250_000, 30, 10, 0.9)
+RULES = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())
 EVENTS = random_events(60, height=260, width=346, end=150_000)
 LENGTHS = (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 

@@ -42,10 +42,10 @@ def dat(path, records, *, header="% Height 480\n% Width 640\n", kind=(12, 8)):
     return path
 
 
-def ddd17(folder, events, *, ticks_per_us=1000, dtype="<i2", frame_period_us=33_000, images=4):
+def ddd17(folder, events, *, ticks_per_us=1000, frame_period_us=33_000, images=4):
     (folder / "index").mkdir(parents=True)
     (events.t.astype("<i8") * ticks_per_us).tofile(folder / "events.dat.t")
-    np.stack([events.x, events.y, events.p], axis=1).astype(dtype).tofile(folder / "events.dat.xyp")
+    np.stack([events.x, events.y, events.p], axis=1).astype("<i2").tofile(folder / "events.dat.xyp")
     stamps = int(events.t[0]) + frame_period_us * np.arange(1, images + 1)
     rows = [stamps * ticks_per_us, np.searchsorted(events.t, stamps), np.searchsorted(events.t, stamps - 50_000)]
     np.save(folder / "index" / "index_50ms.npy", np.stack(rows, axis=1).astype(np.int64))

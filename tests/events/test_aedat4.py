@@ -13,7 +13,6 @@ from event_cases import assert_same_events, random_events
 
 from tespec.core.errors import UserError
 from tespec.events import open_events
-from tespec.events.readers import blocks
 from tespec.events.readers.aedat4 import EVENT, MAGIC
 
 REAL = Path(__file__).parents[1] / "data" / "davis.aedat4"
@@ -93,8 +92,7 @@ def test_packets_of_events_are_read_and_others_left_alone(tmp_path, compression)
         assert_same_events(stream.slice(t0, t1), type(events)(*(column[inside] for column in events)))
 
 
-def test_times_that_step_back_between_packets_are_raised(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "DECODED", 1)
+def test_times_that_step_back_between_packets_are_raised(tmp_path):
     events = random_events(900, height=48, width=64)
     t = events.t.copy()
     t[350:420] += 9_000

@@ -6,7 +6,7 @@ from fuzzing import EVENTS
 
 from tespec.core.errors import UserError
 from tespec.events import ArrayStream, open_events
-from tespec.events.store import pack
+from tespec.events.packing import pack
 
 
 def test_a_store_with_damaged_words_is_noticed_where_they_are_read(tmp_path):

@@ -7,8 +7,9 @@ import pytest
 from event_cases import HEIGHT, WIDTH, plain_histogram, random_stream
 
 from tespec.events import ArrayStream, window_histograms
+from tespec.events.packing import pack
 from tespec.events.spatial import Region
-from tespec.events.store import open_store, pack
+from tespec.events.store import open_store
 
 BORDERS = [1_000, 6_000, 6_500, 20_000]
 

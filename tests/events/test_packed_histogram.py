@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.events.histogram import count_events
+from tespec.events.packing import pack
 from tespec.events.spatial import Region
-from tespec.events.store import WORDS, open_store, pack
+from tespec.events.store import WORDS, open_store
 from tespec.events.stream import ArrayStream
 from tespec.events.windows import window_histograms
 

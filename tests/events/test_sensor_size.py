@@ -16,8 +16,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets import sources
 from tespec.datasets.finding import Recordings
-from tespec.datasets.fingerprint import fingerprint
 from tespec.datasets.prepare import prepare
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, names_size
 from tespec.datasets.unlabelled import divide
 from tespec.events import open_events

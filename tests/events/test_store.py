@@ -14,10 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.events import ArrayStream, Events, EventStream, open_events
-from tespec.events import store as store_writing
+from tespec.events import ArrayStream, Events, EventStream, open_events, packing
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
+from tespec.events.readers import prophesee_dat
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.events.store import is_whole, open_store, pack, verify_store
+from tespec.events.store import is_whole, open_store, verify_store
+from tespec.events.stream import Reader
 
 
 def sampled(content):
@@ -31,10 +34,14 @@ def names(folder):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(event_arrays(), st.lists(st.tuples(st.integers(-3_000, 5_000), st.integers(-3_000, 5_000)), max_size=8))
 def test_what_is_packed_is_read_in_any_slice(tmp_path_factory, events, slices):
-    folder = pack(ArrayStream(*events, 6, 8), tmp_path_factory.mktemp("stores") / "store")
-    stream = open_store(folder)
+    folder = tmp_path_factory.mktemp("stores") / "store"
+    if not len(events.t):
+        with pytest.raises(UserError, match="holds no events"):
+            pack(ArrayStream(*events, 6, 8), folder)
+        return
+    stream = open_store(pack(ArrayStream(*events, 6, 8), folder))
     assert (stream.height, stream.width, stream.count) == (6, 8, len(events.t))
-    assert (stream.t_first, stream.t_last) == ((events.t[0], events.t[-1]) if len(events.t) else (0, 0))
+    assert (stream.t_first, stream.t_last) == (events.t[0], events.t[-1])
     for t0, t1 in [(-10_000, 10_000), *slices]:
         kept = (events.t >= t0) & (events.t < t1)
         assert_same_events(stream.slice(t0, t1), Events(*(column[kept] for column in events)))
@@ -103,18 +110,27 @@ def test_a_folder_as_source_is_the_files_in_it(tmp_path):
     assert [each["name"] for each in header["source"]["files"]] == ["a", "b"]
 
 
-def test_events_are_packed_piece_by_piece(tmp_path):
-    stream = random_stream(1_000, end=2_000_000)
-    spans = []
+def test_chunks_of_any_length_give_the_same_store(tmp_path):
+    events = random_events(1_000, end=2_000_000)
+    t = events.t.copy()
+    t[::50] -= 3_000  # of which some step back over the border of a chunk
+    folders = []
+    for length in (1, 3, 100, 1_000):
+        borders = range(0, 1_000, length)
+        parts = [Events(*(column[at : at + length] for column in events._replace(t=t))) for at in borders]
+        reader = Reader(tmp_path / "a", 6, 8, 1_000, lambda parts=parts: iter(parts))
+        folders.append(pack(reader, tmp_path / str(length)))
+    assert open_store(folders[0]).clamped > 0
+    assert len({tuple(content(folder).values()) for folder in folders}) == 1
+    assert_same_events(open_store(folders[0]).slice(-10_000, 3_000_000), events._replace(t=np.maximum.accumulate(t)))
 
-    class Watched(ArrayStream):
-        def slice(self, t0, t1):
-            spans.append(t1 - t0)
-            return super().slice(t0, t1)
 
-    watched = Watched(*stream.slice(0, 2_000_000), 6, 8)
-    assert open_store(pack(watched, tmp_path / "store")).count == 1_000
-    assert max(spans) <= 100_000
+def test_a_long_pause_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(packing, "AT_ONCE", 1_000)
+    t = [5_000, 60_000_000, 60_000_001]
+    stream = open_store(pack(stream_of(t), tmp_path / "store"))
+    assert stream.slice(0, 10**9).t.tolist() == t
+    assert stream.slice(6_000, t[1]).t.tolist() == []
 
 
 def stream_of(t, height=6, width=8):
@@ -127,7 +143,7 @@ def stream_of(t, height=6, width=8):
     [
         (stream_of([1], height=1025), "a sensor of 8x1025 px does not fit"),
         (stream_of([1], width=2049), "a sensor of 2049x6 px does not fit"),
-        (stream_of([0, 10**15]), "a recording of 11574 days cannot be"),
+        (stream_of([0, 10**15]), "lasts 277,778 h by its time stamps, so one is damaged"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path, stream, message):
@@ -207,7 +223,7 @@ def recording(tmp_path):
     """A file, what is in it, and how it is packed when nothing goes wrong."""
     path = tmp_path / "a.dat"
     write_dat(path, *random_events(20_000, height=60, width=80, end=3_000_000), 60, 80)
-    whole = pack(open_events(path), tmp_path / "whole", path)
+    whole = pack(open_reader(path), tmp_path / "whole", path)
     return path, {name: (whole / name).read_bytes() for name in names(whole)}
 
 
@@ -218,72 +234,55 @@ def content(folder):
 def test_a_whole_store_of_the_same_recording_is_left_as_it_is(recording, tmp_path):
     path, _ = recording
     before = (tmp_path / "whole" / "events.u32").stat().st_mtime_ns
-    assert pack(open_events(path), tmp_path / "whole", path) == tmp_path / "whole"
+    assert pack(open_reader(path), tmp_path / "whole", path) == tmp_path / "whole"
     assert (tmp_path / "whole" / "events.u32").stat().st_mtime_ns == before
     (tmp_path / "whole" / "index.i64").write_bytes(b"")
     assert not is_whole(tmp_path / "whole")
     with pytest.raises(UserError, match="exists already"):
-        pack(open_events(path), tmp_path / "whole", path)
+        pack(open_reader(path), tmp_path / "whole", path)
 
 
-@pytest.mark.parametrize("after", [0, 1, 3_000, 12_345, 18_000])
-def test_an_interrupted_packing_goes_on_to_the_same_bytes(recording, tmp_path, monkeypatch, after):
+@pytest.mark.parametrize("after", [0, 1, 3_000, 18_000])
+def test_an_interrupted_packing_of_a_file_leaves_nothing(recording, tmp_path, monkeypatch, after):
     path, wanted = recording
-    monkeypatch.setattr(store_writing, "BETWEEN_JOURNALS", 500)
-    seen = []
+    monkeypatch.setattr(prophesee_dat, "BLOCK", 500)
 
     def stop(done, total):
-        seen.append((done, total))
+        assert total == 20_000
         if done > after:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pack(open_events(path), tmp_path / "store", path, stop)
-    assert not (tmp_path / "store").exists()
-    resumed = []
-    pack(open_events(path), tmp_path / "store", path, lambda *state: resumed.append(state))
+        pack(open_reader(path), tmp_path / "store", path, stop)
+    assert names(tmp_path) == ["a.dat", "whole"]
+    pack(open_reader(path), tmp_path / "store", path)
     assert content(tmp_path / "store") == wanted
-    assert resumed[-1] == (20_000, 20_000)
-    assert resumed[0][0] >= seen[-1][0] - 1_200
-    verify_store(tmp_path / "store")
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tespec.events import open_events, store_writing
-from tespec.events.store import pack
-store_writing.BETWEEN_JOURNALS = 500
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
+from tespec.events.readers import prophesee_dat
+prophesee_dat.BLOCK = 500
 path, store, after = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 def stop(done, total):
     if done > after:
         os.kill(os.getpid(), signal.SIGKILL)
-pack(open_events(path), store, path, stop)
+pack(open_reader(path), store, path, stop)
 """
 
 
-def test_a_killed_packing_goes_on_to_the_same_bytes(recording, tmp_path):
+def test_what_a_killed_packing_leaves_is_no_store_and_is_cleared(recording, tmp_path):
     path, wanted = recording
     command = [sys.executable, "-c", KILLED, path, tmp_path / "store", "9000"]
     assert subprocess.run(command).returncode == -signal.SIGKILL
     assert not (tmp_path / "store").exists()
-    pack(open_events(path), tmp_path / "store", path)
+    assert (tmp_path / ".store.unfinished").exists()
+    pack(open_reader(path), tmp_path / "store", path)
     assert content(tmp_path / "store") == wanted
-
-
-def test_leftovers_of_another_recording_are_not_continued(recording, tmp_path, monkeypatch):
-    path, wanted = recording
-    monkeypatch.setattr(store_writing, "BETWEEN_JOURNALS", 500)
-    other = tmp_path / "b.dat"
-    write_dat(other, *random_events(20_000, height=60, width=80, end=3_000_000, seed=9), 60, 80)
-
-    def stop(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pack(open_events(other), tmp_path / "store", other, stop)
-    pack(open_events(path), tmp_path / "store", path)
-    assert content(tmp_path / "store") == wanted
+    assert names(tmp_path) == ["a.dat", "store", "whole"]
 
 
 def test_a_full_disk_is_named_and_nothing_looks_whole(recording, tmp_path, monkeypatch):
@@ -293,11 +292,11 @@ def test_a_full_disk_is_named_and_nothing_looks_whole(recording, tmp_path, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_writing.os, "fsync", full)
+        patch.setattr(packing.os, "fsync", full)
         with pytest.raises(UserError, match=r"store: the disk is full after [\d,]+ bytes; make room"):
-            pack(open_events(path), tmp_path / "store", path)
+            pack(open_reader(path), tmp_path / "store", path)
     assert not (tmp_path / "store").exists()
-    pack(open_events(path), tmp_path / "store", path)
+    pack(open_reader(path), tmp_path / "store", path)
     assert content(tmp_path / "store") == wanted
 
 

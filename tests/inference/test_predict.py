@@ -9,7 +9,7 @@ from PIL import Image
 
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
-from tespec.datasets.evaluation import evaluation_batches
+from tespec.datasets.batches import evaluation_batches
 from tespec.inference.load import load_trained
 from tespec.inference.predict import Request, chosen, find, play, predict
 from tespec.pictures.labels import draw_label

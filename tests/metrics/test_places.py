@@ -146,3 +146,14 @@ def test_memory_of_the_papers_network_stays_below_a_gigabyte():
     """Swin-T on frames of 360 x 640, padded to 384 x 640: 3,840 places a frame."""
     shapes = ((96, 96, 160), (192, 48, 80), (384, 24, 40), (768, 12, 20))
     assert most_bytes(4, shapes) < 1e9
+
+
+def test_spread_tells_collapse_from_variety():
+    torch.manual_seed(0)
+    varied = spread(torch.randn(500, 16))
+    assert varied.std == pytest.approx(1, abs=0.05)
+    assert 14 < varied.rank <= 16
+    collapsed = spread(torch.ones(500, 16) + 1e-6 * torch.randn(500, 16))
+    assert collapsed.std < 1e-3
+    assert collapsed.rank < 1.01
+    assert spread(torch.ones(1, 4)) == (0, 0)

@@ -3,17 +3,17 @@
 import pytest
 import torch
 
+from baselines.imagenet import Classification, ClassificationSettings
 from tespec.core.config import pretraining_settings
-from tespec.core.distributed import playing
+from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
-from tespec.datasets.parts import Turns
 from tespec.models import build_backbone
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
-from tespec.pretraining.classification import Classification
 from tespec.pretraining.momentum import teacher_of
+from tespec.training.loading import MicroBatches
 from tespec.training.loop import Loop
 
 SIZE = (64, 96)
@@ -52,7 +52,7 @@ def test_parts_that_draw_alike_drop_what_the_whole_batch_drops():
     parts = []
     for part in range(3):
         torch.manual_seed(3)
-        with playing((part, 3)):
+        with batch_part((part, 3)):
             parts.append(drop(branch[:4]))
     assert torch.equal(torch.cat(parts), whole)
     assert 0 < int((whole == 0).all(1).sum()) < 12
@@ -115,15 +115,14 @@ class Images(torch.utils.data.Dataset):
         return {"views": views[own], "labels": torch.arange(4)[own] % 3}
 
 
-def trained(turns, recompute):
-    model = Classification(backbone("micro", 0.5), 3, 0.1)
+def trained(accumulate, recompute):
+    model = Classification(ClassificationSettings(64, 1, (0.1, 1.0), 0.4, smoothing=0.1), backbone("micro", 0.5), 3)
     execute(model, Execution(recompute=recompute))
     settings = pretraining_settings(
         "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]
     ).optimisation
-    loop = Loop(
-        model, Turns([Images(half) for half in range(2)]) if turns == 2 else Whole(), settings, seed=5, device=CPU
-    )
+    steps = MicroBatches([Images(half) for half in range(2)]) if accumulate == 2 else Whole()
+    loop = Loop(model, steps, settings, seed=5, device=CPU)
     loop.run()
     return [each.detach().clone() for each in model.parameters()]
 

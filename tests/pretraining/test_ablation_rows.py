@@ -8,7 +8,7 @@ import torch
 
 from tespec.comparison.ablations import ablations, read_ablation
 from tespec.core.config import as_facts, pretraining_settings
-from tespec.datasets.downsampling import reduced
+from tespec.datasets.recording import reduced
 from tespec.events import ArrayStream
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.windows import window_histograms
@@ -72,7 +72,7 @@ def normalises(wanted):
         drawn, _ = row.network.reconstruct(row.batch, None)
         assert torch.equal(drawn.target, drawn.video) != wanted
         if wanted:
-            unit = row.network.mask_unit
+            unit = row.network.own.mask.unit
             whole = drawn.target[..., : unit * (drawn.target.shape[-2] // unit), :unit].unflatten(-2, (-1, unit))
             assert whole.mean((-2, -1)).abs().max() < 1e-4
 

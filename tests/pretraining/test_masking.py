@@ -4,8 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tespec.datasets.batches import draw_mask
 from tespec.models import EventSwin
-from tespec.pretraining.masking import MaskPatch, draw_mask, replace_hidden
+from tespec.pretraining.masking import MaskPatch, replace_hidden
 
 
 @settings(deadline=None)
@@ -35,18 +36,16 @@ def test_a_ratio_above_one_is_refused():
         draw_mask(0, 4, 4, 50)
 
 
-@pytest.mark.parametrize(("shared", "parameters"), [(True, 1024), (False, 20480)])
-def test_parameters_of_the_patch(shared, parameters):
-    patch = MaskPatch(32, 20, shared)
-    assert sum(parameter.numel() for parameter in patch.parameters()) == parameters
+def test_the_patch_is_one_plane_for_all_channels():
+    patch = MaskPatch(32, 20)
+    assert sum(parameter.numel() for parameter in patch.parameters()) == 1024
     assert patch().shape == (1, 20, 32, 32)
 
 
-@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(("unit", "height", "width"), [(16, 64, 96), (16, 40, 90), (32, 40, 90)])
-def test_hidden_tokens_are_those_of_hidden_pixels(unit, height, width, shared):
+def test_hidden_tokens_are_those_of_hidden_pixels(unit, height, width):
     torch.manual_seed(0)
-    backbone, patch = EventSwin("micro", img_size=(64, 96)), MaskPatch(unit, 20, shared)
+    backbone, patch = EventSwin("micro", img_size=(64, 96)), MaskPatch(unit, 20)
     histograms = torch.randint(0, 5, (2, 3, 20, height, width), dtype=torch.uint8)
     rows, cols = -(-height // unit), -(-width // unit)
     mask = torch.stack([draw_mask(seed, rows, cols, 0.5) for seed in range(2)])

@@ -4,14 +4,13 @@ import json
 
 import pytest
 import torch
-from PIL import Image
+from small_networks import NETWORKS
 
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import register_methods
-from tespec.datasets.images import open_images
+from tespec.core.registry import OBJECTIVES, register_methods
 from tespec.pretraining.method import find_method
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.objective import build_objective, own_settings
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
 from tespec.runs.pretrain import pretrain
@@ -53,6 +52,28 @@ def run(world, folder, case, **changes):
     method = find_method(name)
     resolved = pretraining_settings(method.recipe, "sample", [*settings, *FEW], method.network)
     return pretrain(name, method, resolved, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_few_steps_lower_the_loss_and_train_the_backbone(name):
+    make, batch = NETWORKS[name]
+    model, data = make(), batch()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, 1e-3)
+    losses = []
+    for step in range(12):
+        torch.manual_seed(0)  # the same views
+        named, _ = model.loss(data, None)
+        assert all(torch.isfinite(value).all() for value in named.values())
+        optimizer.zero_grad()
+        named["loss"].backward()
+        losses.append(named["loss"].item())
+        optimizer.step()
+        if hasattr(model, "after_step"):
+            model.after_step((step + 1) / 12)
+    assert losses[-1] < losses[0] - 0.02
+    used = model.student.backbone if name == "ecddp" else model.backbone
+    assert all(parameter.grad is not None for parameter in used.parameters())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -112,12 +133,34 @@ def test_methods_pretrain_by_objectives_that_exist():
     register_methods()
     for profile in names("profiles"):
         for recipe in names("pretraining"):
-            assert pretraining_settings(recipe, profile).objective["type"] in names("objectives")
+            settings = pretraining_settings(recipe, profile)
+            assert settings.objective["type"] in OBJECTIVES.module_dict
+            own_settings(settings.objective)  # fits its type and ranges
 
 
 MISTAKES = [
-    ("tespec", "1mpx", "objective=mae", r"mae: no such file in configs/objectives; choose from classification, cpc"),
+    ("tespec", "1mpx", "objective=mae", r"objective mae: no file gives its settings; choose from classification, cpc"),
     ("tespec", "1mpx", "objective.target.kind=eq6", r"target.kind: unknown value 'eq6'; choose from intensity"),
+    (
+        "tespec",
+        "1mpx",
+        "objective.mask.ratio=2",
+        r"objective, mask.ratio: 2 is out of range; give a number from 0 to 1",
+    ),
+    (
+        "tespec",
+        "1mpx",
+        "objective.mask.unit=24",
+        r"objective.mask.unit: 24 px is not made of whole tokens; choose 4, 8",
+    ),
+    ("tespec", "1mpx", "objective.decoder.type=None", r"objective.decoder.type: unknown model 'None'; choose from"),
+    ("moby", "objects", "objective.queue=0", r"objective, queue: 0 is too small; give 1 or more"),
+    (
+        "moby",
+        "objects",
+        "objective.momentum=1.5",
+        r"objective, momentum: 1.5 is out of range; give a number from 0 to 1",
+    ),
     ("tespec", "1mpx", "objective.ahead=2", r"--set objective.ahead=2: unknown setting 'ahead'"),
     ("moby", "objects", "recurrent=true", r"recurrent: images have no order in time; set it to false"),
     ("moby", "objects", "objective.channels=2", r"objective.channels: 2 is neither grey nor RGB; choose 1 or 3"),
@@ -144,32 +187,3 @@ def test_masks_need_patches(world):
     settings = pretraining_settings("tespec", "sample", [], "resnet")
     with pytest.raises(UserError, match="objective masked_reconstruction: resnet-micro has no patches to hide"):
         build_objective(settings, world / "1mpx").network()
-
-
-def test_a_folder_of_images(tmp_path):
-    for name in ("a/1.png", "a/2.PNG", "b/1.jpg", "val/a/3.png", ".hidden/x.png"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 10), (200, 10, 10)).save(path, "PNG")
-    folder = open_images(tmp_path)
-    assert [path.name for path in folder.held_out] == ["3.png"]
-    assert len(folder.train) == 3
-    assert folder.classes == ("a", "b")
-    before = folder.fingerprint()
-    (tmp_path / "a" / "1.png").write_bytes(b"no image")
-    assert open_images(tmp_path).fingerprint() != before
-    settings = pretraining_settings("imagenet", "sample", ["batch_size=3"])
-    steps = build_objective(settings, tmp_path).steps(0)
-    with pytest.raises(UserError, match=r"a/1.png: not a readable image; copy it again or remove it"):
-        steps[0]
-
-
-def test_classes_are_needed_for_classification_alone(tmp_path):
-    for number in range(4):
-        Image.new("L", (20, 10)).save(tmp_path / f"{number}.png")
-    settings = pretraining_settings("imagenet", "sample", [])
-    with pytest.raises(UserError, match="its images lie in 1 folder; give a folder with one folder of images"):
-        build_objective(settings, tmp_path)
-    batch = build_objective(pretraining_settings("moby", "sample", ["batch_size=4"]), tmp_path).steps(0)[0]
-    assert batch["views"].shape == (4, 2, 1, 64, 64)
-    assert batch["views"].dtype == torch.float32

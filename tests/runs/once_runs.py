@@ -19,25 +19,21 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 
 import pytest
 import torch
+from short_runs import setup_in
 
-from tespec.core.config import pretraining_settings
-from tespec.pretraining.method import find_method
-from tespec.core.registry import register_methods
-from tespec.core.distributed import number
 from tespec.core import distributed as talk
-from tespec.runs import finetune, once as lock, once, pretrain, setup as runs
+from tespec.core.config import pretraining_settings
+from tespec.core.distributed import rank
+from tespec.core.registry import register_methods
+from tespec.pretraining.method import find_method
+from tespec.runs import finetune, lock, pretrain, run
+from tespec.runs import train as training
 from tespec.runs.data import Data, settings_of
 from tespec.training.hooks import CheckpointHook
 from tespec.training.launch import launched
-from tespec.runs.setup import Setup
 from tespec.weights.files import sha256_of
 
 PROFILE = "tiny"
-
-
-def setup_in(folder: Path, **changes: Any) -> Setup:
-    options: dict[str, Any] = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "x"}
-    return Setup(results=folder / "results", runs=folder / "runs", **(options | changes))
 
 
 def cell(world: Path, folder: Path, arch: str, method: str = "tespec", **changes: Any) -> dict[str, Any]:
@@ -74,15 +70,14 @@ def rounds(
 def trained_runs() -> Iterator[list[str]]:
     """Names of the runs that this process trains inside."""
     names: list[str] = []
-    real = runs.train
+    real = training.train
 
     def train(*arguments: Any, **more: Any) -> Any:
         names.append(more["run"])
         return real(*arguments, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretrain, "train", train)
-        patch.setattr(finetune, "train", train)
+        patch.setattr(run, "train", train)
         yield names
 
 
@@ -90,7 +85,7 @@ def paused(world: Path, folder: Path, step: int, reached: Any, go_on: Any, found
     """A pre-training with a checkpoint at every step, which waits behind one of them."""
     register_methods()
     torch.set_num_threads(1)
-    runs.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     original = CheckpointHook.after_train_iter
 
     def pause(hook: Any, loop: Any, *arguments: Any) -> None:
@@ -107,7 +102,7 @@ def waiting(world: Path, folder: Path, said: Any, found: Any, **changes: Any) ->
     """A pre-training that tells every line it says."""
     register_methods()
     torch.set_num_threads(1)
-    for module in (lock, once, runs):
+    for module in (lock, run, training):
         module.say = said.put  # type: ignore[attr-defined]
     with trained_runs() as trained:
         found.put((os.getpid(), pretraining(world, folder, **changes), list(trained)))
@@ -121,7 +116,7 @@ def main() -> None:
         began = time.monotonic()
         with lock.locked(folder / "runs", "run") as holder:
             pass
-        (folder / f"rank{number()}.json").write_text(json.dumps([time.monotonic() - began, holder]))
+        (folder / f"rank{rank()}.json").write_text(json.dumps([time.monotonic() - began, holder]))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,12 @@ def test_given_data_is_never_replaced(tmp_path):
         find_data("ddd17", tmp_path / "gone")
 
 
+def test_a_folder_of_data_that_is_not_there_is_never_replaced(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_DATA", str(tmp_path / "gone"))
+    with pytest.raises(UserError, match=r"TESPEC_DATA=.*gone: no such folder; correct the variable, or unset it"):
+        find_data("ddd17", None)
+
+
 def test_sample_data_is_known_by_its_description(tmp_path):
     (tmp_path / "dataset.json").write_text(json.dumps({"data": "sample"}))
     data = find_data("ddd17", tmp_path)

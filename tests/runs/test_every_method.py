@@ -1,17 +1,16 @@
 """Every method on every task it supports, with its own pre-training, from the command line's settings to a record."""
 
 import pytest
+from short_runs import setup_in
 
 from tespec.core.config import names
-from tespec.world import make_world
 from tespec.core.errors import UserError
-from tespec.pretraining.method import find_method
-from tespec.core.registry import register_methods
-from tespec.core.registry import METHODS
+from tespec.core.registry import METHODS, register_methods
 from tespec.core.settings import ARCHITECTURES
+from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
-from tespec.runs.setup import Setup
+from tespec.world import make_world
 
 FEW = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
 
@@ -35,12 +34,11 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize(("method", "task", "arch"), CELLS)
 def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
     world = make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
-    setup = Setup(runs / "results", runs / "runs", "cpu", 0, resume=False, overwrite=False, command="python x")
     kind = find_method(method)
     data = Data(world / task, "sample")
     few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
     settings = settings_of(data, task, arch, None, few, kind.network)
-    record = finetune(method, kind, settings, data, None, 0, setup, tuple(FEW))
+    record = finetune(method, kind, settings, data, None, 0, setup_in(runs), tuple(FEW))
     weights = record["weights"]
     assert (weights["loaded"] == 0) == (kind.pretraining_data == "-")
     assert all(name.startswith("lstms.") for name in weights["fresh"])

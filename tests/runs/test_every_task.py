@@ -4,17 +4,16 @@ import json
 
 import pytest
 import torch
+from short_runs import setup_in, stopped_after
 
-from tespec.datasets.collate import join_boxes
 from tespec.core.errors import UserError
-from tespec.pretraining.method import find_method
 from tespec.core.registry import register_methods
+from tespec.datasets.batches import join_boxes
+from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
-from tespec.training.hooks import CheckpointHook
-from tespec.tasks.base import Task, named
-from tespec.runs.setup import Setup
 from tespec.tasks import build_task
+from tespec.tasks.base import Task, named
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
 METRICS = {
@@ -28,8 +27,7 @@ METRICS = {
 
 def run(world, folder, task, arch="recurrent", **changes):
     register_methods()
-    options = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"} | changes
-    setup = Setup(results=folder / "results", runs=folder / "runs", **options)
+    setup = setup_in(folder, **changes)
     data = Data(world / task, "sample")
     settings = settings_of(data, task, arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
     return finetune("scratch", find_method("scratch"), settings, data, None, 0, setup)
@@ -96,20 +94,11 @@ def test_records_bound_the_names_of_very_many_recordings(tiny_world):
     assert named([one] * 2000).endswith(f" and 1,920 more ({2000 * len(one.labelled):,} labels in all)")
 
 
-def test_resumed_equals_uninterrupted(tiny_world, tmp_path, monkeypatch):
-    original = CheckpointHook.after_train_iter
-
-    def stop_at(hook, loop, step, batch=None, outputs=None):
-        if loop.step == 3:
-            hook._request_stop(2, None)
-        original(hook, loop, step, batch, outputs)
-
+def test_resumed_equals_uninterrupted(tiny_world, tmp_path):
     for task in ("gen1", "mvsec"):
         straight = run(tiny_world, tmp_path / "straight", task)
-        with monkeypatch.context() as patch:
-            patch.setattr(CheckpointHook, "after_train_iter", stop_at)
-            with pytest.raises(KeyboardInterrupt):
-                run(tiny_world, tmp_path / "stopped", task)
+        with stopped_after(3), pytest.raises(KeyboardInterrupt):
+            run(tiny_world, tmp_path / "stopped", task)
         resumed = run(tiny_world, tmp_path / "stopped", task, resume=True)
         for part in ("id", "metrics", "recordings", "curve"):
             assert resumed[part] == straight[part], part

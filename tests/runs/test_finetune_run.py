@@ -1,18 +1,19 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
+from short_runs import setup_in, stopped_after
 
+from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
-from tespec.pretraining.method import find_method
 from tespec.core.registry import register_methods
+from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
-from tespec.training.hooks import CheckpointHook
-from tespec.training.loop import Loop
-from tespec.runs.setup import Setup
 from tespec.tasks import build_task
 from tespec.tasks.segmentation import SegmentationTask
+from tespec.training.loop import Loop
 from tespec.weights.load import WeightsReport
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
@@ -21,8 +22,7 @@ FEW_PRETRAINING = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch
 
 def run(world, folder, method="scratch", arch="recurrent", seed=0, checkpoint=None, **changes):
     register_methods()
-    options = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"} | changes
-    setup = Setup(results=folder / "results", runs=folder / "runs", **options)
+    setup = setup_in(folder, **changes)
     data = Data(world / "ddd17", "sample")
     settings = settings_of(data, "ddd17", arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
     return finetune(method, find_method(method), settings, data, checkpoint, seed, setup, FEW_PRETRAINING)
@@ -53,6 +53,14 @@ def test_scores_lie_between_0_and_100(straight):
     assert all(0 <= value <= 100 for value in metrics.values())
 
 
+def test_the_record_says_what_the_scores_of_its_task_are(tiny_world, tmp_path, monkeypatch):
+    score = SimpleNamespace(title="mIoU", better="higher", unit="%")
+    monkeypatch.setattr(SegmentationTask, "scores", {"miou": score}, raising=False)
+    record = run(tiny_world, tmp_path)
+    assert record["scores"] == {"miou": {"title": "mIoU", "better": "higher", "unit": "%"}}
+    assert read_records(tmp_path / "results" / "runs") == ([record], [])
+
+
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
 def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path, arch):
     record = run(tiny_world, tmp_path, method="tespec", arch=arch)
@@ -62,19 +70,9 @@ def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path, arch
     assert bool(record["weights"]["unused"]) == (arch == "feedforward")
 
 
-def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, monkeypatch):
-    original = CheckpointHook.after_train_iter
-
-    def stop_at(hook, loop, step, batch=None, outputs=None):
-        if loop.step == 3:
-            hook._began -= 1000.0
-            hook._request_stop(2, None)
-        original(hook, loop, step, batch, outputs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointHook, "after_train_iter", stop_at)
-        with pytest.raises(KeyboardInterrupt):
-            run(tiny_world, tmp_path)
+def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path):
+    with stopped_after(3, trained=1000.0), pytest.raises(KeyboardInterrupt):
+        run(tiny_world, tmp_path)
     resumed = run(tiny_world, tmp_path, resume=True)
     for part in ("id", "metrics", "recordings", "classes", "curve"):
         assert resumed[part] == straight[1][part], part
@@ -114,11 +112,10 @@ def test_a_pretrained_method_never_starts_at_random(tiny_world, tmp_path, monkey
 
 def test_real_data_needs_a_checkpoint(tiny_world, tmp_path):
     register_methods()
-    setup = Setup(tmp_path / "results", tmp_path / "runs", "cpu", 0, False, False, "python x")
     data = Data(tiny_world / "ddd17", "ddd17")
     settings = settings_of(data, "ddd17", "recurrent", "sample", FEW)
     with pytest.raises(UserError, match=r"--method tespec: needs pre-trained weights; give --checkpoint FILE"):
-        finetune("tespec", find_method("tespec"), settings, data, None, 0, setup)
+        finetune("tespec", find_method("tespec"), settings, data, None, 0, setup_in(tmp_path))
 
 
 def test_what_fails_after_the_training_does_not_lose_it(straight, tiny_world, tmp_path, monkeypatch):

@@ -6,12 +6,12 @@ import threading
 import pytest
 
 from tespec.core.errors import UserError
-from tespec.runs.once import locked, locked_if_free
+from tespec.runs.lock import locked, locked_if_free
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from tespec.runs.once import locked
+from tespec.runs.lock import locked
 with locked(Path(sys.argv[1]), "run"):
     print("held", flush=True)
     time.sleep(60)

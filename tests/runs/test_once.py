@@ -154,7 +154,7 @@ def test_command_lines_started_at_the_same_moment(tiny_world, tmp_path):
 
 def test_processes_of_one_run_wait_for_longer_than_an_exchange_may_take(tmp_path):
     hold = (
-        "import sys, time; from pathlib import Path; from tespec.runs.once import locked\n"
+        "import sys, time; from pathlib import Path; from tespec.runs.lock import locked\n"
         "with locked(Path(sys.argv[1]), 'run'):\n    print('held', flush=True); time.sleep(120)"
     )
     with subprocess.Popen(

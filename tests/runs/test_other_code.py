@@ -4,18 +4,17 @@ import dataclasses
 import json
 
 import pytest
+from short_runs import setup_in, stopped_after
 
 from tespec.comparison import identity as code
 from tespec.core.config import pretraining_settings
+from tespec.core.registry import METHODS, register_methods
 from tespec.pretraining.method import find_method
-from tespec.core.registry import register_methods
-from tespec.core.registry import METHODS
-from tespec.runs import setup as runs
+from tespec.runs import train
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
-from tespec.training.hooks import CheckpointHook
 from tespec.runs.pretrain import pretrain
-from tespec.runs.setup import Setup
+from tespec.training.hooks import CheckpointHook
 from tespec.training.status import read_status
 
 SETTINGS = pretraining_settings("tespec", "tiny", ["optimisation.steps=5"])
@@ -29,11 +28,6 @@ class Edited(Method):
     title = "Edited"
     sign = 1
 """
-
-
-def setup_in(folder, **changes):
-    options = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "x", "threads": 1}
-    return Setup(results=folder / "results", runs=folder / "runs", **(options | changes))
 
 
 def pretrained(world, folder, by, monkeypatch, **changes):
@@ -109,17 +103,8 @@ def test_weights_of_other_code_are_taken_only_where_they_are_accepted(tiny_world
 
 
 def test_an_unfinished_run_of_other_code_goes_on_only_where_it_is_accepted(tiny_world, tmp_path, monkeypatch, capsys):
-    original = CheckpointHook.after_train_iter
-
-    def stop(hook, loop, *arguments):
-        if loop.step == 3:
-            hook._request_stop(2, None)
-        original(hook, loop, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointHook, "after_train_iter", stop)
-        with pytest.raises(KeyboardInterrupt):
-            pretrained(tiny_world, tmp_path, "aaaaaaaa", monkeypatch)
+    with stopped_after(3), pytest.raises(KeyboardInterrupt):
+        pretrained(tiny_world, tmp_path, "aaaaaaaa", monkeypatch)
     capsys.readouterr()
     anew = pretrained(tiny_world, tmp_path, "bbbbbbbb", monkeypatch, resume=True)
     said = capsys.readouterr().err
@@ -139,7 +124,7 @@ def test_the_status_tells_the_step_while_a_run_is_trained(tiny_world, tmp_path, 
         seen.append((loop.step, read_status(hook._folder)))
         original(hook, loop, *arguments)
 
-    monkeypatch.setattr(runs, "SECONDS_BETWEEN_STATUSES", 0.0)
+    monkeypatch.setattr(train, "SECONDS_BETWEEN_STATUSES", 0.0)
     monkeypatch.setattr(CheckpointHook, "after_train_iter", look)
     pretrained(tiny_world, tmp_path, "aaaaaaaa", monkeypatch)
     assert [step for step, _ in seen] == [1, 2, 3, 4, 5]

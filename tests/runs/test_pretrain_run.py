@@ -3,25 +3,20 @@ import json
 
 import pytest
 import torch
+from short_runs import setup_in, stopped_after
 
 import tespec
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
-from tespec.pretraining.method import find_method
 from tespec.core.registry import register_methods
+from tespec.pretraining.method import find_method
 from tespec.runs.data import Data
-from tespec.training.hooks import CheckpointHook
 from tespec.runs.pretrain import pretrain
-from tespec.runs.setup import Setup
+from tespec.training.hooks import CheckpointHook
 from tespec.weights.files import sha256_of
 
 CHANGES = ["optimisation.steps=6", "optimisation.warmup_steps=2", "batch_size=2", "segments=3"]
 SETTINGS = pretraining_settings("tespec", "sample", CHANGES)
-
-
-def setup_in(folder, **changes):
-    settings = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"}
-    return Setup(results=folder / "results", runs=folder / "runs", **(settings | changes))
 
 
 def run(world, folder, seed=0, settings=SETTINGS, **changes):
@@ -97,18 +92,9 @@ def test_another_seed_is_another_run(straight, tiny_world, tmp_path):
 
 
 @pytest.mark.parametrize(("stop", "workers"), [(1, 0), (4, 2)])
-def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, monkeypatch, stop, workers):
-    original = CheckpointHook.after_train_iter
-
-    def stop_at(hook, loop, step, batch=None, outputs=None):
-        if loop.step == stop:
-            hook._request_stop(2, None)
-        original(hook, loop, step, batch, outputs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointHook, "after_train_iter", stop_at)
-        with pytest.raises(KeyboardInterrupt, match=f"stopped after step {stop}"):
-            run(tiny_world, tmp_path, workers=workers)
+def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, stop, workers):
+    with stopped_after(stop), pytest.raises(KeyboardInterrupt, match=f"stopped after step {stop}"):
+        run(tiny_world, tmp_path, workers=workers)
     assert not (tmp_path / "results").exists()
     resumed = run(tiny_world, tmp_path, resume=True)
     assert sha256_of(resumed.weights) == sha256_of(straight[1].weights)

@@ -1,19 +1,19 @@
 import pytest
+from short_runs import setup_in
 
 from tespec.core.errors import UserError
-from tespec.pretraining.method import find_method
 from tespec.core.registry import register_methods
+from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.probe import probe
-from tespec.runs.setup import Setup
 
 
 def run(world, folder, task="ddd17", arch="recurrent", **changes):
     register_methods()
-    options = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"} | changes
-    setup = Setup(results=folder / "results", runs=folder / "runs", **options)
     data = Data(world / task, "sample")
-    return probe("scratch", find_method("scratch"), settings_of(data, task, arch), data, None, 0, setup)
+    return probe(
+        "scratch", find_method("scratch"), settings_of(data, task, arch), data, None, 0, setup_in(folder, **changes)
+    )
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
@@ -29,5 +29,5 @@ def test_a_probe_leaves_a_record_that_is_taken_up_again(tiny_world, tmp_path, ar
 
 
 def test_tasks_without_classes_of_pixels_are_refused(tiny_world, tmp_path):
-    with pytest.raises(UserError, match="--probe --task mvsec: probes are of segmentation alone; choose ddd17 or dsec"):
+    with pytest.raises(UserError, match="--probe --task mvsec: probes are only for segmentation; choose ddd17 or dsec"):
         run(tiny_world, tmp_path, task="mvsec")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from short_runs import setup_in
 
 from tespec.comparison.published import published_table
 from tespec.comparison.records import read_records
@@ -13,14 +14,9 @@ from tespec.comparison.render_text import render_text
 from tespec.core.errors import UserError
 from tespec.runs.data import Data, settings_of
 from tespec.runs.references import Prior, prior_of, reference
-from tespec.runs.setup import Setup
 from tespec.tasks import build_task
 
 STEPS = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
-
-
-def setup_in(folder):
-    return Setup(folder / "results", folder / "runs", "cpu", 0, False, False, "python benchmarks/reference.py")
 
 
 def made(world, folder, name, task):

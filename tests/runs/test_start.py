@@ -4,17 +4,17 @@ import argparse
 from dataclasses import replace
 
 import pytest
+from short_runs import setup_in
 
 from benchmarks.grid_states import states_of
 from benchmarks.reproduce_states import wanted
 from benchmarks.reproduction import EVALUATION, Piece, read_reproduction
 from tespec.comparison.cells import GridCell
-from tespec.pretraining.method import find_method
-from tespec.models import EventSwin
 from tespec.core.registry import register_methods
+from tespec.models import EventSwin
+from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import open_cell
-from tespec.runs.setup import Setup
 from tespec.weights.files import write_weights
 
 LOWER = "peak_lr_after.1Mpx=0.00025"
@@ -36,9 +36,8 @@ def start(tmp_path):
 def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, start, data, peak):
     world = Data(tiny_world / "1mpx", "sample")
     settings = settings_of(world, "1mpx", "feedforward", None, [LOWER])
-    setup = Setup(tmp_path / "results", tmp_path / "runs", "cpu", 0, resume=False, overwrite=False, command="python x")
-    cell = open_cell("evaluation", "ecddp", find_method("ecddp"), settings, world, start(data), 0, setup)
-    assert cell.settings.optimisation.peak_lr == cell.key["config"]["optimisation"]["peak_lr"] == peak
+    cell = open_cell("evaluation", "ecddp", find_method("ecddp"), settings, world, start(data), 0, setup_in(tmp_path))
+    assert cell.settings.optimisation.peak_lr == cell.run.config["optimisation"]["peak_lr"] == peak
 
 
 def test_a_dry_run_prints_it(tiny_world, tmp_path, start, monkeypatch, capsys):

@@ -13,6 +13,7 @@ import argparse
 import faulthandler
 import json
 import math
+import os
 import resource
 import signal
 import subprocess
@@ -45,6 +46,7 @@ def run_target(name: str, first: int, cases: int, seed: int) -> dict[str, object
     failed = 0
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as place:
         root = Path(place)
+        os.environ["TESPEC_CACHE"] = str(root / "cache")
         (root / "sound").mkdir()
         sound = target.write(root / "sound")
         target.read(sound)
@@ -71,9 +73,10 @@ def run_target(name: str, first: int, cases: int, seed: int) -> dict[str, object
             finally:
                 signal.alarm(0)
                 _remove(folder)
+                _remove(root / "cache")
         faulthandler.cancel_dump_traceback_later()
         seconds = time.monotonic() - began
-        strays = sorted(path.name for path in root.iterdir() if path.name not in ("sound", "case"))
+        strays = sorted(path.name for path in root.iterdir() if path.name not in ("sound", "case", "cache"))
         if strays:
             failures.append(f"written outside of the folder: {strays}")
             failed += 1
@@ -91,7 +94,8 @@ def _hang(number: int, frame: object) -> None:
 def _remove(folder: Path) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    folder.rmdir()
+    if folder.is_dir():
+        folder.rmdir()
 
 
 def fuzz(

@@ -32,9 +32,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tespec.core.config import finetuning_settings
-from tespec.runs import setup as runs
-from tespec.runs.once import leave, locked
-from tespec.runs.setup import Setup, finish, train
+from tespec.runs import train as training
+from tespec.runs.lock import locked
+from tespec.runs.run import finish, leave
+from tespec.runs.setup import Setup
+from tespec.runs.train import train
 from tespec.weights.files import write_weights
 
 STEPS = 12
@@ -71,7 +73,7 @@ class SmallSteps(torch.utils.data.Dataset):
 
 def run_once(folder: Path, *, workers: int = 0) -> None:
     """Train, or go on, to the end; weights and curve stand in the folder afterwards."""
-    runs.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     setup = Setup(folder / "results", folder / "runs", "cpu", workers, True, False, "")
     torch.manual_seed(1)
     model = Small()

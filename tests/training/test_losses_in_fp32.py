@@ -12,15 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-from tespec.core.registry import OBJECTIVES, TASKS, import_modules
+from baselines.cpc import PredictiveCoding
+from baselines.ecddp import DenseDistillation
+from baselines.ecdp import ImageContrast
+from baselines.imagenet import Classification
+from baselines.moby import MomentumContrast
+from tespec.core.config import objective_facts
+from tespec.core.registry import OBJECTIVES, TASKS, import_modules, register_methods
 from tespec.models import build_backbone
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
-from tespec.pretraining.classification import Classification
-from tespec.pretraining.dense_distillation import DenseDistillation
-from tespec.pretraining.image_contrast import ImageContrast
-from tespec.pretraining.momentum_contrast import MomentumContrast
-from tespec.pretraining.predictive_coding import PredictiveCoding
+from tespec.pretraining.objective import own_settings
 from tespec.pretraining.tespec import MaskedReconstruction
 from tespec.tasks.depth import DepthModel, gradient_loss
 from tespec.tasks.detection import DetectionModel
@@ -56,21 +58,40 @@ def smooth(low, high):
     return (low + (high - low) * ramp / 2).expand(3, -1, -1).clone()
 
 
+def own(objective, **changes):
+    """Settings of an objective as the paper's profile has them, but for what makes it small."""
+    return own_settings(objective_facts(objective, "paper") | changes)
+
+
+OURS = ("tespec.", "baselines.")
 # The objective or task, and a batch.
 CASES = {
     "masked_reconstruction": lambda: (
-        MaskedReconstruction(backbone(True), {"type": "LastStageDecoder", "width": 32}, bin_seconds=0.025),
+        MaskedReconstruction(
+            own("masked_reconstruction", decoder={"type": "LastStageDecoder", "width": 32}), backbone(True), 0.025
+        ),
         histograms() | {"mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)},
     ),
-    "cpc": lambda: (PredictiveCoding(backbone(True), 16, ahead=2, places=32, temperature=0.02), histograms(segments=4)),
-    "ecddp": lambda: (DenseDistillation(backbone(), 32, 16, 24, 3, 1, 0.5, 0.9), histograms(4, 1)),
-    "momentum_contrast": lambda: (MomentumContrast(backbone(channels=1), 32, 16, 8, 0.2, 0.9), {"views": views(2)}),
+    "cpc": lambda: (
+        PredictiveCoding(own("cpc", width=16, ahead=2, places=32, temperature=0.02), backbone(True)),
+        histograms(segments=4),
+    ),
+    "ecddp": lambda: (
+        DenseDistillation(
+            own("ecddp", hidden=32, bottleneck=16, prototypes=24, clusters=3, local_views=1, mask_ratio=0.5), backbone()
+        ),
+        histograms(4, 1),
+    ),
+    "momentum_contrast": lambda: (
+        MomentumContrast(own("momentum_contrast", hidden=32, out=16, queue=8), backbone(channels=1)),
+        {"views": views(2)},
+    ),
     "classification": lambda: (
-        Classification(backbone(channels=1), 3, 0.1),
+        Classification(own("classification"), backbone(channels=1), 3),
         {"views": views(1), "labels": torch.arange(8) % 3},
     ),
     "image_contrast": lambda: (
-        ImageContrast(backbone(), backbone(channels=1, seed=1), 32, 16, 0.1, 1.0),
+        ImageContrast(own("image_contrast", hidden=32, out=16), backbone(), backbone(channels=1, seed=1)),
         histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
     ),
     "segmentation": lambda: (
@@ -86,13 +107,13 @@ CASES = {
 
 
 def test_none_is_forgotten():
-    import_modules("tespec.pretraining")
+    register_methods()
     import_modules("tespec.tasks")
     own = {
         name
         for registry in (OBJECTIVES, TASKS)
         for name, kind in registry.module_dict.items()
-        if kind.__module__.startswith("tespec.")
+        if kind.__module__.startswith(OURS)
     }
     assert set(CASES) == own
 
@@ -131,7 +152,7 @@ def let_networks_round(module):
         if isinstance(child, Backbone):
             for name in ("forward", "embed", "embed_patches", "encode"):
                 let_round(child, name)
-        elif isinstance(child, nn.ModuleList | nn.ModuleDict) or type(child).__module__.startswith("tespec."):
+        elif isinstance(child, nn.ModuleList | nn.ModuleDict) or type(child).__module__.startswith(OURS):
             let_networks_round(child)
         else:
             let_round(child, "forward")

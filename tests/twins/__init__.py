@@ -1,10 +1,9 @@
-"""Broken twins: what goes wrong with real downloads, done on purpose to a copy."""
+"""Broken twins: what goes wrong with real downloads, done on purpose to a copy of the sample world."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tespec.core.errors import UserError
 from twins import ddd17, dsec, mvsec, prophesee
 from twins.files import Way
 
@@ -18,21 +17,7 @@ WAYS: dict[str, dict[str, Way]] = {
 
 
 def damage(root: Path, dataset: str, way: str) -> Way:
-    """Break a twin in place.
-
-    Args:
-        root: folder of the dataset.
-        dataset: its key.
-        way: a key of `WAYS[dataset]`.
-
-    Returns:
-        What was done, and what is to be expected.
-
-    Raises:
-        UserError: there is no such way.
-    """
-    known = WAYS.get(dataset, {})
-    if way not in known:
-        raise UserError(f"way {way!r} to break {dataset}", "no such way", f"choose from {', '.join(known)}")
-    known[way].spoil(root)
-    return known[way]
+    """Break the twin in folder `root`; says what was done and what is to be expected."""
+    done = WAYS[dataset][way]
+    done.spoil(root)
+    return done

@@ -4,120 +4,118 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image
+from numpy.typing import NDArray
 
 from tespec.world.layouts.ddd17 import NANOSECONDS, extracted
-from twins.files import Way, cut, negative_for_0, repeating, stepping_back, with_colours
+from twins.files import (
+    Change,
+    Spoil,
+    Way,
+    all_of,
+    at,
+    column,
+    cut,
+    first_with,
+    image,
+    negative_for_0,
+    npy,
+    repeating,
+    stepping_back,
+    tiny,
+    with_colours,
+)
 
-Change = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
-ZIP, FOLDER = "segmentation_masks.zip", "segmentation_masks"
 
-
-def _one(root: Path) -> Path:
+def one(root: Path) -> Path:
     return max(root.glob("dir*"))
 
 
-def _masks(root: Path) -> list[Path]:
+def zipped(root: Path) -> Path:
+    return one(root) / "segmentation_masks.zip"
+
+
+def masks(root: Path) -> list[Path]:
     """The masks, taken out of their archive."""
     extracted(root)
-    return sorted((_one(root) / FOLDER).iterdir())
+    return sorted((one(root) / "segmentation_masks").iterdir())
 
 
-def _save(root: Path, change: Callable[[Image.Image], Image.Image]) -> None:
-    path = _masks(root)[0]
-    with Image.open(path) as image:
-        changed = change(image)
-    changed.save(path)
+def first_mask(root: Path) -> Path:
+    return masks(root)[0]
 
 
-def _times(root: Path, change: Change) -> None:
-    path = _one(root) / "events.dat.t"
-    change(np.fromfile(path, "<i8")).tofile(path)
+def times(change: Change) -> Spoil:
+    def spoil(root: Path) -> None:
+        change(np.fromfile(one(root) / "events.dat.t", "<i8")).tofile(one(root) / "events.dat.t")
+
+    return spoil
 
 
-def _xyp(root: Path, change: Change) -> None:
-    path = _one(root) / "events.dat.xyp"
-    change(np.fromfile(path, "<i2").reshape(-1, 3)).tofile(path)
+def xyp(change: Change) -> Spoil:
+    def spoil(root: Path) -> None:
+        path = one(root) / "events.dat.xyp"
+        change(np.fromfile(path, "<i2").reshape(-1, 3)).tofile(path)
+
+    return spoil
 
 
-def _outside(xyp: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    xyp[0] = 9999
-    return xyp
+def index(change: Change) -> Spoil:
+    return lambda root: [npy(change)(path) for path in (one(root) / "index").iterdir()]
 
 
-def _polarity(xyp: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    xyp[:, 2] = negative_for_0(xyp[:, 2])
-    return xyp
+def last_two_swapped(table: NDArray[Any]) -> NDArray[Any]:
+    return np.concatenate([table[:-2], table[:-3:-1]])
 
 
-def _index(root: Path, change: Change) -> None:
-    for path in (_one(root) / "index").iterdir():
-        np.save(path, change(np.load(path)))
-
-
-def _last_two_swapped(index: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.concatenate([index[:-2], index[:-3:-1]])
-
-
-def _zip_of_nothing(root: Path) -> None:
-    with zipfile.ZipFile(_one(root) / ZIP, "w"):
+def empty_zip(path: Path) -> None:
+    with zipfile.ZipFile(path, "w"):
         pass
 
 
-def _unzipped_beside(root: Path) -> None:
-    with zipfile.ZipFile(_one(root) / ZIP) as archive:
-        archive.extractall(_one(root))
-
-
-def _every_second_mask_gone(root: Path) -> None:
-    for path in _masks(root)[1::2]:
-        path.unlink()
+def unzip(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(path.parent)
 
 
 WAYS = {
-    "truncated": Way(lambda root: cut(_one(root) / "events.dat.xyp", 0.5), "events.dat.xyp: has"),
-    "empty": Way(lambda root: cut(_one(root) / "events.dat.t", 0), "the file is empty"),
-    "wrong dtype": Way(lambda root: _xyp(root, lambda xyp: xyp.astype("<i4")), "events.dat.xyp: has"),
-    "unsorted": Way(lambda root: _times(root, stepping_back), handled="times are raised to the latest before, counted"),
-    "repeated": Way(lambda root: _times(root, repeating), handled="events may share a time"),
-    "times in another unit": Way(
-        lambda root: _times(root, lambda times: times // NANOSECONDS), "no mask lies within the recording's events"
-    ),
-    "outside": Way(lambda root: _xyp(root, _outside), "has events outside of the"),
-    "x and y swapped": Way(lambda root: _xyp(root, lambda xyp: xyp[:, [1, 0, 2]]), "has events outside of the"),
-    "polarity": Way(lambda root: _xyp(root, _polarity), "has events outside of the"),
-    "labels without events": Way(lambda root: (_one(root) / "events.dat.xyp").unlink(), "events.dat.xyp: no such file"),
-    "events without labels": Way(lambda root: (_one(root) / ZIP).unlink(), "has neither segmentation_masks"),
+    "truncated": Way(at(lambda root: one(root) / "events.dat.xyp", cut(0.5)), "events.dat.xyp: has"),
+    "empty": Way(at(lambda root: one(root) / "events.dat.t", cut(0)), "the file is empty"),
+    "wrong dtype": Way(xyp(lambda events: events.astype("<i4")), "events.dat.xyp: has"),
+    "unsorted": Way(times(stepping_back), handled="times are raised to the latest before, counted"),
+    "repeated": Way(times(repeating), handled="events may share a time"),
+    "times in another unit": Way(times(lambda t: t // NANOSECONDS), "no mask lies within the recording's events"),
+    "outside": Way(xyp(first_with(9999)), "has events outside of the"),
+    "x and y swapped": Way(xyp(lambda events: events[:, [1, 0, 2]]), "has events outside of the"),
+    "polarity": Way(xyp(column(2, negative_for_0)), "has events outside of the"),
+    "labels without events": Way(lambda root: (one(root) / "events.dat.xyp").unlink(), "events.dat.xyp: no such file"),
+    "events without labels": Way(at(zipped, Path.unlink), "has neither segmentation_masks"),
     "labels elsewhere in time": Way(
-        lambda root: _index(root, lambda index: index + np.array([10**13, 0, 0])),
-        "no mask lies within the recording's events",
+        index(lambda table: table + np.array([10**13, 0, 0])), "no mask lies within the recording's events"
     ),
-    "missing recording": Way(lambda root: shutil.rmtree(_one(root)), "recording of the test split is missing"),
-    "no index": Way(lambda root: shutil.rmtree(_one(root) / "index"), "index: holds none of"),
-    "half an index": Way(lambda root: _index(root, lambda index: index[: len(index) // 2]), "has no image among"),
-    "index of two columns": Way(lambda root: _index(root, lambda index: index[:, :2]), "instead of (images, 3)"),
-    "index steps back": Way(lambda root: _index(root, _last_two_swapped), "step back or repeat"),
-    "index of more events": Way(
-        lambda root: _index(root, lambda index: index * np.array([1, 100, 1])), "events, the masks need"
-    ),
+    "missing recording": Way(at(one, shutil.rmtree), "recording of the test split is missing"),
+    "no index": Way(lambda root: shutil.rmtree(one(root) / "index"), "index: holds none of"),
+    "half an index": Way(index(lambda table: table[: len(table) // 2]), "has no image among"),
+    "index of two columns": Way(index(lambda table: table[:, :2]), "instead of (images, 3)"),
+    "index steps back": Way(index(last_two_swapped), "step back or repeat"),
+    "index of more events": Way(index(lambda table: table * np.array([1, 100, 1])), "events, the masks need"),
     "a mask without an image": Way(
-        lambda root: shutil.copy(_masks(root)[0], _one(root) / FOLDER / "mask_00009999.png"),
+        at(first_mask, lambda mask: shutil.copy(mask, mask.with_name("mask_00009999.png"))),
         "mask 9999 has no image among",
     ),
-    "every second mask": Way(_every_second_mask_gone, handled="events add up until the next mask"),
-    "torn zip": Way(lambda root: cut(_one(root) / ZIP, 0.5), "not a readable zip archive"),
-    "no masks in the zip": Way(_zip_of_nothing, "holds no masks"),
-    "unzipped beside the zip": Way(_unzipped_beside, handled="the zip is read"),
-    "mask of another size": Way(lambda root: _save(root, lambda _: Image.new("L", (3, 3))), "has 3x3 px instead of"),
-    "unknown class": Way(lambda root: _save(root, lambda mask: Image.new("L", mask.size, 77)), "holds class 77 of 6"),
-    "coloured mask": Way(
-        lambda root: _save(root, lambda mask: mask.convert("RGB")), "is not an image of one byte per pixel"
+    "every second mask": Way(
+        lambda root: [mask.unlink() for mask in masks(root)[1::2]], handled="events add up until the next mask"
     ),
-    "mask with a palette": Way(lambda root: _save(root, with_colours), handled="numbers of colours are classes"),
+    "torn zip": Way(at(zipped, cut(0.5)), "not a readable zip archive"),
+    "no masks in the zip": Way(at(zipped, empty_zip), "holds no masks"),
+    "unzipped beside the zip": Way(at(zipped, unzip), handled="the zip is read"),
+    "mask of another size": Way(at(first_mask, image(tiny)), "has 3x3 px instead of"),
+    "unknown class": Way(at(first_mask, image(all_of(77))), "holds class 77 of 6"),
+    "coloured mask": Way(
+        at(first_mask, image(lambda mask: mask.convert("RGB"))), "is not an image of one byte per pixel"
+    ),
+    "mask with a palette": Way(at(first_mask, image(with_colours)), handled="numbers of colours are classes"),
 }

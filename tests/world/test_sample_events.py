@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tespec.world.events import DAY, NIGHT, EventSensor, Flaws
+from tespec.world.sensor import DAY, NIGHT, EventSensor, Flaws
 
 IDEAL = Flaws(contrast=0.2, mismatch=0.0, leak=0.0, noise=0.0, hot_share=0.0, refractory_us=1, dark=0.0)
 SHAPE = (4, 5)

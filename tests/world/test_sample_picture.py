@@ -6,8 +6,8 @@ import numpy as np
 from PIL import Image
 from scipy.ndimage import uniform_filter
 
-from tespec.world.camera import make_camera
 from tespec.world.picture import draw_world, moments
+from tespec.world.scene import make_camera
 from tespec.world.street import Street
 
 CAMERA = make_camera(48, 64)

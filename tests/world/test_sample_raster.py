@@ -5,9 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tespec.world.camera import make_camera, make_view
-from tespec.world.raster import raster
-from tespec.world.scene import BONNET_HIT, BUILDING, COLUMNS, COS, CX, CZ, GROUND_HIT, HX, HZ, SIN, SKY_HIT, BoxList
+from tespec.world.renderer import raster
+from tespec.world.scene import (
+    BONNET_HIT,
+    BUILDING,
+    COLUMNS,
+    COS,
+    CX,
+    CZ,
+    GROUND_HIT,
+    HX,
+    HZ,
+    SIN,
+    SKY_HIT,
+    BoxList,
+    make_camera,
+    make_view,
+)
 from tespec.world.street import Street
 
 CAMERA = make_camera(96, 128)

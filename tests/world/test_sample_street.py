@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tespec.world.camera import make_camera
 from tespec.world.city import city
-from tespec.world.paths import STEP, around_block, centre_line, from_points
 from tespec.world.scene import (
     CAR,
     GROUND_HIT,
@@ -20,9 +18,10 @@ from tespec.world.scene import (
     TERRAIN,
     TRUCK,
     TWO_WHEELER,
+    make_camera,
 )
-from tespec.world.speeds import EGO, stop_and_go
 from tespec.world.street import Street, drive, record, render
+from tespec.world.traffic import EGO, STEP, around_block, centre_line, from_points, stop_and_go
 
 CAMERA = make_camera(48, 64)
 

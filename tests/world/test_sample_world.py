@@ -17,8 +17,8 @@ from tespec.core.errors import UserError
 from tespec.events import open_events
 from tespec.world import make_world
 from tespec.world.__main__ import main
-from tespec.world.sizes import DATASETS, RECIPES, VERSION, plans
-from tespec.world.writers.ddd17 import image_index
+from tespec.world.layouts.ddd17 import image_index
+from tespec.world.plans import DATASETS, RECIPES, VERSION, plans
 
 
 def description(world, dataset):

@@ -12,8 +12,8 @@ from tespec.events.spatial import Region
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 from tespec.world.frames import with_frames
+from tespec.world.layouts.mvsec import EPOCH_US, IMAGE_STRIDE
 from tespec.world.street import FRAME_RATE
-from tespec.world.writers.mvsec import EPOCH_US, IMAGE_STRIDE
 
 
 def opened(world, name):

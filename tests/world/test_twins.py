@@ -126,8 +126,6 @@ def test_every_broken_twin_is_refused_in_a_line_or_handled(twin, dataset, way):
         require_sound(opened(root, dataset))
 
 
-def test_unknown_layouts_and_ways_are_named(tmp_path):
+def test_unknown_layouts_are_named(tmp_path):
     with pytest.raises(UserError, match="no such layout; choose from readme, ess-readme, ess, archive, flat"):
         relayout(tmp_path, "dsec", "other")
-    with pytest.raises(UserError, match="no such way; choose from truncated, empty"):
-        damage(tmp_path, "gen1", "other")

@@ -10,11 +10,11 @@ from tespec.core.registry import register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 from tespec.tasks.base import groups_of
-from tespec.world.camera import make_camera
-from tespec.world.sizes import DATASETS, RECIPES, plans
+from tespec.world.layouts.ddd17 import CLASSES, mask
+from tespec.world.layouts.prophesee import ONE_MPX, frame_boxes
+from tespec.world.plans import DATASETS, RECIPES, plans
+from tespec.world.scene import make_camera
 from tespec.world.street import Street, drive, render
-from tespec.world.writers.boxes import ONE_MPX, frame_boxes
-from tespec.world.writers.ddd17 import CLASSES, mask
 
 COMPARED = [size for size in RECIPES if size != "tiny"]
 TASKS = ("dsec", "ddd17", "gen1", "1mpx", "mvsec")

@@ -14,10 +14,8 @@ import zstandard
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.readers.blocks import BlockStream, Place, scan_blocks
 from tespec.events.readers.sensor import resolve_size
-from tespec.events.scans import scan_once
-from tespec.events.stream import Events
+from tespec.events.stream import Events, Reader
 
 MAGIC = b"#!AER-DAT4.0\r\n"
 NONE, LZ4, LZ4_HIGH, ZSTD, ZSTD_HIGH = range(5)
@@ -37,7 +35,7 @@ class _Header(NamedTuple):
     end: int
 
 
-def open_aedat4(path: Path, height: int | None = None, width: int | None = None) -> BlockStream:
+def open_aedat4(path: Path, height: int | None = None, width: int | None = None) -> Reader:
     """Open a recording; of several streams of events the first is read.
 
     Args:
@@ -46,20 +44,19 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
         width: columns, likewise.
 
     Raises:
-        UserError: another format, damaged or truncated file, no events, or events outside of the sensor.
+        UserError: another format, damaged or truncated file, or no stream of events.
     """
     header = _read_header(path)
     size = resolve_size(path, height, width, header.size)
 
-    def decode(place: Place) -> Events:
-        return _decode(path, header.compression, *place.tolist())
+    packets = _find_packets(path, header)
 
-    def first_look() -> Iterator[tuple[Place, Events]]:
-        for packet in _find_packets(path, header):
-            place = np.array(packet, np.int64)
-            yield place, decode(place)
+    def chunks() -> Iterator[Events]:
+        for place, length in packets:
+            yield _decode(path, header.compression, place, length)
 
-    return BlockStream(path, size, scan_once(path, lambda: scan_blocks(first_look())), decode)
+    # A packed event takes about as many bytes as one of the store.
+    return Reader(path, *size, sum(length for _, length in packets) // 4, chunks)
 
 
 def _read_header(path: Path) -> _Header:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,59 +10,22 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.records import Records
+from tespec.events.readers.records import read_records
 from tespec.events.readers.sensor import resolve_size
-from tespec.events.scans import scan_once
-from tespec.events.stream import Events
-from tespec.events.time_order import TimeOrder, scan_times
+from tespec.events.stream import Events, Reader
 
 TIMES, EVENTS = "events.dat.t", "events.dat.xyp"
 INDEX, IMAGES = "index", "imgs"  # folders: when images were taken, and the images where the archive has them
 INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # one row per image, in any of them
+TICKS, XYP = np.dtype("<i8"), np.dtype(("<i2", (3,)))  # of an event: its time, and its x, y and polarity
+BLOCK = 1 << 20  # events read together
 SENSOR = (260, 346)  # px, DAVIS346
 FRAME_PERIOD_US = (10_000, 100_000)  # the archive's is about 33 ms
 TICKS_PER_US = (1000, 1)  # times are in ns or in us
 
 
-class Ddd17Stream:
-    """Events of a recording folder, read as they are asked for; see `EventStream`."""
-
-    def __init__(
-        self,
-        folder: Path,
-        times: Records,
-        xyp: Records,
-        ticks_per_us: int,
-        size: tuple[int, int],
-    ) -> None:
-        self.height, self.width = size
-        self._folder, self._xyp, self._ticks_per_us = folder, xyp, ticks_per_us
-        self._order = TimeOrder(times, scan_once(folder / TIMES, lambda: scan_times(times)))
-        self.count, self.clamped = len(times), self._order.clamped
-        self.t_first, self.t_last = self._order.first // ticks_per_us, self._order.last // ticks_per_us
-
-    def slice(self, t0: int, t1: int) -> Events:
-        """Events with t0 <= t < t1 (us).
-
-        Raises:
-            UserError: one of them lies outside of the sensor.
-        """
-        begin, end = (self._order.search(limit * self._ticks_per_us) for limit in (t0, t1))
-        xyp = self._xyp[3 * begin : 3 * end].reshape(-1, 3)
-        limits = np.array([self.width, self.height, 2])
-        if len(xyp) and ((xyp.min(axis=0) < 0) | (xyp.max(axis=0) >= limits)).any():
-            size = f"{self.width}x{self.height} px"
-            raise UserError(
-                self._folder / EVENTS,
-                f"has events outside of the {size} sensor",
-                "copy it again, or give its true size",
-            )
-        x, y, p = xyp[:, 0].astype(np.uint16), xyp[:, 1].astype(np.uint16), xyp[:, 2].astype(np.uint8)
-        return Events(x, y, self._order.read(begin, end) // self._ticks_per_us, p)
-
-
-def open_ddd17(folder: Path, height: int | None = None, width: int | None = None) -> Ddd17Stream:
-    """Open a recording folder; its times are read through once, and the events stay on disk.
+def open_ddd17(folder: Path, height: int | None = None, width: int | None = None) -> Reader:
+    """Open a recording folder.
 
     Args:
         folder: of the recording.
@@ -78,18 +42,27 @@ def open_ddd17(folder: Path, height: int | None = None, width: int | None = None
         sizes[name] = (folder / name).stat().st_size
         if not sizes[name]:
             raise UserError(folder / name, "the file is empty", "copy it again")
-    count, rest = divmod(sizes[TIMES], 8)
+    count, rest = divmod(sizes[TIMES], TICKS.itemsize)
     if rest:
         raise UserError(folder / TIMES, f"truncated: {rest} bytes after the last whole time", "copy it again")
-    value_bytes, rest = divmod(sizes[EVENTS], 3 * count)
-    if rest or value_bytes not in (1, 2):
-        wanted = f"{6 * count} (or {3 * count})"
-        what = f"has {sizes[EVENTS]} bytes, not the {wanted} of {count} events in {TIMES}"
+    if sizes[EVENTS] != XYP.itemsize * count:
+        what = f"has {sizes[EVENTS]} bytes, not the {XYP.itemsize * count} of {count} events in {TIMES}"
         raise UserError(folder / EVENTS, what, "copy both files again")
-    times = Records(folder / TIMES, np.dtype("<i8"), 0, count)
-    xyp = Records(folder / EVENTS, np.dtype("<i2" if value_bytes == 2 else "u1"), 0, 3 * count)
     sensor = resolve_size(folder, height, width, default=SENSOR)
-    return Ddd17Stream(folder, times, xyp, _ticks_per_us(folder, _index(folder)[:, 0]), sensor)
+    ticks_per_us = _ticks_per_us(folder, _index(folder)[:, 0])
+    limits = np.array([sensor[1], sensor[0], 2])
+
+    def chunks() -> Iterator[Events]:
+        columns = ((TIMES, TICKS), (EVENTS, XYP))
+        read = (read_records(folder / name, dtype, 0, count, BLOCK) for name, dtype in columns)
+        for times, xyp in zip(*read, strict=True):
+            if ((xyp.min(axis=0) < 0) | (xyp.max(axis=0) >= limits)).any():
+                what = f"has events outside of the {sensor[1]}x{sensor[0]} px sensor"
+                raise UserError(folder / EVENTS, what, "copy it again, or give its true size")
+            x, y, p = xyp.T
+            yield Events(x.astype(np.uint16), y.astype(np.uint16), times, p.astype(np.uint8))
+
+    return Reader(folder, *sensor, count, chunks, ticks_per_us)
 
 
 def image_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

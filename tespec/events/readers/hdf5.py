@@ -1,4 +1,4 @@
-"""What readers of HDF5 files share: opening them, and their datasets, without trust."""
+"""What readers of HDF5 files share: opening them, their datasets and their events, without trust."""
 
 from __future__ import annotations
 
@@ -8,37 +8,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import h5py
 import hdf5plugin  # noqa: F401  # registers the filters that official files are compressed with
+import numpy as np
+from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.events.readers.hdf5_chunks import Part
-from tespec.events.readers.hdf5_links import found_within, require_own_data
+from tespec.events.stream import Events
 
 OPEN_FILES = 32
 OPEN_PARTS = 64  # datasets, each with a chunk cache that is kept
 PACKED = 1000  # at most: bytes that a column may claim for each byte of its file
 SMALL = 1 << 20  # bytes that any file may claim
-CHUNK_CACHE = 1 << 22  # bytes for each dataset: successive windows read the same chunk
+CHUNK_CACHE = 1 << 22  # bytes for each dataset: successive readings share a chunk
+LINKS = 8  # that lead from one to the next
+AT_ONCE = 1 << 20  # events read together
 SUFFIXES = (".h5", ".hdf5")
 DAMAGED = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
 AGAIN = "copy it again"
 
 
 @lru_cache(maxsize=OPEN_FILES)
-def _opened(path: Path, process: int) -> h5py.File:
+def _opened(path: Path, state: tuple[int, int, int]) -> h5py.File:
     return h5py.File(path, "r", rdcc_nbytes=CHUNK_CACHE)
 
 
+def _state(path: Path) -> tuple[int, int, int]:
+    """What tells this process, and this version of a file, from others."""
+    facts = path.stat()
+    return os.getpid(), facts.st_ino, facts.st_mtime_ns
+
+
 def open_file(path: Path) -> h5py.File:
-    """The open file; each process has its own, since forked ones cannot share it.
+    """The open file; each process has its own, since forked ones cannot share it, and a new version is opened anew.
 
     Raises:
         UserError: the file is missing or no HDF5 file.
     """
     try:
-        return _opened(path, os.getpid())
+        return _opened(path, _state(path))
     except FileNotFoundError as error:
         raise UserError(path, "no such file", "check the path") from error
     except PermissionError as error:
@@ -92,11 +103,11 @@ def part(path: Path, name: str) -> Part:
     Raises:
         UserError: there is none, its values lie in another file, or it cannot be held to a size.
     """
-    return _part(path, name, os.getpid())
+    return _part(path, name, _state(path))
 
 
 @lru_cache(maxsize=OPEN_PARTS)
-def _part(path: Path, name: str, process: int) -> Part:
+def _part(path: Path, name: str, state: tuple[int, int, int]) -> Part:
     file = open_file(path)
     with reading(path, name):
         found = found_within(path, file, name)
@@ -141,3 +152,81 @@ def recording_kind(path: Path) -> str | None:
     except (*DAMAGED, UserError):
         pass
     return None
+
+
+def found_within(path: Path, file: h5py.File, name: str, links: int = LINKS) -> h5py.Dataset | h5py.Group | None:
+    """What `name` stands for in a file, None if nothing does.
+
+    Raises:
+        UserError: it leads to another file, or goes in circles.
+    """
+    place: h5py.Dataset | h5py.Group = file
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    for number, part in enumerate(parts):
+        if not isinstance(place, h5py.Group):
+            return None
+        link = place.get(part, getlink=True)
+        if link is None:
+            return None
+        if isinstance(link, h5py.SoftLink):
+            if not links:
+                raise UserError(path, f"{name} is a link that leads nowhere", "copy the file again")
+            before = "" if link.path.startswith("/") else "/".join(parts[:number]) + "/"
+            return found_within(path, file, "/".join([before + link.path, *parts[number + 1 :]]), links - 1)
+        if not isinstance(link, h5py.HardLink):
+            raise UserError(path, f"{name} lies in another file", "give a file that holds its data itself")
+        place = place[part]
+    return place
+
+
+def require_own_data(path: Path, name: str, found: h5py.Dataset) -> None:
+    """Refuse a dataset whose values lie in other files, as virtual and external ones do.
+
+    Raises:
+        UserError: they do.
+    """
+    if found.is_virtual or found.id.get_create_plist().get_external_count():
+        raise UserError(path, f"{name} lies in other files", "give a file that holds its data itself")
+
+
+def count_events(path: Path) -> int:
+    """Number of events of a file with the datasets x, y, t and p in the group "events".
+
+    Raises:
+        UserError: one is missing, of another dtype, of another length, or empty.
+    """
+    found = {name: dataset(path, f"events/{name}", "iub") for name in "xytp"}
+    for name, each in found.items():
+        require_plausible(path, f"events/{name}", each)
+    lengths = {name: len(each) for name, each in found.items()}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+        raise UserError(path, f"its columns have different lengths ({said})", AGAIN)
+    if not lengths["t"]:
+        raise UserError(path, "holds no events", "give a recording with events")
+    return lengths["t"]
+
+
+def read_events(path: Path, size: tuple[int, int], count: int) -> Iterator[Events]:
+    """The events of such a file, some at a time; see `as_events`."""
+    for begin in range(0, count, AT_ONCE):
+        with reading(path, "a part of the events"):
+            columns = [part(path, f"events/{name}")[begin : min(begin + AT_ONCE, count)] for name in "xytp"]
+        yield as_events(path, size, *columns)
+
+
+def as_events(
+    path: Path, size: tuple[int, int], x: NDArray[Any], y: NDArray[Any], t: NDArray[Any], p: NDArray[Any]
+) -> Events:
+    """Columns of a file, whose polarities may be -1 for 0, as events of a sensor of `size` (height, width) in px.
+
+    Raises:
+        UserError: one lies outside of the sensor, or has another polarity.
+    """
+    for name, values, limit in (("x", x, size[1]), ("y", y, size[0])):
+        if not (values.min() >= 0 and values.max() < limit):
+            what = f"{name} from {values.min()} to {values.max()} on a sensor of {size[1]}x{size[0]} px"
+            raise UserError(path, what, "copy it again, or give its true size")
+    if not (p.min() >= -1 and p.max() <= 1):
+        raise UserError(path, f"polarities from {p.min()} to {p.max()}", AGAIN)
+    return Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), (p > 0).astype(np.uint8))

@@ -72,22 +72,15 @@ class Part:
             UserError: a chunk unpacks to more than it should.
         """
         begin, end, _ = part.indices(len(self._found))
-        return self._read(begin, end)
-
-    def column(self, number: int, begin: int, end: int) -> NDArray[Any]:
-        """Like a slice, of one index of the second axis."""
-        return self._read(begin, end, number)
-
-    def _read(self, begin: int, end: int, *rest: int) -> NDArray[Any]:
         if self._packing is not None and begin < end:
             step = self._chunks[0]
             for place in itertools.product(range(begin - begin % step, end, step), *self._across):
                 if place not in self._good:
                     self._check(place)
         if end - begin <= self._at_once:
-            return np.asarray(self._found[(slice(begin, end), *rest)])
+            return np.asarray(self._found[begin:end])
         starts = range(begin, end, self._at_once)
-        return np.concatenate([self._found[(slice(at, min(at + self._at_once, end)), *rest)] for at in starts])
+        return np.concatenate([self._found[at : min(at + self._at_once, end)] for at in starts])
 
     def whole(self, largest: int = LARGEST_ITEM) -> NDArray[Any]:
         """All values.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, dataset, part, require_plausible
-from tespec.events.readers.hdf5_stream import H5Stream
+from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, as_events, dataset, part, reading, require_plausible
 from tespec.events.readers.sensor import resolve_size
+from tespec.events.stream import Events, Reader
 
 SENSOR = (260, 346)
 EVENTS = "davis/left/events"
@@ -18,8 +19,8 @@ X, Y, T, P = range(4)
 LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 
 
-def open_mvsec(path: Path, height: int | None = None, width: int | None = None) -> H5Stream:
-    """Open a recording; its times are read through once, and given out in us since 1970.
+def open_mvsec(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    """Open a recording, whose times are given out in us since 1970.
 
     Args:
         path: of `_data.hdf5`.
@@ -34,14 +35,22 @@ def open_mvsec(path: Path, height: int | None = None, width: int | None = None) 
     if shape[1] != 4:
         raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
     require_plausible(path, EVENTS, found)
-    size = resolve_size(path, height, width, default=SENSOR)
-    return H5Stream(
-        path,
-        shape[0],
-        size,
-        lambda begin, end: _times(path, begin, end),
-        lambda begin, end: _events(path, begin, end),
-    )
+    count, size = shape[0], resolve_size(path, height, width, default=SENSOR)
+    if not count:
+        raise UserError(path, "holds no events", "give a recording with events")
+
+    def chunks() -> Iterator[Events]:
+        for begin in range(0, count, AT_ONCE):
+            with reading(path, "a part of the events"):
+                rows = part(path, EVENTS)[begin : begin + AT_ONCE]
+            seconds, values = np.asarray(rows[:, T], np.float64), rows[:, (X, Y, P)]
+            if not (np.isfinite(seconds).all() and (np.abs(seconds) < LATEST).all()):
+                raise UserError(path, f"{EVENTS} holds times that are none", AGAIN)
+            if not (values == np.rint(values)).all():
+                raise UserError(path, f"{EVENTS} holds coordinates that are no whole numbers", AGAIN)
+            yield as_events(path, size, values[:, 0], values[:, 1], seconds_to_us(seconds), values[:, 2])
+
+    return Reader(path, *size, count, chunks)
 
 
 def seconds_to_us(seconds: NDArray[np.floating]) -> NDArray[np.int64]:
@@ -51,18 +60,3 @@ def seconds_to_us(seconds: NDArray[np.floating]) -> NDArray[np.int64]:
     Events and ground truth go through this function alike, and so share one clock.
     """
     return np.rint(np.asarray(seconds, np.float64) * 1e6).astype(np.int64)
-
-
-def _times(path: Path, begin: int, end: int) -> NDArray[np.int64]:
-    seconds = np.asarray(part(path, EVENTS).column(T, begin, end), np.float64)
-    if not (np.isfinite(seconds).all() and (np.abs(seconds) < LATEST).all()):
-        raise UserError(path, f"{EVENTS} holds times that are none", AGAIN)
-    return seconds_to_us(seconds)
-
-
-def _events(path: Path, begin: int, end: int) -> tuple[NDArray[np.float64], ...]:
-    rows = part(path, EVENTS)[begin:end]
-    values = rows[:, (X, Y, P)]
-    if not (values == np.rint(values)).all():
-        raise UserError(path, f"{EVENTS} holds coordinates that are no whole numbers", AGAIN)
-    return tuple(np.ascontiguousarray(column) for column in values.T)

@@ -9,12 +9,10 @@ import numpy as np
 from numba import njit
 
 from tespec.core.errors import UserError
-from tespec.events.readers.blocks import BlockStream, Place, scan_blocks
 from tespec.events.readers.header import Header, read_header, sensor_size
-from tespec.events.readers.records import Records
+from tespec.events.readers.records import read_records
 from tespec.events.readers.sensor import resolve_size
-from tespec.events.scans import scan_once
-from tespec.events.stream import Events
+from tespec.events.stream import Events, Reader
 
 # EVT3: 16-bit words, their kind in the upper four bits.
 EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
@@ -28,7 +26,7 @@ OFF_SENSOR = 1 << 14  # px, beyond any column
 STATE = 7  # numbers that decoding carries from word to word
 
 
-def open_raw(path: Path, height: int | None = None, width: int | None = None) -> BlockStream:
+def open_raw(path: Path, height: int | None = None, width: int | None = None) -> Reader:
     """Open a `.raw` recording; external triggers and other words that are no events are skipped.
 
     Args:
@@ -37,8 +35,7 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
         width: columns, likewise.
 
     Raises:
-        UserError: empty or truncated file, another encoding, no sensor size or one that contradicts
-            the header, or events outside of the sensor.
+        UserError: empty or truncated file, another encoding, or no sensor size or one that contradicts the header.
     """
     header = read_header(path)
     encoding = _encoding(path, header)
@@ -47,20 +44,15 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
     body = path.stat().st_size - header.size
     if body % dtype.itemsize:
         raise UserError(path, f"truncated: {body % dtype.itemsize} bytes after the last whole word", "copy it again")
-    words = Records(path, dtype, header.size, body // dtype.itemsize)
+    count = body // dtype.itemsize
     decode = _decode_evt3 if encoding == 3 else _decode_evt2
 
-    def first_look() -> Iterator[tuple[Place, Events]]:
+    def chunks() -> Iterator[Events]:
         state = np.zeros(STATE, np.int64)
-        for start in range(0, len(words), BLOCK):
-            place = np.array([start, start + BLOCK, *state], np.int64)
-            yield place, Events(*decode(words[start : start + BLOCK], state))
+        for words in read_records(path, dtype, header.size, count, BLOCK):
+            yield Events(*decode(words, state))
 
-    def again(place: Place) -> Events:
-        start, end, *state = place.tolist()
-        return Events(*decode(words[start:end], np.array(state, np.int64)))
-
-    return BlockStream(path, size, scan_once(path, lambda: scan_blocks(first_look())), again)
+    return Reader(path, *size, count, chunks)
 
 
 def _encoding(path: Path, header: Header) -> int:

@@ -1,7 +1,8 @@
-"""Records of a fixed size in a file, read part by part: neither held in memory nor mapped into it."""
+"""Records of a fixed size in a file, read some at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,39 +12,25 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 
 
-class Records:
-    """An array on disk.
+def read_records(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
+    """Records of a file, `at_once` at a time.
 
     Args:
         path: of the file.
         dtype: of a record.
         offset: bytes before the first record.
         count: number of records.
-        field: the field that is given out, of records that have fields; None: whole records.
+        at_once: number of records given out together.
+
+    Raises:
+        UserError: the file is gone or has become shorter.
     """
-
-    def __init__(self, path: Path, dtype: np.dtype[Any], offset: int, count: int, field: str | None = None) -> None:
-        self._path, self._dtype, self._offset, self._count, self._field = path, dtype, offset, count, field
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, part: slice) -> NDArray[Any]:
-        """Records of a slice without a step.
-
-        Raises:
-            UserError: the file is gone or has become shorter.
-        """
-        begin, end, _ = part.indices(self._count)
-        count = max(end - begin, 0)
+    for begin in range(0, count, at_once):
+        wanted = min(at_once, count - begin)
         try:
-            found = np.fromfile(self._path, self._dtype, count, offset=self._offset + begin * self._dtype.itemsize)
+            found = np.fromfile(path, dtype, wanted, offset=offset + begin * dtype.itemsize)
         except OSError as error:
-            raise UserError(self._path, f"cannot be read ({error.strerror})", "check the disk it lies on") from error
-        if len(found) < count:
-            raise UserError(self._path, "has become shorter since it was opened", "copy it again")
-        return found if self._field is None else found[self._field]
-
-    def field(self, name: str) -> Records:
-        """One field of each record."""
-        return Records(self._path, self._dtype, self._offset, self._count, name)
+            raise UserError(path, f"cannot be read ({error.strerror})", "check the disk it lies on") from error
+        if len(found) < wanted:
+            raise UserError(path, "has become shorter since it was opened", "copy it again")
+        yield found

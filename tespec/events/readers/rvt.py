@@ -7,14 +7,13 @@ from pathlib import Path
 import h5py
 
 from tespec.core.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, open_file, part, reading
-from tespec.events.readers.hdf5_links import found_within
-from tespec.events.readers.hdf5_stream import H5Stream, columns, read_columns
+from tespec.events.readers.hdf5 import AGAIN, count_events, found_within, open_file, part, read_events, reading
 from tespec.events.readers.sensor import resolve_size
+from tespec.events.stream import Reader
 
 
-def open_rvt(path: Path, height: int | None = None, width: int | None = None) -> H5Stream:
-    """Open a recording; its times are read through once. Polarities may be 0 and 1 or -1 and 1.
+def open_rvt(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    """Open a recording. Polarities may be 0 and 1 or -1 and 1.
 
     Args:
         path: of the file.
@@ -24,15 +23,9 @@ def open_rvt(path: Path, height: int | None = None, width: int | None = None) ->
     Raises:
         UserError: damaged or incomplete file, no sensor size, or one that contradicts the file.
     """
-    count = columns(path)
+    count = count_events(path)
     size = resolve_size(path, height, width, _named(path))
-    return H5Stream(
-        path,
-        count,
-        size,
-        lambda begin, end: read_columns(path, "t", begin, end)[0],
-        lambda begin, end: read_columns(path, "xyp", begin, end),
-    )
+    return Reader(path, *size, count, lambda: read_events(path, size, count))
 
 
 def _named(path: Path) -> tuple[int, int] | None:

@@ -1,21 +1,131 @@
-"""Gen1 and 1Mpx: kinds of raw files, RVT's intermediate HDF5 files, and RVT's archives of histograms."""
+"""Gen1 and 1Mpx: raw files of several kinds with their boxes, RVT's HDF5 files, and RVT's archives of histograms."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import h5py
-import hdf5plugin
 import numpy as np
 import numpy.typing as npt
 
-from tespec.events import Events, open_events
+from tespec.events import Events, load_events
+from tespec.events.readers.prophesee_dat import write_dat
+from tespec.world import scene
+from tespec.world.layouts.dsec import BLOSC
+from tespec.world.plans import Plan
+from tespec.world.street import FRAME_RATE, Film, Frame
 
-BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
+# 40 bytes a box (prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py).
+BOX = np.dtype(
+    [
+        ("t", "<i8"),
+        ("x", "<f4"),
+        ("y", "<f4"),
+        ("w", "<f4"),
+        ("h", "<f4"),
+        ("class_id", "<u4"),
+        ("track_id", "<u4"),
+        ("class_confidence", "<f4"),
+    ],
+    align=True,
+)
+SEEN = 10  # px of an instance that must be seen for a box
+BEYOND = 3.0  # px by which a box that is cut off by the image's border goes on outside of it
+SIGN_TRACK = 100_000  # first track of the signs, which have no instances
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Which class of a dataset an instance has, by what is seen of it; None: none.
+
+    Attributes:
+        car: of cars.
+        truck: of trucks.
+        person: of people on foot.
+        two_wheeler: of bicycles with their riders.
+        sign: of signs.
+    """
+
+    car: int
+    truck: int
+    person: int
+    two_wheeler: int | None
+    sign: int | None
+
+    def of(self, labels: npt.NDArray[np.uint8]) -> int | None:
+        """Class of an instance whose pixels have these labels of the scene."""
+        seen = set(np.unique(labels).tolist())
+        if seen & {scene.TWO_WHEELER, scene.RIDER}:
+            return self.two_wheeler
+        for label, number in ((scene.TRUCK, self.truck), (scene.CAR, self.car), (scene.PERSON, self.person)):
+            if label in seen:
+                return number
+        return None
+
+
+GEN1 = Classes(car=0, truck=0, person=1, two_wheeler=None, sign=None)
+ONE_MPX = Classes(car=2, truck=3, person=0, two_wheeler=1, sign=5)
+
+
+def frame_boxes(frame: Frame, classes: Classes) -> npt.NDArray[np.void]:
+    """Boxes (N,) of dtype `BOX` around the visible parts of a frame's instances."""
+    boxes = []
+    for track in np.unique(frame.instance[frame.instance > 0]).tolist():
+        pixels = frame.instance == track
+        number = classes.of(frame.label[pixels])
+        if number is not None and pixels.sum() >= SEEN:
+            boxes.append(_box(pixels, frame.time_us, number, track))
+    if classes.sign is not None:
+        pixels = frame.label == scene.SIGN
+        if pixels.sum() >= SEEN:
+            boxes.append(_box(pixels, frame.time_us, classes.sign, SIGN_TRACK))
+    return np.array(boxes, BOX)
+
+
+def save_boxes(path: Path, boxes: npt.NDArray[np.void]) -> None:
+    """Write boxes as a `.npy` file, with zeros between the fields, so that the same boxes are the same bytes."""
+    stored = np.zeros(len(boxes), BOX)
+    for name in BOX.names or ():
+        stored[name] = boxes[name]
+    np.save(path, stored)
+
+
+def _box(pixels: npt.NDArray[np.bool_], time_us: int, number: int, track: int) -> tuple[float, ...]:
+    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
+    height, width = pixels.shape
+    left, top, right, bottom = float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1)
+    left, top = left - BEYOND * (left == 0), top - BEYOND * (top == 0)
+    right, bottom = right + BEYOND * (right == width), bottom + BEYOND * (bottom == height)
+    return (time_us, left, top, right - left, bottom - top, number, track, 1.0)
+
+
+LABELS = {"gen1": (GEN1, 4), "1mpx": (ONE_MPX, 60)}  # classes, and labels per second
+
+
+def write(film: Film, root: Path, plan: Plan) -> None:
+    """Write `<split>/<name>_td.dat` and `<split>/<name>_bbox.npy`.
+
+    Labels are at the official rates, at the frames that are nearest in time.
+    """
+    classes, rate = LABELS[plan.dataset]
+    labelled = {round(number * FRAME_RATE / rate) for number in range(1, int(plan.seconds * rate) + 1)}
+    columns, boxes = [], [np.empty(0, BOX)]
+    for frame, events in film:
+        columns.append(events)
+        if frame.index in labelled:
+            boxes.append(frame_boxes(frame, classes))
+    folder = root / plan.split
+    folder.mkdir(exist_ok=True)
+    x, y, t, p = (np.concatenate(column) for column in zip(*columns, strict=True))
+    write_dat(folder / f"{plan.name}_td.dat", x, y, t, p, plan.sensor.height, plan.sensor.width)
+    save_boxes(folder / f"{plan.name}_bbox.npy", np.concatenate(boxes))
+
+
 WINDOW_US, BINS, LARGEST = 50_000, 10, 10
 FIRST_LABEL_US = 100_000
 
@@ -26,7 +136,7 @@ def _recordings(root: Path) -> list[tuple[Path, str]]:
 
 
 def _events(folder: Path, name: str) -> Events:
-    stream = open_events(folder / f"{name}_td.dat")
+    stream = load_events(folder / f"{name}_td.dat")
     return stream.slice(stream.t_first, stream.t_last + 1)
 
 
@@ -59,7 +169,7 @@ def old_boxes(root: Path) -> None:
 def rvt_files(root: Path, ending: str, sized: bool = True) -> None:
     """RVT's intermediate HDF5 files, which need not name the sensor's size."""
     for folder, name in _recordings(root):
-        stream = open_events(folder / f"{name}_td.dat")
+        stream = load_events(folder / f"{name}_td.dat")
         x, y, t, p = _events(folder, name)
         with h5py.File(folder / f"{name}{ending}", "w") as file:
             for column, values in (("x", x), ("y", y), ("t", t), ("p", p.astype("i1"))):
@@ -84,7 +194,7 @@ def archive(
         min_side: of a box, in px.
     """
     for folder, name in _recordings(root):
-        stream = open_events(folder / f"{name}_td.dat")
+        stream = load_events(folder / f"{name}_td.dat")
         boxes = np.load(folder / f"{name}_bbox.npy")
         training = folder.name == "train"
         boxes = _filtered(boxes, classes, stream.height, stream.width, min_diagonal, min_side, training)

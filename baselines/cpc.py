@@ -1,0 +1,119 @@
+"""Contrastive predictive coding: tell the features that come next from others, given what was seen so far.
+
+After van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018); a row of the paper's
+table of objectives, in which TESPEC's recipe learns by it (`--method tespec --set objective=cpc`).
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from tespec.core.distributed import all_gather_rows
+from tespec.core.errors import UserError
+from tespec.core.registry import OBJECTIVES
+from tespec.core.settings import Count, Positive
+from tespec.models.backbone import Backbone, BackboneState, detach, reset
+from tespec.pretraining.contrast import info_nce, projector
+from tespec.pretraining.objective import EventObjective
+
+
+@dataclass(frozen=True)
+class CodingSettings:
+    """Settings of the prediction and of the contrast."""
+
+    width: Count  # of the latents that are compared
+    ahead: Count  # segments that are predicted, 1, 2, ... after each
+    places: Count  # at most so many are compared at once, drawn anew for each k
+    temperature: Positive  # of the softmax over cosines
+
+
+class PredictiveCoding(nn.Module):
+    """InfoNCE between what the memory at t predicts and features of the segment at t + k.
+
+    The context is the last stage's output, which has memory; the latents are the same backbone's last stage for each
+    segment alone, so that memory cannot leak into what is to be predicted. Negatives are latents of other places,
+    times and lanes of the step. Both pass a projector with batch normalisation: at the start the features of all places
+    are nearly one, and without it they stay so.
+
+    Args:
+        own: its settings.
+        backbone: what is pre-trained.
+    """
+
+    draws_alike = True  # the same places in every process
+
+    def __init__(self, own: CodingSettings, backbone: Backbone) -> None:
+        super().__init__()
+        self.own = own
+        self.backbone = backbone
+        channels = backbone.channels[-1]
+        self.latent = projector(channels, channels, own.width)
+        self.predict = nn.ModuleList(projector(channels, channels, own.width) for _ in range(own.ahead))
+
+    def loss(
+        self, batch: dict[str, Tensor], state: BackboneState | None
+    ) -> tuple[dict[str, Tensor], BackboneState | None]:
+        """Losses of a step.
+
+        Args:
+            batch: histograms (B, T, 2 * bins, H, W) and fresh (B,) bool.
+            state: what the step before returned, None at the start.
+
+        Returns:
+            "loss", the mean over k, and "found", the share of places whose latent is told from the others; and the
+            detached state.
+
+        Raises:
+            UserError: fewer segments than are predicted.
+        """
+        histograms = batch["histograms"]
+        lanes, segments = histograms.shape[:2]
+        if segments <= self.own.ahead:
+            what = f"{segments} segments do not reach {self.own.ahead} ahead"
+            raise UserError("objective.ahead", what, "predict fewer, or set more segments")
+        features, state = self.backbone(histograms, reset(state, batch["fresh"]))
+        context = features[-1].movedim(2, -1)
+        alone, _ = self.backbone(histograms.flatten(0, 1).unsqueeze(1))
+        last = alone[-1].squeeze(1).movedim(1, -1)
+        latents = self.latent(last.flatten(0, -2)).view(lanes, segments, *last.shape[1:-1], -1)
+        losses, found = [], []
+        for ahead, predict in enumerate(self.predict, start=1):
+            queries, _ = all_gather_rows(predict(context[:, :-ahead].flatten(0, -2)))
+            keys, _ = all_gather_rows(latents[:, ahead:].flatten(0, -2))
+            drawn = torch.randperm(len(queries))[: self.own.places].to(queries.device)
+            loss, share = info_nce(queries[drawn], keys[drawn], self.own.temperature)
+            losses.append(loss)
+            found.append(share)
+        return {"loss": torch.stack(losses).mean(), "found": torch.stack(found).mean()}, detach(state)
+
+
+@OBJECTIVES.register_module(name="cpc")
+class PredictiveCodingTask(EventObjective):
+    """The first row of the paper's table of objectives."""
+
+    settings_type = CodingSettings
+    network_type = PredictiveCoding
+    loss_is = "mean over k of the contrast between what is predicted and what comes k segments later"
+
+    @property
+    def fewest_segments(self) -> int:
+        """One more than are predicted."""
+        return int(self.own.ahead) + 1
+
+
+RECIPE = """
+# An objective alone, which recipes of others name. The paper gives no settings of it.
+objective:
+  type: cpc
+  width: 256               # of the latents that are compared
+  ahead: 3                 # segments that are predicted after each
+  places: 1024             # compared at once
+  temperature: 0.1
+
+# What differs under a profile.
+profiles:
+  sample:
+    objective: {width: 64, ahead: 2, places: 256}
+"""

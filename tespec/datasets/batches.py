@@ -1,0 +1,335 @@
+"""Batches by step: item k of a dataset is the batch of training step k, whatever was asked for before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from tespec.core.boxes import Boxes
+from tespec.core.errors import UserError
+from tespec.core.settings import Augmentation, Finetuning, Mask, Pretraining
+from tespec.datasets.augment import Maps, apply_maps, draw_maps, move_boxes
+from tespec.datasets.labels import IGNORE
+from tespec.datasets.lanes import Lanes, Slot, lengths_of, serpentine
+from tespec.datasets.recording import LabelledRecording, Recording
+
+Shard = tuple[int, int]  # which, of how many, pieces of a batch: one for each rank and gradient accumulation step
+WHOLE: Shard = (0, 1)
+
+
+def lanes_of(count: int, shard: Shard) -> range:
+    """Which of a batch's `count` lanes a shard plays; all shards together play each once.
+
+    Raises:
+        ValueError: there is no such shard.
+    """
+    number, shards = shard
+    if not 0 <= number < shards:
+        raise ValueError(f"shard {number} of {shards}")
+    return range(number * count // shards, (number + 1) * count // shards)
+
+
+# Labels of a step, each with its lane's maps, and the (H, W) of the histograms, to tensors by name.
+Collate = Callable[..., dict[str, Tensor]]
+
+
+def stack_masks(labels: Sequence[tuple[NDArray[np.uint8], Maps]], size: tuple[int, int]) -> dict[str, Tensor]:
+    """`labels` (L, H, W) uint8 class of each pixel, 255 where there is none."""
+    seen = [apply_maps(mask, maps, IGNORE) for mask, maps in labels]
+    return {"labels": torch.from_numpy(np.array(seen, np.uint8).reshape(-1, *size))}
+
+
+def stack_depths(labels: Sequence[tuple[NDArray[np.float32], Maps]], size: tuple[int, int]) -> dict[str, Tensor]:
+    """`labels` (L, H, W) float32 depth in m, NaN where there is none.
+
+    Raises:
+        UserError: the augmentation zooms, which changes the size of things but not their depth.
+    """
+    if any(abs(side) != 1.0 for _, maps in labels for side in maps.scale):
+        raise UserError("augmentation.zoom", "zooming does not go with depth", "set it to 0")
+    seen = [apply_maps(depth, maps, np.nan) for depth, maps in labels]
+    return {"labels": torch.from_numpy(np.array(seen, np.float32).reshape(-1, *size))}
+
+
+def join_boxes(labels: Sequence[tuple[Boxes, Maps]], size: tuple[int, int]) -> dict[str, Tensor]:
+    """`boxes` (M, 6) float32: number of the label within the step, class, left, top, right and bottom in px."""
+    seen = [move_boxes(boxes, maps) for boxes, maps in labels]
+    rows = [
+        np.column_stack([np.full(len(boxes.label), number), boxes.label, boxes.corners])
+        for number, boxes in enumerate(seen)
+    ]
+    return {"boxes": torch.from_numpy(np.concatenate([np.empty((0, 6)), *rows]).astype(np.float32))}
+
+
+class Steps(Dataset[dict[str, Tensor]]):
+    """Histograms and `fresh` flags of the lanes; subclasses add what belongs to them.
+
+    The batches of all shards, one after the other, are the whole batch.
+
+    Attributes:
+        lanes: number of lanes of this shard.
+        segments: windows per chunk.
+        left_out: names of the recordings that are shorter than a chunk and hence never played.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        lanes: Lanes,
+        bins: int,
+        rule: str,
+        augmentation: Augmentation,
+        shard: Shard = WHOLE,
+    ) -> None:
+        if not lanes.playable:
+            where = recordings[0].path.parent if recordings else "recordings"
+            what = f"none has the {lanes.segments} windows of a chunk, the longest has {max(lanes.lengths, default=0)}"
+            raise UserError(where, what, "set fewer segments")
+        self._share = lanes_of(lanes.count, shard)
+        self.lanes, self.segments = len(self._share), lanes.segments
+        self.left_out = tuple(recording.name for recording in recordings if len(recording) < lanes.segments)
+        self._recordings, self._lanes, self._bins, self._rule = recordings, lanes, bins, rule
+        self._augmentation = augmentation
+
+    def names(self, step: int) -> list[str]:
+        """Names of the recordings that are played at a step."""
+        return sorted({self._recordings[slot.recording].name for slot in self._slots(step)})
+
+    def _slots(self, step: int) -> list[Slot]:
+        return [self._lanes.slot(lane, step) for lane in self._share]
+
+    def _seen(self, slots: Sequence[Slot]) -> tuple[dict[str, Tensor], list[Maps]]:
+        """Histograms and `fresh` flags of a step, and how each lane sees the recording it plays."""
+        lanes, region = self._lanes, self._recordings[slots[0].recording].region
+        histograms = np.empty((len(slots), lanes.segments, 2 * self._bins, region.height, region.width), np.uint8)
+        drawn = []
+        for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
+            recording = self._recordings[slot.recording]
+            generator = lanes.generator("augmentation", lane, slot.play)
+            maps = draw_maps(generator, self._augmentation, recording.region.height, recording.region.width)
+            played = recording.histograms(slot.first, lanes.segments, self._bins, self._rule)
+            histograms[row] = apply_maps(played, maps, 0)
+            drawn.append(maps)
+        fresh = torch.tensor([slot.fresh for slot in slots])
+        return {"histograms": torch.from_numpy(histograms), "fresh": fresh}, drawn
+
+
+class PretrainSteps(Steps):
+    """Batches of a pre-training on events.
+
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, where masks are drawn, `mask`
+    (B, ceil(H/unit), ceil(W/unit)) bool, True where the events are hidden.
+
+    Args:
+        recordings: what is played.
+        settings: of the pre-training.
+        seed: of the run.
+        shard: which lanes are played.
+        mask: how masks are drawn; None: none are.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        settings: Pretraining,
+        seed: int,
+        shard: Shard = WHOLE,
+        mask: Mask | None = None,
+    ) -> None:
+        lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share)
+        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation, shard)
+        self._mask = mask
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        batch, _ = self._seen(self._slots(step))
+        if self._mask is None:
+            return batch
+        rows, columns = (-(-side // self._mask.unit) for side in batch["histograms"].shape[-2:])
+        generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
+        masks = [draw_mask(generator, rows, columns, self._mask.ratio) for generator in generators]
+        return batch | {"mask": torch.stack(masks)}
+
+
+def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: float) -> Tensor:
+    """Mask of one lane for all segments of a step.
+
+    Args:
+        seed: the draw's seed, or a generator that it advances.
+        rows: units from top to bottom.
+        cols: units from left to right.
+        ratio: share of units to hide, 0 to 1.
+
+    Returns:
+        (rows, cols) bool, True in exactly round(ratio * rows * cols) places.
+
+    Raises:
+        ValueError: ratio outside of 0 to 1.
+    """
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"a mask ratio lies between 0 and 1, not at {ratio}")
+    mask = np.zeros(rows * cols, dtype=bool)
+    mask[np.random.default_rng(seed).permutation(mask.size)[: round(ratio * mask.size)]] = True
+    return torch.from_numpy(mask.reshape(rows, cols))
+
+
+class LabelledSteps(Steps):
+    """Batches of a fine-tuning.
+
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, `label_place` (L, 2) int64, lane and
+    segment of each label, lane by lane, and what `collate` makes of the labels. Of each chunk the setting
+    `labels_per_chunk` takes that many labels, drawn for each lane and step, the last one always among them. Random
+    chunks end at a label.
+
+    Args:
+        recordings: with labels.
+        settings: of the fine-tuning.
+        seed: of the run.
+        collate: puts the labels into tensors.
+        shard: which lanes are played.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[LabelledRecording],
+        settings: Finetuning,
+        seed: int,
+        collate: Collate,
+        shard: Shard = WHOLE,
+    ) -> None:
+        ends = tuple(recording.labelled for recording in recordings)
+        lanes = Lanes(lengths_of(recordings), settings.segments, settings.batch_size, seed, settings.random_share, ends)
+        super().__init__(recordings, lanes, settings.bins, settings.rule, settings.augmentation, shard)
+        self._labelled, self._per_chunk, self._collate = recordings, settings.labels_per_chunk, collate
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        slots = self._slots(step)
+        batch, maps = self._seen(slots)
+        places: list[tuple[int, int]] = []
+        labels: list[tuple[Any, Maps]] = []
+        for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
+            recording = self._labelled[slot.recording]
+            for label in self._choose(recording.labels_in(slot.first, self.segments), lane, step):
+                places.append((row, int(recording.labelled[label]) - slot.first))
+                labels.append((recording.labels[label], maps[row]))
+        size = (batch["histograms"].shape[-2], batch["histograms"].shape[-1])
+        place = torch.tensor(places, dtype=torch.int64).reshape(-1, 2)
+        return batch | {"label_place": place} | self._collate(labels, size)
+
+    def _choose(self, labels: range, lane: int, step: int) -> list[int]:
+        if self._per_chunk is None or len(labels) <= self._per_chunk:
+            return list(labels)
+        last = len(labels) - 1
+        others = self._lanes.generator("labels", lane, step).permutation(last)[: self._per_chunk - 1]
+        return [labels[index] for index in sorted([*others.tolist(), last])]
+
+
+class Frame(NamedTuple):
+    """Where the prediction for one label stands in a batch, and whose label it is."""
+
+    lane: int
+    segment: int
+    recording: int
+    label: int
+
+
+class EvaluationBatch(NamedTuple):
+    """Histograms (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, and the frames to score; all others are padding."""
+
+    histograms: Tensor
+    fresh: Tensor
+    frames: list[Frame]
+
+
+class _Chunk(NamedTuple):
+    """Windows of a recording that are played at once, and those of its labels that are scored there."""
+
+    recording: int
+    first: int
+    windows: int
+    labels: range
+
+
+def evaluation_of(
+    settings: Finetuning, recordings: Sequence[LabelledRecording], shard: Shard = WHOLE
+) -> Iterator[EvaluationBatch]:
+    """The batches on which a network is evaluated that was trained by `settings`: as it has learned to see windows."""
+    return evaluation_batches(
+        recordings,
+        (settings.evaluation_lanes if settings.carries_state else settings.batch_size) * shard[1],
+        settings.segments,
+        settings.bins,
+        settings.rule,
+        stateful=settings.carries_state,
+        clips=settings.recurrent,
+        shard=shard,
+    )
+
+
+def evaluation_batches(
+    recordings: Sequence[LabelledRecording],
+    lanes: int,
+    segments: int,
+    bins: int,
+    rule: str,
+    *,
+    stateful: bool = True,
+    clips: bool = False,
+    shard: Shard = WHOLE,
+) -> Iterator[EvaluationBatch]:
+    """Every label of every recording exactly once, in batches of `lanes` times `segments` windows at most.
+
+    A lane that has no more windows is padded with empty ones, which are in no batch's `frames`.
+
+    Args:
+        recordings: what is evaluated.
+        lanes: recordings played side by side; fewer if there are fewer.
+        segments: windows per lane and batch.
+        bins: time bins per window.
+        rule: binning rule, see `event_histogram`.
+        stateful: whether recordings are played in order, each on one lane, whose state starts afresh with it and is
+            carried to its end. If not, every state is fresh.
+        clips: what is played where no state is carried: for each label the `segments` windows that end at it, fewer at
+            the beginning of a recording; or each window once, since it stands alone.
+        shard: which lanes are played; all shards together play every label once.
+    """
+    cut = _clips if clips and not stateful else _in_a_row
+    chunks = [cut(index, recording, segments) for index, recording in enumerate(recordings)]
+    if stateful:
+        programme = [
+            [chunk for index in playlist for chunk in chunks[index]]
+            for playlist in serpentine(lengths_of(recordings), lanes)
+        ]
+    else:
+        flat = [chunk for each in chunks for chunk in each]
+        programme = [flat[lane::lanes] for lane in range(min(lanes, len(flat)))]
+    programme = programme[shard[0] :: shard[1]]
+    height, width = recordings[0].region.height, recordings[0].region.width
+    for step in range(max(map(len, programme), default=0)):
+        histograms = np.zeros((len(programme), segments, 2 * bins, height, width), np.uint8)
+        fresh, frames = np.full(len(programme), not stateful), []
+        for lane, playlist in enumerate(programme):
+            if step >= len(playlist):
+                continue
+            index, first, count, labels = playlist[step]
+            histograms[lane, :count] = recordings[index].histograms(first, count, bins, rule)
+            fresh[lane] |= first == 0
+            frames += [Frame(lane, int(recordings[index].labelled[label]) - first, index, label) for label in labels]
+        yield EvaluationBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), frames)
+
+
+def _in_a_row(index: int, recording: LabelledRecording, segments: int) -> list[_Chunk]:
+    counts = {first: min(segments, len(recording) - first) for first in range(0, len(recording), segments)}
+    return [_Chunk(index, first, count, recording.labels_in(first, count)) for first, count in counts.items()]
+
+
+def _clips(index: int, recording: LabelledRecording, segments: int) -> list[_Chunk]:
+    return [
+        _Chunk(index, max(0, end - segments + 1), min(segments, end + 1), range(label, label + 1))
+        for label, end in enumerate(recording.labelled.tolist())
+    ]

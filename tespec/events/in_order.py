@@ -1,0 +1,79 @@
+"""Times that never step back: what a reader's clock says becomes microseconds in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numba import njit
+
+from tespec.core.errors import UserError
+from tespec.events.stream import ArrayStream, Events, Reader
+
+EARLIEST = np.iinfo(np.int64).min
+
+
+def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
+    """A recording's events chunk by chunk, none of them empty, with times in us that never step back.
+
+    A time that steps back is raised to the latest time before it.
+
+    Yields:
+        events, and how many of their times were raised.
+
+    Raises:
+        UserError: the recording cannot be read, holds no events, or has some outside of its sensor.
+    """
+    latest, columns, rows = EARLIEST, 0, 0
+    for x, y, t, p in reader.chunks():
+        if not len(t):
+            continue
+        columns, rows = max(columns, int(x.max()) + 1), max(rows, int(y.max()) + 1)
+        if columns > reader.width or rows > reader.height:
+            what = f"has events on {columns}x{rows} px, its sensor is {reader.width}x{reader.height} px"
+            raise UserError(reader.path, what, "copy it again, or give its true size")
+        times = np.array(t, np.int64)
+        raised = _raise(times, latest, reader.period)
+        latest = int(times[-1])
+        yield Events(x, y, times // reader.ticks_per_us if reader.ticks_per_us > 1 else times, p), raised
+    if not columns:
+        raise UserError(reader.path, "holds no events", "give a recording with events")
+
+
+def load(reader: Reader) -> ArrayStream:
+    """All events of a recording in memory.
+
+    Raises:
+        UserError: see `in_order`.
+    """
+    chunks, raised = zip(*in_order(reader), strict=True)
+    x, y, t, p = (np.concatenate(column) for column in zip(*chunks, strict=True))
+    stream = ArrayStream(x, y, t, p, reader.height, reader.width)
+    stream.clamped = sum(raised)
+    return stream
+
+
+@njit(cache=True, nogil=True)
+def _raise(times, latest, period):  # type: ignore[no-untyped-def]
+    """Put int64 `times` in order in place, `latest` being the latest time before them; how many were raised."""
+    raised = 0
+    for i in range(len(times)):
+        time = _continued(times[i], latest, period)
+        if time < latest:
+            raised += 1
+        else:
+            latest = time
+        times[i] = latest
+    return raised
+
+
+@njit(cache=True, nogil=True)
+def _continued(time, latest, period):  # type: ignore[no-untyped-def]
+    """The time that a value of a clock with this period stands for: the closest one to `latest`."""
+    if period and latest > EARLIEST:
+        time += latest // period * period
+        if latest - time >= period // 2:
+            time += period
+        elif time - latest > period // 2 and time >= period:
+            time -= period
+    return time

@@ -1,0 +1,191 @@
+"""Training within a run: it saves checkpoints, keeps a status, and goes on where it stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from tespec.core.distributed import broadcast, is_first, world_size
+from tespec.core.progress import say
+from tespec.core.settings import Optimisation
+from tespec.models.execution import execute, has_batch_norm, synced
+from tespec.runs.setup import Setup
+from tespec.training.checkpoint import checkpoints, latest_checkpoint, newest_whole, require_same_run, tidy
+from tespec.training.device import choose_device
+from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook, StatusHook, TrackHook
+from tespec.training.loading import MicroBatches
+from tespec.training.loop import Loop, NotFiniteError
+from tespec.training.status import FAILED, PREEMPTED, RUNNING, write_status
+
+SECONDS_BETWEEN_CHECKPOINTS = 300.0
+SECONDS_BETWEEN_STATUSES = 5.0
+POINTS_ON_CURVE = 200
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished training, or none.
+
+    Attributes:
+        curve: mean losses over intervals of steps.
+        seconds: that the training took, those before it was resumed included.
+        before: seconds of those up to the checkpoint that it went on from.
+        skipped: steps that were passed over, since their numbers were not finite.
+        tracker: takes the result, where there is one.
+    """
+
+    curve: list[dict[str, float]]
+    seconds: float = 0.0
+    before: float = 0.0
+    skipped: int = 0
+    tracker: TrackHook | None = None
+
+    def counts(self) -> dict[str, float]:
+        """What a record says of steps passed over, where there were some."""
+        return {"skipped_steps": float(self.skipped)} if self.skipped else {}
+
+    def track(self, metrics: Mapping[str, float]) -> None:
+        """Hand the scores to the tracker."""
+        if self.tracker is not None:
+            self.tracker.result(metrics, int(self.curve[-1]["step"]))
+
+
+def train(
+    model: nn.Module,
+    batches: MicroBatches,
+    settings: Optimisation,
+    *,
+    seed: int,
+    setup: Setup,
+    run: str,
+    facts: Mapping[str, Any],
+) -> Trained:
+    """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from them if asked to.
+
+    The checkpoint of the last step stays, so that what comes after the training can fail without losing it.
+
+    Args:
+        model: has `.loss(batch, state)`.
+        batches: what this process trains on.
+        settings: optimizer and schedule.
+        seed: the run's seed.
+        setup: where and how.
+        run: name of the run, its settings' hash included.
+        facts: all settings, for a tracker.
+
+    Raises:
+        UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
+    """
+    folder = setup.runs / run
+    if is_first():
+        folder.mkdir(parents=True, exist_ok=True)
+        tidy(folder)
+    if batches.left_out:
+        say(f"left out, shorter than {batches.segments} windows: {', '.join(batches.left_out)}")
+    curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE))
+    save = CheckpointHook(folder, run, curve, SECONDS_BETWEEN_CHECKPOINTS)
+    tracker = TrackHook(setup.track, run, folder, curve, facts) if setup.track and is_first() else None
+    execute(model, setup.execution)
+    loop = Loop(
+        synced(model) if world_size() > 1 else model,
+        batches,
+        settings,
+        seed=seed,
+        device=choose_device(setup.device),
+        hooks=[
+            ProgressHook("training"),
+            StatusHook(folder, SECONDS_BETWEEN_STATUSES),
+            curve,
+            *([tracker] if tracker else []),
+            save,
+        ],
+        workers=setup.workers,
+    )
+    if setup.resume:
+        _resume(loop, curve, save, folder, setup)
+    elif checkpoints(folder):
+        say(f"{folder}: an unfinished run is started again from its first step (--resume goes on)")
+    began = time.monotonic()
+    with _status(folder, loop):
+        loop.run()
+    return Trained(curve.curve, save.before + time.monotonic() - began, save.before, loop.skipped, tracker)
+
+
+def accumulation_facts(setup: Setup, model: nn.Module | None = None) -> dict[str, int]:
+    """What gradient accumulation adds to a run's identity.
+
+    Batch statistics are those of a micro-batch, and so are means over labels, of which micro-batches may have different
+    numbers; only a `model` that has neither computes the same as without accumulation.
+    """
+    alike = model is not None and not has_batch_norm(model)
+    return {} if alike or setup.accumulate == 1 else {"accumulate": setup.accumulate}
+
+
+def unfinished_by_other_code(runs: Path, run: str) -> list[Path]:
+    """Folders of what `run` is the name of by other code that have a whole checkpoint, oldest first."""
+    stem, _, _ = run.rpartition("-")
+    others = [(newest_whole(folder), folder) for folder in runs.glob(f"{escape(stem)}-*") if folder.name != run]
+    return [folder for _, folder in sorted((path.stat().st_mtime, folder) for path, folder in others if path)]
+
+
+@contextmanager
+def _status(folder: Path, loop: Loop) -> Iterator[None]:
+    """Keep the run's status, and name the last good checkpoint where numbers go wrong."""
+
+    def write(state: str, step: int, reason: str = "") -> None:
+        if is_first():
+            write_status(folder, state, step, reason)
+
+    write(RUNNING, loop.step)
+    try:
+        yield
+    except NotFiniteError as error:
+        whole = newest_whole(folder)
+        kept = f"the last good checkpoint is {whole}" if whole else "and there is no checkpoint yet"
+        named = NotFiniteError(error.step, error.recordings, kept)
+        write(FAILED, error.step, str(named))
+        raise named from error
+    except KeyboardInterrupt as stop:
+        write(PREEMPTED, loop.step, str(stop))
+        raise
+    except Exception as error:
+        # A full disk has no room for a status either.
+        with suppress(OSError):
+            write(FAILED, loop.step, f"{type(error).__name__}: {error}")
+        raise
+
+
+def _resume(loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path, setup: Setup) -> None:
+    weights, rest, torn = broadcast(_found(folder, setup) if is_first() else ({}, {}, []))
+    for name in torn:
+        say(f"{folder / name}: not a whole checkpoint, passed over")
+    if not rest:
+        say(f"{folder}: no checkpoint, starting from the first step")
+        return
+    loop.load_state_dict(rest["loop"] | {"model": weights})
+    curve.load_state_dict(rest["curve"], loop.device)
+    save.before = rest.get("seconds", 0.0)  # earlier versions did not keep them
+    say(f"going on at step {loop.step}")
+
+
+def _found(folder: Path, setup: Setup) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
+    """The run's newest whole checkpoint, else that of the same run by code that the user accepts."""
+    weights, rest, torn = latest_checkpoint(folder)
+    if rest:
+        require_same_run(rest, folder.name, folder)
+        return weights, rest, torn
+    for other in reversed(unfinished_by_other_code(setup.runs, folder.name)):
+        code = other.name.rpartition("-")[2]
+        if code in setup.accept_code:
+            weights, rest, _ = latest_checkpoint(other)
+            require_same_run(rest, other.name, other)
+            say(f"{folder.name}: going on from {other}, by other code ({code}), as --accept-code says")
+            break
+    return weights, rest, torn

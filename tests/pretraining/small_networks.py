@@ -1,0 +1,69 @@
+"""Small networks of every objective, and batches for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from baselines.cpc import PredictiveCoding
+from baselines.ecddp import DenseDistillation
+from baselines.ecdp import ImageContrast
+from baselines.imagenet import Classification
+from baselines.moby import MomentumContrast
+from tespec.core.config import objective_facts
+from tespec.models import build_backbone
+from tespec.pretraining.objective import own_settings
+
+SIZE = (64, 96)
+
+
+def own(objective: str, profile: str = "sample", **changes: Any) -> Any:
+    return own_settings(objective_facts(objective, profile) | changes)
+
+
+def backbone(recurrent: bool = False, channels: int | None = None, arch: str = "micro", seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    return build_backbone(arch, recurrent, 10, SIZE, channels)
+
+
+def histograms(lanes: int = 3, segments: int = 1, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 4, (lanes, segments, 20, *SIZE), generator=generator, dtype=torch.uint8)
+
+
+def views(count: int = 2, lanes: int = 4) -> Tensor:
+    return torch.randn(lanes, count, 1, *SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def coding() -> PredictiveCoding:
+    return PredictiveCoding(own("cpc", width=16, ahead=2, places=32), backbone(recurrent=True))
+
+
+def distillation(**changes: Any) -> DenseDistillation:
+    heads = {"hidden": 32, "bottleneck": 16, "prototypes": 24, "clusters": 3, "mask_ratio": 0.5, "momentum": 0.9}
+    sides = {"local_views": 1, "crop": 64, "large": 64, "small": 32}
+    return DenseDistillation(own("ecddp", **(heads | sides | changes)), backbone())
+
+
+def momentum_contrast(queue: int = 8, arch: str = "micro") -> MomentumContrast:
+    settings = own("momentum_contrast", hidden=32, out=16, queue=queue, momentum=0.9)
+    return MomentumContrast(settings, backbone(channels=1, arch=arch))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, Tensor]]]] = {
+    "cpc": (coding, lambda: {"histograms": histograms(segments=4), "fresh": torch.ones(3, dtype=torch.bool)}),
+    "ecddp": (distillation, lambda: {"histograms": histograms()}),
+    "moby": (momentum_contrast, lambda: {"views": views()}),
+    "moby, resnet": (lambda: momentum_contrast(arch="resnet-micro"), lambda: {"views": views()}),
+    "classification": (
+        lambda: Classification(own("classification"), backbone(channels=1), 3),
+        lambda: {"views": views(1), "labels": torch.tensor([0, 1, 2, 0])},
+    ),
+    "image contrast": (
+        lambda: ImageContrast(own("image_contrast", hidden=32, out=16), backbone(), backbone(channels=1, seed=1)),
+        lambda: {"histograms": histograms(), "images": torch.randn(3, 1, 1, *SIZE)},
+    ),
+}

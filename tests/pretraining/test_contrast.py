@@ -1,0 +1,85 @@
+"""Losses between two networks' outputs, and Sinkhorn's balancing over processes."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+from torch import distributed, multiprocessing
+from torch.nn.functional import cross_entropy, normalize
+
+from tespec.pretraining.contrast import SINKHORN_ROUNDS, agreement, info_nce, sinkhorn
+
+SAMPLES, PROTOTYPES, TEMPERATURE = 40, 12, 0.04
+
+
+def cosines(samples=SAMPLES, prototypes=PROTOTYPES):
+    generator = torch.Generator().manual_seed(0)
+    features, directions = (torch.randn(count, 6, generator=generator) for count in (samples, prototypes))
+    return normalize(features, dim=1) @ normalize(directions, dim=1).T
+
+
+def by_the_book(logits, temperature):
+    """SwAV, Alg. 1, in float64: columns to 1 / K, rows to 1 / B."""
+    shares = (logits.double() / temperature).exp()
+    shares /= shares.sum()
+    for _ in range(SINKHORN_ROUNDS):
+        shares /= shares.sum(0, keepdim=True) * shares.shape[1]
+        shares /= shares.sum(1, keepdim=True) * shares.shape[0]
+    return shares * shares.shape[0]
+
+
+@pytest.mark.parametrize("temperature", [0.04, 0.07, 1.0])
+def test_assignments_are_those_of_the_book(temperature):
+    found = sinkhorn(cosines(), temperature)
+    torch.testing.assert_close(found.double(), by_the_book(cosines(), temperature), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(found.sum(1), torch.ones(SAMPLES))
+
+
+BORDERS = [(0, 27, 40), (0, 0, 40)]  # of the shares of two processes: unequal, and one without any
+
+
+def balance(rank, folder):
+    distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=2)
+    sent = []
+    for name in ("all_reduce", "all_gather", "broadcast"):
+        original = getattr(distributed, name)
+
+        def spy(values, *args, original=original, **kwargs):
+            sent.append(sum(each.numel() for each in (values if isinstance(values, list) else [values])))
+            return original(values, *args, **kwargs)
+
+        setattr(distributed, name, spy)
+    found = [sinkhorn(cosines()[borders[rank] : borders[rank + 1]], TEMPERATURE) for borders in BORDERS]
+    torch.save((found, sent), f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def test_processes_balance_what_one_balances_and_exchange_sums_alone(tmp_path):
+    multiprocessing.spawn(balance, (str(tmp_path),), nprocs=2)
+    parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for found in zip(*(assigned for assigned, _ in parts), strict=True):
+        torch.testing.assert_close(torch.cat(found), sinkhorn(cosines(), TEMPERATURE), rtol=1e-4, atol=1e-7)
+    assert [sent for _, sent in parts] == [len(BORDERS) * [1, *SINKHORN_ROUNDS * [PROTOTYPES]]] * 2
+
+
+def test_balanced_assignments_use_all_prototypes_alike():
+    torch.manual_seed(0)
+    logits = torch.randn(64, 8)
+    logits[:, 0] += 3  # one that everybody likes
+    assigned = sinkhorn(logits, 0.5)
+    torch.testing.assert_close(assigned.sum(1), torch.ones(64))
+    assert assigned.sum(0).max() < 1.5 * 64 / 8
+    one_hot = torch.eye(8)[torch.arange(64) % 8]
+    assert agreement(50 * one_hot, one_hot, 0.1).max() < 1e-3
+
+
+def test_contrast_with_the_others_of_the_batch_or_with_given_negatives():
+    torch.manual_seed(0)
+    queries, keys, queue = torch.randn(5, 4), torch.randn(5, 4), normalize(torch.randn(7, 4), dim=1)
+    q, k = normalize(queries, dim=1), normalize(keys, dim=1)
+    loss, _ = info_nce(queries, keys, 0.3)
+    torch.testing.assert_close(loss, cross_entropy(q @ k.T / 0.3, torch.arange(5)))
+    loss, found = info_nce(queries, keys, 0.3, queue)
+    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1) / 0.3
+    torch.testing.assert_close(loss, cross_entropy(logits, torch.zeros(5, dtype=torch.long)))
+    assert found == (logits.argmax(1) == 0).float().mean()

@@ -1,0 +1,136 @@
+"""A method from outside of the repository, with an objective and a recipe of its own: the one of the guide."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tespec.core import recipes
+from tespec.core.config import names, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
+from tespec.core.registry import METHODS, OBJECTIVES, register_methods
+from tespec.pretraining.method import find_method
+from tespec.pretraining.objective import build_objective
+from tespec.runs.data import Data
+from tespec.runs.pretrain import pretrain
+from tespec.runs.setup import Setup
+from tespec.training.hooks import CheckpointHook
+
+GUIDE = (REPOSITORY / "docs" / "add_a_method.md").read_text()
+(PROGRAM,) = re.findall(r"Save this as `byol\.py`:\n\n```python\n(.*?)```", GUIDE, re.DOTALL)
+FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("outside") / "byol.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+@pytest.fixture
+def byol(file, monkeypatch):
+    """The method, registered for one test."""
+    monkeypatch.setattr(recipes, "_imported", [])
+    register_methods([file])
+    yield find_method("byol")
+    del METHODS.module_dict["byol"], OBJECTIVES.module_dict["byol"]
+
+
+def run(method, world, folder, resume=False):
+    settings = pretraining_settings(method.recipe, "sample", FEW)
+    setup = Setup(
+        results=folder / "results", runs=folder / "runs", device="cpu", workers=0, resume=resume, overwrite=False,
+        command="python x",
+    )  # fmt: skip
+    return pretrain("byol", method, settings, Data(world / "1mpx", "sample"), 0, setup)
+
+
+def test_it_has_settings_under_every_profile_and_data_of_its_own_choice(byol, tiny_world):
+    for profile in names("profiles"):
+        settings = pretraining_settings(byol.recipe, profile, ["objective.scale=[0.2, 1.0]"])
+        assert settings.objective["scale"] == [0.2, 1.0]
+    task = build_objective(settings, tiny_world / "1mpx")
+    assert len(task.small_batch()["histograms"]) == 2
+    narrow = dataclasses.replace(settings, objective=settings.objective | {"momentum": 2.0})
+    with pytest.raises(UserError, match=r"objective, momentum: 2 is out of range; give a number from 0 to 1"):
+        build_objective(narrow, tiny_world / "1mpx")
+
+
+def test_a_recipe_whose_objective_nobody_registers_is_refused(byol, tiny_world):
+    OBJECTIVES.module_dict["kept"] = OBJECTIVES.module_dict.pop("byol")
+    try:
+        with pytest.raises(UserError, match=r"objective.type: unknown objective 'byol'; choose from .*cpc"):
+            build_objective(pretraining_settings(byol.recipe, "sample"), tiny_world / "1mpx")
+    finally:
+        OBJECTIVES.module_dict["byol"] = OBJECTIVES.module_dict.pop("kept")
+
+
+def test_resumed_equals_uninterrupted(byol, tiny_world, tmp_path, monkeypatch):
+    original = CheckpointHook.after_train_iter
+
+    def stop_at(hook, loop, step, batch=None, outputs=None):
+        if loop.step == 2:
+            hook._request_stop(2, None)
+        original(hook, loop, step, batch, outputs)
+
+    straight = run(byol, tiny_world, tmp_path / "straight")
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointHook, "after_train_iter", stop_at)
+        with pytest.raises(KeyboardInterrupt):
+            run(byol, tiny_world, tmp_path / "stopped")
+    resumed = run(byol, tiny_world, tmp_path / "stopped", resume=True)
+    assert resumed.metrics == straight.metrics
+    assert resumed.weights.read_bytes() == straight.weights.read_bytes()
+
+
+def called(world, folder, *more, before=(), path=""):
+    command = [sys.executable, *before, REPOSITORY / "benchmarks" / "pretrain.py", "--method", "byol", *more]
+    command += ["--data", world / "1mpx", "--profile", "tiny", "--set", "batch_size=4", "--device", "cpu"]
+    command += ["--results", folder / "results", "--runs", folder / "runs"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{path}{os.pathsep}{REPOSITORY}"}
+    done = subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def record_of(folder):
+    (path,) = (folder / "results" / "runs").iterdir()
+    return json.loads(path.read_text())
+
+
+def test_a_dry_run_says_what_it_costs(file, tiny_world, tmp_path):
+    out = called(tiny_world, tmp_path, "--import", file, "--dry-run")
+    assert "type: byol" in out
+    assert "parameters" in out
+
+
+def test_two_processes_compute_what_one_computes(file, tiny_world, tmp_path):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    called(tiny_world, tmp_path / "one", "--import", file, "--workers", "0")
+    called(tiny_world, tmp_path / "two", "--import", file, "--workers", "0", "--launcher", "pytorch", before=launcher)
+    one, two = (record_of(tmp_path / folder) for folder in ("one", "two"))
+    assert (two["environment"]["processes"], two["id"]) == (2, one["id"])
+    assert two["curve"][0] == pytest.approx(one["curve"][0], rel=2e-6, abs=1e-6)
+    assert two["curve"][-1] == pytest.approx(one["curve"][-1], rel=5e-4, abs=5e-4)
+
+
+def test_an_installed_package_offers_it_by_its_entry_point(tiny_world, tmp_path):
+    for name, text in {
+        "offered/__init__.py": "",
+        "offered/byol.py": PROGRAM,
+        "offered-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: offered\nVersion: 1.0\n",
+        "offered-1.0.dist-info/entry_points.txt": "[tespec.methods]\nbyol = offered.byol\n",
+    }.items():
+        path = tmp_path / "installed" / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    called(tiny_world, tmp_path, path=tmp_path / "installed")
+    record = record_of(tmp_path)
+    assert record["method_name"] == "byol"
+    assert {"offered/__init__.py", "offered/byol.py"} == set(record["environment"]["plugins"])

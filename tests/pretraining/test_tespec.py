@@ -1,0 +1,233 @@
+import pytest
+import torch
+from mmengine.registry import DefaultScope
+
+from tespec.core.errors import UserError
+from tespec.datasets.batches import draw_mask
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
+from tespec.models import EventSwin
+from tespec.pretraining.objective import own_settings
+from tespec.pretraining.tespec import MaskedReconstruction
+
+HEIGHT, WIDTH, UNIT = 56, 90, 16  # neither side is a multiple of the unit
+ROWS, COLS = 4, 6
+
+
+def objective(recurrent=True, unit=UNIT, ratio=0.5, **settings):
+    torch.manual_seed(0)
+    target = {"kind": "intensity", "alpha": 5.0, "norm_events": 3000.0, "contrast": 1.0}
+    target |= {key: settings.pop(key) for key in list(settings) if key in target}
+    own = {"decoder": {"type": "AllStagesDecoder"}, "patch_norm": True, "patch_eps": 1e-6, "visible_weight": 0.0}
+    own |= {"type": "masked_reconstruction", "mask": {"unit": unit, "ratio": ratio}, "target": target} | settings
+    return MaskedReconstruction(own_settings(own), EventSwin("micro", recurrent, img_size=(64, 96)))
+
+
+def masked_batch(lanes=2, segments=3, ratio=0.5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    shape = (lanes, segments, 20, HEIGHT, WIDTH)
+    return {
+        "histograms": torch.randint(0, 4, shape, generator=generator, dtype=torch.uint8),
+        "fresh": torch.zeros(lanes, dtype=torch.bool),
+        "mask": torch.stack([draw_mask(100 * seed + lane, ROWS, COLS, ratio) for lane in range(lanes)]),
+    }
+
+
+@pytest.mark.parametrize("patch_norm", [True, False])
+@torch.no_grad()
+def test_losses_are_pixel_means_inside_of_the_image(patch_norm):
+    model, batch = objective(patch_norm=patch_norm, patch_eps=0.05, visible_weight=0.5), masked_batch()
+    losses, _ = model.loss(batch, None)
+    drawn, _ = model.reconstruct(batch, None)
+    error = torch.zeros(2, 3, HEIGHT, WIDTH)
+    target = torch.zeros(2, 3, HEIGHT, WIDTH)
+    hidden = torch.zeros(2, 3, HEIGHT, WIDTH, dtype=torch.bool)
+    for row in range(ROWS):
+        for col in range(COLS):
+            place = (..., slice(row * UNIT, (row + 1) * UNIT), slice(col * UNIT, (col + 1) * UNIT))
+            hidden[place] = batch["mask"][:, row, col].view(2, 1, 1, 1)
+            video, prediction = drawn.video[place], drawn.prediction[place]
+            mean, scale = torch.zeros(2, 3, 1, 1), torch.ones(2, 3, 1, 1)
+            if patch_norm:
+                mean = video.mean((2, 3), keepdim=True)
+                scale = (video.var((2, 3), keepdim=True) + 0.05).sqrt()
+            target[place] = (video - mean) / scale
+            error[place] = ((prediction - video) / scale).square()
+    assert losses["loss_masked"].item() == pytest.approx(error[hidden].mean().item(), rel=1e-4)
+    assert losses["loss_visible"].item() == pytest.approx(error[~hidden].mean().item(), rel=1e-4)
+    assert losses["loss_zero"].item() == pytest.approx(target[hidden].square().mean().item(), rel=1e-4)
+    assert losses["loss"].item() == pytest.approx(
+        losses["loss_masked"].item() + 0.5 * losses["loss_visible"].item(), rel=1e-6
+    )
+    torch.testing.assert_close(drawn.target, target, rtol=1e-4, atol=1e-4)
+    assert torch.equal(drawn.mask, hidden[:, 0])
+
+
+@torch.no_grad()
+def test_the_target_is_the_intensity_of_all_events():
+    drawn, (_, intensity) = objective(alpha=7.0, contrast=0.5).reconstruct(masked_batch(), None)
+    video, last = estimate_intensity(masked_batch()["histograms"], alpha=7.0, norm_events=3000.0, contrast=0.5)
+    torch.testing.assert_close(drawn.video, video)
+    torch.testing.assert_close(intensity, last)
+
+
+@torch.no_grad()
+def test_the_scale_of_the_intensity_cancels_in_the_loss():
+    dim, bright = (
+        objective(contrast=contrast, patch_eps=0.05).loss(masked_batch(), None)[0] for contrast in (1.0, 20.0)
+    )
+    assert dim["loss"].item() == pytest.approx(bright["loss"].item(), rel=1e-4)
+
+
+@torch.no_grad()
+def test_hidden_events_do_not_reach_the_prediction():
+    model, batch = objective(patch_norm=False), masked_batch()
+    drawn, _ = model.reconstruct(batch, None)
+    changed = dict(batch)
+    changed["histograms"] = torch.where(drawn.mask[:, None, None], 9, batch["histograms"]).to(torch.uint8)
+    assert torch.equal(model.reconstruct(changed, None)[0].prediction, drawn.prediction)
+    changed["histograms"] = torch.where(drawn.mask[:, None, None], batch["histograms"], 9).to(torch.uint8)
+    assert not torch.equal(model.reconstruct(changed, None)[0].prediction, drawn.prediction)
+
+
+@torch.no_grad()
+def test_the_target_of_eq_6_is_the_filter_of_eq_6():
+    model = objective(kind="high_pass", alpha=7.0, contrast=0.5)
+    drawn, (_, state) = model.reconstruct(masked_batch(), None)
+    video, last = estimate_high_pass(masked_batch()["histograms"], alpha=7.0, contrast=0.5)
+    torch.testing.assert_close(drawn.video, video)
+    torch.testing.assert_close(state, last)
+
+
+@torch.no_grad()
+def test_only_the_uniform_decay_fades_where_nothing_happens():
+    """Under Eq. 6 and Eq. 7 an image without new events stays; the decay of every bin is neither of them."""
+    batch, silence = masked_batch(), masked_batch()
+    silence["histograms"] = torch.zeros_like(silence["histograms"])
+    for target, stays in (("intensity", True), ("high_pass", True), ("uniform_decay", False)):
+        model = objective(kind=target)
+        seen, state = model.reconstruct(batch, None)
+        after, _ = model.reconstruct(silence, state)
+        assert torch.equal(after.video[:, -1], seen.video[:, -1]) == stays, target
+
+
+@pytest.mark.parametrize("target", ["intensity", "high_pass", "uniform_decay", "histograms"])
+@torch.no_grad()
+def test_a_step_equals_its_halves_with_the_state_carried(target):
+    model, batch = objective(patch_norm=False, kind=target), masked_batch(segments=6)
+    whole, end = model.reconstruct(batch, None)
+    first, state = model.reconstruct(batch | {"histograms": batch["histograms"][:, :3]}, None)
+    second, state = model.reconstruct(batch | {"histograms": batch["histograms"][:, 3:]}, state)
+    for part in ("video", "prediction"):
+        joined = torch.cat([getattr(first, part), getattr(second, part)], dim=1)
+        torch.testing.assert_close(joined, getattr(whole, part), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(state[1], end[1], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", ["intensity", "high_pass"])
+@torch.no_grad()
+def test_fresh_lanes_start_anew(target):
+    model, batch = objective(patch_norm=False, kind=target), masked_batch()
+    _, state = model.loss(masked_batch(seed=1), None)
+    afresh, _ = model.reconstruct(batch, None)
+    carried, _ = model.reconstruct(batch, state)
+    mixed, _ = model.reconstruct(batch | {"fresh": torch.tensor([True, False])}, state)
+    for part in ("video", "prediction"):
+        torch.testing.assert_close(getattr(mixed, part)[0], getattr(afresh, part)[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(getattr(mixed, part)[1], getattr(carried, part)[1], rtol=1e-5, atol=1e-5)
+        assert (getattr(carried, part) - getattr(afresh, part)).abs().max() > 1e-3
+
+
+def test_a_step_trains_everything_and_hands_on_a_detached_state():
+    model = objective()
+    losses, ((*_, (hidden, cell)), intensity) = model.loss(masked_batch(), None)
+    losses["loss"].backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+    for name in ("mask_patch.pixels", "backbone.swin.patch_embed.proj.weight", "backbone.lstms.0.gates.weight"):
+        assert model.get_parameter(name).grad.abs().sum() > 0, name
+    assert not any(part.requires_grad for part in (hidden, cell, intensity))
+
+
+def test_a_feed_forward_backbone_carries_the_intensity_alone():
+    losses, (state, intensity) = objective(recurrent=False).loss(masked_batch(), None)
+    assert state is None
+    assert intensity.shape == (2, HEIGHT, WIDTH)
+    assert torch.isfinite(losses["loss"])
+
+
+def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
+    model, batch = objective(patch_norm=False, ratio=0.0, visible_weight=0.5), masked_batch(ratio=0.0)
+    losses, _ = model.loss(batch, None)
+    drawn, _ = model.reconstruct(batch, None)
+    assert set(losses) == {"loss", "loss_all", "loss_zero"}
+    for name in ("loss", "loss_all"):
+        assert losses[name].item() == pytest.approx((drawn.prediction - drawn.video).square().mean().item(), rel=1e-5)
+    assert losses["loss_zero"].item() == pytest.approx(drawn.video.square().mean().item(), rel=1e-5)
+    losses["loss"].backward()
+    for name in ("backbone.swin.patch_embed.proj.weight", "backbone.lstms.3.gates.weight"):
+        assert model.get_parameter(name).grad.abs().sum() > 0, name
+
+
+def test_a_few_steps_train_an_autoencoder():
+    model, batch = objective(patch_eps=0.05, ratio=0.0), masked_batch(ratio=0.0, segments=2)
+    before = {name: value.clone() for name, value in model.backbone.state_dict().items()}
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        losses, _ = model.loss(batch, None)
+        optimizer.zero_grad()
+        losses["loss"].backward()
+        optimizer.step()
+    after = model.backbone.state_dict()
+    still = [name for name in before if torch.equal(before[name], after[name])]
+    assert still == [name for name in before if not before[name].is_floating_point()]
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_losses_stay_finite_where_nothing_or_everything_is_hidden(ratio):
+    losses, _ = objective().loss(masked_batch(ratio=ratio), None)
+    losses["loss"].backward()
+    assert all(torch.isfinite(value) for value in losses.values())
+
+
+@torch.no_grad()
+def test_the_target_stays_float32_under_autocast():
+    model, batch = objective(patch_eps=0.05), masked_batch()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        drawn, _ = model.reconstruct(batch, None)
+    exact, _ = model.reconstruct(batch, None)
+    assert torch.equal(drawn.target, exact.target)
+    torch.testing.assert_close(drawn.prediction, exact.prediction, rtol=0.1, atol=0.2)
+
+
+def test_a_mask_of_another_size_is_refused():
+    batch = masked_batch()
+    batch["mask"] = batch["mask"][:, :3]
+    with pytest.raises(ValueError, match=r"\(3, 6\) units does not cover an image of \(4, 6\)"):
+        objective().loss(batch, None)
+
+
+def test_another_default_scope_does_not_hide_the_decoder():
+    with DefaultScope.overwrite_default_scope("mmdet"):
+        assert type(objective().decoder).__name__ == "AllStagesDecoder"
+
+
+@pytest.mark.parametrize("unit", [0, 6, 24, 64])
+def test_a_unit_of_broken_tokens_is_refused(unit):
+    with pytest.raises(UserError, match=r"mask\.unit"):
+        objective(unit=unit)
+
+
+def test_it_learns_the_visible_part_of_one_batch():
+    model, batch = objective(patch_eps=0.05, visible_weight=0.5), masked_batch(segments=2)
+    grid = torch.arange(HEIGHT).view(-1, 1) // 8 + torch.arange(WIDTH) // 8
+    batch["histograms"].zero_()
+    batch["histograms"][:, :, :10] = (grid % 2).to(torch.uint8)
+    batch["histograms"][:, :, 10:] = ((grid + 1) % 2).to(torch.uint8)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    visible = []
+    for _ in range(30):
+        losses, _ = model.loss(batch, None)
+        optimizer.zero_grad()
+        losses["loss"].backward()
+        optimizer.step()
+        visible.append(losses["loss_visible"].item())
+    assert visible[-1] < 0.5 * visible[0]

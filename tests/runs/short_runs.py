@@ -1,0 +1,36 @@
+"""What tests of runs share: a setup in a folder, and a stop after a step."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tespec.runs.setup import Setup
+from tespec.training.hooks import CheckpointHook
+
+
+def setup_in(folder: Path, **changes: Any) -> Setup:
+    """A run on the CPU whose results lie in `folder`."""
+    options: dict[str, Any] = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "x"}
+    return Setup(results=folder / "results", runs=folder / "runs", **(options | changes))
+
+
+@contextmanager
+def stopped_after(step: int, by: int = signal.SIGINT, trained: float = 0.0) -> Iterator[None]:
+    """Inside, runs are asked to stop at a step, as by Ctrl-C, after that many seconds of training more."""
+    original = CheckpointHook.after_train_iter
+
+    def stopping(hook: CheckpointHook, loop: Any, *arguments: Any) -> None:
+        if loop.step == step:
+            hook._began -= trained
+            hook._request_stop(by, None)
+        original(hook, loop, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointHook, "after_train_iter", stopping)
+        yield

@@ -1,0 +1,146 @@
+"""Two processes compute what one computes, whatever is trained, and go on where one stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from together_runs import OBJECTIVES, TASKS, compute
+
+from tespec.core.errors import Preempted
+from tespec.core.paths import REPOSITORY
+from tespec.world import make_world
+
+SCRIPT = Path(__file__).with_name("together_runs.py")
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+
+
+def torchrun(*arguments, processes=2):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [*launcher, *map(str, arguments)]
+
+
+def record_of(folder):
+    (path,) = (folder / "results" / "runs").iterdir()
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def world(tiny_world):
+    return make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
+
+
+def compute_by(processes, world, folder, *cases):
+    ended = subprocess.run(
+        torchrun(SCRIPT, world, folder, *cases, processes=processes),
+        env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+SOME = ["gen1, unlabelled", "mvsec, frozen", "tespec", "moby", "ecddp"]
+ALL = [*TASKS, *OBJECTIVES]
+
+
+@pytest.mark.parametrize("cases", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
+    compute_by(2, world, tmp_path / "two", *cases)
+    for case in cases:
+        compute(case, world, tmp_path / "one" / case)
+        one, two = (record_of(tmp_path / processes / case) for processes in ("one", "two"))
+        assert (two["environment"]["processes"], two["id"]) == (2, one["id"]), case
+        curves = list(zip(one["curve"], two["curve"], strict=True))
+        assert len(curves) == 4
+        # What follows the first loss has been through Adam, whose first steps turn the rounding of gradients that are
+        # nearly zero into whole steps.
+        exact = 4 if "frozen" in case else 1
+        for ours, theirs in curves[:exact]:
+            assert theirs == pytest.approx(ours, rel=2e-6, abs=1e-6), case
+        for ours, theirs in curves[exact:]:
+            assert theirs == pytest.approx(ours, rel=5e-4, abs=5e-4), case
+        if "frozen" in case:
+            assert two["metrics"] == pytest.approx(one["metrics"], rel=1e-5), case
+            assert two["recordings"].keys() == one["recordings"].keys()
+
+
+@pytest.mark.parametrize("cases", [["mvsec"], pytest.param(["tespec"], marks=pytest.mark.slow)], ids=str)
+def test_a_run_goes_on_with_other_processes(world, tmp_path, cases):
+    for case in cases:
+        compute(case, world, tmp_path / "straight" / case)
+        with pytest.raises(Preempted):
+            compute(case, world, tmp_path / "by one" / case, stop=2)
+    compute_by(2, world, tmp_path / "by one", *(f"{case}@resume" for case in cases))
+    compute_by(2, world, tmp_path / "by two", *(f"{case}@2" for case in cases))
+    for case in cases:
+        assert list((tmp_path / "by two" / case / "runs").glob("*/step-000000002"))
+        compute(case, world, tmp_path / "by two" / case, resume=True)
+        straight = record_of(tmp_path / "straight" / case)
+        for stopped in ("by one", "by two"):
+            resumed = record_of(tmp_path / stopped / case)
+            assert resumed["id"] == straight["id"]
+            for ours, theirs in zip(straight["curve"], resumed["curve"], strict=True):
+                assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5), (case, stopped)
+
+
+@pytest.mark.parametrize("case", ["tespec", "dsec, no memory"])
+def test_gradient_accumulation_computes_what_one_batch_computes(world, tmp_path, case):
+    compute(case, world, tmp_path / "whole")
+    compute(case, world, tmp_path / "accumulated", accumulate=2)
+    whole, accumulated = record_of(tmp_path / "whole"), record_of(tmp_path / "accumulated")
+    assert accumulated["environment"]["accumulate"] == 2
+    # Batch statistics are those of a micro-batch: another result, another name.
+    assert (accumulated["id"] == whole["id"]) == case.startswith("tespec")
+    tolerance = 1e-5 if case.startswith("tespec") else 0.2
+    for ours, theirs in zip(whole["curve"], accumulated["curve"], strict=True):
+        assert theirs == pytest.approx(ours, rel=tolerance, abs=tolerance)
+
+
+def test_the_command_line_by_two_processes_and_a_stop(world, tmp_path):
+    options = [
+        "--launcher",
+        "pytorch",
+        "--device",
+        "cpu",
+        "--results",
+        tmp_path / "results",
+        "--runs",
+        tmp_path / "runs",
+    ]
+    what = ["--method", "scratch", "--task", "mvsec", "--data", world / "mvsec", "--profile", "sample"]
+    changes = ["--set", "optimisation.steps=400", "--set", "batch_size=2", "--set", "segments=2"]
+    command = torchrun(REPOSITORY / "benchmarks" / "run.py", *what, *changes, *options)
+    started = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    assert any("training:" in line for line in iter(started.stderr.readline, ""))
+    started.send_signal(signal.SIGTERM)
+    _, said = started.communicate()
+    assert started.returncode != 0
+    (run,) = (tmp_path / "runs").glob("evaluation-*")
+    assert json.loads((run / "status.json").read_text())["state"] == "preempted", said
+    assert "error" not in said.splitlines()[0]
+    (checkpoint,) = run.glob("step-*")
+    assert f"stopped after step {int(checkpoint.name[5:])}" in said
+
+
+REFUSED = [
+    (["--launcher", "pytorch"], "--launcher pytorch: did not start this process; start with torchrun"),
+    (["--launcher", "slurm"], "--launcher slurm: did not start this process; start with srun"),
+    (["--accumulate", "3"], "batch_size: 4 lanes do not divide evenly among 1 processes with 3 gradient accumulation"),
+    (["--accumulate", "0"], "argument --accumulate: invalid positive value: '0'"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), REFUSED)
+def test_what_cannot_be_is_refused_in_one_line(world, tmp_path, options, said):
+    command = [sys.executable, REPOSITORY / "benchmarks" / "run.py", "--method", "scratch", "--task", "mvsec"]
+    places = ["--data", world / "mvsec", "--results", tmp_path / "results", "--runs", tmp_path / "runs"]
+    changes = ["--profile", "sample", "--set", "batch_size=4"]
+    ended = subprocess.run(
+        [*command, *places, *changes, *options], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("error")]
+    assert said in line
+    assert not (tmp_path / "results").exists()

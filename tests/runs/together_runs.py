@@ -1,0 +1,99 @@
+"""Short runs of every task and objective, by one process or as a program by several; records tell them apart.
+
+torchrun --nproc-per-node 2 together_runs.py WORLD FOLDER CASE...
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from short_runs import setup_in, stopped_after
+
+from tespec.core.config import pretraining_settings
+from tespec.core.errors import Preempted
+from tespec.core.registry import register_methods
+from tespec.datasets.batches import LabelledSteps
+from tespec.pretraining.method import find_method
+from tespec.runs.data import Data, settings_of
+from tespec.runs.finetune import finetune
+from tespec.runs.pretrain import pretrain
+from tespec.training.launch import launched
+
+FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
+STILL = ["head.dropout=0.0"]  # processes draw dropout of their own
+FROZEN = "optimisation.peak_lr=1e-15"
+# Data, architecture and changes.
+TASKS: dict[str, tuple[str, str, list[str]]] = {
+    "ddd17": ("ddd17", "recurrent", ["segments=3", *STILL]),
+    "dsec, no memory": ("dsec", "feedforward", STILL),
+    "gen1": ("gen1", "recurrent", ["segments=4"]),
+    "mvsec": ("mvsec", "recurrent", ["segments=4"]),
+    # Lanes 2 and 3, those of the second process, have no labels.
+    "ddd17, unlabelled": ("ddd17", "recurrent", ["segments=3", *STILL]),
+    "gen1, unlabelled": ("gen1", "recurrent", ["segments=4"]),
+    "mvsec, unlabelled": ("mvsec", "recurrent", ["segments=4"]),
+    # Weights stay as they are, so that scores are those of the same weights.
+    "ddd17, frozen": ("ddd17", "recurrent", ["segments=3", *STILL, FROZEN]),
+    "gen1, frozen": ("gen1", "feedforward", [FROZEN, "head.score_threshold=0.0"]),
+    "mvsec, frozen": ("mvsec", "recurrent", ["segments=4", FROZEN]),
+}
+# Method, data and changes.
+OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
+    "tespec": ("tespec", "1mpx", []),
+    "tespec, feedforward": ("tespec", "1mpx", ["recurrent=false"]),
+    "cpc": ("tespec", "1mpx", ["objective=cpc"]),
+    "ecddp": ("ecddp", "1mpx", []),
+    "ecdp": ("ecdp", "ddd17", []),
+    "moby": ("moby", "objects", []),
+    "imagenet": ("imagenet", "objects", []),
+}
+
+
+def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any) -> None:
+    """Run a case into a folder, or stop it as a scheduler would after a step."""
+    register_methods()
+    setup = setup_in(folder, **changes)
+    stop_or_not = stopped_after(stop, signal.SIGTERM) if stop else nullcontext()
+    with stop_or_not, pytest.MonkeyPatch.context() as patch:
+        if "unlabelled" in case:
+            choose = LabelledSteps._choose
+            patch.setattr(
+                LabelledSteps, "_choose", lambda self, labels, lane, step: choose(self, labels, lane, step)[: lane < 2]
+            )
+        if case in TASKS:
+            task, arch, own = TASKS[case]
+            data = Data(world / task, "sample")
+            resolved = settings_of(data, task, arch, None, [*FEW, *own])
+            finetune("scratch", find_method("scratch"), resolved, data, None, 0, setup)
+        else:
+            name, dataset, own = OBJECTIVES[case]
+            method = find_method(name)
+            recipe = pretraining_settings(method.recipe, "sample", [*own, *FEW], method.network)
+            pretrain(name, method, recipe, Data(world / dataset, "sample"), 0, setup)
+
+
+def main() -> None:
+    """All cases by the processes that torchrun started; `CASE@2` stops after two steps, `CASE@resume` goes on."""
+    world, folder, *cases = sys.argv[1:]
+    with launched("pytorch", "cpu"):
+        for case in cases:
+            name, _, how = case.partition("@")
+            try:
+                compute(
+                    name,
+                    Path(world),
+                    Path(folder) / name,
+                    stop=int(how) if how.isdecimal() else 0,
+                    resume=how == "resume",
+                )
+            except Preempted:
+                assert how.isdecimal()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""What the optimizer does with which parameter: as the publications that the recipes name have it."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from baselines.ecddp import DenseDistillation
+from baselines.ecdp import ImageContrast
+from baselines.imagenet import Classification
+from baselines.moby import MomentumContrast
+from tespec.core.config import finetuning_settings, names, objective_facts, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.settings import ARCHITECTURES, Clip, Decay
+from tespec.models import build_backbone
+from tespec.pretraining.objective import own_settings
+from tespec.training.loop import Loop
+from tespec.training.optimizer import SCHEDULES, clip, learning_rate, parameter_groups, weight_decay
+
+SIZE = (64, 96)
+CPU = torch.device("cpu")
+NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
+TABLE = "relative_position_bias_table"
+
+# Of each recipe the values that its publication's code trains with; FILES says where they stand.
+FILES = {
+    # configs/moby_swin_tiny.yaml: BASE_LR, EPOCHS, WARMUP_EPOCHS, WEIGHT_DECAY, ONLINE_DROP_PATH_RATE;
+    # config.py: WARMUP_LR, MIN_LR, CLIP_GRAD; moby_main.py: rates times batch / 512; get_started.md: 8 GPUs of 64.
+    "moby": "SwinTransformer/Transformer-SSL",
+    # configs/swin_tiny_patch4_window7_224.yaml: DROP_PATH_RATE; config.py, main.py as above; get_started.md: 8 of 128.
+    "imagenet": "microsoft/Swin-Transformer",
+    # config/pretrain/swin_small.yml: base_lr, min_lr, warmup_epoch, weight_decay, weight_decay_end, max_grad_norm,
+    # patch_embed_lr_scale, drop_path_rate; trainer/pretrain_trainer.py: base_lr times batch / 256; asset/supp.pdf.
+    "ecddp": "Yan98/Event-Camera-Data-Dense-Pre-training",
+    # config/ours/pr_vits.yml: base_lr, warmup_epoch; config/ours/base/ours_pretraining_base.yml: weight_decay;
+    # trainer/pr_trainer.py: base_lr times batch / 256, no clipping; README.md: 4 nodes of 4 GPUs of 64.
+    "ecdp": "Yan98/Event-Camera-Data-Pre-training",
+    # Appendix, table of implementation settings; what it leaves out is uzh-rpg/RVT's, config/general.yaml.
+    "tespec": "the paper",
+}
+PUBLISHED = {
+    # optimizer, batch, peak, first and last learning rate, warm-up as a share, clip, decay, drop path, patch embedding
+    "moby": ("AdamW", 512, 1e-3, 5e-7, 5e-6, 5 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
+    "imagenet": ("AdamW", 1024, 2 * 5e-4, 2 * 5e-7, 2 * 5e-6, 20 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
+    "ecddp": ("AdamW", 1024, 4 * 5e-4, 1e-6, 1e-6, 10 / 300, ("norm", 3.0), (0.04, 0.4), 0.0, 0.2),
+    "ecdp": ("AdamW", 1024, 4 * 1.5e-4, 0.0, 0.0, 40 / 300, ("none", None), (0.03, 0.03), 0.0, 1.0),
+    "tespec": ("Adam", 8, 2e-4, 2e-4 / 25, 2e-4 / 1000, 2000 / 400_000, ("value", 1.0), (0.0, 0.0), 0.0, 1.0),
+}
+
+
+def test_every_recipe_is_held_against_its_publication():
+    assert set(PUBLISHED) == set(FILES) == set(names("pretraining"))
+
+
+@pytest.mark.parametrize("recipe", PUBLISHED)
+def test_recipes_are_those_of_their_publications(recipe):
+    settings = pretraining_settings(recipe, "paper")
+    how = settings.optimisation
+    optimizer, batch, peak, first, last, warmup, clipped, decay, drop_path, patch_embed = PUBLISHED[recipe]
+    assert (how.optimizer, settings.batch_size) == (optimizer, batch)
+    assert how.peak_lr == pytest.approx(peak)
+    assert learning_rate(how, 0) == pytest.approx(first, abs=1e-9)
+    assert learning_rate(how, how.warmup_steps) == pytest.approx(peak)
+    assert learning_rate(how, how.steps - 1) == pytest.approx(last, abs=1e-9)
+    assert how.warmup_steps / how.steps == pytest.approx(warmup, rel=0.01)
+    assert (how.clip.by, how.clip.at) == clipped
+    assert (how.weight_decay.start, how.weight_decay.end) == decay
+    assert settings.drop_path == drop_path
+    assert how.patch_embed_lr == patch_embed
+
+
+def test_fine_tuning_clips_by_value_and_neither_decays_nor_drops():
+    for task in names("tasks"):
+        for arch in ARCHITECTURES:
+            settings = finetuning_settings(task, arch, "paper")
+            how = settings.optimisation
+            assert (how.optimizer, how.clip, how.weight_decay) == ("Adam", Clip("value", 1.0), Decay(0.0, 0.0, ()))
+            assert (settings.drop_path, how.patch_embed_lr) == (0.0, 1.0)
+
+
+def backbone(channels=None, arch="micro"):
+    return build_backbone(arch, False, 2, SIZE, channels)
+
+
+def own(objective, **changes):
+    return own_settings(objective_facts(objective, "sample") | changes)
+
+
+MODELS = {
+    "moby": lambda: MomentumContrast(own("momentum_contrast", hidden=8, out=4, queue=8), backbone(1)),
+    "imagenet": lambda: Classification(own("classification"), backbone(1), 3),
+    "ecddp": lambda: DenseDistillation(own("ecddp", hidden=8, bottleneck=4, prototypes=16), backbone()),
+    "ecdp": lambda: ImageContrast(
+        own("image_contrast", hidden=8, out=4), backbone(arch="resnet-micro"), backbone(1, "resnet-micro")
+    ),
+}
+
+
+def grouped(recipe, model):
+    """Names of trained parameters: those without decay, and those with another learning rate."""
+    of = {parameter: name for name, parameter in model.named_parameters()}
+    groups = parameter_groups(model, pretraining_settings(recipe, "paper").optimisation)
+    held = [of[parameter] for group in groups for parameter in group["params"]]
+    assert sorted(held) == sorted(name for name, each in model.named_parameters() if each.requires_grad)
+    exempt = {of[each] for group in groups if not group["decays"] for each in group["params"]}
+    slow = {of[each]: group["lr_share"] for group in groups if group["lr_share"] != 1 for each in group["params"]}
+    return exempt, slow
+
+
+def of_norms_and_biases(model):
+    found = set()
+    for name, module in model.named_modules():
+        for own, parameter in module.named_parameters(prefix=name, recurse=False):
+            if parameter.requires_grad and (isinstance(module, NORMS) or own.endswith(".bias")):
+                found.add(own)
+    return found
+
+
+@pytest.mark.parametrize("recipe", MODELS)
+def test_weight_decay_spares_what_the_publication_spares(recipe):
+    model = MODELS[recipe]()
+    exempt, slow = grouped(recipe, model)
+    trained = {name for name, each in model.named_parameters() if each.requires_grad}
+    tables = {name for name in trained if TABLE in name}
+    assert bool(tables) == (recipe != "ecdp")
+    expected = {
+        "moby": of_norms_and_biases(model),
+        "imagenet": of_norms_and_biases(model) | tables,
+        "ecddp": of_norms_and_biases(model),
+        "ecdp": set(),
+    }
+    assert exempt == expected[recipe]
+    if recipe == "ecddp":
+        assert slow == {name: 0.2 for name in trained if "patch_embed" in name}
+        assert {f"student.{head}.directions" for head in ("patches", "contexts", "images")} <= trained - exempt
+    else:
+        assert slow == {}
+
+
+def test_weight_decay_rises_by_half_a_cosine():
+    how = dataclasses.replace(pretraining_settings("ecddp", "paper").optimisation, steps=100)
+    assert weight_decay(how, 0) == pytest.approx(0.04)
+    assert weight_decay(how, 50) == pytest.approx(0.22)
+    assert weight_decay(how, 25) == pytest.approx(0.4 - 0.36 * (1 + math.cos(math.pi / 4)) / 2)
+    constant = pretraining_settings("moby", "paper").optimisation
+    assert {weight_decay(constant, step) for step in (0, 1, 1000, constant.steps - 1)} == {0.05}
+
+
+class Linear(nn.Module):
+    """A weight and a bias whose gradients are given."""
+
+    def __init__(self, gradients):
+        super().__init__()
+        self.patch_embed = nn.Linear(2, 2)
+        self.linear = nn.Linear(2, 2)
+        self.gradients = gradients
+
+    def loss(self, batch, state):
+        total = sum((each * wanted).sum() for each, wanted in zip(self.parameters(), self.gradients, strict=True))
+        return {"loss": total}, None
+
+
+class Steps(torch.utils.data.Dataset):
+    def __getitem__(self, step):
+        return {"x": torch.zeros(1)}
+
+
+def loop_of(gradients, **changes):
+    how = dataclasses.replace(pretraining_settings("ecddp", "paper").optimisation, steps=10, **changes)
+    torch.manual_seed(0)
+    return Loop(Linear(gradients), Steps(), how, seed=0, device=CPU)
+
+
+GRADIENTS = [torch.full((2, 2), 3.0), torch.full((2,), -0.5), torch.full((2, 2), 0.25), torch.zeros(2)]
+
+
+@pytest.mark.parametrize(
+    "rule", [Clip("norm", 2.0), Clip("norm", 1e3), Clip("value", 1.0), Clip("none", None)], ids=str
+)
+def test_what_reaches_the_optimizer_is_clipped_as_torch_clips_it(rule, monkeypatch):
+    loop = loop_of(GRADIENTS, clip=rule)
+    expected = [nn.Parameter(each.clone()) for each in GRADIENTS]
+    for each, gradient in zip(expected, GRADIENTS, strict=True):
+        each.grad = gradient.clone()
+    if rule.by == "norm":
+        nn.utils.clip_grad_norm_(expected, rule.at)
+    elif rule.by == "value":
+        nn.utils.clip_grad_value_(expected, rule.at)
+    seen = []
+    original = torch.optim.AdamW.step
+
+    def spy(optimizer, *args, **kwargs):
+        seen.extend(each.grad.clone() for each in loop.model.parameters())
+        return original(optimizer, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    loop.train_step(Steps()[0])
+    for found, wanted in zip(seen, expected, strict=True):
+        assert torch.equal(found, wanted.grad)
+    if rule == Clip("norm", 2.0):
+        assert torch.cat([each.flatten() for each in seen]).norm().item() == pytest.approx(2.0, rel=1e-5)
+
+
+def test_a_step_takes_each_parameters_own_rate_and_decay():
+    """Without gradients AdamW does nothing but decay: w (1 - lr * decay)."""
+    loop = loop_of([torch.zeros_like(each) for each in GRADIENTS], weight_decay=Decay(0.1, 0.4, ("vectors",)))
+    loop.step = 4
+    before = {name: each.detach().clone() for name, each in loop.model.named_parameters()}
+    loop.train_step(Steps()[0])
+    rate, decay = learning_rate(loop.settings, 4), weight_decay(loop.settings, 4)
+    assert 0.1 < decay < 0.4
+    for name, now in loop.model.named_parameters():
+        share = 0.2 if "patch_embed" in name else 1.0
+        kept = 1.0 if name.endswith("bias") else 1 - share * rate * decay
+        torch.testing.assert_close(now.detach(), before[name] * kept)
+
+
+def test_groups_survive_a_checkpoint():
+    straight, first = loop_of(GRADIENTS), loop_of(GRADIENTS)
+    for loop in (straight, first):
+        for _ in range(3):
+            loop.train_step(Steps()[0])
+            loop.step += 1
+    second = loop_of(GRADIENTS)
+    second.load_state_dict(first.state_dict())
+    for loop in (straight, second):
+        loop.train_step(Steps()[0])
+    for here, there in zip(straight.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(here, there)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(
+        UserError, match=r"optimisation.clip.at: no limit to clip by norm at; give one, or set by to none"
+    ):
+        pretraining_settings("moby", "paper", ["optimisation.clip.at=null"])
+    with pytest.raises(UserError, match=r"optimisation.clip.by: unknown value 'size'; choose from value, norm, none"):
+        pretraining_settings("moby", "paper", ["optimisation.clip.by=size"])
+    with pytest.raises(UserError, match=r"unknown setting 'clip_value'; choose from .*, clip, "):
+        pretraining_settings("moby", "paper", ["optimisation.clip_value=1.0"])
+    with pytest.raises(UserError, match=r"weight_decay.exempt: unknown value 'norms'; choose from vectors, positions"):
+        pretraining_settings("moby", "paper", ["optimisation.weight_decay.exempt=[norms]"])
+    with pytest.raises(UserError, match=r"weight_decay: 0.05 is not a group of settings"):
+        pretraining_settings("moby", "paper", ["optimisation.weight_decay=0.05"])
+    how = pretraining_settings("ecddp", "paper").optimisation
+    with pytest.raises(UserError, match=r"patch_embed_lr: the network has no patch embedding; set it to 1"):
+        parameter_groups(MODELS["ecdp"](), how)
+
+
+def test_deviations_are_those_of_recipe_and_profile_and_the_objectives_own():
+    paper, sample = (pretraining_settings("ecddp", profile) for profile in ("paper", "sample"))
+    assert paper.deviations
+    assert sample.deviations[: len(paper.deviations)] == paper.deviations
+    assert len(sample.deviations) > len(paper.deviations)
+    for recipe in ("ecdp", "moby", "imagenet"):
+        assert pretraining_settings(recipe, "paper").objective["deviations"]
+    swapped = pretraining_settings("tespec", "paper", ["objective=image_contrast"])
+    assert swapped.objective["deviations"]
+
+
+def test_clipping_leaves_what_has_no_gradient():
+    without = nn.Parameter(torch.ones(2))
+    clip([without], Clip("norm", 1.0))
+    assert without.grad is None
+
+
+PAPER = finetuning_settings("ddd17", "recurrent", "paper").optimisation
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_starts_and_ends_relative_to_the_peak(schedule):
+    settings = dataclasses.replace(PAPER, schedule=schedule)
+    assert learning_rate(settings, 0) == pytest.approx(1e-4 / 25)
+    assert learning_rate(settings, settings.warmup_steps) == pytest.approx(1e-4)
+    assert learning_rate(settings, settings.steps - 1) == pytest.approx(1e-4 / 1000)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_rises_during_warmup_and_falls_afterwards(schedule):
+    settings = dataclasses.replace(PAPER, schedule=schedule, steps=400, warmup_steps=50)
+    rates = [learning_rate(settings, step) for step in range(settings.steps)]
+    assert rates[:51] == sorted(rates[:51])
+    assert rates[50:] == sorted(rates[50:], reverse=True)
+
+
+def test_schedules_halve_differently():
+    settings = dataclasses.replace(PAPER, steps=101, warmup_steps=0)
+    middle = (settings.peak_lr + settings.peak_lr / 1000) / 2
+    assert learning_rate(settings, 50) == pytest.approx(middle)
+    assert learning_rate(settings, 25) > learning_rate(dataclasses.replace(settings, schedule="linear"), 25)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_runs_shorter_than_the_warmup_stay_positive(steps):
+    settings = dataclasses.replace(PAPER, steps=steps, warmup_steps=250)
+    assert all(0 < learning_rate(settings, step) <= settings.peak_lr for step in range(steps))
+
+
+def test_unknown_schedule_is_named():
+    with pytest.raises(UserError, match=r"optimisation\.schedule: unknown value 'step'"):
+        learning_rate(dataclasses.replace(PAPER, schedule="step"), 0)
