@@ -143,7 +143,7 @@ def measure_reference(options: argparse.Namespace) -> None:
 def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
     """Draw what the run's network says, where that was not done; a picture is no reason to lose a result."""
     from tespec.core.progress import say
-    from tespec.inference.strip import draw_strip
+    from tespec.inference.predict import draw_strip
     from tespec.runs.finetune import WEIGHTS
     from tespec.training.device import choose_device
 

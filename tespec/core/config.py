@@ -231,10 +231,9 @@ def threads_of(profile: str) -> int | None:
 
 
 def _scale(profile: dict[str, Any], network: str) -> dict[str, Any]:
-    sizes = profile["networks"]
-    if network not in sizes:
-        raise UserError(f"profile {profile['name']}", f"no size for network {network!r}", "name one in its networks")
-    return {"profile": profile.get("name"), "width": sizes[network], "deviations": profile.get("deviations")}
+    # A network that no profile names the size of is an architecture itself, such as that of a plug-in.
+    width = profile["networks"].get(network, network)
+    return {"profile": profile.get("name"), "width": width, "deviations": profile.get("deviations")}
 
 
 def _profile(name: str) -> dict[str, Any]:

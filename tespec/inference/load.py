@@ -11,9 +11,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, build, check_limits
 from tespec.models import Backbone
 from tespec.models.layers import padded_size
-from tespec.models.resizing import fit_to
 from tespec.tasks import find_task
-from tespec.tasks.base import LabelledTask, fresh_backbone
+from tespec.tasks.base import Task, fresh_backbone
 from tespec.weights.files import read_weights
 from tespec.weights.load import load as load_backbone
 
@@ -45,15 +44,15 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
     return model
 
 
-class Trained(NamedTuple):
+class TrainedNetwork(NamedTuple):
     """A network in evaluation mode, its task and its settings."""
 
     model: Any
-    task: type[LabelledTask]
+    task: type[Task]
     settings: Finetuning
 
 
-def load_trained(path: Path, size: tuple[int, int] | None = None) -> Trained:
+def load_trained(path: Path, size: tuple[int, int] | None = None) -> TrainedNetwork:
     """A task's network for histograms of `size` (H, W) in px, default those of its training.
 
     Raises:
@@ -68,9 +67,9 @@ def load_trained(path: Path, size: tuple[int, int] | None = None) -> Trained:
     task = find_task(settings)
     model = task.network(settings, fresh_backbone(settings, size or trained_on))
     of_backbone = {name.removeprefix(PREFIX): each for name, each in tensors.items() if name.startswith(PREFIX)}
-    fitted = fit_to(of_backbone, padded_size(*trained_on), model.backbone.img_size)
+    fitted = model.backbone.resize(of_backbone, padded_size(*trained_on))
     _load_whole(model, tensors | {PREFIX + name: each for name, each in fitted.items()}, path)
-    return Trained(model.eval(), task, settings)
+    return TrainedNetwork(model.eval(), task, settings)
 
 
 def sensor_of(path: Path, recipe: dict[str, Any]) -> tuple[int, int]:

@@ -10,14 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from PIL import Image
 
-from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.files import whole_file
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, parse_size
 from tespec.datasets.base import RecordingFiles
@@ -25,37 +19,19 @@ from tespec.datasets.finding import find_recordings
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.datasets.unlabelled import cut
 from tespec.inference.load import load_trained
-from tespec.pictures.drawing import event_image
-from tespec.pictures.labels import add_legend, draw_label, faded_events
-from tespec.tasks.base import LabelledTask, open_dataset
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What a network says at the end of a window.
-
-    Attributes:
-        seconds: since the recording's first window began.
-        histogram: (2*bins, H, W) uint8 of the window.
-        predicted: a mask (H, W) uint8, a depth (H, W) float32 in m, or `Boxes`.
-        truth: the label there, in the same form; None where there is none.
-    """
-
-    seconds: float
-    histogram: NDArray[np.uint8]
-    predicted: Any
-    truth: Any
+from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video
+from tespec.tasks.base import Task, open_dataset
 
 
 @torch.no_grad()
 def play(
     model: Any,
-    task: type[LabelledTask],
+    task: type[Task],
     settings: Finetuning,
     recording: Recording,
     clip: tuple[float, float],
     device: torch.device,
-) -> Iterator[Moment]:
+) -> Iterator[Prediction]:
     """What `model` says at the end of each window that ends within `clip`, in order.
 
     A recurrent network sees the recording from its start, a feed-forward one each window alone.
@@ -86,7 +62,7 @@ def play(
         place = torch.zeros(1, 2, dtype=torch.int64, device=device)
         predictions, state = model.predict(segments.unsqueeze(1), state, place)
         (predicted,) = task.read(predictions)
-        yield Moment(float(ends[index]), histogram[0], predicted, _truth(recording, index))
+        yield Prediction(float(ends[index]), histogram[0], predicted, _truth(recording, index))
 
 
 def _truth(recording: Recording, window: int) -> Any:
@@ -94,73 +70,6 @@ def _truth(recording: Recording, window: int) -> Any:
         return None
     labels = recording.labels_in(window, 1)
     return recording.labels[labels[-1]] if len(labels) else None
-
-
-COLUMNS = ("events", "prediction", "ground truth")
-PANEL = 4.0  # inches
-FIGURE_DPI, VIDEO_DPI = 100, 80
-
-
-def draw_figure(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
-    """Write a row of two or three pictures for each moment as a PNG."""
-    figure = _figure(moments, classes, columns_of(moments))
-    with whole_file(path) as unfinished:
-        figure.savefig(unfinished, dpi=FIGURE_DPI, format="png", metadata={"Software": None})
-
-
-def draw_video(moments: Sequence[Moment], classes: Sequence[str], path: Path, milliseconds: int) -> None:
-    """Write an animated GIF with a frame of `milliseconds` for each moment; at least one."""
-    columns = columns_of(moments)
-    pictures = (Image.fromarray(_pixels(moment, classes, columns)) for moment in moments)
-    frames = [picture.quantize(dither=Image.Dither.NONE) for picture in pictures]
-    how = {"save_all": True, "append_images": frames[1:], "duration": milliseconds, "loop": 0, "optimize": False}
-    with whole_file(path) as unfinished:
-        frames[0].save(unfinished, format="GIF", **how)
-
-
-def above(moment: Moment, score: float) -> Moment:
-    """The moment without predicted boxes of a lower score."""
-    predicted = moment.predicted
-    if not isinstance(predicted, Boxes):
-        return moment
-    return replace(moment, predicted=predicted.keep(predicted.score >= score))
-
-
-def columns_of(moments: Sequence[Moment]) -> Sequence[str]:
-    """What is shown of each moment."""
-    return COLUMNS if any(moment.truth is not None for moment in moments) else COLUMNS[:2]
-
-
-def _figure(moments: Sequence[Moment], classes: Sequence[str], columns: Sequence[str]) -> Figure:
-    height, width = moments[0].histogram.shape[1:]
-    row = PANEL * height / width + 0.05
-    figure = Figure(figsize=(PANEL * len(columns), 0.7 + len(moments) * row), layout="constrained")
-    FigureCanvasAgg(figure)
-    cells = figure.subplots(len(moments), len(columns), squeeze=False)
-    for number, (axes, moment) in enumerate(zip(cells, moments, strict=True)):
-        for axis, column in zip(axes, columns, strict=True):
-            events = column == COLUMNS[0]
-            axis.imshow(event_image(moment.histogram) if events else faded_events(moment.histogram))
-            axis.set_xticks([])
-            axis.set_yticks([])
-            if number == 0:
-                axis.set_title(column, fontsize=11)
-        axes[0].set_ylabel(f"{moment.seconds:.2f} s", fontsize=9)
-        draw_label(axes[1], moment.predicted)
-        if moment.truth is not None and len(axes) == len(COLUMNS):
-            draw_label(axes[2], moment.truth)
-    if classes:
-        add_legend(figure, classes)
-    return figure
-
-
-def _pixels(moment: Moment, classes: Sequence[str], columns: Sequence[str]) -> NDArray[np.uint8]:
-    """A figure of one moment as (H, W, 3)."""
-    figure = _figure([moment], classes, columns)
-    figure.set_dpi(VIDEO_DPI)
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
 SEGMENT_MS = 50.0  # of recurrent networks where no label cuts the time (paper, Sec. 4.1)
@@ -188,7 +97,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was written."""
+    """What was written, and of how many windows, and how many of those had a label."""
 
     figure: Path
     video: Path
@@ -214,15 +123,16 @@ def predict(weights: Path, request: Request, root: Path | None, device: torch.de
     model.to(device)
     played = []
     with progress(f"predictions on {recording.name}", "windows") as advance:
-        for moment in play(model, task, settings, recording, request.clip, device):
-            played.append(above(moment, request.min_score))
+        for prediction in play(model, task, settings, recording, request.clip, device):
+            played.append(prediction.above(request.min_score))
             advance(len(played), len(played), "")
     request.out.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^\w.-]+", "_", recording.name)
     figure, video = request.out / f"{name}.png", request.out / f"{name}.gif"
-    draw_figure(chosen(played), settings.classes, figure)
-    draw_video(played, settings.classes, video, _milliseconds(played))
-    return Drawn(figure, video, len(played), sum(moment.truth is not None for moment in played))
+    style = Style(task.draw, settings.classes)
+    draw_figure(chosen(played), style, figure)
+    draw_video(played, style, video, _milliseconds(played))
+    return Drawn(figure, video, len(played), sum(each.truth is not None for each in played))
 
 
 def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
@@ -263,9 +173,9 @@ def _is_wanted(files: RecordingFiles, wanted: str) -> bool:
     return files.name == wanted or (path.exists() and files.source.path.resolve() == path.resolve())
 
 
-def chosen(moments: Sequence[Moment], rows: int = ROWS) -> list[Moment]:
-    """A few moments spread over all, those with a label if there are any."""
-    labelled = [moment for moment in moments if moment.truth is not None] or list(moments)
+def chosen(played: Sequence[Prediction], rows: int = ROWS) -> list[Prediction]:
+    """A few predictions spread over all, of windows with a label if there are any."""
+    labelled = [each for each in played if each.truth is not None] or list(played)
     return [labelled[place] for place in spread(len(labelled), rows)]
 
 
@@ -275,8 +185,50 @@ def spread(count: int, rows: int) -> list[int]:
     return places
 
 
-def _milliseconds(moments: Sequence[Moment]) -> int:
-    """Typical time between moments, not below what viewers of GIF files can show."""
-    if len(moments) < 2:
+def _milliseconds(played: Sequence[Prediction]) -> int:
+    """Typical time between predictions, not below what viewers of GIF files can show."""
+    if len(played) < 2:
         return round(SEGMENT_MS)
-    return max(20, round(1000 * float(np.median(np.diff([moment.seconds for moment in moments])))))
+    return max(20, round(1000 * float(np.median(np.diff([each.seconds for each in played])))))
+
+
+SPLIT = "test"
+SECONDS = 8.0  # from the start of a recording; a recurrent network has to see all of them
+STRIP_ROWS = 3
+MIN_SCORE = 0.3
+
+
+def draw_strip(weights: Path, root: Path, device: torch.device, path: Path) -> None:
+    """Draw labelled moments of the first seconds of the first test recording that has some.
+
+    Args:
+        weights: `model.safetensors` of a fine-tuning.
+        root: folder of the task's data.
+        device: where the network runs.
+        path: of the PNG.
+
+    Raises:
+        UserError: weights or data cannot be read, or no label is that early.
+    """
+    settings = load_trained(weights).settings
+    dataset = open_dataset(settings, root)
+    for files in dataset.files(SPLIT):
+        recording = dataset.open(files)
+        labelled = recording.windows[recording.labelled, 1]
+        ends = (labelled - recording.windows[0, 0]) / 1e6
+        if not len(ends):
+            continue
+        early = ends[ends <= max(ends[0], SECONDS)]
+        # Seconds of histograms at full size would fill the memory; only those that are drawn are kept.
+        wanted = {float(early[place]) for place in spread(len(early), STRIP_ROWS)}
+        clip = (min(wanted), max(wanted))
+        model, task, settings = load_trained(weights, (recording.region.height, recording.region.width))
+        shown = [
+            prediction.above(MIN_SCORE)
+            for prediction in play(model.to(device), task, settings, recording, clip, device)
+            if prediction.seconds in wanted
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draw_figure(shown, Style(task.draw, settings.classes), path)
+        return
+    raise UserError(root, f"no recording of the split {SPLIT} has a label", "check the data")

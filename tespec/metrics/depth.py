@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.registry import METRICS
-from tespec.metrics.detection import Kind, members
+from tespec.metrics.frames import Kind, members
 
 CUT_OFFS = (10, 20, 30)  # m
 NAMES = ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log", "abs_rel", *(f"abs_{m}" for m in CUT_OFFS))
@@ -109,7 +108,6 @@ class DepthFrame(NamedTuple):
 DepthState = tuple[DepthFrame, ...]
 
 
-@METRICS.register_module()
 class DepthScorer:
     """Errors of all frames of a test set, averaged over recordings, over frames, and over named groups of frames.
 

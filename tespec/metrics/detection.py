@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -12,36 +12,7 @@ from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.registry import METRICS
-
-Kind = Literal["recording", "group"]
-
-
-class Placed(Protocol):
-    """A frame that knows its recording and the groups it belongs to."""
-
-    @property
-    def recording(self) -> str:
-        """Name of its recording."""
-        ...
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Names of its groups."""
-        ...
-
-
-F = TypeVar("F", bound=Placed)
-
-
-def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
-    """Frames of each recording or of each group, by name in alphabetical order."""
-    found: dict[str, list[F]] = {}
-    for frame in frames:
-        for name in (frame.recording,) if kind == "recording" else frame.groups:
-            found.setdefault(name, []).append(frame)
-    return dict(sorted(found.items()))
-
+from tespec.metrics.frames import Kind, members
 
 CLOSEST = 1 - 1e-10  # an overlap that always suffices (pycocotools, cocoeval.py)
 
@@ -293,7 +264,6 @@ class ScoredFrame(NamedTuple):
 DetectionState = tuple[ScoredFrame, ...]
 
 
-@METRICS.register_module()
 class DetectionScorer:
     """Boxes of a whole test set, scored together, by recording and by named group of frames.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.core.registry import METRICS
+from tespec.metrics.frames import Kind
 
 IGNORE = 255
 
@@ -69,7 +69,6 @@ def scores(matrix: NDArray[np.int64]) -> Scores:
 SegmentationState = dict[tuple[str, str], NDArray[np.int64]]
 
 
-@METRICS.register_module()
 class SegmentationScorer:
     """Confusion matrices of a whole test set, of each recording and of each named group of frames."""
 
@@ -104,6 +103,6 @@ class SegmentationScorer:
         empty = np.zeros((len(self.classes), len(self.classes)), np.int64)
         return scores(self._matrices.get(("all", ""), empty))
 
-    def by(self, kind: str) -> dict[str, Scores]:
+    def by(self, kind: Kind) -> dict[str, Scores]:
         """Scores of each "recording" or "group", by name."""
         return {name: scores(matrix) for (each, name), matrix in sorted(self._matrices.items()) if each == kind}

@@ -1,21 +1,10 @@
-"""Backbones, heads, and the networks of each task."""
+"""Backbones, ConvLSTM, the MiDaS head, and layers."""
 
 from __future__ import annotations
 
-from tespec.models.backbone import Backbone
-from tespec.models.building import build_backbone
-from tespec.models.depth import DepthModel
-from tespec.models.detection import DetectionModel
+from tespec.models.backbone import Backbone, build_backbone
+from tespec.models.event_maxvit import EventMaxViT
 from tespec.models.event_resnet import EventResNet
 from tespec.models.event_swin import EventSwin
-from tespec.models.segmentation import SegmentationModel
 
-__all__ = [
-    "Backbone",
-    "DepthModel",
-    "DetectionModel",
-    "EventResNet",
-    "EventSwin",
-    "SegmentationModel",
-    "build_backbone",
-]
+__all__ = ["Backbone", "EventMaxViT", "EventResNet", "EventSwin", "build_backbone"]

@@ -1,16 +1,24 @@
-"""What every backbone for events is to heads, tasks and objectives; memory between its stages."""
+"""What every backbone for events is to heads, tasks and objectives: four stages, with a ConvLSTM after each or without.
+
+A new kind is a class registered in `BACKBONES`: see docs/add_a_backbone.md.
+"""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from tespec.models.convlstm import ConvLstm
+from tespec.core.errors import UserError
+from tespec.core.registry import BACKBONES
+from tespec.models.layers import STRIDE, pad_to, with_shared_draws
 
 State = TypeVar("State")
 
@@ -46,35 +54,67 @@ BackboneState = tuple[LstmState, ...]
 class Backbone(nn.Module, ABC):
     """Four features at strides 4, 8, 16 and 32, with memory after each stage or without.
 
+    A sequence runs stage by stage: each stage takes all its segments as one batch, then its ConvLSTM runs over time. A
+    subclass sets `channels`, builds its stages, and ends with `self.lstms = self.memories()`.
+
+    Args:
+        arch: one of `architectures`.
+        recurrent: whether it has memory; the state of a network without is always None.
+        bins: time bins per segment; a histogram has 2 * bins channels.
+        img_size: (H, W) in px of the padded input.
+        in_channels: of the input, where it is no histogram: 1 or 3 of an image.
+
     Attributes:
         architectures: names of the sizes it comes in.
         stem: name of the kernel that sees the input's channels.
         position_tables: parts of the names of parameters that stand for positions.
-        arch: one of them.
-        recurrent: whether it has memory.
-        bins: time bins per segment.
-        in_channels: of the input; 2 * bins, or those of an image.
-        img_size: (H, W) in px of the padded input.
         channels: widths of the four features.
+        lstms: one for each stage; none without memory.
         recompute: whether the backward pass computes stages again; see `tespec.models.execution`.
+
+    Raises:
+        UserError: unknown arch, or an img_size that is no multiple of 32.
     """
 
     architectures: ClassVar[Sequence[str]] = ()
     stem: ClassVar[str] = ""
     position_tables: ClassVar[Sequence[str]] = ()
-    arch: str
-    recurrent: bool
-    bins: int
-    in_channels: int
-    img_size: tuple[int, int]
     channels: tuple[int, int, int, int]
+    lstms: nn.ModuleList
     recompute: bool = False
+
+    def __init__(
+        self, arch: str, recurrent: bool, bins: int, img_size: tuple[int, int], in_channels: int | None = None
+    ) -> None:
+        super().__init__()
+        if arch not in self.architectures:
+            raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(self.architectures)}")
+        if any(side % STRIDE or side <= 0 for side in img_size):
+            raise UserError("img_size", f"{tuple(img_size)} is not made of multiples of {STRIDE}", "pad the input")
+        self.arch, self.recurrent, self.bins = arch, recurrent, bins
+        self.img_size = (int(img_size[0]), int(img_size[1]))
+        self.in_channels = in_channels or 2 * bins
+
+    def memories(self) -> nn.ModuleList:
+        """A fresh ConvLSTM for each of the `channels`; none of a network without memory."""
+        return nn.ModuleList(ConvLstm(width) for width in self.channels if self.recurrent)
+
+    @abstractmethod
+    def embed_patches(self, frames: Tensor) -> Tensor:
+        """Input (N, h, w, C) of the first stage, of frames (N, in_channels, H, W) of any dtype, `img_size` large."""
 
     @abstractmethod
     def stage_modules(self) -> list[nn.Module]:
         """The four stages, without their memory."""
 
-    @abstractmethod
+    def stage_functions(self) -> Sequence[Callable[[Tensor], Tensor]]:
+        """The stages as functions from maps (N, h, w, C) to maps; see `channels_last` for convolutions."""
+        return self.stage_modules()
+
+    def resize(self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]) -> dict[str, Tensor]:
+        """Tensors of such a network, built for an input of (H, W) px, as this one takes them for its `img_size`."""
+        return dict(tensors)
+
     def forward(
         self, histograms: Tensor, state: BackboneState | None = None
     ) -> tuple[list[Tensor], BackboneState | None]:
@@ -88,15 +128,31 @@ class Backbone(nn.Module, ABC):
             four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and the state: per stage
             hidden and cell (B, channels[i], h, w) float32; None for a feed-forward network.
         """
+        return self.encode(self.embed(histograms), state)
 
-    @property
-    def _recomputes(self) -> bool:
-        return self.recompute and torch.is_grad_enabled()
+    def embed(self, histograms: Tensor) -> Tensor:
+        """Input (B, T, h, w, C) of the first stage, of histograms (B, T, in_channels, H, W), padded to `img_size`."""
+        patches = self.embed_patches(pad_to(histograms, self.img_size).flatten(0, 1))
+        return patches.unflatten(0, histograms.shape[:2])
+
+    def encode(self, tokens: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
+        """Features and state, as `forward` gives them, of what `embed` gave."""
+        return run_stages(self.stage_functions(), self.lstms, tokens, state, self.recompute and torch.is_grad_enabled())
 
     def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
         """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W); the streaming form of `forward`."""
         features, state = cast("tuple[list[Tensor], BackboneState | None]", self(histogram.unsqueeze(1), state))
         return [feature.squeeze(1) for feature in features], state
+
+
+def channels_last(stage: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A stage of convolutions, which takes maps (N, C, h, w), as a function of maps (N, h, w, C)."""
+    return partial(_permuted, stage)
+
+
+def _permuted(stage: nn.Module, maps: Tensor) -> Tensor:
+    out: Tensor = stage(maps.permute(0, 3, 1, 2))
+    return out.permute(0, 2, 3, 1)
 
 
 def run_stages(
@@ -124,7 +180,7 @@ def run_stages(
     for index, stage in enumerate(stages):
         maps = checkpoint(stage, maps, use_reentrant=False) if recompute else stage(maps)
         if len(lstms):
-            hidden, cell = _start(maps, lanes) if state is None else _channels_last(state[index])
+            hidden, cell = _start(maps, lanes) if state is None else _memory(state[index])
             lstm = cast("ConvLstm", lstms[index])
             sequence, hidden, cell = lstm(maps.unflatten(0, (segments, lanes)), hidden, cell)
             states.append((hidden.permute(0, 3, 1, 2), cell.permute(0, 3, 1, 2)))
@@ -138,6 +194,90 @@ def _start(maps: Tensor, lanes: int) -> LstmState:
     return zeros, zeros
 
 
-def _channels_last(state: LstmState) -> LstmState:
+def _memory(state: LstmState) -> LstmState:
     hidden, cell = state
     return hidden.permute(0, 2, 3, 1), cell.permute(0, 2, 3, 1)
+
+
+class ConvLstm(nn.Module):
+    """LSTM at every pixel with shared weights; output and hidden state are one.
+
+    Gates are in the order forget, input, output, cell input, and the convolution's input is (map, hidden), as in
+    uzh-rpg/RVT, models/layers/rnn.py, without depthwise convolution. A 1x1 convolution is a matrix product per pixel,
+    so the maps stay channels last, and the products with the input are taken for all segments at once.
+
+    Args:
+        channels: width d of the maps, the hidden state and the cell.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+        self.gates = nn.Conv2d(2 * channels, 4 * channels, kernel_size=1)
+
+    def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Run over time.
+
+        Args:
+            maps: (T, B, h, w, d).
+            hidden: (B, h, w, d) after the segment before.
+            cell: (B, h, w, d) likewise, float32.
+
+        Returns:
+            hidden states (T, B, h, w, d), and hidden and cell (B, h, w, d) after the last segment.
+        """
+        of_map, of_hidden = self.gates.weight.flatten(1).split(self.channels, dim=1)
+        outputs = []
+        for from_map in linear(maps, of_map, self.gates.bias):
+            sums = from_map + linear(hidden, of_hidden)
+            forget, write, output = sums[..., : 3 * self.channels].sigmoid().chunk(3, dim=-1)
+            cell = forget * cell + write * sums[..., 3 * self.channels :].tanh()
+            hidden = output * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs), hidden, cell
+
+
+def build_backbone(
+    arch: str,
+    recurrent: bool,
+    bins: int,
+    img_size: tuple[int, int],
+    in_channels: int | None = None,
+    drop_path: float = 0.0,
+) -> Backbone:
+    """A fresh backbone, by the name of its architecture.
+
+    Args:
+        arch: among the `architectures` of a registered backbone.
+        recurrent: whether it has memory.
+        bins: time bins per segment.
+        img_size: (H, W) in px of the padded input.
+        in_channels: of the input, where it is no histogram.
+        drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
+
+    Raises:
+        UserError: no backbone has this architecture, or the one that has it knows no stochastic depth.
+    """
+    kind = kind_of(arch)
+    if kind is None:
+        known = sorted(name for each in BACKBONES.module_dict.values() for name in each.architectures)
+        raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(known)}")
+    if drop_path and "drop_path" not in inspect.signature(kind).parameters:
+        raise UserError("drop_path", f"{arch} has no stochastic depth", "set it to 0")
+    depth = {"drop_path": drop_path} if drop_path else {}
+    backbone = kind(arch=arch, recurrent=recurrent, bins=bins, img_size=img_size, in_channels=in_channels, **depth)
+    with_shared_draws(backbone)
+    return backbone
+
+
+def kind_of(arch: str) -> type[Backbone] | None:
+    """The registered backbone that has an architecture of this name, None where none has."""
+    return next((kind for kind in BACKBONES.module_dict.values() if arch in kind.architectures), None)
+
+
+def resized(backbone: Backbone, img_size: tuple[int, int]) -> Backbone:
+    """A copy of `backbone` for another input size (H, W) in px, in the same mode and on the same device."""
+    copy = build_backbone(backbone.arch, backbone.recurrent, backbone.bins, img_size, backbone.in_channels)
+    copy.load_state_dict(copy.resize(backbone.state_dict(), backbone.img_size))
+    parameter = next(backbone.parameters())
+    return copy.to(parameter.device, parameter.dtype).train(backbone.training)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import tespec.core.compat  # noqa: F401  # before timm
@@ -10,11 +9,9 @@ import tespec.core.compat  # noqa: F401  # before timm
 from timm.models.maxxvit import MaxxVitTransformerCfg, PartitionAttentionCl
 from torch import Tensor, nn
 
-from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
-from tespec.models.backbone import Backbone, BackboneState, run_stages
-from tespec.models.convlstm import ConvLstm
-from tespec.models.layers import STRIDE, pad_to
+from tespec.models.backbone import Backbone
+from tespec.models.layers import STRIDE
 
 LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.yaml
 LARGEST_PARTITION = 100  # tokens; larger ones are halved along both sides, as RVT does for 1Mpx
@@ -68,16 +65,7 @@ class EventMaxViT(Backbone):
     1/32 of the image along each side, halved for large ones. RVT-B has 18.5 M parameters with its detector, of which
     this backbone, at 20 channels, has 12,786,688 with ConvLSTMs of 1x1 convolutions.
 
-    Args:
-        arch: a key of `ARCHITECTURES`.
-        recurrent: False leaves the ConvLSTMs out; the state is then always None.
-        bins: time bins per segment; a histogram has 2 * bins channels.
-        img_size: (H, W) in px of the padded input.
-        in_channels: of the input, where it is no histogram: 1 or 3 of an image.
-        drop_path: rate of stochastic depth in the last block.
-
-    Raises:
-        UserError: unknown arch, or an img_size that is no multiple of 32.
+    Args and errors as of `Backbone`; drop_path: rate of stochastic depth in the last block.
     """
 
     architectures = tuple(ARCHITECTURES)
@@ -92,15 +80,8 @@ class EventMaxViT(Backbone):
         in_channels: int | None = None,
         drop_path: float = 0.0,
     ) -> None:
-        super().__init__()
-        if arch not in ARCHITECTURES:
-            raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(ARCHITECTURES)}")
-        if any(side % STRIDE or side <= 0 for side in img_size):
-            raise UserError("img_size", f"{tuple(img_size)} is not made of multiples of {STRIDE}", "pad the input")
+        super().__init__(arch, recurrent, bins, img_size, in_channels)
         width, head = ARCHITECTURES[arch]
-        self.arch, self.recurrent, self.bins = arch, recurrent, bins
-        self.img_size = (int(img_size[0]), int(img_size[1]))
-        self.in_channels = in_channels or 2 * bins
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         partition = partition_of(self.img_size)
         before = (self.in_channels, *self.channels)
@@ -115,16 +96,11 @@ class EventMaxViT(Backbone):
             )
             for index, each in enumerate(self.channels)
         )
-        self.lstms = nn.ModuleList(ConvLstm(each) for each in self.channels if recurrent)
+        self.lstms = self.memories()
 
-    def forward(
-        self, histograms: Tensor, state: BackboneState | None = None
-    ) -> tuple[list[Tensor], BackboneState | None]:
-        """Features and state; see `Backbone.forward`."""
-        first = cast("Stage", self.stages[0])
-        maps = pad_to(histograms, self.img_size).to(first.reduce.weight.dtype).movedim(2, -1)
-        stages = cast("list[Callable[[Tensor], Tensor]]", list(self.stages))
-        return run_stages(stages, self.lstms, maps, state, self._recomputes)
+    def embed_patches(self, frames: Tensor) -> Tensor:
+        """Frames with channels last: the first stage makes patches of them."""
+        return frames.to(cast("Stage", self.stages[0]).reduce.weight.dtype).permute(0, 2, 3, 1)
 
     def stage_modules(self) -> list[nn.Module]:
         """RVT's stages."""

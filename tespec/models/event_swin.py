@@ -1,7 +1,9 @@
-"""Swin Transformer over event histograms, with a ConvLSTM after each stage."""
+"""Swin Transformer over event histograms, with a ConvLSTM after each stage or without."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 import tespec.core.compat  # noqa: F401  # before timm
@@ -9,12 +11,10 @@ import tespec.core.compat  # noqa: F401  # before timm
 import torch
 from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
-from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
-from tespec.models.backbone import Backbone, BackboneState, run_stages
-from tespec.models.convlstm import ConvLstm
-from tespec.models.layers import STRIDE, pad_to
+from tespec.models.backbone import Backbone
 
 PATCH = 4  # px
 WINDOW = 7  # tokens
@@ -38,20 +38,10 @@ ARCHITECTURES: dict[str, Architecture] = {
 class EventSwin(Backbone):
     """Swin backbone whose stage i hands the hidden state of its ConvLSTM to stage i + 1 and out as feature i.
 
-    Counts go in as they are, without normalisation. A sequence runs stage by stage: each stage takes all its segments
-    as one batch, then its ConvLSTM runs over time.
+    Counts go in as they are, without normalisation. Windows and their shifts follow from `img_size`, so that a network
+    built for another size is another function with the same parameters.
 
-    Args:
-        arch: a key of `ARCHITECTURES`.
-        recurrent: False leaves the ConvLSTMs out; the state is then always None.
-        bins: time bins per segment; a histogram has 2 * bins channels.
-        img_size: (H, W) in px of the padded input. Windows and their shifts follow from it, so that a network built
-            for another size is another function with the same parameters.
-        in_channels: of the input, where it is no histogram: 1 or 3 of an image.
-        drop_path: rate of stochastic depth in the last block.
-
-    Raises:
-        UserError: unknown arch, or an img_size that is no multiple of 32.
+    Args and errors as of `Backbone`; drop_path: rate of stochastic depth in the last block.
     """
 
     architectures = tuple(ARCHITECTURES)
@@ -67,17 +57,8 @@ class EventSwin(Backbone):
         in_channels: int | None = None,
         drop_path: float = 0.0,
     ) -> None:
-        super().__init__()
-        if arch not in ARCHITECTURES:
-            raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(ARCHITECTURES)}")
-        if any(side % STRIDE or side <= 0 for side in img_size):
-            raise UserError("img_size", f"{tuple(img_size)} is not made of multiples of {STRIDE}", "pad the input")
+        super().__init__(arch, recurrent, bins, img_size, in_channels)
         width, depths, heads = ARCHITECTURES[arch]
-        self.arch = arch
-        self.recurrent = recurrent
-        self.bins = bins
-        self.in_channels = in_channels or 2 * bins
-        self.img_size = (int(img_size[0]), int(img_size[1]))
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.swin = SwinTransformer(
             img_size=self.img_size,
@@ -91,22 +72,7 @@ class EventSwin(Backbone):
             drop_path_rate=drop_path,
         )
         self.swin.norm = nn.Identity()  # belongs to the classifier, as its head does
-        self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
-
-    def forward(
-        self, histograms: Tensor, state: BackboneState | None = None
-    ) -> tuple[list[Tensor], BackboneState | None]:
-        """Features of a sequence.
-
-        Args:
-            histograms: (B, T, 2 * bins, H, W) counts of any dtype, `img_size` or smaller.
-            state: what an earlier call returned; None starts from zeros.
-
-        Returns:
-            four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and the state: per stage
-            hidden and cell (B, channels[i], h, w) float32; None for a feed-forward network.
-        """
-        return self.encode(self.embed(histograms), state)
+        self.lstms = self.memories()
 
     def stage_modules(self) -> list[nn.Module]:
         """Swin's layers."""
@@ -118,11 +84,6 @@ class EventSwin(Backbone):
             if isinstance(block, SwinTransformerBlock):
                 block.dynamic_mask = True
 
-    def embed(self, histograms: Tensor) -> Tensor:
-        """Tokens (B, T, H/4, W/4, channels[0]) of histograms (B, T, 2 * bins, H, W), padded to `img_size`."""
-        tokens = self.embed_patches(pad_to(histograms, self.img_size).flatten(0, 1))
-        return tokens.unflatten(0, histograms.shape[:2])
-
     def embed_patches(self, frames: Tensor) -> Tensor:
         """Tokens (N, h, w, channels[0]) of frames (N, 2 * bins, 4 h, 4 w); each sees its own 4x4 px alone."""
         embedding = self.swin.patch_embed
@@ -131,6 +92,38 @@ class EventSwin(Backbone):
         frames = frames.contiguous(memory_format=torch.channels_last).to(project.weight.dtype)
         return norm(project(frames).permute(0, 2, 3, 1))
 
-    def encode(self, tokens: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
-        """Features and state, as `forward` gives them, of tokens (B, T, H/4, W/4, channels[0])."""
-        return run_stages(list(self.swin.layers), self.lstms, tokens, state, self._recomputes)
+    def resize(self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]) -> dict[str, Tensor]:
+        """Tensors with the tables of position biases interpolated to the windows of `img_size`."""
+        return {
+            name: resize_table(tensor, window_of(built_for, name), window_of(self.img_size, name))
+            if is_table(name)
+            else tensor
+            for name, tensor in tensors.items()
+        }
+
+
+TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
+
+
+def is_table(name: str) -> bool:
+    """Whether a tensor is a table of position biases, whose size follows from that of the windows."""
+    return TABLE.fullmatch(name) is not None
+
+
+def window_of(img_size: tuple[int, int], name: str) -> tuple[int, int]:
+    """Rows and columns in tokens of a table's windows, which are smaller than 7 where the stage's map is (timm)."""
+    found = TABLE.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name} is no table of position biases")
+    rows, columns = (min(WINDOW, side // (PATCH << int(found[1]))) for side in img_size)
+    return rows, columns
+
+
+def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Bias table ((2h-1)(2w-1), heads) of windows `old` (h, w), bicubic over offsets to those of `new`."""
+    if old == new:
+        return table
+    rows, columns, wanted_rows, wanted_columns = (2 * side - 1 for side in (*old, *new))
+    offsets = table.T.reshape(1, -1, rows, columns)
+    resized = interpolate(offsets, size=(wanted_rows, wanted_columns), mode="bicubic", align_corners=False)
+    return resized.flatten(2)[0].T.contiguous()

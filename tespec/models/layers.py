@@ -1,4 +1,4 @@
-"""Losses in float32, whatever the network around them computes in."""
+"""What networks share: padding, losses in float32, exact pooling, and stochastic depth that all ranks draw alike."""
 
 from __future__ import annotations
 

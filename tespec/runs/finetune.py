@@ -27,7 +27,7 @@ from tespec.tasks.base import Evaluation
 from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
-from tespec.weights.origin import Origin, origin_of
+from tespec.weights.load import Origin, origin_of
 
 WEIGHTS = "model.safetensors"
 

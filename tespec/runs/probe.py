@@ -23,12 +23,12 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.probes import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models.backbone import reset
-from tespec.models.labelled import pick
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data
 from tespec.runs.finetune import Cell, open_cell
 from tespec.runs.run import Outcome, carry_out
 from tespec.runs.setup import Setup
+from tespec.tasks.network import pick
 
 STRIDE = 8  # px of a patch
 PATCHES = 20_000  # of a split that take part, drawn by the seed

@@ -1,13 +1,13 @@
-"""What tasks with labels share: data, steps, and playing the test recordings; kinds of task add model and scores."""
+"""What all kinds of task share: data, steps, and playing the test recordings; each adds its network and scores."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,14 +16,18 @@ from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, find_registered
+from tespec.core.scores import Score
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps, evaluation_of
-from tespec.datasets.recording import LabelledRecording, Recording
+from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.windows import WindowRule
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -47,57 +51,25 @@ class Evaluation:
     seconds: float
 
 
-class Task(Protocol):
-    """Data, model and scores of one kind of task; registered in `TASKS` and built with (settings, root)."""
-
-    @property
-    def dataset(self) -> LabelledDataset:
-        """The data set."""
-        ...
-
-    @property
-    def splits(self) -> Sequence[Sequence[Recording]]:
-        """Recordings of each split, those trained on first."""
-        ...
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(H, W) of the histograms in px."""
-        ...
-
-    def model(self) -> Any:
-        """A fresh network: an `nn.Module` with `.backbone`, `.loss` and `.predict`."""
-        ...
-
-    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
-        """Batches of the training by step, or a shard of each."""
-        ...
-
-    def small_batch(self) -> dict[str, Tensor]:
-        """The smallest batch that can be trained on, for measuring what a step costs."""
-        ...
-
-    def protocol(self) -> dict[str, str]:
-        """What the scores mean, in words."""
-        ...
-
-    def evaluate(self, model: Any, device: torch.device) -> Evaluation:
-        """Score a model on the test split."""
-        ...
-
-
 NAMED = 80  # recordings in one text
 STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
-class LabelledTask(ABC):
-    """A dataset with labels, a head on the backbone, and scores.
+class Task(ABC):
+    """A kind of task: data with labels, a head on the backbone, scores, and pictures; registered in `TASKS`.
+
+    docs/add_a_task.md shows one in full.
 
     Args:
         settings: the cell's settings.
         root: folder of the data set.
 
     Attributes:
+        collate: labels of a step, each with its lane's augmentation, as tensors of a batch.
+        scores: what tables say of each score, by its name in `metrics`; the main one first.
+        test_time_augmentations: names of those it knows.
+        settings: of the cell.
+        dataset: the data set.
         train: recordings trained on.
         test: recordings evaluated.
 
@@ -106,6 +78,7 @@ class LabelledTask(ABC):
     """
 
     collate: ClassVar[Collate]
+    scores: ClassVar[Mapping[str, Score]]
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
 
     def __init__(self, settings: Finetuning, root: Path) -> None:
@@ -144,7 +117,7 @@ class LabelledTask(ABC):
         """`backbone` with a fresh head; needs no data.
 
         Raises:
-            UserError: settings of the head that do not go together.
+            UserError: settings of the head that do not go ranks_per_batch.
         """
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
@@ -193,6 +166,13 @@ class LabelledTask(ABC):
     @abstractmethod
     def read(predictions: Any) -> Sequence[Any]:
         """What a model predicts for labelled segments, as the scorer wants it for each."""
+
+    @staticmethod
+    def draw(axis: Axes, label: Any) -> None:
+        """Draw a label, or what `read` makes of a prediction, over the events that `axis` shows."""
+        from tespec.pictures.labels import draw_label
+
+        draw_label(axis, label)
 
     def player(self, model: Any) -> Any:
         """What is asked for predictions of the test recordings: the model, or its test-time augmentation."""

@@ -1,23 +1,146 @@
-"""Monocular depth as a task: the MiDaS head on the backbone, and errors in metres."""
+"""Monocular depth: the MiDaS head on the backbone, scale-invariant and gradient losses, and errors in metres."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import avg_pool2d, conv2d
 
+from tespec.core.distributed import global_mean, has_no_labels, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
+from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, build
 from tespec.datasets.batches import stack_depths
-from tespec.metrics.depth import DepthScorer
-from tespec.models import Backbone, DepthModel
-from tespec.tasks.base import LabelledTask
+from tespec.metrics.depth import CUT_OFFS, DepthScorer
+from tespec.models import Backbone
+from tespec.models.layers import crop, in_fp32
+from tespec.models.midas import MidasHead
+from tespec.tasks.base import Task
+from tespec.tasks.network import Network, pick, stand_in
+
+SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))
+
+
+def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Tensor:
+    """Mean over the maps of mean(d^2) - share * mean(d)^2.
+
+    Args:
+        difference: (L, H, W) prediction minus truth, finite everywhere.
+        valid: (L, H, W) bool, pixels that count; a map without any counts as 0.
+        share: of the squared mean that is taken off: 0.5 in HMNet, 1 (the variance) in RAMNet.
+    """
+    count = valid.flatten(1).sum(1).clamp(min=1)
+    kept = torch.where(valid, difference, 0.0).flatten(1)
+    mean = kept.sum(1) / count
+    losses = kept.square().sum(1) / count - share * mean.square()
+    return global_mean(losses.sum(), 0 if has_no_labels() else len(losses))
+
+
+def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
+    """Mean of the absolute Sobel gradients of the difference at 1, 1/2, 1/4 ... of its size.
+
+    Args:
+        difference: (L, H, W) prediction minus truth, finite everywhere; pixels that do not count are taken as 0.
+        valid: (L, H, W) bool, pixels that count.
+        scales: number of sizes; those with fewer than 3 rows or columns are left out.
+    """
+    image = torch.where(valid, difference, 0.0).unsqueeze(1)
+    kernel = torch.tensor(SOBEL, dtype=image.dtype, device=image.device)
+    kernels = torch.stack([kernel, kernel.T]).unsqueeze(1)
+    total, places = image.sum() * 0.0, 0
+    for scale in range(scales):
+        pooled = avg_pool2d(image, 2**scale) if scale else image
+        if min(pooled.shape[-2:]) < 3:
+            break
+        gradients = conv2d(pooled, kernels)
+        total = total + gradients.abs().sum()
+        places += gradients[:, 0].numel()
+    return global_mean(total, 0 if has_no_labels() else places)
+
+
+class DepthModel(Network):
+    """Backbone and `MidasHead`, which predicts normalised log depth n = ln(d / max_depth) / alpha + 1.
+
+    Args:
+        backbone: gives the four features.
+        features: width of the head.
+        min_depth: nearest ground truth that counts, in m.
+        max_depth: farthest, in m.
+        alpha: of the normalisation.
+        si_weight: weight of the scale-invariant loss.
+        si_lambda: see `scale_invariant_loss`.
+        gradient_weight: weight of the gradient loss.
+        scales: see `gradient_loss`.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        features: int = 128,
+        *,
+        min_depth: float = 1.978,
+        max_depth: float = 80.0,
+        alpha: float = 3.7,
+        si_weight: float = 1.0,
+        si_lambda: float = 0.5,
+        gradient_weight: float = 0.125,
+        scales: int = 3,
+    ) -> None:
+        super().__init__(backbone)
+        self.head = MidasHead(backbone.channels, features)
+        self.min_depth, self.max_depth, self.alpha = min_depth, max_depth, alpha
+        self.si_weight, self.si_lambda, self.gradient_weight, self.scales = (
+            si_weight,
+            si_lambda,
+            gradient_weight,
+            scales,
+        )
+
+    def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Losses "loss", "loss_si" and "loss_gradient"; labels without a depth that counts cost nothing.
+
+        Labels are (L, H, W) float32 in m, NaN where there is none.
+        """
+        place, labels, empty = stand_in(batch["label_place"], batch["labels"], math.nan)
+        # Parameters without use get gradients of zero, as distributed training wants them.
+        nothing = sum((parameter.sum() * 0.0 for parameter in self.head.unused()), features[-1].float().sum() * 0.0)
+        if not len(labels):
+            return {"loss": nothing, "loss_si": nothing.detach(), "loss_gradient": nothing.detach()}
+        with rank_without_labels(empty):
+            return self._losses(pick(features, place), labels, nothing)
+
+    @in_fp32
+    def _losses(self, features: list[Tensor], labels: Tensor, nothing: Tensor) -> dict[str, Tensor]:
+        # The head as well: rounded to 8 bits, its depths have steps where the gradient loss looks for slopes.
+        predicted = self._normalised(features, labels.shape[-2:])
+        valid = torch.isfinite(labels) & (labels >= self.min_depth) & (labels <= self.max_depth)
+        truth = torch.log(torch.where(valid, labels, self.max_depth) / self.max_depth) / self.alpha + 1
+        difference = predicted - truth
+        si = scale_invariant_loss(difference, valid, self.si_lambda)
+        gradient = gradient_loss(difference, valid, self.scales)
+        loss = self.si_weight * si + self.gradient_weight * gradient + nothing
+        return {"loss": loss, "loss_si": si, "loss_gradient": gradient}
+
+    def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Tensor:
+        """Depth (L, H, W) in m; nothing is clipped."""
+        return self._metres(self._normalised(features, size))
+
+    def _normalised(self, features: list[Tensor], size: Sequence[int]) -> Tensor:
+        return crop(self.head(features), (size[0], size[1]))
+
+    def _metres(self, normalised: Tensor) -> Tensor:
+        # Beyond e^20 the exponential of a wild prediction would not be a number any more.
+        exponent = (self.alpha * (normalised.float() - 1)).clamp(-20, 20)
+        return torch.exp(exponent + math.log(self.max_depth))
 
 
 @dataclass(frozen=True)
@@ -46,10 +169,18 @@ class DepthHead:
 
 
 @TASKS.register_module(name="depth")
-class DepthTask(LabelledTask):
-    """A data set with depth; see `LabelledTask`."""
+class DepthTask(Task):
+    """A data set with depth; see `Task`."""
 
     collate = stack_depths
+    scores: ClassVar = {
+        "abs": Score("Abs ↓", "lower", "m"),
+        **{f"delta_{power}": Score(f"δ{sign} ↑", "higher") for power, sign in enumerate("₁₂₃", start=1)},
+        "rms": Score("RMS ↓", "lower", "m"),
+        "rms_log": Score("RMSlog ↓", "lower"),
+        "abs_rel": Score("AbsRel ↓", "lower"),
+        **{f"abs_{metres}": Score(f"Abs {metres} m ↓", "lower", "m") for metres in CUT_OFFS},
+    }
 
     def __init__(self, settings: Finetuning, root: Path) -> None:
         self._head = head_of(settings)
@@ -98,7 +229,7 @@ def head_of(settings: Finetuning) -> DepthHead:
     """Settings of the head.
 
     Raises:
-        UserError: they do not go together.
+        UserError: they do not go ranks_per_batch.
     """
     head = build(DepthHead, settings.head, "head")
     if not head.min_depth < head.max_depth:

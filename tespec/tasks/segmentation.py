@@ -1,25 +1,203 @@
-"""Semantic segmentation as a task: UperNet on the backbone, and mIoU."""
+"""Semantic segmentation: UperNet on the backbone, cross-entropy and Dice, mIoU, and test-time augmentation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
+
+import tespec.core.compat  # noqa: F401  # before mmseg
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, interpolate, one_hot
 
+from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.errors import UserError
-from tespec.core.registry import TASKS
+from tespec.core.registry import MODELS, TASKS
+from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, build
 from tespec.datasets.batches import stack_masks
-from tespec.metrics.segmentation import SegmentationScorer
-from tespec.models import Backbone, SegmentationModel
-from tespec.tasks.base import LabelledTask
-from tespec.tasks.variants import VIEWS, Variants
+from tespec.metrics.segmentation import IGNORE, SegmentationScorer
+from tespec.models import Backbone
+from tespec.models.backbone import BackboneState, resized
+from tespec.models.layers import crop, in_fp32, padded_size
+from tespec.tasks.base import Task
+from tespec.tasks.network import Network, pick, stand_in
+
+SMOOTH = 1.0
+
+
+def dice_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """One minus the Dice coefficient of each sample and class, absent ones included.
+
+    Per sample and class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and one-hot
+    labels t, as in uzh-rpg/ess, utils/loss_functions.py.
+
+    Args:
+        logits: (N, classes, H, W).
+        labels: (N, H, W) integers; pixels labelled 255 count in no sum.
+
+    Returns:
+        (N, classes) float32 between 0 and 1.
+    """
+    classes = logits.shape[1]
+    labels = labels.long()
+    valid = (labels != IGNORE).unsqueeze(1)
+    target = one_hot(labels.masked_fill(labels == IGNORE, 0), classes).permute(0, 3, 1, 2) * valid
+    share = logits.float().softmax(dim=1) * valid
+    overlap = (share * target).sum(dim=(2, 3))
+    total = (share.square() + target).sum(dim=(2, 3))
+    return 1 - (2 * overlap + SMOOTH) / (total + SMOOTH)
+
+
+class SegmentationModel(Network):
+    """Backbone and `mmseg.UPerHead`; trained with the unweighted sum of cross-entropy and Dice.
+
+    Args:
+        backbone: gives the four features.
+        classes: number of classes; label 255 is ignored.
+        channels: width of the head. 288 gives it 11.29 M parameters; the paper's 11.2 M is not identifiable.
+        dropout: rate before the classifier.
+    """
+
+    def __init__(self, backbone: Backbone, classes: int, channels: int = 288, dropout: float = 0.1) -> None:
+        super().__init__(backbone)
+        self.head = MODELS.build(
+            {
+                "type": "mmseg.UPerHead",
+                "in_channels": list(backbone.channels),
+                "in_index": list(range(len(backbone.channels))),
+                "channels": channels,
+                "num_classes": classes,
+                "dropout_ratio": dropout,
+                "norm_cfg": {"type": "mmengine.BN"},
+                "align_corners": False,
+                "loss_decode": [],
+            }
+        )
+        # What the head's own init_weights() does beyond its constructor, without its report on every tensor.
+        nn.init.normal_(self.head.conv_seg.weight, std=0.01)
+        nn.init.zeros_(self.head.conv_seg.bias)
+
+    def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Losses "loss" and its summands "loss_ce" and "loss_dice"; a step without a labelled pixel costs nothing.
+
+        Labels are (L, H, W) uint8 with 255 where there is none.
+        """
+        place, labels, empty = stand_in(batch["label_place"], batch["labels"], IGNORE)
+        with rank_without_labels(empty):
+            logits = self.logits(pick(features, place), self.backbone.img_size, labels.shape[-2:])
+        return self._losses(logits, labels, empty)
+
+    @in_fp32
+    def _losses(self, logits: Tensor, labels: Tensor, empty: bool) -> dict[str, Tensor]:
+        # Pixels in a row: over maps CUDA has no deterministic way.
+        rows, classes = logits.movedim(1, -1).flatten(0, -2), labels.long().flatten()
+        flat = torch.are_deterministic_algorithms_enabled()
+        ce = cross_entropy(
+            rows if flat else logits,
+            classes if flat else labels.long(),
+            ignore_index=IGNORE,
+            reduction="sum",
+        )
+        ce = global_mean(ce, (labels != IGNORE).sum())
+        dices = dice_losses(logits, labels)
+        dice = global_mean(dices.sum(), 0 if empty else dices.numel())
+        return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}
+
+    def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Tensor:
+        """Logits (L, classes, H, W)."""
+        return self.logits(features, self.backbone.img_size, size)
+
+    def answer(self, outputs: Tensor) -> Tensor:
+        """Class (B, H, W) uint8 of each pixel."""
+        return outputs.argmax(dim=1).to(torch.uint8)
+
+    def logits(self, features: list[Tensor], img_size: tuple[int, int], size: Sequence[int]) -> Tensor:
+        """Logits (L, classes, H, W) of features (L, C, h, w).
+
+        Args:
+            features: of the four stages.
+            img_size: (H, W) in px of the padded input they were made from.
+            size: (H, W) in px of the input without its padding.
+        """
+        logits = self.head(features).float()
+        logits = interpolate(logits, size=img_size, mode="bilinear", align_corners=False)
+        return crop(logits, (size[0], size[1]))
+
+
+States = tuple[BackboneState | None, ...]
+
+
+class Views(NamedTuple):
+    """Scales at which an image is seen, and whether it is also mirrored at each."""
+
+    scales: tuple[float, ...]
+    flip: bool
+
+
+VIEWS: Mapping[str, Views | None] = {
+    "none": None,
+    "flip": Views((1.0,), True),
+    "ecddp": Views((1.0, 1.5, 2.0), True),  # Yan98/ECDDP, eval_seg.py
+}
+
+
+class Variants:
+    """A segmentation network that is asked once for each view; logits are global_mean.
+
+    Histograms are scaled bilinearly. Each view plays the recording with a state, and a backbone, of its own: the same
+    weights built for the scaled size.
+
+    Args:
+        model: the trained network.
+        views: how images are seen.
+        size: (H, W) of the histograms in px.
+    """
+
+    def __init__(self, model: SegmentationModel, views: Views, size: tuple[int, int]) -> None:
+        self._model = model
+        self._seen = [
+            ((round(scale * size[0]), round(scale * size[1])), mirrored)
+            for scale in views.scales
+            for mirrored in ((False, True) if views.flip else (False,))
+        ]
+        built = {seen: resized(model.backbone, padded_size(*seen)) for seen, _ in self._seen}
+        self._backbones = [built[seen] for seen, _ in self._seen]
+
+    def advance(self, histograms: Tensor, state: States | None = None) -> States:
+        """The states of the views after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
+        return self._play(histograms, state)[1]
+
+    def predict(self, histograms: Tensor, state: States | None, label_place: Tensor) -> tuple[Tensor, States]:
+        """Mean logits (L, classes, H, W) of the segments at label_place (L, 2) lane and segment, and the states."""
+        features, states = self._play(histograms, state)
+        logits = []
+        for (size, mirrored), backbone, maps in zip(self._seen, self._backbones, features, strict=True):
+            seen = self._model.logits(pick(maps, label_place), backbone.img_size, size)
+            whole = interpolate(seen, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
+            logits.append(whole.flip(-1) if mirrored else whole)
+        return torch.stack(logits).mean(dim=0), states
+
+    def _play(self, histograms: Tensor, state: States | None) -> tuple[list[list[Tensor]], States]:
+        states = (None,) * len(self._seen) if state is None else state
+        played = [
+            backbone(_view(histograms, *seen), before)
+            for seen, backbone, before in zip(self._seen, self._backbones, states, strict=True)
+        ]
+        return [features for features, _ in played], tuple(after for _, after in played)
+
+
+def _view(histograms: Tensor, size: tuple[int, int], mirrored: bool) -> Tensor:
+    frames = histograms.flip(-1) if mirrored else histograms
+    if frames.shape[-2:] == size:
+        return frames
+    scaled = interpolate(frames.flatten(0, 1).float(), size=size, mode="bilinear", align_corners=False)
+    return scaled.unflatten(0, histograms.shape[:2])
 
 
 @dataclass(frozen=True)
@@ -31,10 +209,15 @@ class SegmentationHead:
 
 
 @TASKS.register_module(name="segmentation")
-class SegmentationTask(LabelledTask):
-    """A data set with masks; see `LabelledTask`."""
+class SegmentationTask(Task):
+    """A data set with masks; see `Task`."""
 
     collate = stack_masks
+    scores: ClassVar = {
+        "miou": Score("mIoU ↑", "higher", "%"),
+        "mean_class_acc": Score("mAcc ↑", "higher", "%"),
+        "pixel_acc": Score("acc ↑", "higher", "%"),
+    }
     test_time_augmentations = tuple(VIEWS)
 
     def __init__(self, settings: Finetuning, root: Path) -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
-from tespec.models import build_backbone
+from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
-from tespec.weights.convert import Converted, Source, convert
+from tespec.weights.convert import Converted, Source, convert, is_own
 from tespec.weights.files import read_tensors, require_finite, sha256_of
 from tespec.weights.load import Fitted, fit
 
@@ -78,20 +78,19 @@ def inspect(
         path: the file.
         bins: of the networks; default: the recipe's, else 10.
         sensor: rows and columns they are built for, in px; default: the recipe's, else the source's.
-        rescale: scale repeated input convolutions (`tespec.weights.convert.channels`).
+        rescale: scale repeated input convolutions (`tespec.weights.convert.repeat_channels`).
 
     Raises:
         UserError: unreadable file, or a naming that is not known.
     """
     tensors, recipe = read_tensors(path)
     channels = 2 * bins if bins else recipe.get("in_channels", 2 * recipe.get("bins", DEFAULT_BINS))
-    converted = convert(tensors, channels, where=path, rescale=rescale)
-    arch = arch_of(converted.tensors)
+    converted = convert(tensors, channels, where=path, recipe=recipe, rescale=rescale)
+    arch = arch_of(converted.tensors, recipe)
     size = padded_size(*(sensor or recipe.get("sensor") or converted.source.sensor or DEFAULT_SENSOR))
-    fits = []
-    for recurrent in (True, False):
-        wanted = empty_state(arch or FALLBACK, recurrent, channels, size)
-        fits.append(_coverage(arch or FALLBACK, recurrent, converted, wanted, size, recipe, path))
+    fits = [
+        _coverage(arch or FALLBACK, recurrent, converted, channels, size, recipe, path) for recurrent in (True, False)
+    ]
     return Contents(
         path=path,
         sha256=sha256_of(path),
@@ -105,8 +104,10 @@ def inspect(
     )
 
 
-def arch_of(tensors: Mapping[str, Tensor]) -> str | None:
-    """Architecture that the stem's name and width belong to; None if to none of ours."""
+def arch_of(tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str | None:
+    """Architecture that the recipe names, or that the stem's name and width belong to; None if to none of ours."""
+    if is_own(recipe):
+        return str(recipe["width"])
     for kind in BACKBONES.module_dict.values():
         if kind.stem in tensors:
             width = tensors[kind.stem].shape[0]
@@ -116,15 +117,18 @@ def arch_of(tensors: Mapping[str, Tensor]) -> str | None:
 
 def stem_width(arch: str) -> int:
     """Channels that the stem of an architecture gives."""
-    with torch.device("meta"):  # no numbers are drawn
-        backbone = build_backbone(arch, recurrent=False, bins=DEFAULT_BINS, img_size=DEFAULT_SENSOR)
+    backbone = empty_backbone(arch, False, 2 * DEFAULT_BINS, DEFAULT_SENSOR)
     return int(backbone.state_dict()[backbone.stem].shape[0])
 
 
-def empty_state(arch: str, recurrent: bool, channels: int, size: tuple[int, int]) -> Mapping[str, Tensor]:
-    """Names and shapes, without values, of a network of ours that is built for the padded `size`."""
-    with torch.device("meta"):
-        return build_backbone(arch, recurrent, DEFAULT_BINS, size, channels).state_dict()
+def empty_backbone(arch: str, recurrent: bool, channels: int, size: tuple[int, int]) -> Backbone:
+    """A network of ours without values, built for the padded `size`.
+
+    Raises:
+        UserError: no backbone has this architecture.
+    """
+    with torch.device("meta"):  # no numbers are drawn
+        return build_backbone(arch, recurrent, DEFAULT_BINS, size, channels)
 
 
 def fitted(contents: Contents, arch: str, recurrent: bool, channels: int, size: tuple[int, int]) -> Fitted:
@@ -134,26 +138,29 @@ def fitted(contents: Contents, arch: str, recurrent: bool, channels: int, size: 
         UserError: they do not fill it, or hold values that are not finite.
     """
     require_finite(contents.path, contents.converted.tensors)
-    wanted = empty_state(arch, recurrent, channels, size)
+    network = empty_backbone(arch, recurrent, channels, size)
     remedy = f"the file is {contents.source.title}; {arch} needs it whole"
-    return fit(contents.converted, wanted, size, contents.recipe, where=contents.path, remedy=remedy)
+    return fit(contents.converted, network, contents.recipe, where=contents.path, remedy=remedy)
 
 
 def _coverage(
     arch: str,
     recurrent: bool,
     converted: Converted,
-    wanted: Mapping[str, Tensor],
+    channels: int,
     size: tuple[int, int],
     recipe: dict[str, Any],
     path: Path,
 ) -> Coverage:
-    network = f"{arch}, {'recurrent' if recurrent else 'feed-forward'}"
-    given = converted.tensors
-    present = sum(name in given and given[name].shape == target.shape for name, target in wanted.items())
+    named, given = f"{arch}, {'recurrent' if recurrent else 'feed-forward'}", converted.tensors
+    present = total = 0
     try:
+        network = empty_backbone(arch, recurrent, channels, size)
+        wanted = network.state_dict()
+        present = sum(name in given and given[name].shape == target.shape for name, target in wanted.items())
+        total = len(wanted)
         require_finite(path, given)
-        chosen = fit(converted, wanted, size, recipe, where=network, remedy="see benchmarks/weights.py inspect")
+        chosen = fit(converted, network, recipe, where=named, remedy="see benchmarks/weights.py inspect")
     except UserError as error:
-        return Coverage(network, present, len(wanted), 0, str(error).split("; ")[0])
-    return Coverage(network, len(chosen.tensors), len(wanted), len(chosen.fresh), "")
+        return Coverage(named, present, total, 0, str(error).split("; ")[0])
+    return Coverage(named, len(chosen.tensors), total, len(chosen.fresh), "")

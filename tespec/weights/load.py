@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.models import Backbone, build_backbone
-from tespec.models.event_swin import WINDOW
+from tespec.models.event_swin import WINDOW, is_table, resize_table, window_of
 from tespec.models.layers import padded_size
-from tespec.models.resizing import BIAS_TABLE, window_of
-from tespec.models.resizing import resize_table as resize
-from tespec.weights.convert import Converted, convert
-from tespec.weights.files import read_tensors, read_weights, require_finite, sha256_of
+from tespec.weights.convert import SOURCES, Converted, convert, recognised
+from tespec.weights.files import read_recipe, read_tensors, read_weights, require_finite, sha256_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class WeightsReport:
         }
 
 
-def resize_table(name: str, table: Tensor, img_size: tuple[int, int], recipe: dict[str, Any], where: object) -> Tensor:
+def fit_table(name: str, table: Tensor, img_size: tuple[int, int], recipe: dict[str, Any], where: object) -> Tensor:
     """Table ((2h-1)(2w-1), heads) of windows (h, w), interpolated over offsets to the windows of a padded image.
 
     The file's windows follow from its sensor, where the recipe names it, else from the number of rows.
@@ -86,7 +83,7 @@ def resize_table(name: str, table: Tensor, img_size: tuple[int, int], recipe: di
         raise UserError(
             where, f"{name} has {len(table)} rows, which no windows up to {WINDOW}x{WINDOW} explain", "export again"
         )
-    return resize(table, old, window_of(img_size, name))
+    return resize_table(table, old, window_of(img_size, name))
 
 
 def same_windows(name: str, img_size: tuple[int, int], recipe: dict[str, Any]) -> bool:
@@ -94,7 +91,7 @@ def same_windows(name: str, img_size: tuple[int, int], recipe: dict[str, Any]) -
 
     True for what is no table, and where the recipe does not name the sensor.
     """
-    if not name.endswith(BIAS_TABLE) or "sensor" not in recipe:
+    if not is_table(name) or "sensor" not in recipe:
         return True
     return window_of(padded_size(*recipe["sensor"]), name) == window_of(img_size, name)
 
@@ -126,16 +123,8 @@ class Fitted:
     unused: tuple[str, ...]
 
 
-def fit(
-    converted: Converted,
-    wanted: Mapping[str, Tensor],
-    img_size: tuple[int, int],
-    recipe: dict[str, Any],
-    *,
-    where: object,
-    remedy: str,
-) -> Fitted:
-    """Choose the tensors for a network with the state `wanted`, built for `img_size`.
+def fit(converted: Converted, network: Backbone, recipe: dict[str, Any], *, where: object, remedy: str) -> Fitted:
+    """Choose the tensors for a network, which may be on the meta device; it is left as it is.
 
     ConvLSTMs are fresh where the file cannot have any: it is of a source without them, or its recipe says that it was
     written feed-forward. A feed-forward network leaves those of a file unused. Nothing else may be missing on either
@@ -144,7 +133,7 @@ def fit(
     Raises:
         UserError: names the first tensor that is missing, has another shape, holds no weights, or has no place.
     """
-    given = converted.tensors
+    given, wanted, img_size = converted.tensors, network.state_dict(), network.img_size
     fresh = tuple(name for name in wanted if name.startswith(LSTMS)) if _without_lstms(converted, recipe) else ()
     chosen: dict[str, Tensor] = {}
     adapted = list(converted.repeated)
@@ -157,10 +146,10 @@ def fit(
         if not tensor.is_floating_point() and not name.endswith(COUNTER):
             raise UserError(where, f"{name} holds {tensor.dtype}, which are no weights", "give it unquantised")
         if tensor.shape != target.shape or not same_windows(name, img_size, recipe):
-            if not name.endswith(BIAS_TABLE) or tensor.shape[1:] != target.shape[1:]:
+            if not is_table(name) or tensor.shape[1:] != target.shape[1:]:
                 found, needed = tuple(tensor.shape), tuple(target.shape)
                 raise UserError(where, f"{name} is {found}, this model needs {needed}", remedy)
-            tensor = resize_table(name, tensor, img_size, recipe, where)
+            tensor = fit_table(name, tensor, img_size, recipe, where)
             adapted.append(name)
         chosen[name] = tensor
     left = sorted(name for name in given if name not in wanted)
@@ -184,7 +173,8 @@ IMAGES = (1, 3)  # channels of their pixels
 def load_backbone(backbone: Backbone, path: Path, *, rescale: bool = False) -> WeightsReport:
     """Load every tensor of `backbone` from `path`, in place.
 
-    The file may be one of this harness or of a source in `tespec.weights.convert`, which is recognised by its content.
+    The file may be one of this harness, whose recipe says so and whose names are taken as they are, or of a source in
+    `tespec.weights.convert`, which is recognised by its content.
     Input convolutions of fewer channels are repeated, and the bias tables of windows that are smaller than 7 tokens
     (small maps) resized to the backbone's windows. A recurrent backbone keeps its ConvLSTMs as they are where the
     source has none, which the report names as `fresh`; weights that this harness wrote must hold them, unless their
@@ -194,21 +184,21 @@ def load_backbone(backbone: Backbone, path: Path, *, rescale: bool = False) -> W
     Args:
         backbone: the network.
         path: safetensors, or a torch file, which is read with `weights_only=True`.
-        rescale: scale repeated input convolutions (`tespec.weights.convert.channels`).
+        rescale: scale repeated input convolutions (`tespec.weights.convert.repeat_channels`).
 
     Raises:
         UserError: unreadable file, unknown naming, a tensor that is missing, has another shape, no place, or values
             that are not finite. The backbone is then unchanged.
     """
     tensors, recipe = read_tensors(path)
-    wanted = backbone.state_dict()
     # What saw images takes histograms like a published network does; what saw histograms has to have as many bins.
     stem = backbone.stem if recipe.get("in_channels") in IMAGES else None
-    converted = convert(tensors, backbone.in_channels, where=path, rescale=rescale, stem=stem)
+    converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe, rescale=rescale, stem=stem)
     require_finite(path, converted.tensors)
     remedy = _remedy(recipe, converted.source.title, backbone)
-    fitted = fit(converted, wanted, backbone.img_size, recipe, where=path, remedy=remedy)
-    backbone.load_state_dict({**wanted, **fitted.tensors})
+    fitted = fit(converted, backbone, recipe, where=path, remedy=remedy)
+    wanted = backbone.state_dict()
+    backbone.load_state_dict(wanted | fitted.tensors)
     return WeightsReport(
         source=path.name,
         sha256=sha256_of(path),
@@ -251,3 +241,41 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
     backbone = build_backbone(recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels"))
     load_backbone(backbone, path)
     return backbone.eval()
+
+
+SAMPLE = "sample"
+
+
+class Origin(NamedTuple):
+    """Data of a pre-training.
+
+    Attributes:
+        data: name of the data set; empty for no pre-training, and where it is not known.
+        sample: whether it is the sample world's twin of that data set.
+    """
+
+    data: str = ""
+    sample: bool = False
+
+
+def origin_of(path: Path) -> Origin:
+    """What the weights in a file were pre-trained on.
+
+    Weights of this harness say it in their header, those converted from another source name that source, and a file of
+    a known source has what was published of it. Any other file says nothing of its data.
+    """
+    try:
+        recipe = read_recipe(path)
+        if recipe.get("data") == SAMPLE:
+            return Origin(str(recipe.get("dataset", "")), sample=True)
+        if recipe.get("data"):
+            return Origin(str(recipe["data"]))
+        if recipe:
+            source = recipe.get("source")
+            written = source.get("format") if isinstance(source, dict) else None
+            return Origin(next((each.data for each in SOURCES if each.name == written), ""))
+        found = recognised(read_tensors(path)[0])[1]
+    except UserError:
+        # A method may read files of its own; one that nobody can read is refused where it is loaded.
+        return Origin()
+    return Origin(found.data if found else "")

@@ -21,7 +21,8 @@ from tespec.models.layers import padded_size
 from tespec.weights.files import sha256_of, write_weights
 from tespec.weights.inspection import DEFAULT_BINS, DEFAULT_SENSOR, Contents, fitted
 
-NETWORKS = ("swin.", "resnet.")
+NETWORKS = ("swin.", "resnet.")  # of ours that timm has as well
+TIMM_NAMES = {"tiny": "swin_tiny_patch4_window7_224", "resnet50": "resnet50"}
 
 
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -29,13 +30,18 @@ def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     It lacks the classifier and the final norm of a Swin. `load_state_dict` is the way to load it: timm's own filter of
     checkpoints takes, in some versions, any Swin without a classifier for one of the old naming.
+
+    Raises:
+        UserError: it is a network that timm has not got.
     """
-    return {
-        name.removeprefix(network): tensor
-        for name, tensor in tensors.items()
-        for network in NETWORKS
-        if name.startswith(network)
-    }
+    if not is_in_timm(tensors):
+        raise UserError("--to timm", "timm has no such network", "leave it out")
+    return {name.split(".", 1)[1]: tensor for name, tensor in tensors.items() if name.startswith(NETWORKS)}
+
+
+def is_in_timm(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether timm has the network whose tensors these are, in our naming."""
+    return any(name.startswith(NETWORKS) for name in tensors)
 
 
 NOT_STATED = "not stated"
@@ -64,72 +70,67 @@ class Card:
     recipe: dict[str, Any]
 
 
-def render_card(card: Card, weights: str, plain: str) -> str:
-    """Markdown with the header that model hubs read; `weights` and `plain` are names in `card.files`."""
-    licence = [] if card.licence == NOT_STATED else [f"license: {json.dumps(card.licence)}"]
-    header = ["---", *licence, "library_name: tespec", "tags: [event-camera, self-supervised]", "---"]
-    facts = {"Method": card.method, "Data": card.data, "Licence": card.licence, "Converted from": card.origin}
-    hashes = [f"| `{name}` | `{sha256}` |" for name, sha256 in card.files.items()]
-    return "\n".join(
-        [
-            *header,
-            "",
-            f"# {card.title}",
-            "",
-            *(f"- {name}: {value}" for name, value in facts.items()),
-            "",
-            "## Files",
-            "",
-            "| file | SHA-256 |",
-            "|---|---|",
-            *hashes,
-            "",
-            "## Loading",
-            "",
-            "```python",
-            *_loading(card.recipe, weights),
-            "```",
-            "",
-            f"`{plain}` is the network in timm's naming (0.8 and later), without ConvLSTMs, classifier and final norm:",
-            "",
-            "```python",
-            *_loading_plain(card.recipe, plain),
-            "```",
-            "",
-            "## Recipe",
-            "",
-            "```json",
-            json.dumps(card.recipe, indent=2, sort_keys=True),
-            "```",
-            "",
-        ]
-    )
+def render_card(card: Card, weights: str, plain: str | None) -> str:
+    """Markdown with the header that model hubs read; names in `card.files`: ours, and timm's where there is one."""
+    licence = "" if card.licence == NOT_STATED else f"license: {json.dumps(card.licence)}\n"
+    hashes = "\n".join(f"| `{name}` | `{sha256}` |" for name, sha256 in card.files.items())
+    return f"""---
+{licence}library_name: tespec
+tags: [event-camera, self-supervised]
+---
+
+# {card.title}
+
+- Method: {card.method}
+- Data: {card.data}
+- Licence: {card.licence}
+- Converted from: {card.origin}
+
+## Files
+
+| file | SHA-256 |
+|---|---|
+{hashes}
+
+## Loading
+
+```python
+import tespec
+
+backbone = tespec.load("{weights}")
+features, state = backbone.step(histogram)  # (1, {2 * card.recipe["bins"]}, H, W) counts of events
+features, state = backbone.step(next_histogram, state)
+```
+{_loading_in_timm(card.recipe, plain) if plain else ""}
+## Recipe
+
+```json
+{json.dumps(card.recipe, indent=2, sort_keys=True)}
+```
+"""
 
 
-def _loading(recipe: dict[str, Any], weights: str) -> list[str]:
-    if "width" not in recipe:
-        return [f'tensors = safetensors.torch.load_file("{weights}")']
-    channels = 2 * recipe["bins"]
-    return [
-        "import tespec",
-        "",
-        f'backbone = tespec.load("{weights}")',
-        f"features, state = backbone.step(histogram)  # (1, {channels}, H, W) counts of events",
-        "features, state = backbone.step(next_histogram, state)",
-    ]
-
-
-def _loading_plain(recipe: dict[str, Any], plain: str) -> list[str]:
+def _loading_in_timm(recipe: dict[str, Any], plain: str) -> str:
     made = f"in_chans={2 * recipe['bins']}, num_classes=0"
-    lines = ["import timm", "import torch", "from safetensors.torch import load_file", ""]
-    filled = f'model.load_state_dict(load_file("{plain}"))'
-    if "width" not in recipe:
-        return [*lines, f'model = timm.create_model("resnet50", {made})', filled]
-    if recipe["width"] != "tiny":
-        return [*lines, f'tensors = load_file("{plain}")']
-    made += f", img_size={padded_size(*recipe['sensor'])}"
-    lines.append(f'model = timm.create_model("swin_tiny_patch4_window7_224", {made})')
-    return [*lines, "model.norm = torch.nn.Identity()", filled]
+    if recipe["width"] == "tiny":
+        made += f", img_size={padded_size(*recipe['sensor'])}"
+    lines = [f'tensors = load_file("{plain}")']
+    if recipe["width"] in TIMM_NAMES:
+        lines.append(f'model = timm.create_model("{TIMM_NAMES[recipe["width"]]}", {made})')
+        lines += ["model.norm = torch.nn.Identity()"] if recipe["width"] == "tiny" else []
+        lines.append("model.load_state_dict(tensors)")
+    code = "\n".join(lines)
+    return f"""
+`{plain}` is the network in timm's naming (0.8 and later), without ConvLSTMs, classifier and final norm:
+
+```python
+import timm
+import torch
+from safetensors.torch import load_file
+
+{code}
+```
+"""
 
 
 WEIGHTS, PLAIN, CARD = "backbone.safetensors", "timm.safetensors", "README.md"
@@ -183,7 +184,7 @@ def rewrite(contents: Contents, bins: int | None = None, sensor: tuple[int, int]
 
 
 def write_folder(folder: Path, rewritten: Rewritten, card: Card, overwrite: bool) -> list[Path]:
-    """Write our weights, timm's, and the model card, whose hashes are filled in, as one folder; gives their paths.
+    """Write a folder: our weights, timm's where it has the network, and the model card with hashes; gives their paths.
 
     The files are made beside the folder and moved, so that an interruption leaves nothing half-written.
 
@@ -195,16 +196,19 @@ def write_folder(folder: Path, rewritten: Rewritten, card: Card, overwrite: bool
     making = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         write_weights(making / WEIGHTS, rewritten.tensors, rewritten.recipe)
-        write_weights(making / PLAIN, timm_state(rewritten.tensors), {})
-        hashes = {name: sha256_of(making / name) for name in (WEIGHTS, PLAIN)}
-        text = render_card(replace(card, files=hashes, recipe=rewritten.recipe), WEIGHTS, PLAIN)
+        plain = PLAIN if is_in_timm(rewritten.tensors) else None
+        if plain:
+            write_weights(making / plain, timm_state(rewritten.tensors), {})
+        hashes = {name: sha256_of(making / name) for name in (WEIGHTS, plain) if name}
+        text = render_card(replace(card, files=hashes, recipe=rewritten.recipe), WEIGHTS, plain)
         (making / CARD).write_text(text, encoding="utf-8")
         folder.mkdir(exist_ok=True)
-        for name in (WEIGHTS, PLAIN, CARD):
-            os.replace(making / name, folder / name)
+        written = [folder / name for name in (*hashes, CARD)]
+        for path in written:
+            os.replace(making / path.name, path)
     finally:
         shutil.rmtree(making)
-    return [folder / name for name in (WEIGHTS, PLAIN, CARD)]
+    return written
 
 
 def write_file(path: Path, tensors: Mapping[str, Tensor], recipe: dict[str, Any], overwrite: bool) -> str:

@@ -11,7 +11,9 @@ from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
 from tespec.datasets.batches import evaluation_batches
 from tespec.inference.load import load_trained
-from tespec.inference.predict import Moment, Request, above, chosen, draw_video, find, play, predict
+from tespec.inference.predict import Request, chosen, find, play, predict
+from tespec.pictures.labels import draw_label
+from tespec.pictures.predictions import Prediction, Style, draw_video
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 
@@ -79,25 +81,30 @@ def test_a_path_into_the_data_set_comes_with_its_labels(tiny_world):
     assert (found.name, len(found)) == (recording.name, len(recording))
 
 
-def moment(truth=None, seconds=1.0):
+def prediction(truth=None, seconds=1.0):
     boxes = make_boxes(np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2]))
-    return Moment(seconds, np.zeros((20, 32, 32), np.uint8), boxes, truth)
+    return Prediction(seconds, np.zeros((20, 32, 32), np.uint8), boxes, truth)
 
 
 def test_boxes_of_low_scores_are_not_drawn():
-    assert above(moment(), 0.3).predicted.label.tolist() == [0]
-    assert len(above(moment(), 0.0).predicted.label) == 2
-    mask = replace(moment(), predicted=np.zeros((32, 32), np.uint8))
-    assert above(mask, 0.5) is mask
+    assert prediction().above(0.3).predicted.label.tolist() == [0]
+    assert len(prediction().above(0.0).predicted.label) == 2
+    mask = replace(prediction(), predicted=np.zeros((32, 32), np.uint8))
+    assert mask.above(0.5) is mask
 
 
-def test_moments_with_labels_are_chosen_and_spread():
-    moments = [moment(moment().predicted if number % 3 == 0 else None, number) for number in range(31)]
-    assert [each.seconds for each in chosen(moments)] == [0, 9, 21, 30]
-    assert chosen(moments[1:2]) == moments[1:2]
+def test_windows_with_labels_are_chosen_and_spread():
+    played = [prediction(prediction().predicted if number % 3 == 0 else None, number) for number in range(31)]
+    assert [each.seconds for each in chosen(played)] == [0, 9, 21, 30]
+    assert chosen(played[1:2]) == played[1:2]
 
 
 def test_frames_of_a_video_have_one_size(tmp_path):
-    draw_video([moment(), moment(moment().predicted)], ("car", "pedestrian"), tmp_path / "video.gif", 50)
+    draw_video(
+        [prediction(), prediction(prediction().predicted)],
+        Style(draw_label, ("car", "pedestrian")),
+        tmp_path / "video.gif",
+        50,
+    )
     with Image.open(tmp_path / "video.gif") as video:
         assert video.n_frames == 2

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from tespec.core.errors import UserError
-from tespec.core.registry import METRICS
 from tespec.metrics.depth import DepthScorer
 
 NAMES = ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log", "abs_rel", "abs_10", "abs_20", "abs_30")
@@ -165,7 +164,7 @@ def test_no_valid_depth_at_all_leaves_no_scores():
 
 
 def test_both_ends_of_the_range_count():
-    scorer = METRICS.build({"type": "DepthScorer", "min_depth": 2.0, "max_depth": 80.0})
+    scorer = DepthScorer(min_depth=2.0, max_depth=80.0)
     scorer.update(np.array([[3.0, 82, 50, 50]]), np.array([[2.0, 80, 1.99, 80.01]]), "a")
     assert scorer.overall().metrics()["abs"] == pytest.approx(1.5)
     assert "valid: true depth from 2 to 80 m" in scorer.definition()

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
-from tespec.core.registry import METRICS
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 
 NAMES = ("car", "pedestrian", "two-wheeler")
@@ -205,9 +204,7 @@ def test_frames_without_ground_truth_leave_no_scores():
 
 
 def test_the_definition_names_filters_classes_and_counts():
-    scorer = METRICS.build(
-        {"type": "DetectionScorer", "classes": NAMES, "filters": GEN1, "score": "class confidence from 0.001 on"}
-    )
+    scorer = DetectionScorer(NAMES, GEN1, "class confidence from 0.001 on")
     text = scorer.definition()
     for part in ("IoU 0.50 to 0.95", "100 detections", "time > 0.5 s, diagonal >= 30 px, width and height >= 10 px",
                  "car, pedestrian, two-wheeler", "class confidence from 0.001 on"):  # fmt: skip

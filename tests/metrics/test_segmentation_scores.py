@@ -4,7 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from tespec.core.registry import METRICS
 from tespec.metrics.segmentation import DEFINITION, SegmentationScorer, confusion, scores
 
 NAMES = ("flat", "background", "object", "vegetation")
@@ -82,7 +81,7 @@ def test_mean_recall_is_not_pixel_accuracy():
 
 
 def test_frames_count_in_each_of_their_groups():
-    scorer = METRICS.build({"type": "SegmentationScorer", "classes": NAMES})
+    scorer = SegmentationScorer(NAMES)
     right, wrong = np.zeros((2, 2), np.uint8), np.ones((2, 2), np.uint8)
     scorer.update(right, right, "dir1", ("moving", "night"))
     scorer.update(wrong, right, "dir1", ("standing", "night"))

@@ -1,6 +1,6 @@
 import torch
 
-from tespec.models.convlstm import ConvLstm
+from tespec.models.backbone import ConvLstm
 
 
 def plain_step(lstm, x, hidden, cell):

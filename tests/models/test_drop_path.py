@@ -89,13 +89,13 @@ def test_a_backbone_without_it_says_so(monkeypatch):
         architectures = ("plain",)
 
         def __init__(self, arch, recurrent, bins, img_size, in_channels=None):
-            super().__init__()
+            super().__init__(arch, recurrent, bins, img_size, in_channels)
 
         def stage_modules(self):
             return []
 
-        def forward(self, histograms, state=None):
-            return [], None
+        def embed_patches(self, frames):
+            return frames
 
     monkeypatch.setitem(BACKBONES.module_dict, "Plain", Plain)
     build_backbone("plain", False, 2, SIZE)

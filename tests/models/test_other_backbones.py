@@ -3,8 +3,11 @@ import torch
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.models import DepthModel, DetectionModel, EventResNet, SegmentationModel, build_backbone
+from tespec.models import EventResNet, build_backbone
 from tespec.models.event_maxvit import EventMaxViT, partition_of
+from tespec.tasks.depth import DepthModel
+from tespec.tasks.detection import DetectionModel
+from tespec.tasks.segmentation import SegmentationModel
 
 SIZE = (64, 96)
 NAMES = ("resnet-micro", "maxvit-micro")

@@ -13,7 +13,7 @@ from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
 from tespec.tasks import build_task
-from tespec.tasks.base import LabelledTask, named
+from tespec.tasks.base import Task, named
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
 METRICS = {
@@ -120,7 +120,7 @@ def test_a_detection_step_has_labels_at_few_places(tiny_world):
     data = Data(tiny_world / "gen1", "sample")
     settings = settings_of(data, "gen1", "recurrent", None, ["segments=6", "batch_size=4", "labels_per_chunk=null"])
     task = build_task(settings, data.root)
-    assert isinstance(task, LabelledTask)
+    assert isinstance(task, Task)
     steps = task.steps(0)
     for step in range(6):
         batch = steps[step]

@@ -94,7 +94,7 @@ def harm_torch_file(path: Path, rng: Rng) -> None:
 
 
 def read_weights_file(path: Path) -> None:
-    from tespec.weights.convert.recognise import convert
+    from tespec.weights.convert import convert
     from tespec.weights.files import read_weights
 
     tensors, _ = read_weights(path)

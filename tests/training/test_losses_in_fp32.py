@@ -19,12 +19,14 @@ from baselines.imagenet import Classification
 from baselines.moby import MomentumContrast
 from tespec.core.config import objective_facts
 from tespec.core.registry import OBJECTIVES, TASKS, import_modules, register_methods
-from tespec.models import DepthModel, DetectionModel, SegmentationModel, build_backbone
+from tespec.models import build_backbone
 from tespec.models.backbone import Backbone
-from tespec.models.depth import gradient_loss
 from tespec.models.layers import in_fp32
 from tespec.pretraining.objective import own_settings
 from tespec.pretraining.tespec import MaskedReconstruction
+from tespec.tasks.depth import DepthModel, gradient_loss
+from tespec.tasks.detection import DetectionModel
+from tespec.tasks.segmentation import SegmentationModel
 
 SIZE = (64, 96)
 

@@ -20,8 +20,7 @@ from safetensors.torch import save_file
 from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
 from tespec.models.event_swin import ARCHITECTURES
-from tespec.weights.convert import convert
-from tespec.weights.convert.channels import repeat_channels
+from tespec.weights.convert import convert, repeat_channels
 from tespec.weights.files import read_tensors, write_weights
 from tespec.weights.load import load_backbone
 
@@ -432,3 +431,10 @@ def test_half_precision_is_taken_and_quantised_numbers_are_not(tmp_path):
 def test_names_of_a_data_parallel_wrapper_are_stripped(tmp_path):
     path = saved(tmp_path, {"model": published.under("module.", published.microsoft())})
     assert load_backbone(backbone(recurrent=False), path).format == "swin-microsoft"
+
+
+def test_a_file_that_holds_one_tensor_under_two_names_is_refused():
+    state = published.tespec_release()["state_dict"]
+    state |= {name.removeprefix("model."): tensor for name, tensor in state.items() if "pure_backbone" in name}
+    with pytest.raises(UserError, match=r"holds swin\..* twice, under two names"):
+        convert(state, 20, where="file")

@@ -11,10 +11,10 @@ from tespec.core.registry import register_methods
 from tespec.models import EventSwin
 from tespec.pretraining.method import find_method
 from tespec.runs.finetune import with_start
-from tespec.weights import origin
+from tespec.weights import load
 from tespec.weights.files import read_recipe, write_weights
 from tespec.weights.inspection import inspect
-from tespec.weights.origin import Origin, origin_of
+from tespec.weights.load import Origin, origin_of
 from tespec.weights.publish import rewrite
 
 SIZE = (96, 160)
@@ -49,7 +49,7 @@ def test_weights_of_this_harness_name_their_data_in_the_header(tmp_path, monkeyp
     def never(_):
         raise AssertionError("a tensor was read")
 
-    monkeypatch.setattr(origin, "read_tensors", never)
+    monkeypatch.setattr(load, "read_tensors", never)
     assert origin_of(path) == expected
     assert read_recipe(path)["data"] == data
 

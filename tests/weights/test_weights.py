@@ -6,9 +6,12 @@ from safetensors.torch import save_file
 
 import tespec
 from tespec.core.errors import UserError
-from tespec.models import EventSwin
+from tespec.core.registry import BACKBONES
+from tespec.models import EventMaxViT, EventSwin
 from tespec.weights.files import read_weights, write_weights
+from tespec.weights.inspection import inspect
 from tespec.weights.load import load_backbone
+from tespec.weights.publish import NOT_STATED, Card, rewrite, timm_state, write_folder
 
 SIZE = (96, 160)
 RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150]}
@@ -143,3 +146,74 @@ def test_a_failed_write_leaves_the_old_file_alone(file):
         write_weights(file, {"a": torch.zeros(1)}, {"unwritable": object()})
     assert file.read_bytes() == before
     assert len(list(file.parent.iterdir())) == 1
+
+
+@pytest.fixture
+def theirs(monkeypatch):
+    """A backbone whose names are those of no published source."""
+
+    class Theirs(EventMaxViT):
+        architectures = ("theirs", "maxvit-micro")
+        stem = "pyramid.0.reduce.weight"
+
+        def __init__(self, arch, **settings):
+            super().__init__("maxvit-micro", **settings)
+            self.arch = arch
+            self.pyramid = self.stages
+            del self.stages
+
+        def embed_patches(self, frames):
+            return frames.to(self.pyramid[0].reduce.weight.dtype).permute(0, 2, 3, 1)
+
+        def stage_modules(self):
+            return list(self.pyramid)
+
+    monkeypatch.setitem(BACKBONES.module_dict, "Theirs", Theirs)
+    return Theirs
+
+
+THEIRS = RECIPE | {"width": "theirs"}
+
+
+def test_names_that_the_harness_wrote_are_taken_as_they_are(theirs, tmp_path):
+    path = tmp_path / "theirs.safetensors"
+    torch.manual_seed(0)
+    written = theirs("theirs", recurrent=True, bins=10, img_size=SIZE)
+    write_weights(path, written.state_dict(), THEIRS)
+    loaded = tespec.load(path)
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in written.state_dict().items())
+    contents = inspect(path)
+    assert (contents.arch, contents.source.name, contents.converted.unused) == ("theirs", "tespec", ())
+    assert [fit.reason for fit in contents.coverage] == ["", ""]
+    assert rewrite(contents).recipe["width"] == "theirs"
+    write_weights(path, written.state_dict() | {"more": torch.zeros(1)}, THEIRS)
+    with pytest.raises(UserError, match="more has no place in this model"):
+        tespec.load(path)
+
+
+def test_a_backbone_that_is_not_imported_is_named(tmp_path):
+    path = tmp_path / "theirs.safetensors"
+    write_weights(path, {"pyramid.0.reduce.weight": torch.zeros(3)}, THEIRS)
+    with pytest.raises(UserError, match="unknown value 'theirs'"):
+        tespec.load(path)
+    assert {fit.reason for fit in inspect(path).coverage} == {"arch: unknown value 'theirs'"}
+
+
+def test_a_folder_to_pass_on_holds_timms_file_where_timm_has_the_network(theirs, tmp_path):
+    path = tmp_path / "theirs.safetensors"
+    write_weights(path, theirs("theirs", recurrent=True, bins=10, img_size=SIZE).state_dict(), THEIRS)
+    rewritten = rewrite(inspect(path))
+    with pytest.raises(UserError, match="timm has no such network"):
+        timm_state(rewritten.tensors)
+    card = Card("Theirs", "-", "-", NOT_STATED, {}, "-", {})
+    written = write_folder(tmp_path / "shared", rewritten, card, overwrite=False)
+    assert [each.name for each in written] == ["backbone.safetensors", "README.md"]
+    assert "timm" not in (tmp_path / "shared" / "README.md").read_text()
+
+
+def test_a_trained_network_with_a_head_is_no_backbone(tmp_path):
+    path = tmp_path / "model.safetensors"
+    state = {f"backbone.{name}": tensor for name, tensor in backbone(0).state_dict().items()}
+    write_weights(path, state, RECIPE | {"kind": "segmentation"})
+    with pytest.raises(UserError, match="holds a network with the head of segmentation; give backbone"):
+        load_backbone(backbone(1), path)

@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from tespec.models import EventSwin, SegmentationModel
-from tespec.models.resizing import fit_to, resize_table, resized
-from tespec.tasks.variants import VIEWS, Variants, Views
+from tespec.models import EventSwin
+from tespec.models.backbone import resized
+from tespec.models.event_swin import resize_table
+from tespec.tasks.segmentation import VIEWS, SegmentationModel, Variants, Views
 
 SIZE = (50, 70)
 PLACE = torch.tensor([[0, 1], [0, 2], [1, 2]])
@@ -63,7 +64,7 @@ def test_a_backbone_for_another_size_keeps_what_does_not_depend_on_it(model):
     assert changed
     assert all(name.endswith("relative_position_bias_table") for name in changed)
     assert all(torch.equal(before[name], after[name]) for name in before.keys() - changed)
-    back = fit_to(after, other.img_size, model.backbone.img_size)
+    back = model.backbone.resize(after, other.img_size)
     assert all(back[name].shape == before[name].shape for name in before)
 
 

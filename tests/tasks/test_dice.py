@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from tespec.models.segmentation import dice_losses
+from tespec.tasks.segmentation import dice_losses
 
 
 def plain_dice(logits, labels):

@@ -3,8 +3,8 @@ import torch
 from mmengine.registry import DefaultScope
 from torch.nn.functional import cross_entropy
 
-from tespec.models import EventSwin, SegmentationModel
-from tespec.models.segmentation import dice_losses
+from tespec.models import EventSwin
+from tespec.tasks.segmentation import SegmentationModel, dice_losses
 
 HEIGHT, WIDTH, CLASSES = 50, 70, 6
 

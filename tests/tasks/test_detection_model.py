@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from tespec.models import DetectionModel, EventSwin
+from tespec.models import EventSwin
+from tespec.tasks.detection import DetectionModel
 
 HEIGHT, WIDTH = 50, 70
 

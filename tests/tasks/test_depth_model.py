@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tespec.models import DepthModel, EventSwin
-from tespec.models.depth import SOBEL, gradient_loss, scale_invariant_loss
+from tespec.models import EventSwin
+from tespec.tasks.depth import SOBEL, DepthModel, gradient_loss, scale_invariant_loss
 
 HEIGHT, WIDTH = 50, 70
 

@@ -1,0 +1,113 @@
+"""A backbone with a task's head: trained on the labelled segments of a batch, played over recordings."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tespec.core.distributed import ranks_per_batch
+from tespec.models.backbone import Backbone, BackboneState, detach, reset
+
+State = BackboneState | None
+
+
+class Network(nn.Module, ABC):
+    """A backbone; subclasses add a head, its losses and what it predicts.
+
+    Args:
+        backbone: gives the four features.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    @abstractmethod
+    def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Losses of a step by name; "loss" is minimised.
+
+        Args:
+            features: of the four stages, (B, T, C, h, w) of all segments; the head sees the labelled ones alone.
+            batch: as of `loss`.
+        """
+
+    @abstractmethod
+    def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Any:
+        """What is predicted of segments with features (L, C, h, w), for histograms of `size` (H, W) in px."""
+
+    def answer(self, outputs: Any) -> Any:
+        """What `step` makes of the outputs: by default the outputs."""
+        return outputs
+
+    def loss(self, batch: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], State]:
+        """Losses of a step, and the detached state.
+
+        Args:
+            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64 lane and segment of
+                each label, and the labels as the task collates them.
+            state: what the step before returned, None at the start.
+        """
+        features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
+        return self.losses(features, batch), detach(state)
+
+    def predict(self, histograms: Tensor, state: State = None, label_place: Tensor | None = None) -> tuple[Any, State]:
+        """Outputs of segments of histograms (B, T, 2 * bins, H, W), and the state.
+
+        Args:
+            histograms: of all segments.
+            state: what the call before returned, None at the start.
+            label_place: (L, 2) int64 lane and segment of those that reach the head; None: all of them.
+
+        Returns:
+            outputs of L segments; without `label_place` a tensor (B, T, ...), or a list lane by lane; and the state.
+        """
+        features, state = self.backbone(histograms, state)
+        size = (histograms.shape[-2], histograms.shape[-1])
+        if label_place is not None:
+            return self.outputs(pick(features, label_place), size), state
+        outputs = self.outputs([feature.flatten(0, 1) for feature in features], size)
+        return outputs.unflatten(0, histograms.shape[:2]) if isinstance(outputs, Tensor) else outputs, state
+
+    def advance(self, histograms: Tensor, state: State = None) -> State:
+        """The state after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
+        after: State = self.backbone(histograms, state)[1]
+        return after
+
+    def step(self, histogram: Tensor, state: State = None) -> tuple[Any, State]:
+        """The answer for one segment (B, 2 * bins, H, W) of each lane, and the state."""
+        features, state = self.backbone.step(histogram, state)
+        return self.answer(self.outputs(features, (histogram.shape[-2], histogram.shape[-1]))), state
+
+
+def pick(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:
+    """Features (L, C, h, w) of the labelled segments, from those (B, T, C, h, w) of all.
+
+    Args:
+        features: of the stages.
+        place: (L, 2) int64 lane and segment of each label.
+    """
+    return [feature[place[:, 0], place[:, 1]] for feature in features]
+
+
+def stand_in(place: Tensor, labels: Tensor, nothing: float) -> tuple[Tensor, Tensor, bool]:
+    """Places and labels for the head, and whether they only stand in for none at all.
+
+    A rank without labels must go through the head as well where the others exchange something inside it.
+
+    Args:
+        place: (L, 2) int64 lane and segment of each label.
+        labels: (L, ...) maps.
+        nothing: the value of a pixel without a label.
+    """
+    if len(place) or ranks_per_batch() == 1:
+        return place, labels, False
+    return first_place(place), labels.new_full((1, *labels.shape[1:]), nothing), True
+
+
+def first_place(place: Tensor) -> Tensor:
+    """(1, 2) int64, the first segment of the first lane."""
+    return torch.zeros(1, 2, dtype=torch.int64, device=place.device)
