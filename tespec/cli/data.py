@@ -267,8 +267,8 @@ def preview(options: argparse.Namespace) -> int:
 def intensity(options: argparse.Namespace) -> int:
     """Draw the intensity at some moments."""
     from tespec.core.settings import Downsample
+    from tespec.datasets.preview_intensity import busiest_and_quiet, draw_instants, instants, windows_at
     from tespec.datasets.unlabelled import cut
-    from tespec.pictures.intensity import busiest_and_quiet, draw_instants, instants, windows_at
 
     recording = cut(options.recording, options.recording, WINDOW_MS, Downsample(factor=1, keep="all"))
     if not len(recording):

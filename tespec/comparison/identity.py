@@ -28,6 +28,7 @@ LEFT_OUT = {
     "tespec/datasets/extract.py": "makes files ahead of runs, which are told apart by what is in them",
     "tespec/datasets/prepare.py": "makes files ahead of runs, which are told apart by what is in them",
     "tespec/datasets/preview.py": "draws",
+    "tespec/datasets/preview_intensity.py": "draws",
     "tespec/datasets/survey.py": "checks and counts data, and changes none",
     "tespec/inference/": "draws what trained networks say, and loads them for others",
     "tespec/pictures/": "draws",

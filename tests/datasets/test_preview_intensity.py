@@ -9,11 +9,11 @@ from PIL import Image
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
+from tespec.datasets.preview_intensity import busiest_and_quiet, draw_instants, instants, windows_at
 from tespec.datasets.recording import Recording
 from tespec.datasets.unlabelled import cut
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.spatial import Region
-from tespec.pictures.intensity import busiest_and_quiet, draw_instants, instants, windows_at
 
 REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"
 
