@@ -12,7 +12,7 @@ from tespec.comparison.references import references_table
 from tespec.comparison.render import render_markdown
 from tespec.comparison.side_by_side import of_older_code
 
-BEGIN, END = "<!-- results: written by reproduce.py --publish -->", "<!-- end of results -->"
+BEGIN, END = "<!-- results: written by plan.py --publish -->", "<!-- end of results -->"
 
 
 def results_text(records: Sequence[Record], picture: str) -> str:

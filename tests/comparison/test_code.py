@@ -59,6 +59,7 @@ BESIDE = {
     "tespec/comparison/records.py",
     "tespec/pictures/drawing.py",
     "tespec/pictures/labels.py",
+    "tespec/comparison/results.py",  # tespec.results, for users
     "tespec/inference/load.py",  # tespec.load, for users
     "tespec/runs/lock.py",
     "tespec/core/progress.py",
