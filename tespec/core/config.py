@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
 from tespec.core.recipes import Recipe, all_recipes, recipes
-from tespec.core.settings import Finetuning, Pretraining, build, check_limits, merge, require_warmup
+from tespec.core.settings import Finetuning, Pretraining, build, merge, require_warmup
 
 NAME = re.compile(r"[\w.-]{1,100}")
 KINDS = ("tasks", "profiles", "plans", "datasets")
@@ -114,7 +114,6 @@ def finetuning_settings(
     facts = _change(facts, changes)
     facts["task"] = facts.pop("name", None)
     settings = build(Finetuning, facts | _scale(scale, network) | {"arch": arch}, f"task {task}")
-    check_limits(as_facts(settings))
     require_warmup(settings.optimisation)
     _check_sampling(settings)
     if not settings.recurrent and settings.sampling != "clips":

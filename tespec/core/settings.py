@@ -151,7 +151,7 @@ def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
     Args:
         kind: such as `Finetuning`.
         facts: values by name, as YAML has them.
-        source: where they come from, for messages.
+        source: where they come from, for messages; or the name of their group, as in "head.channels".
 
     Raises:
         UserError: names the first setting that is missing, unknown, of another type, or out of range.
@@ -167,7 +167,7 @@ def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
         if error["type"] == "missing" and not short:
             raise UserError(source, f"setting {path!r} is missing", "add it to the config") from errors
         problem = "too_short" if short else error["type"]
-        raise UserError(f"{source}, {path}", *_named(problem, error["input"], error.get("ctx", {}))) from errors
+        raise UserError(_inside(source, path), *_named(problem, error["input"], error.get("ctx", {}))) from errors
 
 
 def _refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
@@ -177,7 +177,11 @@ def _refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
         if key not in known:
             raise UserError(source, f"unknown setting {key!r}", _suggest(str(key), known))
         if is_dataclass(hints[key]) and isinstance(value, Mapping):
-            _refuse_unknown(hints[key], value, f"{source}, {key}")
+            _refuse_unknown(hints[key], value, _inside(source, key))
+
+
+def _inside(source: str, path: str) -> str:
+    return f"{source}.{path}" if source.isidentifier() else f"{source}, {path}"
 
 
 def _named(problem: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
@@ -393,56 +397,6 @@ class Pretraining:
         return SAMPLING[self.sampling]
 
 
-ABOVE_ZERO, FROM_ZERO, SHARE, FACTOR = (
-    (0.0, False, math.inf),
-    (0.0, True, math.inf),
-    (0.0, True, 1.0),
-    (1.0, True, math.inf),
-)
-
-# A block that is always dropped has no scale.
-RATE = (0.0, True, 0.9)
-
-# Far beyond any head there is: a network is built from what a file from somebody else says.
-WIDTH, DEPTH = (1.0, True, 4096.0), (0.0, True, 64.0)
-
-# Setting: lowest value, whether it is allowed itself, and highest value.
-RANGES = {
-    "head.alpha": ABOVE_ZERO,
-    "head.channels": WIDTH,
-    "head.dropout": SHARE,
-    "head.gradient_weight": FROM_ZERO,
-    "head.max_depth": ABOVE_ZERO,
-    "head.min_depth": ABOVE_ZERO,
-    "head.min_diagonal": FROM_ZERO,
-    "head.min_side": FROM_ZERO,
-    "head.neck_blocks": DEPTH,
-    "head.score_threshold": SHARE,
-    "head.si_lambda": SHARE,
-    "head.si_weight": FROM_ZERO,
-    "head.skip_ms": FROM_ZERO,
-    "protocol.max_width_share": SHARE,
-    "protocol.min_diagonal": FROM_ZERO,
-    "protocol.min_side": FROM_ZERO,
-    "protocol.period_ms": ABOVE_ZERO,
-}
-
-
-def check_limits(facts: Mapping[str, Any], prefix: str = "") -> None:
-    """Refuse nested settings that are out of range.
-
-    Raises:
-        UserError: names the setting, its value and what it may be.
-    """
-    for key, value in facts.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            check_limits(value, f"{name}.")
-        elif name in RANGES and value is not None:
-            for number in value if isinstance(value, list) else [value]:
-                _check_range(name, number)
-
-
 def require_warmup(settings: Optimisation) -> None:
     """Refuse a warm-up that leaves no step after it.
 
@@ -453,16 +407,3 @@ def require_warmup(settings: Optimisation) -> None:
     if warmup and warmup >= steps:
         what = f"{warmup} steps of warm-up leave none of the {steps} of optimisation.steps"
         raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
-
-
-def _check_range(name: str, number: Any) -> None:
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise UserError(name, f"{number!r} is no number", "give a number")
-    lowest, included, highest = RANGES[name]
-    inside = lowest <= number <= highest and (included or number != lowest)
-    # A whole number may be larger than any float.
-    if not inside or not -sys.float_info.max <= number <= sys.float_info.max:
-        start = f"from {lowest:g}" if included else f"above {lowest:g}"
-        end = "" if math.isinf(highest) else f" to {highest:g}"
-        shown = f"{number:g}" if isinstance(number, float) else str(number)[:20]
-        raise UserError(name, f"{shown} is out of range", f"give a number {start}{end}")

@@ -88,7 +88,7 @@ class LabelledDataset(ABC):
         self.root, self.splits, self.classes, self.given_sensor = root, splits, tuple(classes), sensor
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
-        self.protocol = build(self.protocol_type, protocol or {}, f"protocol of {self.title}")
+        self.protocol = build(self.protocol_type, protocol or {}, "protocol")
         if self.not_downsampled and self.downsample.factor != 1:
             raise UserError("downsample.factor", f"{self.not_downsampled} not downsampled", "set it to 1")
         described = read_description(root).classes

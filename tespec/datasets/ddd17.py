@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
+from tespec.core.settings import Count
 from tespec.datasets.base import LEVELS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
@@ -25,11 +26,11 @@ SPEED = "ego_speed.npy"
 PARTS = (TIMES, f"events{STORE}", HEADER, "index", "imgs", *MASK_PLACES)  # of a recording, packed or not
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class Ddd17Protocol:
     """What is scored: the upper `rows` of the sensor, below which the car's bonnet shows."""
 
-    rows: int
+    rows: Count
 
 
 @DATASETS.register_module()

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pydantic
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
+from tespec.core.settings import Count, Flag, choice
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
@@ -36,7 +37,7 @@ LABEL_SETS = {"all": slice(None), "ess": slice(6, None, 2)}
 LONGEST_AFTER_US = 1_000_000  # a label later than this after the last event shows that events are missing
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class DsecProtocol:
     """Which labels count and how events are laid on them.
 
@@ -46,9 +47,9 @@ class DsecProtocol:
         rectify: whether events are moved to rectified pixels, which is where the labels are.
     """
 
-    rows: int
-    labels: str
-    rectify: bool
+    rows: Count
+    labels: Annotated[str, choice(*LABEL_SETS)]
+    rectify: Flag
 
 
 @DATASETS.register_module()
@@ -62,9 +63,6 @@ class Dsec(LabelledDataset):
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
-        if self.protocol.labels not in LABEL_SETS:
-            what = f"unknown value {self.protocol.labels!r}"
-            raise UserError("protocol.labels", what, f"choose from {', '.join(LABEL_SETS)}")
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
         self.layout = self._layout()

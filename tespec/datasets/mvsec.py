@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+import pydantic
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
+from tespec.core.settings import choice
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps, open_depths, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
@@ -23,11 +24,11 @@ DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
 DEPTHS = ("raw", "rect")
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class MvsecProtocol:
     """Which depth is the truth: "raw" fits raw events; "rect" fits events that were rectified elsewhere."""
 
-    depth: str
+    depth: Annotated[str, choice(*DEPTHS)]
 
 
 @DATASETS.register_module()
@@ -44,12 +45,6 @@ class Mvsec(LabelledDataset):
     protocol_type = MvsecProtocol
     not_downsampled = "depth is"
     protocol: MvsecProtocol
-
-    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
-        super().__init__(root, *arguments, **named)
-        if self.protocol.depth not in DEPTHS:
-            what = f"unknown value {self.protocol.depth!r}"
-            raise UserError("protocol.depth", what, f"choose from {', '.join(DEPTHS)}")
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """What one sequence consists of."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import pydantic
 from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
+from tespec.core.settings import Flag, FromZero, Positive, Share, choice
 from tespec.events.readers.arrays import load_array
 
 FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
@@ -72,7 +74,7 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     return RawBoxes(t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label)
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class PropheseeProtocol:
     """Which recordings, frames and boxes count; sizes in px of the sensor.
 
@@ -88,25 +90,21 @@ class PropheseeProtocol:
         skip: recordings left out for faulty labels.
     """
 
-    boxes: str
-    frames: str
-    period_ms: float
-    period_from_labels: bool
-    min_diagonal: float
-    min_side: float
-    max_width_share: float
+    boxes: Annotated[str, choice(*RULES)]
+    frames: Annotated[str, choice(*RULES)]
+    period_ms: Positive
+    period_from_labels: Flag
+    min_diagonal: FromZero
+    min_side: FromZero
+    max_width_share: Share
     skip: tuple[str, ...]
 
     def check(self) -> None:
-        """Refuse values that mean nothing.
+        """Refuse a period that means nothing.
 
         Raises:
-            UserError: names the first of them.
+            UserError: it is shorter than 1 us.
         """
-        for name in ("boxes", "frames"):
-            value = getattr(self, name)
-            if value not in RULES:
-                raise UserError(f"protocol.{name}", f"unknown value {value!r}", f"choose from {', '.join(RULES)}")
         if self.period_us < 1:
             raise UserError("protocol.period_ms", f"{self.period_ms:g} ms is less than 1 us", "give a longer period")
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, build, check_limits
+from tespec.core.settings import Finetuning, build
 from tespec.models import Backbone
 from tespec.models.layers import padded_size
 from tespec.tasks import find_task
@@ -62,7 +62,6 @@ def load_trained(path: Path, size: tuple[int, int] | None = None) -> TrainedNetw
     if "kind" not in recipe:
         raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
     trained_on = sensor_of(path, recipe)
-    check_limits(recipe)
     settings = build(Finetuning, {key: value for key, value in recipe.items() if key != SENSOR}, str(path))
     task = find_task(settings)
     model = task.network(settings, fresh_backbone(settings, size or trained_on))

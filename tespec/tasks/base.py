@@ -117,7 +117,7 @@ class Task(ABC):
         """`backbone` with a fresh head; needs no data.
 
         Raises:
-            UserError: settings of the head that do not go ranks_per_batch.
+            UserError: settings of the head that do not go together.
         """
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import pydantic
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -18,7 +18,7 @@ from tespec.core.distributed import global_mean, has_no_labels, rank_without_lab
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Finetuning, build
+from tespec.core.settings import Count, Finetuning, FromZero, Positive, Share, Width, build
 from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import CUT_OFFS, DepthScorer
 from tespec.models import Backbone
@@ -143,7 +143,7 @@ class DepthModel(Network):
         return torch.exp(exponent + math.log(self.max_depth))
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class DepthHead:
     """Width of the MiDaS head, the range of depths in m, and the losses.
 
@@ -158,14 +158,14 @@ class DepthHead:
         gradient_scales: number of scales it is taken at.
     """
 
-    channels: int
-    min_depth: float
-    max_depth: float
-    alpha: float
-    si_weight: float
-    si_lambda: float
-    gradient_weight: float
-    gradient_scales: int
+    channels: Width
+    min_depth: Positive
+    max_depth: Positive
+    alpha: Positive
+    si_weight: FromZero
+    si_lambda: Share
+    gradient_weight: FromZero
+    gradient_scales: Count
 
 
 @TASKS.register_module(name="depth")
@@ -229,7 +229,7 @@ def head_of(settings: Finetuning) -> DepthHead:
     """Settings of the head.
 
     Raises:
-        UserError: they do not go ranks_per_batch.
+        UserError: they do not go together.
     """
     head = build(DepthHead, settings.head, "head")
     if not head.min_depth < head.max_depth:

@@ -6,12 +6,12 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import tespec.core.compat  # noqa: F401  # before mmdet
 
+import pydantic
 import torch
 from mmcv.ops import batched_nms
 from mmengine.structures import InstanceData
@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import rank_without_labels, ranks_per_batch
-from tespec.core.errors import UserError
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Finetuning, build
+from tespec.core.settings import Depth, Finetuning, FromZero, Share, Width, build, choice
 from tespec.datasets.batches import WHOLE, LabelledSteps, Shard, Steps, join_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
@@ -187,7 +186,7 @@ def _instances(boxes: Tensor) -> InstanceData:
     return InstanceData(bboxes=boxes[:, 2:], labels=boxes[:, 1].long())
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class DetectionHead:
     """The YOLOX neck and head, what they predict, and which boxes are scored.
 
@@ -201,13 +200,13 @@ class DetectionHead:
         skip_ms: labels up to this time of a recording are not scored.
     """
 
-    channels: int | None
-    neck_blocks: int
-    score: str
-    score_threshold: float
-    min_diagonal: float
-    min_side: float
-    skip_ms: float
+    channels: Width | None
+    neck_blocks: Depth
+    score: Annotated[str, choice(*SCORES)]
+    score_threshold: Share
+    min_diagonal: FromZero
+    min_side: FromZero
+    skip_ms: FromZero
 
 
 @TASKS.register_module(name="detection")
@@ -273,12 +272,5 @@ class DetectionTask(Task):
 
 
 def head_of(settings: Finetuning) -> DetectionHead:
-    """Settings of neck, head and score.
-
-    Raises:
-        UserError: an unknown score.
-    """
-    head = build(DetectionHead, settings.head, "head")
-    if head.score not in SCORES:
-        raise UserError("head.score", f"unknown value {head.score!r}", f"choose from {', '.join(SCORES)}")
-    return head
+    """Settings of neck, head and score."""
+    return build(DetectionHead, settings.head, "head")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import tespec.core.compat  # noqa: F401  # before mmseg
 
 import numpy as np
+import pydantic
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Finetuning, build
+from tespec.core.settings import Finetuning, Share, Width, build
 from tespec.datasets.batches import stack_masks
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
@@ -148,7 +148,7 @@ VIEWS: Mapping[str, Views | None] = {
 
 
 class Variants:
-    """A segmentation network that is asked once for each view; logits are global_mean.
+    """A segmentation network that is asked once for each view; logits are averaged.
 
     Histograms are scaled bilinearly. Each view plays the recording with a state, and a backbone, of its own: the same
     weights built for the scaled size.
@@ -200,12 +200,12 @@ def _view(histograms: Tensor, size: tuple[int, int], mirrored: bool) -> Tensor:
     return scaled.unflatten(0, histograms.shape[:2])
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True)
 class SegmentationHead:
     """Width and dropout of UperNet."""
 
-    channels: int
-    dropout: float
+    channels: Width
+    dropout: Share
 
 
 @TASKS.register_module(name="segmentation")
@@ -224,6 +224,7 @@ class SegmentationTask(Task):
         labels = settings.batch_size * min(settings.labels_per_chunk or settings.segments, settings.segments)
         if labels < 2:
             raise UserError("batch_size", "a step has a single label, and batch normalisation needs two", "give more")
+        build(SegmentationHead, settings.head, "head")
         super().__init__(settings, root)
 
     @classmethod

@@ -145,7 +145,7 @@ MISTAKES = [
         "tespec",
         "1mpx",
         "objective.mask.ratio=2",
-        r"objective, mask.ratio: 2 is out of range; give a number from 0 to 1",
+        r"objective\.mask\.ratio: 2 is out of range; give a number from 0 to 1",
     ),
     (
         "tespec",
@@ -154,12 +154,12 @@ MISTAKES = [
         r"objective.mask.unit: 24 px is not made of whole tokens; choose 4, 8",
     ),
     ("tespec", "1mpx", "objective.decoder.type=None", r"objective.decoder.type: unknown model 'None'; choose from"),
-    ("moby", "objects", "objective.queue=0", r"objective, queue: 0 is too small; give 1 or more"),
+    ("moby", "objects", "objective.queue=0", r"objective\.queue: 0 is too small; give 1 or more"),
     (
         "moby",
         "objects",
         "objective.momentum=1.5",
-        r"objective, momentum: 1.5 is out of range; give a number from 0 to 1",
+        r"objective\.momentum: 1.5 is out of range; give a number from 0 to 1",
     ),
     ("tespec", "1mpx", "objective.ahead=2", r"--set objective.ahead=2: unknown setting 'ahead'"),
     ("moby", "objects", "recurrent=true", r"recurrent: images have no order in time; set it to false"),

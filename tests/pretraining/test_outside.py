@@ -58,7 +58,7 @@ def test_it_has_settings_under_every_profile_and_data_of_its_own_choice(byol, ti
     task = build_objective(settings, tiny_world / "1mpx")
     assert len(task.small_batch()["histograms"]) == 2
     narrow = dataclasses.replace(settings, objective=settings.objective | {"momentum": 2.0})
-    with pytest.raises(UserError, match=r"objective, momentum: 2 is out of range; give a number from 0 to 1"):
+    with pytest.raises(UserError, match=r"objective\.momentum: 2 is out of range; give a number from 0 to 1"):
         build_objective(narrow, tiny_world / "1mpx")
 
 

@@ -137,12 +137,13 @@ MISTAKES = [
     ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zooming does not go with depth; set it to 0"),
     ("gen1", "head.score=best", r"head.score: unknown value 'best'; choose from class, objectness_x_class"),
     ("mvsec", "protocol.depth=left", r"protocol.depth: unknown value 'left'; choose from raw, rect"),
-    ("dsec", "protocol.labels=some", r"protocol.labels: unknown value 'some'; choose from all, ess"),
     ("dsec", "classes=[a, b]", r"classes: 2 are named, DSEC has masks of 11 and 19"),
     ("gen1", "protocol.frames=some", r"protocol.frames: unknown value 'some'; choose from rvt, all"),
     ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
+    ("ddd17", "head.dropout=2", r"head\.dropout: 2 is out of range; give a number from 0 to 1"),
+    ("dsec", "protocol.labels=some", r"protocol\.labels: unknown value 'some'; choose from all, ess"),
     ("gen1", "head.min_diagonal=-1.0", r"head.min_diagonal: -1 is out of range; give a number from 0"),
-    ("ddd17", "protocol.rows=many", r"protocol of DDD17, rows: 'many' has the wrong type"),
+    ("ddd17", "protocol.rows=many", r"protocol\.rows: 'many' has the wrong type"),
 ]
 
 
