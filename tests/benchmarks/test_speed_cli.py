@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -44,9 +45,22 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     path = tmp_path_factory.mktemp("speed") / "ledger.json"
     with pytest.MonkeyPatch.context() as patch, pytest.MonkeyPatch.context() as output:
         lines: list[str] = []
-        output.setattr("builtins.print", lambda text="", **_: lines.append(str(text)))
+        output.setattr("builtins.print", keep_into(lines))
         assert call(patch, "--quick", "--runs", 1, "--device", "cpu", "--json", path) == 0
     return path, "\n".join(lines)
+
+
+def keep_into(lines: list[str]) -> Callable[..., None]:
+    """A `print` that keeps what would be shown; numba prints into files of its own when it compiles."""
+    real = print
+
+    def keep(text: object = "", *more: object, file: IO[str] | None = None, **options: Any) -> None:
+        if file is None:
+            lines.append(str(text))
+        else:
+            real(text, *more, file=file, **options)
+
+    return keep
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -70,7 +84,7 @@ def test_every_stage_agrees_with_its_plain_way_and_stands_in_the_ledger(measured
 
 def test_what_needs_a_gpu_says_that_there_is_none(measured: tuple[Path, str]) -> None:
     rows = [row for row in rows_of(measured[0]) if row["device"] == "cuda"]
-    assert {row["stage"] for row in rows} >= {"histogram", "intensity", "recurrent", "input", "optimizer"}
+    assert {row["stage"] for row in rows} >= {"intensity", "recurrent", "input", "optimizer"}
     assert all((row["note"], row["seconds"], row["targets"]) == (NO_GPU, None, []) for row in rows)
 
 
