@@ -18,7 +18,7 @@ from tespec.runs.cost import BYTES_PER_PARAMETER, bytes_saved_for_backward, fore
 from tespec.training.loop import Loop
 
 RATE, SECONDS, SENSOR = 1_000_000, 4.0, (360, 640)
-STEPS = 8  # after one to warm up
+TIMED_STEPS = 8  # after one to warm up
 
 
 def foretelling(conditions: Conditions) -> Iterator[Row]:
@@ -37,7 +37,7 @@ def foretelling(conditions: Conditions) -> Iterator[Row]:
             taken = []
             batch = {name: value.to(device) for name, value in steps[0].items()}
             saved = bytes_saved_for_backward(lambda: loop.train_step(batch))  # noqa: B023  # called at once
-            for step in range(1, 1 + conditions.size(STEPS, 1)):
+            for step in range(1, 1 + conditions.size(TIMED_STEPS, 1)):
                 began = time.perf_counter()
                 loop.train_step({name: value.to(device) for name, value in steps[step].items()})
                 synchronise(device)

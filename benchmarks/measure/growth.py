@@ -27,7 +27,7 @@ SIZES = ((96, 160), (192, 320), (384, 640))
 LENGTHS = (1, 2, 4, 8, 16)
 BATCHES = (1, 2, 4, 8)
 RATES = (100_000, 1_000_000, 10_000_000, 100_000_000)
-WINDOWS = 4
+FEW_WINDOWS = 4
 RECORDINGS = (10, 100, 1_000, 10_000, 100_000)
 FOLDERS = (300, 1_000, 3_000)  # more than are kept open at once
 
@@ -108,11 +108,11 @@ def _steps(shapes: Sequence[tuple[int, int, tuple[int, int]]]) -> Iterator[Point
 def _rates(conditions: Conditions) -> Iterator[Point]:
     """Histograms of 50 ms from the packed store; memory is what lies on disk and is mapped."""
     for rate in conditions.size(RATES, (20_000, 40_000)):
-        seconds = WINDOWS * WINDOW_US / 1e6
+        seconds = FEW_WINDOWS * WINDOW_US / 1e6
         with TemporaryDirectory() as folder:
             sensor = conditions.size(SENSOR_1MPX, (24, 32))
             stream = open_store(make_store(Path(folder) / "recording", rate, seconds, sensor))
-            borders = [WINDOW_US * each for each in range(WINDOWS + 1)]
+            borders = [WINDOW_US * each for each in range(FEW_WINDOWS + 1)]
             stored = sum(file.stat().st_size for file in (Path(folder) / "recording").iterdir())
 
             def cut(stream: StoreStream = stream, borders: list[int] = borders) -> object:

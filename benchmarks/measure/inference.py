@@ -26,14 +26,14 @@ COMPILED = ("paper", "gen1")  # what is compiled on a CPU, where each network ta
 BUDGET = 4.0  # s of the runs of one row
 FEWEST = 5  # runs
 WARM = 2  # steps before
-QUICK = ("mvsec",)
+QUICK_TASKS = ("mvsec",)
 
 
 def inference(conditions: Conditions) -> Iterator[Row]:
     """Every task's network in both profiles."""
     for device in conditions.devices:
         for profile in conditions.size(PROFILES, PROFILES[1:]):
-            for task in conditions.size(tuple(SIZES), QUICK):
+            for task in conditions.size(tuple(SIZES), QUICK_TASKS):
                 yield from _task(conditions, device, profile, task)
     yield from conditions.without_gpu("inference", *(f"{profile}, {task}" for profile in PROFILES for task in SIZES))
 

@@ -18,7 +18,7 @@ from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.histogram import BINS, WINDOW_US, put_histogram
 from benchmarks.measure.row import Row
 from benchmarks.measure.scene import BUSY, SENSOR_1MPX, make_events
-from benchmarks.measure.store import half
+from benchmarks.measure.store import WORD, half
 from tespec.core.paths import REPOSITORY
 from tespec.datasets.prepare import Job, pack_job
 from tespec.datasets.sources import EventSource
@@ -28,7 +28,6 @@ from tespec.events.store import open_store
 from tespec.events.stream import Events
 from tespec.events.windows import window_histograms
 
-WORD = 4  # bytes of a packed event
 BLOCK_SECONDS = 1  # of events that differ; longer files repeat them
 HEADER = "% Data file containing CD events.\n% Version 2\n% Height {}\n% Width {}\n"
 PEAK = "VmHWM:"  # of /proc/self/status, in kB; that of a fresh process, which ru_maxrss is not

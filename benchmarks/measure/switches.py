@@ -32,11 +32,11 @@ def switches(conditions: Conditions) -> Iterator[Row]:
             if conditions.quick and execution.compiled:
                 yield Row("switches", name, device.type, note="not measured: compiling takes longer than --quick has")
             else:
-                yield _measured(conditions, case, device, name, execution)
+                yield _with_switches(conditions, case, device, name, execution)
     yield from conditions.without_gpu("switches", *SWITCHES)
 
 
-def _measured(conditions: Conditions, case: Case, device: torch.device, name: str, execution: Execution) -> Row:
+def _with_switches(conditions: Conditions, case: Case, device: torch.device, name: str, execution: Execution) -> Row:
     counts = histograms(case.lanes, case.segments, 20, *case.size, device=device)
     precision = torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
     networks = []
