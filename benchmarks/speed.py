@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from benchmarks.measure.row import Row
+    from benchmarks.measure.rows import Row
 
 
 def parse() -> argparse.Namespace:
@@ -54,10 +54,17 @@ def main() -> int:
 
     from benchmarks.measure.catalogue import STAGES, part_of
     from benchmarks.measure.conditions import Conditions
-    from benchmarks.measure.ledger import machine_name, make_ledger, read_ledger, write_ledger
-    from benchmarks.measure.limits import measure_limits
+    from benchmarks.measure.ledger import (
+        comparison,
+        heading,
+        line,
+        machine_name,
+        make_ledger,
+        read_ledger,
+        write_ledger,
+    )
     from benchmarks.measure.profiling import profile
-    from benchmarks.measure.table import comparison, heading, line
+    from benchmarks.measure.rows import measure_limits
 
     before = read_ledger(options.compare) if options.compare else None
     load = os.getloadavg()[0]

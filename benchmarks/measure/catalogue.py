@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.detection import detection
-from benchmarks.measure.foretelling import foretelling
-from benchmarks.measure.growth import growth
-from benchmarks.measure.histogram import histogram
-from benchmarks.measure.inference import inference
-from benchmarks.measure.input import batches
-from benchmarks.measure.intensity import intensity
-from benchmarks.measure.optimizer import optimizer
-from benchmarks.measure.prepare import prepare
-from benchmarks.measure.recurrent import recurrent
-from benchmarks.measure.row import Row
-from benchmarks.measure.store import store
-from benchmarks.measure.switches import switches
-from benchmarks.measure.tables import tables
+from benchmarks.measure.events import histogram, intensity, prepare, store
+from benchmarks.measure.networks import inference, recurrent, switches
+from benchmarks.measure.rows import Row
+from benchmarks.measure.training import batches, foretelling, growth, optimizer
 from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
+
+
+def tables(conditions: Conditions) -> Iterator[Row]:
+    """The command as a user gives it, without records, into a temporary folder."""
+    with TemporaryDirectory() as folder:
+        out, none = Path(folder) / "tables", Path(folder) / "none"
+        none.mkdir()
+        command = [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py")]
+        command += ["--results", str(none), "--out", str(out)]
+
+        def run() -> None:
+            subprocess.run(command, check=True, capture_output=True, cwd=folder)
+
+        run()
+        count = len(list(out.iterdir()))
+        row = Row(
+            "tables", "all tables", "cpu", f"{count} files, from a fresh process to its end", work=count, unit="files"
+        )
+        yield conditions.compare(row, run)
+
 
 Stage = Callable[[Conditions], Iterator[Row]]
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from benchmarks.measure.row import Row
-from benchmarks.measure.timing import alternate, spread
+from benchmarks.measure.rows import Row, alternate, spread
 
 BUDGET = 15.0  # s that the timed runs of one row may take, beyond the fewest
 NO_GPU = "not measured: no CUDA device"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure.conditions import Conditions
-from benchmarks.measure.row import Row
+from benchmarks.measure.rows import Row
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.measure.growth import exponent
-from benchmarks.measure.limits import Limits
-from benchmarks.measure.plain_network import PlainNetwork
-from benchmarks.measure.row import Row
-from benchmarks.measure.table import duration, line, si
-from benchmarks.measure.targets import at_least, at_most
-from benchmarks.measure.timing import alternate, spread
+from benchmarks.measure.ledger import duration, line, si
+from benchmarks.measure.networks import PlainNetwork
+from benchmarks.measure.rows import Limits, Row, alternate, at_least, at_most, spread
+from benchmarks.measure.training import exponent
 from tespec.models import EventSwin
 
 

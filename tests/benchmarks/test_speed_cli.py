@@ -14,7 +14,7 @@ import benchmarks.speed as speed
 from benchmarks.measure import catalogue, detection
 from benchmarks.measure.catalogue import LONG, PARTS, STAGES
 from benchmarks.measure.conditions import NO_GPU
-from benchmarks.measure.row import Row
+from benchmarks.measure.rows import Row
 from tespec.cli.command import run
 
 KEYS = {"schema", "part", "quick", "threads", "load_before", "environment", "limits", "rows"}
