@@ -1,4 +1,4 @@
-"""Reads JSON and YAML that others wrote: plain values, of a size and depth that no hand and no run exceeds."""
+"""Files: JSON and YAML that others wrote, read as plain values; files written whole; and locks between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports what registers methods: the repository, installed packages, and files the user names."""
+"""The registries by which parts of the harness are found, and what fills them: the harness, packages, files of the user."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from mmengine.registry import DATASETS as ROOT_DATASETS
-from mmengine.registry import HOOKS as ROOT_HOOKS
-from mmengine.registry import METRICS as ROOT_METRICS
 from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import Registry
 
@@ -27,8 +25,6 @@ OBJECTIVES = Registry("objective", scope="tespec")
 BACKBONES = Registry("backbone", scope="tespec")
 MODELS = Registry("model", parent=ROOT_MODELS, scope="tespec")
 DATASETS = Registry("dataset", parent=ROOT_DATASETS, scope="tespec")
-METRICS = Registry("metric", parent=ROOT_METRICS, scope="tespec")
-HOOKS = Registry("hook", parent=ROOT_HOOKS, scope="tespec")
 
 
 def import_modules(package: str) -> None:
