@@ -1,4 +1,4 @@
-"""The registries by which parts of the harness are found, and what fills them: the harness, packages, files of the user."""
+"""The registries by which parts of the harness are found, and what fills them: its own files, packages, plug-ins."""
 
 from __future__ import annotations
 
