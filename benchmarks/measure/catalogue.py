@@ -13,7 +13,7 @@ from benchmarks.measure.detection import detection
 from benchmarks.measure.events import histogram, intensity, prepare, store
 from benchmarks.measure.networks import inference, recurrent, switches
 from benchmarks.measure.rows import Row
-from benchmarks.measure.training import batches, foretelling, growth, optimizer
+from benchmarks.measure.training import batches, forecasts, growth, optimizer
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
@@ -49,7 +49,7 @@ STAGES: dict[str, Stage] = {
     "input": batches,
     "detection": detection,
     "tables": tables,
-    "forecast": foretelling,
+    "forecast": forecasts,
     "inference": inference,
     "growth": growth,
     "switches": switches,

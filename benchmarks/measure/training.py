@@ -200,7 +200,7 @@ RATE, SECONDS, SENSOR = 1_000_000, 4.0, (360, 640)
 TIMED_STEPS = 8  # after one to warm up
 
 
-def foretelling(conditions: Conditions) -> Iterator[Row]:
+def forecasts(conditions: Conditions) -> Iterator[Row]:
     """A pre-training of the sample profile, its batches built by the training process."""
     rate = conditions.size(RATE, 20_000)
     with TemporaryDirectory() as folder:

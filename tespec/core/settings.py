@@ -142,7 +142,8 @@ Factor = Annotated[float, number(1)]
 DropRate = Annotated[float, number(0, 0.9)]  # a block that is always dropped has no scale
 Flag = Annotated[bool, BeforeValidator(_boolean)]
 # Far beyond any head there is: a network is built from what a file from somebody else says.
-Width, Depth = Annotated[int, whole(1, 4096)], Annotated[int, whole(0, 64)]
+Width = Annotated[int, whole(1, 4096)]
+Depth = Annotated[int, whole(0, 64)]
 
 
 def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
