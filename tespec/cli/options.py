@@ -14,13 +14,13 @@ from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.settings import parse_size
+from tespec.training.launch import LAUNCHERS, starting
 
 if TYPE_CHECKING:
     from tespec.runs.setup import Setup
 
 
-# As in tespec/training/hooks.py and tespec/training/launch.py, which take long to import.
-LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
+# As in tespec/training/hooks.py, which takes long to import.
 TRACKERS = ("files", "tensorboard", "wandb", "mlflow")
 # Options that decide nothing about a result, with a value and without.
 PLACES = ("--results", "--runs", "--workers", "--track")
@@ -39,7 +39,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--threads", type=positive, metavar="N",
                        help="CPU threads (default: the profile's, or what torch takes)")  # fmt: skip
     group.add_argument("--workers", type=whole_number, default=0, help="processes that prepare batches (default 0)")
-    group.add_argument("--launcher", choices=LAUNCHERS, default="none", help="what started the processes of this run")
+    group.add_argument(
+        "--launcher", choices=("none", *LAUNCHERS), default="none", help="what started the processes of this run"
+    )
     group.add_argument("--accumulate", type=positive, default=1, metavar="N",
                        help="gradient accumulation steps: less memory for the same batch (default 1)")  # fmt: skip
     group.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
@@ -155,14 +157,7 @@ def _started(launcher: str, verb: str) -> list[str]:
             return ["tespec", verb]
     else:
         script = [f"benchmarks/{verb}.py"]
-    if launcher == "pytorch":
-        nodes, local = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")
-        return ["torchrun", *(["--nnodes", nodes] if nodes != "1" else []), "--nproc-per-node", local, *script]
-    if launcher == "slurm":
-        return ["srun", "--ntasks", os.environ.get("SLURM_NTASKS", "1"), "python", *script]
-    if launcher == "mpi":
-        return ["mpirun", "-n", os.environ.get("OMPI_COMM_WORLD_SIZE", "1"), "python", *script]
-    return ["python", *script]
+    return ["python", *script] if launcher == "none" else [*starting(launcher, os.environ), *script]
 
 
 def _deciding(arguments: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Several processes of one run: started by torchrun, SLURM or MPI, met here."""
+"""Several processes of one run: started by torchrun, SLURM or MPI, met here. Imports torch only when a run begins."""
 
 from __future__ import annotations
 
@@ -6,24 +6,55 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-import tespec.core.compat  # noqa: F401  # before mmengine
-
-import torch
-from mmengine.dist import init_dist
-from torch import distributed
-
-from tespec.core.distributed import close_group, open_group
 from tespec.core.errors import UserError
 
-LAUNCHERS = ("none", "pytorch", "slurm", "mpi")
-# What each of them puts into the environment of the processes it starts.
-SIGNS = {"pytorch": "LOCAL_RANK", "slurm": "SLURM_PROCID", "mpi": "OMPI_COMM_WORLD_RANK"}
-HOW = {
-    "pytorch": "start with torchrun --nproc-per-node N",
-    "slurm": "start with srun",
-    "mpi": "start with mpirun",
+
+@dataclass(frozen=True)
+class Launcher:
+    """What starts the processes of a run.
+
+    Attributes:
+        sign: what it puts into the environment of each of them.
+        how: how a user starts them with it.
+        command: a command line that starts them, with names of the environment in braces.
+        defaults: of those names.
+    """
+
+    sign: str
+    how: str
+    command: tuple[str, ...]
+    defaults: Mapping[str, str]
+
+
+LAUNCHERS = {
+    "pytorch": Launcher(
+        "LOCAL_RANK",
+        "start with torchrun --nproc-per-node N",
+        ("torchrun", "--nnodes", "{GROUP_WORLD_SIZE}", "--nproc-per-node", "{LOCAL_WORLD_SIZE}"),
+        {"GROUP_WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
+    ),
+    "slurm": Launcher(
+        "SLURM_PROCID",
+        "start with srun",
+        ("srun", "--ntasks", "{SLURM_NTASKS}", "python"),
+        {"SLURM_NTASKS": "1"},
+    ),
+    "mpi": Launcher(
+        "OMPI_COMM_WORLD_RANK",
+        "start with mpirun",
+        ("mpirun", "-n", "{OMPI_COMM_WORLD_SIZE}", "python"),
+        {"OMPI_COMM_WORLD_SIZE": "1"},
+    ),
 }
+
+
+def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
+    """How a command line begins that starts as many processes as there are; one machine is not named."""
+    chosen = LAUNCHERS[launcher]
+    words = [word.format_map({**chosen.defaults, **environment}) for word in chosen.command]
+    return words[:1] + words[3:] if words[1:3] == ["--nnodes", "1"] else words
 
 
 @contextmanager
@@ -41,6 +72,11 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
     if launcher == "none":
         yield
         return
+    import torch
+    from torch import distributed
+
+    from tespec.core.distributed import close_group, open_group
+
     # mmengine would take "spawn", with which every worker reads all indices again.
     if multiprocessing.get_start_method(allow_none=True) is None:
         multiprocessing.set_start_method("fork")
@@ -48,6 +84,10 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
         # mmengine's launcher wants GPUs.
         distributed.init_process_group("gloo")
     else:
+        import tespec.core.compat  # noqa: F401  # before mmengine
+
+        from mmengine.dist import init_dist
+
         init_dist(launcher, backend="nccl")
     open_group()
     try:
@@ -68,8 +108,10 @@ def check_launch(launcher: str, device: str | None, environment: Mapping[str, st
             what = "torchrun started several processes, and each would compute the whole run"
             raise UserError("--launcher none", what, "give --launcher pytorch")
         return
-    if SIGNS[launcher] not in environment:
-        raise UserError(f"--launcher {launcher}", "did not start this process", HOW[launcher])
+    import torch
+
+    if LAUNCHERS[launcher].sign not in environment:
+        raise UserError(f"--launcher {launcher}", "did not start this process", LAUNCHERS[launcher].how)
     if device not in (None, "cpu", "cuda"):
         raise UserError(f"--device {device}", "each process takes a GPU of its own", "leave --device out")
     if launcher != "pytorch" and (device == "cpu" or not torch.cuda.is_available()):
