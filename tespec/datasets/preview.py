@@ -97,7 +97,7 @@ def shortened(name: str) -> str:
 def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:
     """`count` labels spread over recordings and their time: of the labels around each place the one with most events.
 
-    Where no recording has labels, windows take their place.
+    No label is shown twice while there are others. Where no recording has labels, windows take their place.
 
     Raises:
         UserError: there is neither a label nor a window.
@@ -112,7 +112,9 @@ def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> li
         recording = labelled[place * len(labelled) // count if len(labelled) >= count else place % len(labelled)]
         last = len(_shown(recording)) - 1
         around = last * (place + 0.5) / count + np.linspace(-0.5, 0.5, CANDIDATES) * last / count
-        candidates = sorted(set(around.astype(int).tolist()))
+        every = set(around.astype(int).tolist())
+        shown = {each for other, each in chosen if other is recording}
+        candidates = sorted(every - shown) or sorted(every)  # neighbours share a place where they meet
         chosen.append((recording, max(candidates, key=lambda place: _events(recording, place, rule))))
     return chosen
 
