@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+import tespec.core.compat  # noqa: F401  # before timm
+
 import torch
 from timm.models.swin_transformer import SwinTransformer
 from torch import Tensor, nn

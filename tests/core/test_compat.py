@@ -1,3 +1,4 @@
+import ast
 import importlib
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
 from tespec.core.registry import MODELS
 
 mmcv_lite = pytest.mark.skipif(
@@ -156,3 +158,15 @@ def test_what_a_training_saves_loads_as_weights_only(tmp_path):
     assert loaded["state"][0][0][0].tolist() == [1.0]
     moments = loaded["optimizer"]["state"][0]["exp_avg"]
     torch.testing.assert_close(moments, saved["optimizer"]["state"][0]["exp_avg"], rtol=0, atol=0)
+
+
+def test_whoever_imports_what_needs_the_stand_ins_imports_them_first():
+    """In whatever order modules are imported."""
+    for path in [path for room in ("tespec", "baselines", "benchmarks") for path in (REPOSITORY / room).rglob("*.py")]:
+        nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = [node.names[0].name if isinstance(node, ast.Import) else str(node.module) for node in nodes]
+        needing = [
+            name for name in names if name.partition(".")[0] in {"timm", "torchvision", "mmcv", "mmdet", "mmseg"}
+        ]
+        if needing:
+            assert "tespec.core.compat" in names[: names.index(needing[0])], path
