@@ -107,7 +107,7 @@ def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> li
     if not labelled:
         where = recordings[0].path if recordings else "recordings"
         raise UserError(where, "has no label and no whole window to show", "check the dataset")
-    chosen = []
+    chosen: list[tuple[LabelledRecording, int]] = []
     for place in range(count):
         recording = labelled[place * len(labelled) // count if len(labelled) >= count else place % len(labelled)]
         last = len(_shown(recording)) - 1
