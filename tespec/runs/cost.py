@@ -207,15 +207,12 @@ def _measured(loop: Loop, batch: Batch, device: torch.device) -> _Size:
 def repeated(batch: Batch, times: int) -> Batch:
     """A batch of `times` the lanes, each with the same content."""
     lanes = len(batch["histograms"])
-    labels = len(batch["label_place"]) if "label_place" in batch else 0
     joined = {}
     for name, values in batch.items():
         copies = [values.clone() for _ in range(times)]
         for number, copy in enumerate(copies):
             if name == "label_place":
                 copy[:, 0] += number * lanes
-            elif name == "boxes":
-                copy[:, 0] += number * labels
         joined[name] = torch.cat(copies)
     return joined
 

@@ -41,12 +41,10 @@ def test_a_repeated_batch_has_its_labels_on_lanes_of_their_own() -> None:
         "histograms": torch.zeros(2, 3, 20, 8, 8, dtype=torch.uint8),
         "fresh": torch.ones(2, dtype=torch.bool),
         "label_place": torch.tensor([[0, 1], [1, 2], [1, 0]]),
-        "boxes": torch.tensor([[0.0, 1, 0, 0, 4, 4], [2.0, 0, 0, 0, 4, 4]]),
     }
     twice = repeated(batch, 2)
     assert twice["histograms"].shape[:2] == (4, 3)
     assert twice["label_place"].tolist() == [[0, 1], [1, 2], [1, 0], [2, 1], [3, 2], [3, 0]]
-    assert twice["boxes"][:, 0].tolist() == [0, 2, 3, 5]
     assert batch["label_place"].tolist() == [[0, 1], [1, 2], [1, 0]]
 
 
