@@ -7,8 +7,6 @@ import io
 from collections.abc import Callable
 
 import pytest
-
-from tespec.comparison.ablations import ablations
 from tespec.comparison.claims import (
     Claim,
     Comparison,
@@ -20,6 +18,8 @@ from tespec.comparison.claims import (
     read_claims,
     tasks_of,
 )
+
+from tespec.comparison.ablations import ablations
 from tespec.comparison.records import Record
 from tespec.comparison.render import (
     render_csv,
