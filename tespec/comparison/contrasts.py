@@ -163,6 +163,7 @@ class Part:
         estimate: of its effect; None where there is none.
         seeds: of the cell that has fewest.
         lacking: what is missing for a decision, whatever the scores are; "" where nothing is.
+        cells: that lack it.
         floored: why these scores decide nothing; "" where they may.
     """
 
@@ -170,6 +171,7 @@ class Part:
     estimate: Estimate | None = None
     seeds: int = 0
     lacking: str = ""
+    cells: tuple[str, ...] = ()
     floored: str = ""
 
     @property
@@ -219,23 +221,23 @@ def part_of(comparison: Comparison, evidence: Evidence | None) -> Part:
     if evidence is None or missing:
         unclear = evidence is not None and all(parsed(cell).of in evidence.unclear for cell in missing)
         said = "made by recipes of an older version, which cannot be told apart" if unclear else "not measured"
-        return Part(comparison.title, lacking=f"{said}: {', '.join(missing)}")
+        return Part(comparison.title, lacking=said, cells=tuple(missing))
     weights = Counter(known[cell] for cell in comparison.more)
     weights.subtract(known[cell] for cell in comparison.less)
     estimate = evidence.fitted.estimate(weights)
     counts = {cell: len(evidence.fitted.scores[known[cell]]) for cell in comparison.cells}
-    seeds, lacking, floored = min(counts.values()), "", ""
+    seeds, lacking, lone, floored = min(counts.values()), "", (), ""
     if seeds < 2:
-        lacking = f"one seed of {', '.join(cell for cell, count in counts.items() if count < 2)}, and two are needed"
+        lacking, lone = "one seed, and two are needed", tuple(cell for cell, count in counts.items() if count < 2)
     elif estimate is None:
-        lacking = "its cells share no seeds"
+        lacking, lone = "no seeds are shared", tuple(counts)
     elif not estimate.freedom:
         lacking = "no score varies from seed to seed"
     elif evidence.floor is None:
         lacking = "floor not measured (run.py --reference prior)"
     else:
         floored = _floored(comparison, evidence, evidence.floor)
-    return Part(comparison.title, estimate, seeds, lacking, floored)
+    return Part(comparison.title, estimate, seeds, lacking, lone, floored)
 
 
 def _floored(comparison: Comparison, evidence: Evidence, floor: float) -> str:
@@ -278,7 +280,8 @@ def decide(questions: Sequence[Sequence[Part]], alpha: float = ALPHA) -> list[De
     decisions = []
     for parts in questions:
         if lacking := next((part for part in parts if part.lacking), None):
-            decisions.append(Decision(UNDECIDED, lacking.lacking, lacking))
+            cells = dict.fromkeys(cell for part in parts if part.lacking == lacking.lacking for cell in part.cells)
+            decisions.append(Decision(UNDECIDED, ": ".join(filter(None, (lacking.lacking, ", ".join(cells)))), lacking))
         else:
             decisions.append(_decision(parts, next(adjusted), next(adjusted), alpha, level))
     return decisions

@@ -175,7 +175,7 @@ def test_a_baseline_gives_a_table_of_gains(results: Path, capsys: pytest.Capture
     (results / "runs" / "ours.json").write_text(json.dumps(ours))
     assert main(["--results", str(results), "--baseline", "scratch"]) == 0
     assert "+3.500" in capsys.readouterr().out
-    assert (results / "tables" / "segmentation_against_scratch.tex").is_file()
+    assert (results / "tables" / "against_scratch.tex").is_file()
 
 
 def test_a_mistake_is_one_line_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,194 +1,242 @@
-"""Claims on made-up records of known effects."""
+"""The rule on made-up scores of known effects."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable
+import math
+from dataclasses import replace
 
 import pytest
-from tespec.comparison.claims import (
-    Claim,
-    Comparison,
-    claims_table,
-    findings,
-    measured_scores,
-    parsed,
-    published_scores,
-    read_claims,
-    tasks_of,
-)
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
 
-from tespec.comparison.ablations import ablations
-from tespec.comparison.records import Record
-from tespec.comparison.render import (
-    render_csv,
-    render_html,
-    render_latex,
-    render_long_csv,
-    render_markdown,
-    render_text,
-)
-from tespec.core.config import as_facts, names, pretraining_settings
+from tespec.comparison import contrasts
+from tespec.comparison.contrasts import Claim, Comparison, Evidence, Part, decide, parsed, part_of, read_claims
+from tespec.comparison.statistics import Estimate, Scores, fit
+from tespec.core.config import names
 from tespec.core.errors import UserError
 
-Make = Callable[..., Record]
-ONE = Claim("one", "tespec is better", "nowhere", (Comparison("gain", ("a",), ("b",)),), ("ddd17",))
+GAIN = Comparison("gain", ("tespec/recurrent",), ("scratch/recurrent",))
+FOUR = Comparison("more", ("moby/feedforward", "scratch/recurrent"), ("scratch/feedforward", "moby/recurrent"))
 
 
-def fixed(**scores: dict[int, float]):
-    """Scores that do not depend on the task."""
-    return lambda cell, task: scores.get(cell, {})
+def evidence(scores: Scores, floor: float | None = -math.inf, **changes: object) -> Evidence:
+    """Scores by the names of a comparison's cells."""
+    return replace(Evidence(fit(scores), {cell: cell for cell in scores}, floor), **changes)
 
 
-def test_the_interval_is_student_s_of_the_paired_differences():
-    (found,) = findings(ONE, fixed(a={0: 45.0, 1: 46.1, 2: 47.2}, b={0: 40.0, 1: 41.0, 2: 42.0}))
-    assert found.effect == pytest.approx(5.1)
-    assert found.interval is not None
-    assert (found.interval.low, found.interval.high) == pytest.approx((4.8516, 5.3484), abs=1e-4)
-    assert found.seeds == 3
+def shown(effect: float, error: float = 1.0, freedom: float = 20, **changes: object) -> Part:
+    """A comparison with an effect of so many standard errors."""
+    return replace(Part("gain", Estimate(effect * error, error, freedom), 3), **changes)
 
 
-def test_one_seed_has_no_interval():
-    (found,) = findings(ONE, fixed(a={0: 90.0}, b={0: 10.0}))
-    assert (found.effect, found.interval, found.seeds) == (80.0, None, 1)
+def around(mean: float, spread: float = 0.2) -> dict[int, float]:
+    return {0: mean - spread, 1: mean, 2: mean + spread}
 
 
-def test_what_was_not_measured_has_no_effect():
-    (found,) = findings(ONE, fixed(a={0: 90.0}))
-    assert (found.effect, found.interval, found.seeds) == (None, None, 0)
+def test_every_claim_names_cells_and_tasks_that_exist() -> None:
+    claims = read_claims()
+    assert len({claim.name for claim in claims}) == len(claims) == 9
+    for claim in claims:
+        for task, comparisons in claim.by_task().items():
+            assert task in names("tasks")
+            for cell in (cell for comparison in comparisons for cell in comparison.cells):
+                assert parsed(cell).method in {"scratch", "imagenet", "moby", "ecddp", "tespec"}
 
 
-def test_unpaired_seeds_are_compared_by_welch():
-    # Equal variances of 1 and three values each: 4 degrees of freedom, t = 2.7764.
-    (found,) = findings(ONE, fixed(a={0: 9.0, 1: 10.0, 2: 11.0}, b={3: 4.0, 4: 5.0, 5: 6.0}))
-    margin = 2.7764 * (2 / 3) ** 0.5
-    assert found.interval is not None
-    assert (found.interval.low, found.interval.high) == pytest.approx((5 - margin, 5 + margin), abs=1e-3)
-
-
-def test_tasks_are_never_pooled():
-    claim = Claim("two", "", "", (Comparison("gain", ("a",), ("b",)),), ("ddd17", "mvsec"))
-    gains = {"ddd17": {0: 1.0, 1: 3.0}, "mvsec": {0: 0.3, 1: 0.1}}
-    found = findings(claim, lambda cell, task: gains[task] if cell == "a" else {0: 0.0, 1: 0.0})
-    assert [(each.task, each.effect) for each in found] == [("ddd17", 2.0), ("mvsec", pytest.approx(0.2))]
-    every = [each for claim in read_claims() for each in findings(claim, published_scores())]
-    assert all(each.task in names("tasks") for each in every)
-
-
-def test_a_difference_of_differences_adds_up():
-    claim = Claim("did", "", "", (Comparison("", ("a", "d"), ("b", "c")),), ("ddd17",))
-    (found,) = findings(claim, fixed(a={0: 10.0, 1: 10.5}, b={0: 4.0, 1: 4.4}, c={0: 7.0, 1: 7.0}, d={0: 6.0, 1: 6.1}))
-    assert found.effect == pytest.approx(5.1)
-
-
-def test_an_effect_is_in_the_task_s_own_metric(record: Make):
-    depth = {"task": "mvsec", "groups": {}, "recordings": {}}
-    records = [
-        *(record("scratch", metrics={"abs": value}, seed=seed, **depth) for seed, value in enumerate([5.0, 5.5, 6.0])),
-        *(record("tespec", metrics={"abs": value}, seed=seed, **depth) for seed, value in enumerate([4.5, 5.1, 5.4])),
-        *measured(record, "scratch", "recurrent", [40.0, 41.0, 42.0]),
-        *measured(record, "tespec", "recurrent", [44.0, 45.1, 46.2]),
+def test_an_order_is_claimed_step_by_step() -> None:
+    (target,) = (claim for claim in read_claims() if claim.name == "target")
+    assert [(each.more, each.less) for each in target.by_task()["dsec"]] == [
+        (("target: Eq. 7",), ("target: Eq. 6",)),
+        (("target: Eq. 6",), ("target: Histograms",)),
     ]
-    table = claims_table(records)
-    rows = {
-        tuple(cell.text for cell in row.cells[:3]): row.cells[3]
-        for row in table.rows
-        if row.facts["title"] == "over no pre-training"
-    }
-    metres = rows["over no pre-training", "MVSEC", "Abs ↓"]
-    assert metres.text == "+0.500"  # m nearer to the truth
-    points = rows["over no pre-training", "DDD17", "mIoU ↑"]
-    assert (points.text, points.runs) == ("+4.100", 3)
-    assert points.interval == pytest.approx((4.1 - 0.2484, 4.1 + 0.2484), abs=1e-4)
 
 
-def test_nothing_is_decided_and_a_sentence_says_why(record: Make):
-    table = claims_table(
-        [
-            *measured(record, "scratch", "recurrent", [40.0, 41.0, 42.0]),
-            *measured(record, "tespec", "recurrent", [44.0, 45.1, 46.2]),
-        ]
-    )
-    for render in (render_text, render_csv, render_long_csv, render_latex, render_markdown, render_html):
-        text = " ".join(render(table).split())
-        assert not any(word in text for word in ("undecided", "does not hold", "holds", "pooled"))
-    assert "No verdicts: a rule that decides each comparison on each task" in " ".join(render_text(table).split())
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [("masking: 13%", "no such row"), ("tespec", "is not METHOD/ARCHITECTURE"), ("tespec/both", "is not METHOD/ARCH")],
+)
+def test_a_cell_that_is_none_is_refused(cell: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        parsed(cell)
+    assert parsed("moby/feedforward/Swin-T/7") == contrasts.CellOf("moby", "feedforward", "Swin-T/7")
 
 
-def test_the_long_csv_says_claim_task_and_interval(record: Make):
-    table = claims_table(
-        [
-            *measured(record, "scratch", "recurrent", [40.0, 41.0, 42.0]),
-            *measured(record, "tespec", "recurrent", [44.0, 45.1, 46.2]),
-        ]
-    )
-    lines = list(csv.DictReader(io.StringIO(render_long_csv(table))))
-    (line,) = (each for each in lines if (each["title"], each["source"]) == ("over no pre-training", "measured"))
-    assert line["group"].startswith("In a recurrent network, TESPEC beats no pre-training")
-    assert (line["task"], line["metric"], line["seeds"]) == ("ddd17", "miou", "3")
-    assert (float(line["low_95"]), float(line["high_95"])) == pytest.approx((3.8516, 4.3484), abs=1e-4)
-    wide = next(iter(csv.DictReader(io.StringIO(render_csv(table)))))
-    assert not any((value or "").startswith("'") for value in wide.values())
+CLAIM = "{name: a, says: b, where: c, tasks: [ddd17], comparisons: [{title: d, more: [tespec/recurrent], less: [%s]}]}"
 
 
-def test_every_claim_names_cells_that_exist():
-    registered = {"scratch", "imagenet", "moby", "ecddp", "tespec"}
-    for claim in read_claims():
-        for comparison in claim.comparisons:
-            assert set(tasks_of(claim, comparison)) <= set(names("tasks"))
-            for cell in comparison.cells:
-                method, arch, _ = parsed(cell)
-                assert method in registered
-                assert arch in ("recurrent", "feedforward")
-    with pytest.raises(UserError, match="no such row"):
-        parsed("masking: 13%")
-    with pytest.raises(UserError, match="is not METHOD/ARCHITECTURE"):
-        parsed("tespec")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a: [", "is not as it was shipped|cannot be read|not a readable"),
+        ("- 3", "is not as it was shipped"),
+        (f"- {CLAIM % ''}", "not as many cells in less as in more"),
+        (f"- {CLAIM % 'moby'}", "is not METHOD/ARCHITECTURE"),
+        (f"- {(CLAIM % 'moby/recurrent').replace('ddd17', 'kitti')}", "task 'kitti' stands in no table"),
+        (f"- {(CLAIM % 'moby/recurrent').replace('says', 'sais')}", "unknown setting 'sais'; did you mean 'says'?"),
+        (f"- {(CLAIM % 'moby/recurrent').replace('where: c', 'where: 3')}", "where"),
+    ],
+)
+def test_a_file_of_claims_that_is_none_is_refused(content: str, said: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(contrasts, "FILE", tmp_path / "contrasts.yaml")
+    contrasts.FILE.write_text(content)
+    with pytest.raises(UserError, match=said):
+        read_claims()
 
 
-def test_the_paper_s_own_differences_are_those_of_its_tables():
-    scores = published_scores()
-    found = {
-        (claim.name, each.title, each.task): each.effect for claim in read_claims() for each in findings(claim, scores)
-    }
-    assert found["memory", "recurrent over feed-forward pre-training", "dsec"] is None
-    assert found["masking", "50 % over none", "dsec"] == pytest.approx(62.774 - 55.619)
-    assert found["tespec", "over no pre-training", "mvsec"] == pytest.approx(4.852 - 3.690)
-    assert found["tespec", "over no pre-training", "1mpx"] == pytest.approx(50.6 - 45.4)
-    # Of the two published numbers, that without test-time augmentation.
-    assert found["recurrent", "ECDDP", "dsec"] == pytest.approx(59.820 - 59.142)
+def test_a_part_is_the_paired_test_of_its_cells() -> None:
+    ours, theirs = {0: 45.0, 1: 46.1, 2: 47.2}, {0: 40.0, 1: 41.0, 2: 42.0}
+    part = part_of(GAIN, evidence({"tespec/recurrent": ours, "scratch/recurrent": theirs}))
+    above = stats.ttest_rel([*ours.values()], [*theirs.values()], alternative="greater")
+    assert (part.p_above, part.p_below) == pytest.approx((above.pvalue, 1 - above.pvalue))
+    assert (part.seeds, part.lacking, part.floored) == (3, "", "")
 
 
-def measured(make: Make, name: str, arch: str, values: list[float], **changes: object) -> list[Record]:
-    return [make(name, arch, seed=seed, miou=value, **changes) for seed, value in enumerate(values)]
+def test_a_difference_of_differences_adds_up() -> None:
+    values = {"moby/feedforward": 10.0, "scratch/recurrent": 6.0, "scratch/feedforward": 4.0, "moby/recurrent": 7.0}
+    scores = {cell: {0: mean, 1: mean + 0.1 * number} for number, (cell, mean) in enumerate(values.items())}
+    part = part_of(FOUR, evidence(scores))
+    assert part.estimate is not None
+    assert part.estimate.effect == pytest.approx(10.0 + 6.05 - 4.1 - 7.15)
 
 
-def from_recipe(*changes: str) -> dict[str, object]:
-    recipe = as_facts(pretraining_settings("tespec", "sample", changes))
-    return {"weights": {"source": "backbone.safetensors", "sha256": " ".join(changes), "recipe": recipe}}
+@pytest.mark.parametrize(
+    ("found", "lacking"),
+    [
+        (None, "not measured: tespec/recurrent, scratch/recurrent"),
+        (evidence({"tespec/recurrent": around(5)}), "not measured: scratch/recurrent"),
+        (
+            evidence({"tespec/recurrent": {0: 5.0}, "scratch/recurrent": around(3)}),
+            "one seed, and two are needed: tespec/recurrent",
+        ),
+        (
+            evidence({"tespec/recurrent": around(5), "scratch/recurrent": {3: 1.0, 4: 2.0}}),
+            "no seeds are shared: tespec/recurrent, scratch/recurrent",
+        ),
+        (
+            evidence({"tespec/recurrent": {0: 5.0, 1: 6.0}, "scratch/recurrent": {0: 3.0, 1: 4.0}}),
+            "no score varies from seed to seed",
+        ),
+        (
+            evidence({"tespec/recurrent": around(5), "scratch/recurrent": around(3, 0.3)}, None),
+            "floor not measured (run.py --reference prior)",
+        ),
+        (
+            evidence({"scratch/recurrent": around(5)}, unclear=frozenset({("tespec", "recurrent")})),
+            "made by recipes of an older version, which cannot be told apart: tespec/recurrent",
+        ),
+    ],
+)
+def test_what_is_lacking_leaves_a_claim_undecided_and_is_named(found: Evidence | None, lacking: str) -> None:
+    part = part_of(GAIN, found)
+    (decision,) = decide([[shown(50.0), part]])
+    assert (decision.verdict, decision.reason, decision.p) == ("undecided", lacking, None)
+    # Nor does it cost the others anything.
+    assert decide([[part], [shown(3.0)]])[1] == decide([[shown(3.0)]])[0]
 
 
-def test_ablations_are_told_apart_by_their_recipe(record: Make):
-    row = next(row for row in ablations()["target_ddd17"].rows if row.name == "Eq. 6")
-    changes = row.changes(as_facts(pretraining_settings("tespec", "sample")))
-    records = [
-        *measured(record, "scratch", "recurrent", [40.0, 41.0, 42.0]),
-        *measured(record, "scratch", "feedforward", [45.0, 46.5, 47.0]),
-        *measured(record, "tespec", "recurrent", [44.0, 45.1, 46.2], **from_recipe()),
-        *measured(record, "tespec", "recurrent", [42.0, 43.0, 44.1], **from_recipe(*changes)),
-    ]
-    scores = measured_scores(records)
-    assert scores("target_ddd17: Eq. 6", "ddd17") == {0: 42.0, 1: 43.0, 2: 44.1}
-    assert scores("tespec/recurrent", "ddd17") == {0: 44.0, 1: 45.1, 2: 46.2}
-    text = render_text(claims_table(records))
-    (line,) = (line for line in text.splitlines() if line.startswith("Eq. 7 over Eq. 6") and "DDD17" in line)
-    assert "+2.067" in line
+@pytest.mark.parametrize(
+    ("ours", "theirs", "floor", "said"),
+    [
+        (around(32.1), around(31.0, 0.3), 32.0, "tespec/recurrent is at the floor: 32.1 [31.6, 32.6], floor 32.0"),
+        (around(33.0), around(31.0, 0.3), 32.0, ""),
+        (around(31.0), around(33.0, 0.3), 32.0, ""),
+        (around(33.0, 5.0), around(31.0, 0.3), 32.0, "tespec/recurrent is at the floor: 33.0 [20.6, 45.4], floor 32.0"),
+    ],
+)
+def test_one_of_two_cells_stands_above_the_floor(ours, theirs, floor: float, said: str) -> None:
+    found = evidence({"tespec/recurrent": ours, "scratch/recurrent": theirs}, floor, decimals=1)
+    assert part_of(GAIN, found).floored == said
 
 
-def test_another_profile_s_records_do_not_mix(record: Make):
-    old = measured(record, "scratch", "recurrent", [10.0, 11.0], profile="paper", data="ddd17")
-    for each in old:
-        each["written"] = "2020-01-01T00:00:00+00:00"
-    scores = measured_scores([*old, *measured(record, "scratch", "recurrent", [40.0])])
-    assert scores("scratch/recurrent", "ddd17") == {0: 40.0}
+def test_errors_are_at_the_floor_from_above() -> None:
+    gains = {"tespec/recurrent": around(-6.1), "scratch/recurrent": around(-6.6, 0.3)}
+    said = part_of(GAIN, evidence(gains, -6.0, sign=-1.0)).floored
+    assert said == "tespec/recurrent is at the floor: 6.100 [5.603, 6.597], floor 6.000"
+
+
+def test_all_of_four_cells_stand_above_the_floor() -> None:
+    scores = {cell: around(40.0 + number, 0.1 * (1 + number)) for number, cell in enumerate(FOUR.cells)}
+    assert part_of(FOUR, evidence(scores, 30.0)).floored == ""
+    low = {**scores, "scratch/recurrent": around(30.1)}
+    assert part_of(FOUR, evidence(low, 30.0)).floored.startswith("scratch/recurrent is at the floor: 30.1")
+
+
+def test_scores_at_the_floor_decide_nothing_and_count_as_tested() -> None:
+    floored = shown(50.0, floored="tespec/recurrent is at the floor: 1, floor 2")
+    first, second = decide([[floored], [shown(3.0)]])
+    assert (first.verdict, first.reason, first.p) == ("undecided", floored.floored, 1.0)
+    assert second.p == pytest.approx(4 * shown(3.0).p_above)
+    assert decide([[floored, shown(50.0)]])[0].verdict == "undecided"
+    # A conjunction is refuted by any of its parts.
+    assert decide([[floored, shown(-50.0)]])[0].verdict == "contrary"
+
+
+@pytest.mark.parametrize(
+    ("effects", "verdict", "reason", "shown_is"),
+    [
+        ((9.0,), "holds", "gain: above 0", 0),
+        ((9.0, 8.0), "holds", "each of its 2 comparisons is above 0", 1),
+        ((9.0, 1.0), "undecided", "gain: not told from 0", 1),
+        ((9.0, -9.0), "contrary", "gain: below 0", 1),
+        ((-9.0,), "contrary", "gain: below 0", 0),
+        ((0.1,), "undecided", "gain: not told from 0", 0),
+    ],
+)
+def test_a_conjunction_holds_where_each_part_does(effects, verdict: str, reason: str, shown_is: int) -> None:
+    parts = [shown(effect) for effect in effects]
+    (decision,) = decide([parts])
+    assert (decision.verdict, decision.reason, decision.part) == (verdict, reason, parts[shown_is])
+
+
+def test_p_is_that_of_the_weakest_part_adjusted_for_the_page() -> None:
+    page = [[shown(9.0), shown(4.0)], [shown(-5.0), shown(2.0), shown(3.0)], [shown(0.5)]]
+    # Six tests: whether each claim holds, and whether it is contrary.
+    raw = [shown(4.0).p_above, 1.0, shown(-5.0).p_above, 3 * shown(-5.0).p_below, shown(0.5).p_above, 1.0]
+    assert raw[3] < raw[0] < raw[4]
+    first, second, third = decide(page)
+    assert second.p == pytest.approx(6 * raw[3])
+    assert first.p == pytest.approx(5 * raw[0])
+    assert third.p == pytest.approx(min(1.0, 4 * raw[4]))
+    assert [each.verdict for each in (first, second, third)] == ["holds", "contrary", "undecided"]
+    assert first.level == pytest.approx(0.05 / 6)
+    assert first.detectable == shown(4.0).estimate.detectable(level=0.05 / 6)
+
+
+EFFECTS = st.lists(st.lists(st.floats(-12, 12), min_size=1, max_size=4), min_size=1, max_size=6)
+
+
+@given(EFFECTS, st.floats(-12, 12))
+def test_more_parts_and_more_claims_never_make_a_claim_hold(page: list[list[float]], more: float) -> None:
+    def held(effects: list[list[float]]) -> list[bool]:
+        decided = decide([[shown(effect) for effect in parts] for parts in effects])
+        return [decision.verdict == "holds" for decision in decided]
+
+    before = held(page)
+    longer = held([[*page[0], more], *page[1:]])
+    assert before[0] or not longer[0]
+    # One claim more on the page: no claim that was undecided holds now.
+    assert all(was or not now for was, now in zip(before, held([*page, [more]]), strict=False))
+
+
+@given(EFFECTS, st.randoms())
+def test_the_order_of_a_page_changes_no_verdict(page: list[list[float]], random) -> None:
+    parts = [[shown(effect) for effect in effects] for effects in page]
+    order = random.sample(range(len(page)), len(page))
+    decided = decide(parts)
+    again = decide([list(reversed(parts[index])) for index in order])
+    assert [each.verdict for each in again] == [decided[index].verdict for index in order]
+
+
+@given(EFFECTS)
+def test_a_claim_turned_round_is_contrary_where_it_held(page: list[list[float]]) -> None:
+    single = [[effects[0]] for effects in page]
+    there = decide([[shown(effect) for effect in effects] for effects in single])
+    back = decide([[shown(-effect) for effect in effects] for effects in single])
+    turned = {"holds": "contrary", "contrary": "holds", "undecided": "undecided"}
+    assert [turned[each.verdict] for each in there] == [each.verdict for each in back]
+
+
+def test_a_page_without_claims_decides_nothing() -> None:
+    assert decide([]) == []
+    assert Claim("a", "b", "c", ()).by_task() == {}
