@@ -274,15 +274,15 @@ def _row(question: Question) -> Row:
     part, decimals = decision.part, scheme.decimals
     comparison = question.comparisons[[each is part for each in question.parts].index(True)]
     texts = scheme.title_of(question.task), scheme.main.title, decision.verdict, part.title
-    paper = published_effect(comparison, question.task)
+    paper, detected = published_effect(comparison, question.task), decision.detectable
     return Row(
         (
             *map(Cell, texts),
             *_effect(part, decimals),
             Cell(str(part.seeds), part.seeds) if part.seeds else Cell(),
             Cell() if decision.p is None else Cell(_probability(decision.p), decision.p),
-            _number(decision.detectable, f".{decimals}f"),
-            _number(paper, f"+.{decimals}f"),
+            Cell() if detected is None else Cell(f"{detected:.{decimals}f}", detected),
+            Cell() if paper is None else Cell(_signed(paper, decimals), paper),
             Cell(decision.reason),
         ),
         facts={"claim": question.claim.name, "task": question.task, "verdict": decision.verdict},
@@ -293,15 +293,15 @@ def _effect(part: Part, decimals: int) -> tuple[Cell, Cell]:
     if part.estimate is None:
         return Cell(), Cell()
     interval, effect = part.estimate.interval(), part.estimate.effect
-    shown = f"{effect:+.{decimals}f}"
+    shown = _signed(effect, decimals)
     if interval is None:
         return Cell(shown, effect, runs=part.seeds), Cell()
-    ends = f"[{interval.low:+.{decimals}f}, {interval.high:+.{decimals}f}]"
+    ends = f"[{_signed(interval.low, decimals)}, {_signed(interval.high, decimals)}]"
     return Cell(shown, effect, runs=part.seeds, interval=(interval.low, interval.high)), Cell(ends)
 
 
-def _number(value: float | None, form: str) -> Cell:
-    return Cell() if value is None else Cell(format(value, form), value)
+def _signed(value: float, decimals: int) -> str:
+    return f"{round(value, decimals) + 0.0:+.{decimals}f}"  # 0 has no minus
 
 
 def _probability(p: float) -> str:

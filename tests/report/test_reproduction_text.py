@@ -26,7 +26,7 @@ def test_results_are_contrasts_and_references_of_the_records(make: Make) -> None
     assert "8 fine-tunings, 1 references" in text
     assert "](pictures/it.png)" in text
     assert "12.345" in text
-    assert re.search(r"DDD17 \| mIoU ↑ \| undecided \| over RGB supervised \|", text)
+    assert re.search(r"DDD17 \| mIoU ↑ \| undecided \| over no pre-training \| \+0\.000", text)
     assert text.count("holds on 0") == 9
 
 
