@@ -157,7 +157,7 @@ class Fit:
             return None
         vector = np.zeros(len(self.coefficients))
         vector[: len(self.scores)] = [weights.get(cell, 0.0) for cell in self.scores]
-        if not np.allclose(vector @ self.design.seen, vector, atol=1e-6):
+        if np.abs(vector @ self.design.seen - vector).max() > 1e-6:
             return None
         error = self._deviation(frozenset(weights)) * math.sqrt(vector @ self.design.spread @ vector)
         return Estimate(float(vector @ self.coefficients), error if self.freedom else math.inf, self.freedom)
