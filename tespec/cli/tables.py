@@ -115,7 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             each for each in chosen if narrowed is None or each["task"] in {task.name for task in narrowed.tasks}
         ]
         shown = baseline_table([*compared, *references], options.baseline, options.split)
-        found.append((f"against_{options.baseline}", shown))
+        if shown.rows:
+            found.append((f"against_{options.baseline}", shown))
+        else:
+            sys.stderr.write(f"nothing to compare with {options.baseline}: no other method with its architecture\n")
     publish([(name, annotated(dated(table, chosen), notes)) for name, table in found], out)
     return WARNED if notes else 0
 

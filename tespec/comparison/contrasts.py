@@ -17,6 +17,7 @@ from tespec.core.settings import build
 
 FILE = CONFIGS / "contrasts.yaml"
 HOLDS, CONTRARY, UNDECIDED = VERDICTS = ("holds", "contrary", "undecided")
+NOT_MEASURED = "not measured"
 ARCHITECTURES = ("recurrent", "feedforward")
 ABLATED = "tespec"
 SPLIT = "test"
@@ -220,7 +221,7 @@ def part_of(comparison: Comparison, evidence: Evidence | None) -> Part:
     missing = [cell for cell in dict.fromkeys(comparison.cells) if cell not in known]
     if evidence is None or missing:
         unclear = evidence is not None and all(parsed(cell).of in evidence.unclear for cell in missing)
-        said = "made by recipes of an older version, which cannot be told apart" if unclear else "not measured"
+        said = "made by recipes of an older version, which cannot be told apart" if unclear else NOT_MEASURED
         return Part(comparison.title, lacking=said, cells=tuple(missing))
     weights = Counter(known[cell] for cell in comparison.more)
     weights.subtract(known[cell] for cell in comparison.less)

@@ -12,6 +12,7 @@ from typing import Any
 from tespec.comparison.ablations import METRICS
 from tespec.comparison.basis import Basis, agrees, bases, metric, recipe_key, recipe_of, row_key
 from tespec.comparison.contrasts import (
+    NOT_MEASURED,
     UNDECIDED,
     VERDICTS,
     CellOf,
@@ -273,12 +274,14 @@ def _row(question: Question) -> Row:
     scheme, decision = question.scheme, question.decision
     part, decimals = decision.part, scheme.decimals
     comparison = question.comparisons[[each is part for each in question.parts].index(True)]
+    # A row that says what is missing beside what was measured is one of measured numbers.
+    measured = any(each.estimate is not None or each.lacking not in ("", NOT_MEASURED) for each in question.parts)
     texts = scheme.title_of(question.task), scheme.main.title, decision.verdict, part.title
     paper, detected = published_effect(comparison, question.task), decision.detectable
     return Row(
         (
             *map(Cell, texts),
-            *_effect(part, decimals),
+            *_effect(part, decimals, measured),
             Cell(str(part.seeds), part.seeds) if part.seeds else Cell(),
             Cell() if decision.p is None else Cell(_probability(decision.p), decision.p),
             Cell() if detected is None else Cell(f"{detected:.{decimals}f}", detected),
@@ -289,9 +292,9 @@ def _row(question: Question) -> Row:
     )
 
 
-def _effect(part: Part, decimals: int) -> tuple[Cell, Cell]:
+def _effect(part: Part, decimals: int, measured: bool) -> tuple[Cell, Cell]:
     if part.estimate is None:
-        return Cell(), Cell()
+        return Cell(runs=0 if measured else None), Cell()
     interval, effect = part.estimate.interval(), part.estimate.effect
     shown = _signed(effect, decimals)
     if interval is None:
