@@ -323,18 +323,13 @@ def _lines(question: Question, decision: Decision, basis: Basis) -> list[dict[st
         low, high = (None, None) if interval is None else (interval.low, interval.high)
         lines.append(
             {"claim": question.claim.name, "comparison": part.title, "task": question.task, "data": basis.data}
-            | {"profile": basis.profile, "metric": main.name, "unit": _unit(basis, main)}
+            | {"profile": basis.profile, "metric": main.name, "unit": main.unit}
             | {"effect": None if part.estimate is None else part.estimate.effect, "low_95": low, "high_95": high}
-            | {"seeds": part.seeds, "p": decision.p, "detectable": detectable(part, decision.level)}
+            | {"seeds": part.seeds or None, "p": decision.p, "detectable": detectable(part, decision.level)}
             | {"paper": published_effect(comparison, question.task)}
             | {"verdict": decision.verdict, "reason": decision.reason}
         )
     return lines
-
-
-def _unit(basis: Basis, main: Named) -> str:
-    known = (record["scores"].get(main.name, {}).get("unit") for record in basis.records)
-    return main.unit or next(filter(None, known), "")
 
 
 def _measured_on(task: str, basis: Basis, records: Sequence[Record]) -> str:
