@@ -26,7 +26,7 @@ from tespec.comparison.deviations import deviations
 from tespec.comparison.published import OWN, TABLES, edited, plain_tables, schemes
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import FORMS, print_table
-from tespec.comparison.shown import baseline_table, claims_table
+from tespec.comparison.shown import baseline_table, claims_table, of_split
 from tespec.comparison.side_by_side import COLUMNS, of_older_code, published_table
 from tespec.comparison.table import Table
 from tespec.core.errors import UserError
@@ -94,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{line}\n")
     chosen = choose(records, {"data": options.data, "profile": options.profile}, folder)
     references = [record for record in records if record["kind"] == "reference"]
+    if chosen and not of_split(chosen, options.split):
+        raise UserError(f"--split {options.split}", f"no such evaluation in {folder}", "leave it out")
     if options.check:
         return check(chosen, folder) or (WARNED if notes else 0)
     if options.contrasts:

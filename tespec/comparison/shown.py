@@ -218,7 +218,7 @@ def baseline_table(records: Sequence[Record], baseline: str, split: str = SPLIT)
         raise UserError(f"--baseline {baseline}", "has no record", f"choose from {', '.join(there) or 'none yet'}")
     tasks: dict[tuple[str, str, str], list[str]] = {}
     titles = {}
-    for task, basis in sorted(newest_bases(_of_split(records, split)).items()):
+    for task, basis in sorted(newest_bases(of_split(records, split)).items()):
         cells = basis.cells()
         for key, members in cells.items():
             titles[key[0]] = " ".join(members[0]["method"]["title"].split())
@@ -237,13 +237,13 @@ def baseline_table(records: Sequence[Record], baseline: str, split: str = SPLIT)
     )
 
 
-def _of_split(records: Sequence[Record], split: str) -> list[Record]:
-    # Records from before there were others are of the test split.
+def of_split(records: Sequence[Record], split: str) -> list[Record]:
+    """Records of one split; those that name none are of the test split."""
     return [record for record in records if dict(record).get("split", SPLIT) == split]
 
 
 def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split: str, *, by_recipe: bool) -> Table:
-    records = _of_split(records, split)
+    records = of_split(records, split)
     found = newest_bases(records)
     cells = sorted({cell for claim in claims for each in claim.comparisons for cell in each.cells})
     evidence = {task: evidence_of(basis, records, cells, by_recipe=by_recipe) for task, basis in found.items()}
