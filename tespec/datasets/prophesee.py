@@ -11,7 +11,7 @@ import numpy as np
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.datasets.base import LEVELS, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
+from tespec.datasets.base import HELD_OUT, LEVELS, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at, speed_file
 from tespec.datasets.prophesee_boxes import (
     BoxLabels,
@@ -107,6 +107,8 @@ class PropheseeDataset(LabelledDataset):
         self.protocol.check()
         self.root = find_root(self.root)
         self._found = {split: find_recordings(self.root / split) for split in self.splits}
+        if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
+            del self.splits[HELD_OUT]
         layouts: dict[str, Path] = {}
         for recordings in self._found.values():
             for path, layout in recordings.values():
