@@ -18,11 +18,13 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tespec.cli.command import Parser, by_installed_command
 from tespec.cli.options import add_accept_code, add_configs, add_own, bring_in, whole_number
+from tespec.comparison.identity import TEST
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
@@ -50,6 +52,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--checkpoints", nargs="+", default=[], metavar="METHOD=FILE",
                       help="weights that methods start from")  # fmt: skip
     what.add_argument("--profile", help=f"{', '.join(names('profiles'))} (default: the plan's, or what fits the data)")
+    what.add_argument(
+        "--split", choices=("test", "val"), help="recordings that are scored (default: the plan's, or test)"
+    )
     what.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of run.py; repeatable")
     how = parser.add_argument_group("how and where")
     how.add_argument("--processes", type=whole_number, metavar="N", help="runs at once (default: as the plan says)")
@@ -112,6 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in problems:
         say(f"left out: {problem}")
     ledger = Ledger(shop, records)
+    ledger.require_splits(jobs)
     states = {job: state_of(job, ledger) for job in shop.with_pretrainings(jobs)}
     at_once = len(options.gpus) if options.gpus else options.processes or min(plan.at_once, os.cpu_count() or 1)
     # A run that another start of the plan computes is waited for.
@@ -149,6 +155,8 @@ def chosen(plan: Plan, options: argparse.Namespace) -> Plan:
         changes["seeds"] = tuple(options.seeds)
     if options.profile:
         changes["profile"] = options.profile
+    if options.split:
+        changes["split"] = options.split
     if options.world:
         changes |= {"world": World(size=options.world), "data": None}
     if options.data:
@@ -228,7 +236,10 @@ def carry_out(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argpar
 
     def task(job: Job) -> Task:
         before = shop.before(job)
-        needs = (before.name,) if before is not None and before.name in by_name else ()
+        needed = [before.name] if before is not None else []
+        # The same training serves both splits: the second run only evaluates.
+        needed += [replace(job, split=TEST).name] if job.split != TEST else []
+        needs = tuple(name for name in needed if name in by_name)
         return Task(job.name, lambda: ["-m", "tespec.cli", *command(job, shop, checkpoint_of(job, now()))], needs)
 
     cluster = None

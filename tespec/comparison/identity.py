@@ -138,6 +138,7 @@ def _says_nothing(node: object) -> bool:
 
 
 SCHEMA = 3
+SPLITS = TEST, VAL = "test", "val"  # that scores are of
 # Part of every identity; unlike the layout of records it stays, so that a new field renames nothing.
 IDENTITY = 1
 
@@ -159,6 +160,7 @@ def identity(
     data_fingerprint: str,
     weights_sha256: str,
     code: str,
+    split: str = TEST,
 ) -> str:
     """All that determines a result, known before it is computed: twelve hexadecimal digits of SHA-256, "-", and `code`.
 
@@ -175,6 +177,7 @@ def identity(
         data_fingerprint: hash of the recordings.
         weights_sha256: hash of the weights file the run starts from, "" for none.
         code: see `run_code`.
+        split: "test" or "val", that of an evaluation's scores.
     """
     parts = {
         "schema": IDENTITY,
@@ -188,6 +191,8 @@ def identity(
         "data_fingerprint": data_fingerprint,
         "weights_sha256": weights_sha256,
     }
+    if split != TEST:
+        parts["split"] = split
     return f"{hashlib.sha256(canonical(parts).encode()).hexdigest()[:12]}-{code}"
 
 

@@ -49,7 +49,7 @@ def test_moving_and_standing_frames_are_told_apart_in_every_layout(tiny_world, t
     register_methods()
     data = Data(tiny_world / task, "sample")
     built = build_task(settings_of(data, task, "recurrent"), data.root)
-    for recording in built.test:
+    for recording in built.scored:
         groups = {groups_of(recording, label) for label in range(len(recording.labelled))}
         assert groups <= {("moving",), ("standing",)}
 
