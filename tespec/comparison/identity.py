@@ -234,12 +234,23 @@ def _version(package: str) -> str:
 
 
 def _revision(repository: Path) -> dict[str, Any]:
-    """Git revision and whether sources differ from it or are new; empty and None outside a git checkout."""
+    """Git revision and whether sources differ from it or are new; empty or None where git does not say.
+
+    New files count even where git is told to ignore them.
+    """
     revision = _git(repository, "rev-parse", "HEAD")
     if not (repository / ".git").exists() or revision is None:
         return {"revision": "", "modified": None}
-    changes = _git(repository, "status", "--porcelain", "--untracked-files=all", "--", *SOURCES)
-    return {"revision": revision, "modified": bool(changes)}
+    asked = ("--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--", *SOURCES)
+    changes = _git(repository, "status", *asked)
+    if changes is None:
+        return {"revision": revision, "modified": None}
+    return {"revision": revision, "modified": any(map(_changes_something, filter(None, changes.split("\0"))))}
+
+
+def _changes_something(line: str) -> bool:
+    """Whether a line of git's status is of a source; what is ignored may be weights, or what Python makes of it."""
+    return not line.startswith("!!") or ("__pycache__" not in line and line.endswith((".py", ".yaml", "/")))
 
 
 def _git(repository: Path, *arguments: str) -> str | None:

@@ -348,6 +348,24 @@ def by_other_code(folder: Path, name: str) -> list[Record]:
     return sorted((each for each in found if each["name"] != name), key=lambda record: record["written"])
 
 
+def of_different_arithmetic(records: Sequence[Record]) -> str:
+    """A sentence on records that stand side by side and whose sums were rounded differently; "" where none says so.
+
+    Versions of torch round differently, and so do numbers of threads on a CPU.
+    """
+    torches, threads = set[str](), set[int]()
+    for record in records:
+        environment = record["environment"]
+        packages = environment.get("packages")
+        if isinstance(packages, Mapping) and (version := packages.get("torch")):
+            torches.add(str(version))
+        if environment.get("device") in ("", "cpu") and _whole(number := environment.get("threads")):
+            threads.add(number)
+    said = [f"torch {' and '.join(sorted(torches))}"] if len(torches) > 1 else []
+    said += [f"{' and '.join(map(str, sorted(threads)))} threads"] if len(threads) > 1 else []
+    return f"Computed by different arithmetic ({', '.join(said)}), which changes digits." if said else ""
+
+
 def of_same_training(folder: Path, training: str, name: str) -> list[Record]:
     """Readable records of a training but the one called `name`, oldest first."""
     stem = training.removeprefix("training-").rpartition("-s")[0]

@@ -47,7 +47,7 @@ class Trained:
     before: float = 0.0
     skipped: int = 0
     tracker: TrackHook | None = None
-    said: Mapping[str, Any] = field(default_factory=dict)
+    said: dict[str, Any] = field(default_factory=dict)
 
     def counts(self) -> dict[str, float]:
         """What a record says of steps passed over, where there were some."""

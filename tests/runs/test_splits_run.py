@@ -108,6 +108,7 @@ def test_probes_and_references_are_scored_on_it_too(tiny_world, tmp_path):
 def test_data_without_a_validation_split_is_refused_in_words(tiny_world, tmp_path):
     root = tmp_path / "ddd17"
     shutil.copytree(tiny_world / "ddd17", root, ignore=shutil.ignore_patterns("dataset.json"))
+    register_methods()
     data = Data(root, "ddd17")
     settings = settings_of(data, "ddd17", "recurrent", "sample")
     asked = Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup_in(tmp_path), split="val")
