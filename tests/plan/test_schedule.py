@@ -147,10 +147,17 @@ def test_a_cluster_without_submitit_is_refused(monkeypatch):
         require_submitit("slurm")
 
 
-@pytest.mark.parametrize("given", ["partition", "=gpu"])
-def test_job_parameters_are_pairs(given):
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("partition", "is not KEY=VALUE"),
+        ("=gpu", "is not KEY=VALUE"),
+        ("partition=[", "the value is not YAML; quote it"),
+    ],
+)
+def test_job_parameters_are_pairs(given, what):
     pytest.importorskip("submitit")
-    with pytest.raises(UserError, match="is not KEY=VALUE"):
+    with pytest.raises(UserError, match=what):
         parameters("slurm", [given])
 
 
