@@ -17,8 +17,8 @@ from tespec.core.errors import UserError
 from tespec.events import open_events
 from tespec.world import make_world
 from tespec.world.__main__ import main
+from tespec.world.contents import CONTENTS, DATASETS, VERSION, takes
 from tespec.world.layouts.ddd17 import image_index
-from tespec.world.plans import DATASETS, RECIPES, VERSION, plans
 
 
 def description(world, dataset):
@@ -116,14 +116,14 @@ def test_image_index_counts_events_strictly_before_the_image():
 
 
 def test_recordings_of_a_world_and_of_two_worlds_never_share_a_street():
-    for size in RECIPES:
-        seeds = [plan.seed for seed in (0, 1) for dataset in DATASETS for plan in plans(size, seed, dataset)]
+    for size in CONTENTS:
+        seeds = [take.seed for seed in (0, 1) for dataset in DATASETS for take in takes(size, seed, dataset)]
         assert len(set(seeds)) == len(seeds)
 
 
 def test_small_world_has_day_and_night_in_training_and_test():
     for dataset, split in (("ddd17", "train"), ("ddd17", "test"), ("1mpx", "train"), ("gen1", "test")):
-        nights = [plan.night for plan in plans("small", 0, dataset) if plan.split == split]
+        nights = [take.night for take in takes("small", 0, dataset) if take.split == split]
         assert 0 < sum(nights) < len(nights) / 2
 
 

@@ -38,7 +38,7 @@ class Content:
 
 # Numbers of streets decide events: those of a dataset stay what they are when another one grows, and those of training
 # and test where a validation split is added behind them.
-RECIPES: dict[str, dict[str, Content]] = {
+CONTENTS: dict[str, dict[str, Content]] = {
     "tiny": {
         "ddd17": Content(Sensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}, 0, 700),
         "1mpx": Content(Sensor(64, 96, 64), {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}, 3),
@@ -65,7 +65,7 @@ RECIPES: dict[str, dict[str, Content]] = {
         "objects": Content(Sensor(260, 346, 260), {"train": (24, 12.0), "val": (2, 12.0)}, 640),
     },
 }
-DATASETS = tuple(RECIPES["small"])
+DATASETS = tuple(CONTENTS["small"])
 NIGHT_EVERY = 4  # every fourth recording of a split is a night
 STREETS_PER_WORLD = 1000  # seeds set aside for the streets of one world; those below 3000 belong to none
 
@@ -91,8 +91,8 @@ NAMES: dict[str, Callable[[int, str, int], str]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One recording to make; `seed` is the street's, no two recordings of a world share it."""
+class Take:
+    """A recording to make; `seed` is the street's, no two recordings of a world share it."""
 
     dataset: str
     split: str
@@ -103,23 +103,23 @@ class Plan:
     night: bool
 
 
-def recipe(size: str, dataset: str) -> Content:
+def content_of(size: str, dataset: str) -> Content:
     """What a world of a size holds in the layout of one dataset.
 
     Raises:
         UserError: there is no such size or dataset.
     """
-    if size not in RECIPES:
-        raise UserError(f"sample world '{size}'", "no such size", f"choose one of {', '.join(RECIPES)}")
-    if dataset not in RECIPES[size]:
+    if size not in CONTENTS:
+        raise UserError(f"sample world '{size}'", "no such size", f"choose one of {', '.join(CONTENTS)}")
+    if dataset not in CONTENTS[size]:
         raise UserError(f"sample world, dataset '{dataset}'", "no such dataset", f"choose from {', '.join(DATASETS)}")
-    return RECIPES[size][dataset]
+    return CONTENTS[size][dataset]
 
 
-def plans(size: str, seed: int, dataset: str) -> list[Plan]:
+def takes(size: str, seed: int, dataset: str) -> list[Take]:
     """All recordings of one dataset of a world, in a fixed order."""
-    content = recipe(size, dataset)
-    made: list[Plan] = []
+    content = content_of(size, dataset)
+    made: list[Take] = []
     for split, (recordings, seconds) in content.splits.items():
         for index in range(recordings):
             name = NAMES[dataset](len(made), split, index)
@@ -128,5 +128,5 @@ def plans(size: str, seed: int, dataset: str) -> list[Plan]:
             if split == "val" and content.val_street is not None:
                 street = content.val_street + index
             seed_of_street = STREETS_PER_WORLD * (seed + 3) + street
-            made.append(Plan(dataset, split, name, content.sensor, seconds, seed_of_street, night))
+            made.append(Take(dataset, split, name, content.sensor, seconds, seed_of_street, night))
     return made
