@@ -359,7 +359,8 @@ def of_different_arithmetic(records: Sequence[Record]) -> str:
         packages = environment.get("packages")
         if isinstance(packages, Mapping) and (version := packages.get("torch")):
             torches.add(str(version))
-        if environment.get("device") in ("", "cpu") and _whole(number := environment.get("threads")):
+        number = environment.get("threads")
+        if environment.get("device") in ("", "cpu") and isinstance(number, int):
             threads.add(number)
     said = [f"torch {' and '.join(sorted(torches))}"] if len(torches) > 1 else []
     said += [f"{' and '.join(map(str, sorted(threads)))} threads"] if len(threads) > 1 else []

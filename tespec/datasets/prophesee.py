@@ -49,7 +49,7 @@ def find_root(root: Path) -> Path:
     return inside[0]
 
 
-def find_recordings(folder: Path) -> dict[str, tuple[Path, str]]:
+def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
     """Event file, or folder of an archive, and layout of each recording of a split, by name, in order.
 
     A folder that has the histograms of an archive, or the labels, counts as a recording: that the other is missing is
@@ -106,7 +106,7 @@ class PropheseeDataset(LabelledDataset):
         super().__init__(root, *arguments, **named)
         self.protocol.check()
         self.root = find_root(self.root)
-        self._found = {split: find_recordings(self.root / split) for split in self.splits}
+        self._found = {split: recordings_in(self.root / split) for split in self.splits}
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             del self.splits[HELD_OUT]
         layouts: dict[str, Path] = {}
