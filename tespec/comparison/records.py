@@ -349,7 +349,7 @@ def by_other_code(folder: Path, name: str) -> list[Record]:
 
 
 def of_different_arithmetic(records: Sequence[Record]) -> str:
-    """A sentence on records that stand side by side and whose sums were rounded differently; "" where none says so.
+    """Words on records that stand side by side and whose sums were rounded differently; "" where none says so.
 
     Versions of torch round differently, and so do numbers of threads on a CPU.
     """
@@ -364,7 +364,7 @@ def of_different_arithmetic(records: Sequence[Record]) -> str:
             threads.add(number)
     said = [f"torch {' and '.join(sorted(torches))}"] if len(torches) > 1 else []
     said += [f"{' and '.join(map(str, sorted(threads)))} threads"] if len(threads) > 1 else []
-    return f"Computed by different arithmetic ({', '.join(said)}), which changes digits." if said else ""
+    return f"computed by different arithmetic ({', '.join(said)}), which changes digits" if said else ""
 
 
 def of_same_training(folder: Path, training: str, name: str) -> list[Record]:

@@ -218,10 +218,10 @@ def test_numbers_of_different_arithmetic_are_named(record: Make) -> None:
     assert of_different_arithmetic([by("2.6.0", 1), by("2.6.0", 1)]) == ""
     assert of_different_arithmetic([by("2.6.0", 1), record(environment={})]) == ""
     assert of_different_arithmetic([by("2.6.0", 1), by("2.11.0", 1)]) == (
-        "Computed by different arithmetic (torch 2.11.0 and 2.6.0), which changes digits."
+        "computed by different arithmetic (torch 2.11.0 and 2.6.0), which changes digits"
     )
     mixed = of_different_arithmetic([by("2.6.0", 1), by("2.6.0", 2), by("2.6.0", 8, "cuda")])
-    assert mixed == "Computed by different arithmetic (1 and 2 threads), which changes digits."
+    assert mixed == "computed by different arithmetic (1 and 2 threads), which changes digits"
 
 
 def test_memory_and_energy_are_numbers(record: Make, tmp_path: Path) -> None:
