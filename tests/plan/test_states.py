@@ -296,6 +296,7 @@ def test_real_data_that_is_missing_is_named_and_never_replaced(tmp_path, monkeyp
         find_all_data(Workshop(demo, tmp_path, tmp_path), [Job(EVALUATION, "scratch", "ddd17", "recurrent", 0)], empty)
 
 
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a git checkout")
 @pytest.mark.parametrize("name", names("plans"))
 def test_no_plan_writes_over_a_file_that_git_tracks(name):
     plan = read_plan(name)
