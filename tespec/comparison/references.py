@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tespec.comparison.basis import average, bases, metric
+from tespec.comparison.basis import bases, metric
 from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
-from tespec.comparison.side_by_side import measured_cell
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 
-ORDER = ("prior", "frame")
+REFERENCE = "reference"  # kind of their records
+TITLES = {"prior": "Floor: most likely labels, no input", "frame": "Ceiling: sees the true frame"}
 FRAMES = ("", "moving", "standing")
 NOTE = (
     "References are no methods and stand in none of the paper's tables. Prior: the most likely labels by the training "
@@ -19,17 +19,25 @@ NOTE = (
 )
 
 
+def is_reference(record: Record) -> bool:
+    """Whether a record is the floor or the ceiling of its task."""
+    return record["kind"] == REFERENCE and record["method_name"] in TITLES
+
+
 def of_references(records: Sequence[Record]) -> list[Record]:
-    """References alone; of a task, those on its newest basis."""
-    found = [record for record in records if record["kind"] == "reference"]
+    """Floors and ceilings alone; of a task, those of each kind on its newest basis."""
     newest = {}
-    for basis in sorted(bases(found), key=lambda basis: max(record["written"] for record in basis.records)):
-        newest[basis.task, basis.records[0]["method_name"]] = basis
+    for name in TITLES:
+        found = [record for record in records if is_reference(record) and record["method_name"] == name]
+        for basis in sorted(bases(found), key=lambda basis: max(record["written"] for record in basis.records)):
+            newest[basis.task, name] = basis
     return [record for basis in newest.values() for record in basis.records]
 
 
 def references_table(records: Sequence[Record]) -> Table | None:
     """Floor and upper reference of each task in its first metric, over all frames and over those of each group."""
+    from tespec.comparison.side_by_side import measured_cell
+
     found = of_references(records)
     tasks = sorted({record["task"] for record in found})
     if not tasks:
@@ -42,13 +50,13 @@ def references_table(records: Sequence[Record]) -> Table | None:
     rows = []
     for task in tasks:
         scheme = scheme_of(task, found)
-        for method in ORDER:
+        for method in TITLES:
             members = [record for record in found if (record["task"], record["method_name"]) == (task, method)]
             if not members:
                 continue
             cells = [Cell(task), Cell(members[0]["method"]["title"]), Cell(scheme.main.title)]
             for frames in FRAMES:
                 values = [metric(record, scheme.main.name, frames) for record in members]
-                cells.append(measured_cell(average(values), members, scheme.decimals))
+                cells.append(measured_cell(values, members, scheme.decimals))
             rows.append(Row(tuple(cells), facts={"method": method, "task": task}))
     return Table("References: floor and upper reference", tuple(columns), (Group("", tuple(rows)),), notes=(NOTE,))
