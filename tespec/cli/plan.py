@@ -294,7 +294,7 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     code = tables.main([*narrowed, *gains, *out])
     references = references_table(chosen)
     if references is not None:
-        tables.publish([("references", tables.dated(references, chosen))], folder / "tables")
+        tables.write_tables([("references", tables.dated(references, chosen))], folder / "tables")
     code |= tables.main([*narrowed, "--claims", *out])
     code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
     picture = folder / "comparison.png"

@@ -25,7 +25,7 @@ from tespec.comparison.audit import render_audit
 from tespec.comparison.claims import claims_table
 from tespec.comparison.deviations import deviations
 from tespec.comparison.effects import effects_table, require_baseline
-from tespec.comparison.published import OWN, TABLES, edited, plain_tables, schemes
+from tespec.comparison.published import COMPARED, OWN, TABLES, edited, plain_tables, schemes
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import FORMS, print_table
 from tespec.comparison.side_by_side import COLUMNS, of_older_code, published_table
@@ -86,24 +86,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.results.is_dir():
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder, out = options.results / "runs", options.out or options.results / "tables"
-    records, problems = read_records(folder)
-    notes = [left_out(problems)] if problems else []
-    notes += [f"Edited: results/paper/{name} is not the file that was shipped." for name in edited()]
-    for line in [*(f"left out: {problem}" for problem in problems), *notes[bool(problems) :]]:
-        sys.stderr.write(f"{line}\n")
-    chosen = choose(records, {"data": options.data, "profile": options.profile}, folder)
+    records, notes = found_in(folder)
+    chosen = narrowed(records, {"data": options.data, "profile": options.profile}, folder)
     if options.check:
         return check(chosen, folder) or (WARNED if notes else 0)
     if options.claims:
         return claims(chosen, folder, out) or (WARNED if notes else 0)
-    if options.columns == "measured" and not chosen:
+    measured = any(record["kind"] == "evaluation" for record in chosen)
+    if options.columns == "measured" and not measured:
         raise UserError(
             folder, "holds no record of an evaluation", "run benchmarks/run.py first, or leave --columns out"
         )
-    if not chosen and options.columns == "both":
+    if not measured and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
-    publish([(name, annotated(dated(table, chosen), notes)) for name, table in tables(options, chosen)], out)
+    write_tables([(name, annotated(dated(table, chosen), notes)) for name, table in tables(options, chosen)], out)
     return WARNED if notes else 0
+
+
+def found_in(folder: Path) -> tuple[list[Record], list[str]]:
+    """All records of a folder, and notes on files that are none and on published numbers that were edited.
+
+    What is wrong with each of them is printed as well.
+    """
+    records, problems = read_records(folder)
+    notes = [f"Edited: results/paper/{name} is not the file that was shipped." for name in edited()]
+    for line in (*(f"left out: {problem}" for problem in problems), *notes):
+        sys.stderr.write(f"{line}\n")
+    if problems:
+        files = f"{len(problems)} file{'s' if len(problems) > 1 else ''}"
+        notes.insert(0, f"{files} left out: {' | '.join(problems)}.")
+    return records, notes
 
 
 def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple[str, Table]]:
@@ -171,7 +183,7 @@ def claims(records: Sequence[Record], folder: Path, out: Path) -> int:
     """
     if not records:
         raise UserError(folder, "holds no record of an evaluation", "run benchmarks/run.py first")
-    publish([("claims", dated(claims_table(records), records))], out)
+    write_tables([("claims", dated(claims_table(records), records))], out)
     return 0
 
 
@@ -187,32 +199,28 @@ def annotated(table: Table, notes: Sequence[str]) -> Table:
     return replace(table, notes=(*table.notes, *notes))
 
 
-def publish(found: Sequence[tuple[str, Table]], out: Path) -> None:
+def write_tables(found: Sequence[tuple[str, Table]], out: Path) -> None:
     """Write tables in all forms, all of them or none, and print them."""
-    files = [{out / f"{name}{end}": render(table) for end, render in FORMS.items()} for name, table in found]
+    named = [(name, replace(table, name=name)) for name, table in found]
+    files = [{out / f"{name}{end}": render(table) for end, render in FORMS.items()} for name, table in named]
     write_all({path: text for each in files for path, text in each.items()})
     console = Console(highlight=False, soft_wrap=True)
-    for (_, table), written in zip(found, files, strict=True):
+    for (_, table), written in zip(named, files, strict=True):
         print_table(table, console)
         console.print(f"\nWritten: {', '.join(map(str, written))}", markup=False)
 
 
-def choose(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:
-    """Evaluations that agree with what is wanted; None agrees with all.
+def narrowed(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:
+    """Evaluations and references that agree with what is wanted; None agrees with all.
 
     Raises:
-        UserError: none does, although the choice was narrowed.
+        UserError: no evaluation does, although the choice was narrowed.
     """
-    chosen = [record for record in records if record["kind"] == "evaluation"]
+    chosen = [record for record in records if record["kind"] in COMPARED]
     for name, value in wanted.items():
-        there = sorted({str(dict(record)[name]) for record in chosen})
+        there = sorted({str(dict(record)[name]) for record in chosen if record["kind"] == "evaluation"})
         chosen = [record for record in chosen if value is None or dict(record)[name] == value]
-        if value is not None and not chosen:
+        if value is not None and value not in there:
             remedy = f"choose from {', '.join(there)}" if there else "run benchmarks/run.py first"
             raise UserError(f"--{name} {value}", f"no such evaluation in {folder}", remedy)
     return chosen
-
-
-def left_out(problems: Sequence[str]) -> str:
-    """Note on files that are no records."""
-    return f"{len(problems)} file{'s' if len(problems) > 1 else ''} left out: {' | '.join(problems)}."

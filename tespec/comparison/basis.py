@@ -68,7 +68,7 @@ OF_THE_NETWORK = {
     "protocol": ("events",),
 }
 
-RowKey = tuple[str, str, str, str]
+RowKey = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,9 @@ class Basis:
 
 
 def row_key(record: Record) -> RowKey:
-    """What the records of one row share: kind, method, architecture and backbone."""
-    return record["kind"], record["method_name"], record["arch"], record["method"].get("backbone") or ""
+    """What the records of one row share: method, architecture and backbone; a reference shares none with a method."""
+    kind = "" if record["kind"] == "evaluation" else f"{record['kind']} "
+    return kind + record["method_name"], record["arch"], record["method"].get("backbone") or ""
 
 
 def split_of(record: Record) -> str:
@@ -160,11 +161,12 @@ def bases(records: Sequence[Record]) -> list[Basis]:
         for record in members:
             key = _key(record, whole=True)
             exact[key].append(record)
-            networks[row_key(record)[2:]].add(key)
+            networks[row_key(record)[1:]].add(key)
         one_each = all(len(keys) == 1 for keys in networks.values())
         divided.extend([members] if one_each else exact.values())
     divided.sort(key=lambda members: _order(members[0]))
-    return [_basis(members, divided) for members in divided]
+    methods = [members for members in divided if any(record["kind"] != "reference" for record in members)]
+    return [_basis(members, methods) for members in divided]
 
 
 def _order(record: Record) -> tuple[bool, str, str, bool, str]:

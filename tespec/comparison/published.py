@@ -110,9 +110,9 @@ class Scheme:
 
 
 def schemes(records: Sequence[Record] = ()) -> dict[str, Scheme]:
-    """All comparison tables by name: the paper's, and one for each task of `records` that stands in none of them."""
+    """All comparison tables by name: the paper's, and one for each task of evaluations that stands in none of them."""
     found = {name: read_published(name) for name in TABLES}
-    for task in sorted({record["task"] for record in records if record["kind"] in COMPARED}):
+    for task in sorted({record["task"] for record in records if record["kind"] == "evaluation"}):
         if not table_of(task):
             stem = OWN + re.sub(r"[^A-Za-z0-9_-]+", "_", task)[:60]
             number = sum(name == stem or name.startswith(f"{stem}.") for name in found)
@@ -155,7 +155,7 @@ def _own_scheme(records: Sequence[Record]) -> Scheme:
 
 def _score_title(facts: Mapping[str, str]) -> str:
     unit = f" ({facts['unit']})" if facts["unit"] else ""
-    return f"{facts['title']}{unit} {ARROWS[facts['better']]}"
+    return f"{facts['title'].rstrip(' ↑↓')}{unit} {ARROWS[facts['better']]}"
 
 
 def read_published(name: str) -> Scheme:

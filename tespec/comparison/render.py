@@ -7,7 +7,7 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from tespec.comparison.table import Cell, Row, Table, in_parts
+from tespec.comparison.table import Row, Table, in_parts
 from tespec.core.errors import one_line
 
 # CSV
@@ -152,8 +152,11 @@ def render_latex(table: Table) -> str:
 
     What is wider than the page is scaled down to it, and cut into several where its type would be too small to read.
     """
-    widths = [LETTER * width + BETWEEN for width in _widths(table)]
-    parts = in_parts(table, widths, WIDEST)
+
+    def fits(part: Table) -> bool:
+        return sum(LETTER * width + BETWEEN for width in _widths(part, _texts(part))) <= WIDEST
+
+    parts = in_parts(table, fits)
     name = table.name or re.sub(r"\W+", "-", table.title.lower()).strip("-")
     labels = [name if number == 1 else f"{name}-{number}" for number in range(1, len(parts) + 1)]
     return "\n".join([PREAMBLE, *map(_latex_table, parts, labels)]) + "\n"
@@ -283,41 +286,38 @@ def render_text(table: Table) -> str:
 def print_table(table: Table, console: Console) -> None:
     """Print `render_text`, on a terminal in parts that are as wide as it is; bold and grey where it has styles."""
     room = console.width if console.is_terminal else math.inf
-    parts = in_parts(table, [width + len(GAP) for width in _widths(table)], room + len(GAP))
-    for part in parts:
+    for part in in_parts(table, lambda part: _total(_widths(part, _texts(part))) <= room):
         for line in _text_lines(part, min(NOTES_WIDTH, room)):
             line.rstrip()
             console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 def _text_lines(table: Table, room: float) -> Iterator[Text]:
-    widths = _widths(table)
-    total = _width(widths, 0, len(widths) - 1)
+    texts = _texts(table)
+    widths = _widths(table, texts)
+    total = _total(widths)
     yield from (Text(one_line(table.title), "bold"), Text("=" * total))
     for level in range(table.levels):
         spans = [(one_line(span.title), span.first, span.last) for span in table.spans(level)]
         lowest = level == table.levels - 1
         sides = [("right" if column.number else "left") if lowest else "center" for column in table.columns]
-        yield _joined(_aligned(Text(title), _width(widths, a, b), sides[a]) for title, a, b in spans)
+        yield _joined(_aligned(Text(title), _total(widths[a : b + 1]), sides[a]) for title, a, b in spans)
         if not lowest:
-            yield _joined(Text(("-" if title else " ") * _width(widths, a, b)) for title, a, b in spans)
+            yield _joined(Text(("-" if title else " ") * _total(widths[a : b + 1])) for title, a, b in spans)
+    lines = iter(texts)
     for group in table.groups:
         yield Text("-" * total)
         if group.heading:
             yield Text(one_line(group.heading), "italic")
-        yield from (_terminal_row(table, row, widths) for row in group.rows)
+        for row in group.rows:
+            styles = ("bold" if cell.bold else "dim" if row.grey else "" for cell in row.cells)
+            sides = ("right" if column.number else "left" for column in table.columns)
+            shown = map(Text, next(lines), styles)
+            yield _joined(_aligned(*each) for each in zip(shown, widths, sides, strict=True))
     yield Text("=" * total)
     bold = [f"{BEST} set in bold"] if any(cell.bold for row in table.rows for cell in row.cells) else []
     for note in (*(f"{mark} {text}" for mark, text in table.used_marks().items()), *bold, *table.notes):
         yield from map(Text, textwrap.wrap(one_line(note), int(room), subsequent_indent="  "))
-
-
-def _terminal_row(table: Table, row: Row, widths: list[int]) -> Text:
-    cells = []
-    for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-        shown = Text(_shown(table, row, index), "bold" if cell.bold else "dim" if row.grey else "")
-        cells.append(_aligned(shown, widths[index], "right" if column.number else "left"))
-    return _joined(cells)
 
 
 def _joined(cells: object) -> Text:
@@ -329,29 +329,35 @@ def _aligned(text: Text, width: int, side: str) -> Text:
     return text
 
 
-def _shown(table: Table, row: Row, index: int) -> str:
+def _texts(table: Table) -> list[list[str]]:
+    """What the cells of each row show, with their signs."""
+    signs = [[one_line(cell.mark) + BEST * cell.bold for cell in row.cells] for row in table.rows]
     # Blanks keep digits under digits where only some numbers of a column are marked.
-    room = max(len(_signs(each.cells[index])) for each in table.rows) if table.columns[index].number else 0
-    return one_line(row.cells[index].text) + f"{_signs(row.cells[index]):{room}}"
+    rooms = [
+        max((len(line[index]) for line in signs), default=0) if column.number else 0
+        for index, column in enumerate(table.columns)
+    ]
+    return [
+        [f"{one_line(cell.text)}{sign:{room}}" for cell, sign, room in zip(row.cells, line, rooms, strict=True)]
+        for row, line in zip(table.rows, signs, strict=True)
+    ]
 
 
-def _signs(cell: Cell) -> str:
-    return one_line(cell.mark) + (BEST if cell.bold else "")
-
-
-def _widths(table: Table) -> list[int]:
+def _widths(table: Table, texts: Sequence[Sequence[str]]) -> list[int]:
+    """Widths of the columns in letters, headers included."""
     widths = [
-        max([cell_len(one_line(column.headers[-1])), *(cell_len(_shown(table, row, index)) for row in table.rows)])
+        max(cell_len(one_line(column.headers[-1])), *(cell_len(line[index]) for line in texts), 0)
         for index, column in enumerate(table.columns)
     ]
     for level in reversed(range(table.levels - 1)):
         for span in table.spans(level):
-            widths[span.last] += max(0, cell_len(one_line(span.title)) - _width(widths, span.first, span.last))
+            lacking = cell_len(one_line(span.title)) - _total(widths[span.first : span.last + 1])
+            widths[span.last] += max(0, lacking)
     return widths
 
 
-def _width(widths: list[int], first: int, last: int) -> int:
-    return sum(widths[first : last + 1]) + len(GAP) * (last - first)
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 # What is written of a table: the end of the file's name, and what it holds.

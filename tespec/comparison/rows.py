@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from tespec.comparison.basis import Basis, RowKey, row_key
 from tespec.comparison.published import PublishedRow, Scheme
 from tespec.comparison.records import Record
-from tespec.comparison.references import REFERENCE, TITLES, is_reference
+from tespec.comparison.references import TITLES, is_reference
 from tespec.comparison.table import MISSING
 
-OWN_GROUP, REFERENCE_GROUP = "Methods added here", "Floor and ceiling"
+OWN_GROUP = "Methods added here"
 PUBLISHED, SAMPLE = "paper", "sample"  # the paper's own profile, and data of the sample world
 # Networks in records by the name of their width: None for those that methods name, else what a smaller one is.
 NETWORKS = {
@@ -24,16 +24,15 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """What a row of the table is about: a published row, or records that share a `key` and have none."""
+    """What a row of the table is about: a published row, or records that share a `key` and have none.
+
+    Rows that are not ranked take no part in the search for the best number.
+    """
 
     facts: dict[str, str]
     published: PublishedRow | None = None
     key: RowKey | None = None
-
-    @property
-    def ranked(self) -> bool:
-        """Whether the row takes part in the search for the best number."""
-        return self.published.ranked if self.published else not self.key or self.key[0] != REFERENCE
+    ranked: bool = True
 
 
 def published_row_of(record: Record, scheme: Scheme) -> int | None:
@@ -58,7 +57,7 @@ def published_row_of(record: Record, scheme: Scheme) -> int | None:
 
 def entries_of(scheme: Scheme, used: Sequence[Basis]) -> tuple[list[Entry], list[tuple[str, list[int]]]]:
     """All entries, published ones first, and the table's groups as (heading, indices of entries)."""
-    entries = [Entry(_published_facts(row), row) for row in scheme.rows]
+    entries = [Entry(_published_facts(row), row, ranked=row.ranked) for row in scheme.rows]
     headings: list[tuple[str, list[int]]] = []
     first = 0
     for group in scheme.groups:
@@ -68,9 +67,9 @@ def entries_of(scheme: Scheme, used: Sequence[Basis]) -> tuple[list[Entry], list
     found = {row_key(record): record for basis in used for record in basis.records
              if published_row_of(record, scheme) is None}  # fmt: skip
     for key, record in sorted(found.items(), key=lambda item: _order(item[1])):
-        group = REFERENCE_GROUP if is_reference(record) else record["method"].get("group") or OWN_GROUP
+        group = "" if is_reference(record) else record["method"].get("group") or OWN_GROUP
         own.setdefault(group, []).append(len(entries))
-        entries.append(Entry(_own_facts(record), key=key))
+        entries.append(Entry(_own_facts(record), key=key, ranked=not is_reference(record)))
     return entries, [*headings, *own.items()]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from tespec.comparison.statistics import best
+
 MISSING = "-"
 
 
@@ -145,8 +147,6 @@ def with_best_bold(groups: Sequence[Group], columns: Sequence[Column]) -> tuple[
 
     Grey rows do not take part; see `tespec.comparison.statistics.best`. Other numbers stay as they are.
     """
-    from tespec.comparison.statistics import best
-
     rows = [row for group in groups for row in group.rows if not row.grey]
     chosen: set[int] = set()  # cells, by their identity: rows may be equal
     for index, column in enumerate(columns):
@@ -197,36 +197,40 @@ def only_measured(table: Table) -> Table:
     return replace(shown, notes=(*table.notes, note))
 
 
-def in_parts(table: Table, widths: Sequence[float], room: float) -> list[Table]:
-    """The table in parts that are no wider than `room`, or have a single column besides the labels.
+def in_parts(table: Table, fits: Callable[[Table], bool]) -> list[Table]:
+    """The table in as many parts as it takes for each of them to fit, or to have a single column besides the labels.
 
-    Each part has the labels of its rows; columns under the same headers stay together where they fit. A part of several
-    lacks the rows that have nothing in it, and the last has the notes.
-
-    Args:
-        table: its columns up to the first of numbers are labels.
-        widths: of the columns, with the space between them.
-        room: width of the page.
+    Each part has the labels of its rows, which are the columns up to the first of numbers; columns under the same
+    headers stay together where they fit. A part of several lacks the rows that have nothing in it, and the last has the
+    notes.
     """
     every = range(len(table.columns))
-    first = next((index for index in every if table.columns[index].number), len(every))
-    labels = every[:first]
-    free = room - sum(widths[:first])
-    parts: list[list[int]] = []
-    for _, members in groupby(every[first:], key=lambda index: table.columns[index].headers[:-1]):
-        block = list(members)
-        for piece in [block] if sum(widths[index] for index in block) <= free else [[index] for index in block]:
-            if parts and sum(widths[index] for index in (*parts[-1], *piece)) <= free:
-                parts[-1] += piece
+    labels = next((every[:index] for index in every if table.columns[index].number), every)
+
+    def fit(columns: Sequence[int]) -> bool:
+        return len(columns) == 1 or fits(only_columns(table, (*labels, *columns)))
+
+    parts: list[Sequence[int]] = []
+    for _, members in groupby(every[len(labels) :], key=lambda index: table.columns[index].headers[:-1]):
+        for piece in _pieces(list(members), fit):
+            if parts and fit((*parts[-1], *piece)):
+                parts[-1] = (*parts[-1], *piece)
             else:
                 parts.append(piece)
     if len(parts) < 2:
         return [table]
 
-    def part(number: int, columns: list[int]) -> Table:
+    def part(number: int, columns: Sequence[int]) -> Table:
         shown = only_columns(table, (*labels, *columns))
-        filled = only_rows(shown, lambda row: any(cell.text != MISSING for cell in row.cells[first:]))
+        filled = only_rows(shown, lambda row: any(cell.text != MISSING for cell in row.cells[len(labels) :]))
         title = f"{table.title} ({number} of {len(parts)})"
         return replace(filled, title=title, notes=table.notes if number == len(parts) else ())
 
     return [part(number, columns) for number, columns in enumerate(parts, start=1)]
+
+
+def _pieces(block: Sequence[int], fit: Callable[[Sequence[int]], bool]) -> list[Sequence[int]]:
+    """A block's columns in as few pieces of about the same length as fit."""
+    sizes = (-(-len(block) // count) for count in range(1, len(block) + 1))
+    cuts = ([block[first : first + size] for first in range(0, len(block), size)] for size in sizes)
+    return next(pieces for pieces in cuts if all(map(fit, pieces)))
