@@ -130,10 +130,15 @@ def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple
         there = ", ".join(name for name in every if name.startswith(OWN)) or "none yet"
         raise UserError(f"--only {options.only}", "no evaluation of such a task", f"choose from {there}")
     found = [(name, published_table(name, records, options.columns)) for name in every if name in wanted]
+    found = [(name, table) for name, table in found if table.groups or options.only]
     for name, ablation in ABLATIONS.items():
         if f"ablation_{name}" in wanted:
             measured = measured_rows(ablation, records) if options.columns != "paper" else []
-            found += ablation_files(ablation, measured)
+            if measured or (ablation.has_published and options.columns != "measured"):
+                found += ablation_files(ablation, measured)
+            elif options.only:
+                remedy = "run the plan `ablations` first: python benchmarks/plan.py ablations"
+                raise UserError(f"--only {options.only}", "nothing was measured of it", remedy)
     found += [(name, table) for name, table in PLAIN.items() if name in wanted and options.columns != "measured"]
     if options.baseline:
         require_baseline(records, options.baseline)

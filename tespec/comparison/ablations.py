@@ -22,6 +22,7 @@ METRICS = {"miou": "mIoU ↑", "mean_class_acc": "mAcc ↑"}
 DECIMALS = 3
 # The method that is ablated, and the profile of its published numbers.
 METHOD, PROFILE = "tespec", "paper"
+BACKBONE = "Swin-T/7"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Ablation:
     variable: str
     task: str
     rows: tuple[AblationRow, ...]
+
+    @property
+    def has_published(self) -> bool:
+        """Whether the paper has numbers of it."""
+        return any(value is not None for row in self.rows for value in row.paper)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -264,7 +270,7 @@ def measured_table(ablation: Ablation, measured: Measured | None) -> Table:
     basis = measured.basis if measured else None
     compared = basis is not None and basis.data != "sample" and basis.split == TEST
     sources = [source for source, there in (
-        ("paper", any(value is not None for row in ablation.rows for value in row.paper)),
+        ("paper", ablation.has_published),
         ("measured", basis is not None),
         ("difference", compared),
     ) if there]  # fmt: skip
@@ -298,8 +304,9 @@ def _row(row: AblationRow, sources: Sequence[str], records: Sequence[Record], us
         ours = replace(measured_cell([each["metrics"].get(metric) for each in records], records, DECIMALS), facts=made)
         shown = {"paper": published, "measured": ours, "difference": difference_cell(ours, paper, DECIMALS)}
         cells += [shown[source] for source in sources]
-    arch = records[0]["arch"] if records else "recurrent"
-    return Row(tuple(cells), facts={"method": METHOD, "arch": arch, "title": cells[0].text})
+    facts = {"method": METHOD, "title": cells[0].text, "arch": records[0]["arch"] if records else "recurrent"}
+    facts |= {"backbone": BACKBONE, "pretraining": str(row.set.get("dataset", "1mpx"))}
+    return Row(tuple(cells), facts=facts)
 
 
 def _notes(measured: Measured) -> list[str]:

@@ -10,7 +10,11 @@ from tespec.comparison.records import Record
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 
 REFERENCE = "reference"  # kind of their records
-TITLES = {"prior": "Floor: most likely labels, no input", "frame": "Ceiling: sees the true frame"}
+TITLES = {"prior": "Floor: no input", "frame": "Ceiling: true frame"}
+ABOUT = (
+    "Floor: the most likely labels by the training set, the same for every frame. Ceiling: the feed-forward network, "
+    "trained by the same settings, sees the camera's true frame in place of the events."
+)
 FRAMES = ("", "moving", "standing")
 NOTE = (
     "References are no methods and stand in none of the paper's tables. Prior: the most likely labels by the training "

@@ -101,11 +101,11 @@ def _inert(cell: str) -> str:
     return shown
 
 
-# LaTeX. Widths are guessed: a letter of 10 pt type takes some 5 pt.
+# LaTeX. Widths are guessed: on average a letter of 10 pt type takes some 4.6 pt.
 
 PREAMBLE = r"% \usepackage{booktabs,graphicx,xcolor}"
-LETTER, BETWEEN = 5.0, 8.0  # pt
-WIDEST = 433.0 / 0.6  # pt: the text of a page of a journal, at which 10 pt type is scaled down to 6 pt
+LETTER, BETWEEN = 4.6, 8.0  # pt
+WIDEST = 470.0 / 0.6  # pt: the text of a page of a journal, at which 10 pt type is scaled down to 6 pt
 LATEX_FIT = r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"
 LATEX = {
     "\\": r"\textbackslash{}",

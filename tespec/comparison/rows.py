@@ -85,19 +85,25 @@ def _published_facts(row: PublishedRow) -> dict[str, str]:
         "arch": "recurrent" if row.recurrent else "feedforward",
         "title": row.title,
         "backbone": row.backbone,
-        "recurrent": "Yes" if row.recurrent else "No",
+        "recurrent": _yes(row.recurrent),
         "pretraining": row.pretraining,
     }
 
 
+def _yes(is_so: bool) -> str:
+    return "Yes" if is_so else "No"
+
+
 def _own_facts(record: Record) -> dict[str, str]:
     title = TITLES[record["method_name"]] if is_reference(record) else record["method"]["title"]
+    backbone = record["method"].get("backbone") or MISSING
+    has_memory = MISSING if is_reference(record) and backbone == MISSING else _yes(record["arch"] == "recurrent")
     return {
         "method": record["method_name"],
         "arch": record["arch"],
         "title": " ".join(title.split()),
-        "backbone": record["method"].get("backbone") or MISSING,
-        "recurrent": "Yes" if record["arch"] == "recurrent" else "No",
+        "backbone": backbone,
+        "recurrent": has_memory,
         "pretraining": record["method"].get("pretraining_data") or MISSING,
     }
 
@@ -132,7 +138,7 @@ def made_from(record: Record) -> str:
     if not isinstance(recipe, dict) or not recipe.get("data"):
         return ""
     data = str(recipe["data"])
-    return f"{recipe.get('dataset', '')} of the sample world".strip() if data == SAMPLE else data
+    return f"{recipe.get('dataset', '')}, sample world" if data == SAMPLE else data
 
 
 def by_entry(basis: Basis, entries: Sequence[Entry], scheme: Scheme) -> dict[int, list[Record]]:

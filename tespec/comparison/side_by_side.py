@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tespec.comparison.basis import TEST, Basis, average, bases, is_default, metric
 from tespec.comparison.published import Named, Scheme, read_scheme
 from tespec.comparison.records import Record
-from tespec.comparison.references import is_reference
+from tespec.comparison.references import ABOUT, is_reference
 from tespec.comparison.rows import Entry, as_measured, by_entry, entries_of, made_from, network_of
 from tespec.comparison.table import Cell, Column, Group, Row, Table, undecided, with_best_bold
 
@@ -108,13 +108,15 @@ def side_by_side(scheme: Scheme, found: Sequence[Basis], frames: Sequence[str] =
     bold = with_best_bold(groups, heads)
     notes = [BOLD] * bool(blocks)
     for block in blocks:
-        title = scheme.title_of(block.basis.task)
-        silent = [index for index, column in enumerate(heads) if column.headers[:2] == (title, block.heading)
+        silent = [column.headers[-1].rstrip(" ↑↓") for index, column in enumerate(heads)
+                  if column.facts.get("basis") == block.key and column.facts["task"] == block.basis.task
                   and undecided(bold, index)]  # fmt: skip
-        notes += basis_notes(block.basis, block.heading, title)
         if silent:
-            names = ", ".join(heads[index].headers[-1].rstrip(" ↑↓") for index in silent)
-            notes.append(f"{title}, {block.heading}: nothing can be told apart in {names}.")
+            title = scheme.title_of(block.basis.task)
+            notes.append(f"{title}, {block.heading}: nothing can be told apart in {', '.join(silent)}.")
+    notes += [ABOUT] if any(is_reference(record) for records in members for record in records) else []
+    for block in blocks:
+        notes += basis_notes(block.basis, block.heading, scheme.title_of(block.basis.task))
     return Table(scheme.title, tuple(heads), bold, scheme.marks | MARKS, tuple(dict.fromkeys(notes)))
 
 
@@ -311,4 +313,4 @@ def _made_here(basis: Basis) -> str:
         for record in basis.records
         if (source := made_from(record))
     }
-    return ", ".join(sorted(made))
+    return "; ".join(sorted(made))

@@ -206,31 +206,37 @@ def in_parts(table: Table, fits: Callable[[Table], bool]) -> list[Table]:
     """
     every = range(len(table.columns))
     labels = next((every[:index] for index in every if table.columns[index].number), every)
-
-    def fit(columns: Sequence[int]) -> bool:
-        return len(columns) == 1 or fits(only_columns(table, (*labels, *columns)))
-
-    parts: list[Sequence[int]] = []
-    for _, members in groupby(every[len(labels) :], key=lambda index: table.columns[index].headers[:-1]):
-        for piece in _pieces(list(members), fit):
-            if parts and fit((*parts[-1], *piece)):
-                parts[-1] = (*parts[-1], *piece)
-            else:
-                parts.append(piece)
-    if len(parts) < 2:
+    if not every[len(labels) :]:
         return [table]
 
-    def part(number: int, columns: Sequence[int]) -> Table:
+    def part(columns: Sequence[int]) -> Table:
         shown = only_columns(table, (*labels, *columns))
-        filled = only_rows(shown, lambda row: any(cell.text != MISSING for cell in row.cells[len(labels) :]))
-        title = f"{table.title} ({number} of {len(parts)})"
-        return replace(filled, title=title, notes=table.notes if number == len(parts) else ())
+        return only_rows(shown, lambda row: any(cell.text != MISSING for cell in row.cells[len(labels) :]))
 
-    return [part(number, columns) for number, columns in enumerate(parts, start=1)]
+    pieces = _pieces(table, every[len(labels) :], 1, lambda columns: len(columns) == 1 or fits(part(columns)))
+    if len(pieces) == 1:
+        return [table]
+    titles = [f"{table.title} ({number} of {len(pieces)})" for number in range(1, len(pieces) + 1)]
+    notes = [()] * (len(pieces) - 1) + [table.notes]
+    each = zip(map(part, pieces), titles, notes, strict=True)
+    return [replace(shown, title=title, notes=below) for shown, title, below in each]
 
 
-def _pieces(block: Sequence[int], fit: Callable[[Sequence[int]], bool]) -> list[Sequence[int]]:
-    """A block's columns in as few pieces of about the same length as fit."""
-    sizes = (-(-len(block) // count) for count in range(1, len(block) + 1))
-    cuts = ([block[first : first + size] for first in range(0, len(block), size)] for size in sizes)
-    return next(pieces for pieces in cuts if all(map(fit, pieces)))
+def _pieces(
+    table: Table, columns: Sequence[int], level: int, fit: Callable[[Sequence[int]], bool]
+) -> list[Sequence[int]]:
+    """Columns under the same headers of the lines above `level`, as they are or cut where the next line's change."""
+    if fit(columns):
+        return [columns]
+    if level == table.levels:
+        sizes = (-(-len(columns) // count) for count in range(1, len(columns) + 1))
+        cuts = ([columns[first : first + size] for first in range(0, len(columns), size)] for size in sizes)
+        return next(pieces for pieces in cuts if all(map(fit, pieces)))
+    pieces: list[Sequence[int]] = []
+    for _, members in groupby(columns, key=lambda index: table.columns[index].headers[:level]):
+        found = _pieces(table, list(members), level + 1, fit)
+        if pieces and len(found) == 1 and fit((*pieces[-1], *found[0])):
+            pieces[-1] = (*pieces[-1], *found[0])
+        else:
+            pieces += found
+    return pieces

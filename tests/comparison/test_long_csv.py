@@ -96,6 +96,12 @@ def test_nothing_small_has_a_large_name(record: Callable[..., Record]) -> None:
     assert set(ours["pretraining"]) == {"my own recordings"}
 
 
+def test_an_ablation_says_what_it_is_of(record: Callable[..., Record]) -> None:
+    frame = read(measured_table(read_ablation("dataset"), None))
+    assert (frame[list(NAMES)] != "").all(axis=None)
+    assert frame["pretraining"].tolist() == ["gen1", "gen1", "1mpx", "1mpx"]
+
+
 def test_tables_without_measured_numbers_can_be_read() -> None:
     for table in (*plain_tables().values(), measured_table(read_ablation("steps"), None)):
         frame = read(table)

@@ -71,7 +71,7 @@ def test_only_the_rows_that_were_measured_are_left_and_the_others_counted() -> N
 
 def wide() -> Table:
     """Two blocks of three and five columns of numbers; the second row has numbers in the second block alone."""
-    columns = (LABEL, *(Column((block, f"{block}{index}"), f"{block}{index}")
+    columns = (LABEL, *(Column(("task", block, f"{block}{index}"), f"{block}{index}")
                for block, count in (("p", 3), ("m", 5)) for index in range(count)))  # fmt: skip
     full = Row((Cell("x"), *(Cell(str(index), index) for index in range(8))))
     half = Row((Cell("y"), *[Cell()] * 3, *(Cell("1", 1.0) for _ in range(5))))
@@ -98,7 +98,7 @@ def test_a_table_is_cut_into_parts_that_fit(room: int, expected: list[int]) -> N
     assert [part.notes for part in parts] == [()] * (len(parts) - 1) + [("a note",)]
     shown = [[row.cells[0].text for row in part.rows] for part in parts]
     if len(parts) > 1:
-        assert shown == [["x"] if part.columns[1].headers[0] == "p" else ["x", "y"] for part in parts]
+        assert shown == [["x"] if part.columns[1].headers[1] == "p" else ["x", "y"] for part in parts]
         assert [part.title for part in parts] == [
             f"t ({number} of {len(parts)})" for number in range(1, len(parts) + 1)
         ]
