@@ -295,7 +295,7 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     references = references_table(chosen)
     if references is not None:
         tables.write_tables([("references", tables.dated(references, chosen))], folder / "tables")
-    code |= tables.main([*narrowed, "--claims", *out])
+    code |= tables.main([*narrowed, "--contrasts", *out])
     code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
     picture = folder / "comparison.png"
     draw_reproduction(chosen, picture)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 ALPHA = 0.05
 POWER = 0.8
-RESAMPLES = 10_000
 ROUNDING = 1e-9  # of the largest score; residuals below it are no variance
 
 # Scores of one task by cell and seed.
@@ -95,14 +94,13 @@ class Design:
     """Which cells were run with which seeds, solved once for the model score = cell + seed.
 
     Attributes:
-        columns: number of each cell's coefficient.
+        matrix: of ones where a score has a coefficient: (scores, coefficients).
         solution: coefficients, those of the cells and then of the seeds, from scores: (coefficients, scores).
         spread: their covariance in units of the residual variance.
         seen: projects on what the scores can tell of the coefficients.
         freedom: degrees of freedom of the residuals.
     """
 
-    columns: Mapping[str, int]
     matrix: NDArray[np.float64]
     solution: NDArray[np.float64]
     spread: NDArray[np.float64]
@@ -110,18 +108,19 @@ class Design:
     freedom: int
 
 
-@lru_cache(maxsize=64)
-def _design(members: tuple[tuple[str, int], ...]) -> Design:
+@lru_cache(maxsize=256)
+def _design(members: tuple[tuple[int, int], ...]) -> Design:
+    """The design of scores by number of cell and seed."""
     import numpy as np
 
-    columns = {cell: index for index, cell in enumerate(dict.fromkeys(cell for cell, _ in members))}
-    seeds = {seed: len(columns) + index for index, seed in enumerate(sorted({seed for _, seed in members}))}
-    matrix = np.zeros((len(members), len(columns) + len(seeds)))
+    cells = 1 + max((cell for cell, _ in members), default=-1)
+    seeds = {seed: cells + index for index, seed in enumerate(sorted({seed for _, seed in members}))}
+    matrix = np.zeros((len(members), cells + len(seeds)))
     for row, (cell, seed) in enumerate(members):
-        matrix[row, [columns[cell], seeds[seed]]] = 1.0
+        matrix[row, [cell, seeds[seed]]] = 1.0
     solution = np.linalg.pinv(matrix)
     freedom = len(members) - int(np.linalg.matrix_rank(matrix))
-    return Design(columns, matrix, solution, solution @ solution.T, solution @ matrix, freedom)
+    return Design(matrix, solution, solution @ solution.T, solution @ matrix, freedom)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,31 +146,38 @@ class Fit:
         return mean(self.scores[cell].values())
 
     def estimate(self, weights: Mapping[str, float]) -> Estimate | None:
-        """A weighted sum of cells whose weights add up to 0; None where the scores cannot tell it from the seeds."""
+        """A weighted sum of cells whose weights add up to 0; None where the scores cannot tell it from the seeds.
+
+        The residual deviation is that of all cells, or that of the weighted cells alone where it is larger: where some
+        cells vary more than others, the pooled one alone would call too much of theirs an effect.
+        """
         import numpy as np
 
-        if not set(weights) <= set(self.design.columns):
+        if not weights.keys() <= self.scores.keys():
             return None
         vector = np.zeros(len(self.coefficients))
-        for cell, weight in weights.items():
-            vector[self.design.columns[cell]] = weight
+        vector[: len(self.scores)] = [weights.get(cell, 0.0) for cell in self.scores]
         if not np.allclose(vector @ self.design.seen, vector, atol=1e-6):
             return None
-        error = self.deviation * math.sqrt(vector @ self.design.spread @ vector) if self.freedom else math.inf
-        return Estimate(float(vector @ self.coefficients), error, self.freedom)
+        error = self._deviation(frozenset(weights)) * math.sqrt(vector @ self.design.spread @ vector)
+        return Estimate(float(vector @ self.coefficients), error if self.freedom else math.inf, self.freedom)
+
+    def _deviation(self, cells: frozenset[str]) -> float:
+        if cells == self.scores.keys():
+            return self.deviation
+        return max(self.deviation, fit({cell: self.scores[cell] for cell in sorted(cells)}).deviation)
 
 
 def fit(scores: Scores) -> Fit:
     """Least squares of score = cell + seed over all cells of a task; a cell without scores takes no part.
 
-    A seed's effect is what it does to all cells alike, so that cells which share seeds are compared seed by seed. What is
-    left is taken to vary alike in all cells.
+    A seed's effect is what it does to all cells alike, so that cells which share seeds are compared seed by seed.
     """
     import numpy as np
 
-    members = tuple((cell, seed) for cell in scores for seed in sorted(scores[cell]))
-    design = _design(members)
-    values = np.array([scores[cell][seed] for cell, seed in members], dtype=np.float64)
+    scores = {cell: of_cell for cell, of_cell in scores.items() if of_cell}
+    design = _design(tuple((cell, seed) for cell, of_cell in enumerate(scores.values()) for seed in sorted(of_cell)))
+    values = np.array([of_cell[seed] for of_cell in scores.values() for seed in sorted(of_cell)], dtype=np.float64)
     # In units of the largest, whose square may be more than a float holds.
     unit = float(np.abs(values).max(initial=0.0)) or 1.0
     coefficients = design.solution @ (values / unit)
@@ -215,92 +221,3 @@ def best(scores: Sequence[Mapping[int, float]], better: str) -> frozenset[int]:
 
     kept = frozenset(int(row) for row in rows if not ruled_out(row))
     return kept if len(kept) < len(rows) else frozenset()
-
-
-@dataclass(frozen=True)
-class Effect:
-    """A paired difference.
-
-    Attributes:
-        value: mean difference over seeds of the overall numbers; positive where the first is larger.
-        seeds: how many both have.
-        recordings: how many both have in all of those seeds.
-        over_seeds: Student-t interval of the difference, None for fewer than two seeds.
-        over_recordings: bootstrap interval of the mean difference of a recording, None for fewer than two.
-    """
-
-    value: float
-    seeds: int
-    recordings: int
-    over_seeds: Interval | None
-    over_recordings: Interval | None
-
-
-def welch_interval(parts: Sequence[tuple[float, Sequence[float]]], level: float = LEVEL) -> Interval | None:
-    """Interval of a weighted sum of means of independent samples, by Welch and Satterthwaite.
-
-    Args:
-        parts: weight and values of each sample.
-        level: probability that the sum lies in it.
-
-    Returns:
-        None where a sample has fewer than two values, or none of them varies.
-    """
-    if any(len(values) < 2 for _, values in parts):
-        return None
-    from scipy.special import stdtrit
-
-    shares = [weight**2 * stdev(values) ** 2 / len(values) for weight, values in parts]
-    if not sum(shares):
-        return None
-    freedom = sum(shares) ** 2 / sum(
-        share**2 / (len(values) - 1) for share, (_, values) in zip(shares, parts, strict=True)
-    )
-    total = sum(weight * mean(values) for weight, values in parts)
-    margin = float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(sum(shares))
-    return Interval(total - margin, total + margin)
-
-
-def bootstrap_interval(
-    values: Sequence[float], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval | None:
-    """Percentile bootstrap interval of the mean of independent values; None for fewer than two."""
-    if len(values) < 2:
-        return None
-    import numpy as np
-
-    drawn = np.random.default_rng(seed).integers(0, len(values), (resamples, len(values)))
-    means = np.asarray(values, dtype=np.float64)[drawn].mean(axis=1)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))
-
-
-def paired_effect(
-    ours: Mapping[int, float],
-    theirs: Mapping[int, float],
-    our_recordings: Mapping[int, Mapping[str, float]],
-    their_recordings: Mapping[int, Mapping[str, float]],
-) -> Effect | None:
-    """The difference of two methods, paired by seed and by recording; None where they share no seed.
-
-    The unit of the bootstrap is the recording, since frames of one recording resemble each other: differences of a
-    recording are averaged over seeds first.
-
-    Args:
-        ours: overall number of the first by seed.
-        theirs: that of the second.
-        our_recordings: numbers of each recording of the first, by seed.
-        their_recordings: those of the second.
-    """
-    seeds = sorted(set(ours) & set(theirs))
-    if not seeds:
-        return None
-    differences = [ours[seed] - theirs[seed] for seed in seeds]
-    numbers = [each.get(seed, {}) for seed in seeds for each in (our_recordings, their_recordings)]
-    shared = sorted(set.intersection(*map(set, numbers)))
-    by_recording = [
-        mean(our_recordings[seed][name] - their_recordings[seed][name] for seed in seeds) for name in shared
-    ]
-    return Effect(
-        mean(differences), len(seeds), len(shared), student_interval(differences), bootstrap_interval(by_recording)
-    )

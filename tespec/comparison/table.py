@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 from tespec.comparison.statistics import best
 
@@ -93,7 +94,10 @@ class Span:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `marks` are footnotes by their sign, `notes` stand below them, `name` is that of its files."""
+    """A table; `marks` are footnotes by their sign, `notes` stand below them, `name` is that of its files.
+
+    `lines` are those of its long CSV, by column, where it does not have one for each number.
+    """
 
     title: str
     columns: tuple[Column, ...]
@@ -101,6 +105,7 @@ class Table:
     marks: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     name: str = ""
+    lines: tuple[dict[str, Any], ...] = ()
 
     @property
     def rows(self) -> tuple[Row, ...]:

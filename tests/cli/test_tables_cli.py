@@ -177,8 +177,8 @@ def test_a_baseline_gives_a_table_of_gains(results: Path, capsys: pytest.Capture
     (results / "runs" / "ours.json").write_text(json.dumps(ours))
     assert main(["--results", str(results), "--baseline", "scratch"]) == 0
     assert "+3.500" in capsys.readouterr().out
-    page = (results / "tables" / "segmentation_against_scratch.tex").read_text(encoding="utf-8")
-    assert r"\label{tab:segmentation_against_scratch}" in page
+    page = (results / "tables" / "against_scratch.tex").read_text(encoding="utf-8")
+    assert r"\label{tab:against_scratch}" in page
 
 
 def test_of_the_measured_alone_no_table_has_the_papers_numbers(results: Path) -> None:
