@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import field, replace
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, StrictBool, StrictStr
+from pydantic.dataclasses import dataclass
 
 from tespec.comparison.basis import TEST, Basis, bases, recipe_key, recipe_of, split_of
 from tespec.comparison.identity import canonical
-from tespec.comparison.published import PAPER, number, published, text
+from tespec.comparison.published import PAPER, Amount, published
 from tespec.comparison.records import Record
 from tespec.comparison.rows import made_from, network_of
 from tespec.comparison.side_by_side import BOLD, MARKS, difference_cell, measured_cell, split_title
@@ -37,11 +40,11 @@ class AblationRow:
         default: whether it is the default pre-training.
     """
 
-    name: str
-    paper: tuple[float | None, ...] = (None,) * len(METRICS)
-    set: dict[str, Any] = field(default_factory=dict)
-    scale: dict[str, float] = field(default_factory=dict)
-    default: bool = False
+    name: StrictStr
+    paper: tuple[Amount | None, Amount | None] = (None, None)
+    set: dict[StrictStr, Any] = field(default_factory=dict)
+    scale: dict[StrictStr, Amount] = field(default_factory=dict)
+    default: StrictBool = False
 
     def settings(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """What it changes of a recipe whose resolved settings are `facts`: new values by dotted names.
@@ -60,12 +63,12 @@ class AblationRow:
 class Ablation:
     """One table: its title, its label in the paper's source, what varies, and the task it is measured on."""
 
-    name: str
-    title: str
-    label: str
-    variable: str
-    task: str
-    rows: tuple[AblationRow, ...]
+    name: StrictStr
+    title: StrictStr
+    label: StrictStr
+    variable: StrictStr
+    task: StrictStr
+    rows: Annotated[tuple[AblationRow, ...], Field(min_length=1)]
 
     @property
     def has_published(self) -> bool:
@@ -83,7 +86,7 @@ def ablations() -> dict[str, Ablation]:
     found: dict[str, Ablation] = {}
     for path in (PAPER / "ablations.yaml", CONFIGS / "ablations.yaml"):
         with published(path) as content:
-            found |= {text(name): _ablation(name, facts) for name, facts in content.items()}
+            found |= {name: Ablation(name=name, **facts) for name, facts in content.items()}
     return found
 
 
@@ -97,27 +100,6 @@ def read_ablation(name: str) -> Ablation:
     if name not in known:
         raise UserError(f"ablation {name}", "no such table", f"choose from {', '.join(known)}")
     return known[name]
-
-
-def _ablation(name: str, facts: Mapping[str, Any]) -> Ablation:
-    rows = tuple(_ablation_row(row) for row in facts["rows"])
-    if not rows:
-        raise ValueError("no rows")
-    title, label, variable, task = (text(facts[key]) for key in ("title", "label", "variable", "task"))
-    return Ablation(name, title, label, variable, task, rows)
-
-
-def _ablation_row(facts: Mapping[str, Any]) -> AblationRow:
-    published_numbers = {"paper": tuple(number(each) for each in facts["paper"])} if "paper" in facts else {}
-    row = AblationRow(**(dict(facts) | published_numbers))
-    text(row.name)
-    if len(row.paper) != len(METRICS) or not isinstance(row.set, dict) or not isinstance(row.scale, dict):
-        raise ValueError(f"{row.name}: not {len(METRICS)} numbers, or changes without names")
-    for key, factor in row.scale.items():
-        text(key), number(factor)
-    for key in row.set:
-        text(key)
-    return row
 
 
 def _at(facts: Mapping[str, Any], key: str) -> Any:
@@ -150,8 +132,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """Records of an ablation on one basis: by the row's name, one for each seed."""
 
     basis: Basis

@@ -316,8 +316,8 @@ def _text_lines(table: Table, room: float) -> Iterator[Text]:
             yield Text(one_line(group.heading), "italic")
         for row in group.rows:
             styles = ("bold" if cell.bold else "dim" if row.grey else "" for cell in row.cells)
-            sides = ("right" if column.number else "left" for column in table.columns)
             shown = map(Text, next(lines), styles)
+            sides = ["right" if column.number else "left" for column in table.columns]
             yield _joined(_aligned(*each) for each in zip(shown, widths, sides, strict=True))
     yield Text("=" * total)
     bold = [f"{BEST} set in bold"] if any(cell.bold for row in table.rows for cell in row.cells) else []

@@ -67,8 +67,8 @@ def entries_of(scheme: Scheme, used: Sequence[Basis]) -> tuple[list[Entry], list
     found = {row_key(record): record for basis in used for record in basis.records
              if published_row_of(record, scheme) is None}  # fmt: skip
     for key, record in sorted(found.items(), key=lambda item: _order(item[1])):
-        group = "" if is_reference(record) else record["method"].get("group") or OWN_GROUP
-        own.setdefault(group, []).append(len(entries))
+        heading = "" if is_reference(record) else str(record["method"].get("group") or OWN_GROUP)
+        own.setdefault(heading, []).append(len(entries))
         entries.append(Entry(_own_facts(record), key=key, ranked=not is_reference(record)))
     return entries, [*headings, *own.items()]
 
