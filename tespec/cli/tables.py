@@ -26,7 +26,7 @@ from tespec.comparison.deviations import deviations
 from tespec.comparison.published import COMPARED, OWN, TABLES, edited, plain_tables, schemes
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import FORMS, print_table
-from tespec.comparison.shown import baseline_table, claims_table
+from tespec.comparison.shown import baseline_table, claims_table, of_split
 from tespec.comparison.side_by_side import COLUMNS, of_older_code, published_table
 from tespec.comparison.table import Table
 from tespec.core.errors import UserError
@@ -89,14 +89,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder, out = options.results / "runs", options.out or options.results / "tables"
     records, notes = found_in(folder)
     chosen = narrowed(records, {"data": options.data, "profile": options.profile}, folder)
-    measured = any(record["kind"] == "evaluation" for record in chosen)
+    evaluations = [record for record in chosen if record["kind"] == "evaluation"]
+    if evaluations and (options.contrasts or options.baseline) and not of_split(evaluations, options.split):
+        raise UserError(f"--split {options.split}", f"no such evaluation in {folder}", "leave it out")
     if options.check:
         return check(chosen, folder) or (WARNED if notes else 0)
-    if not measured and (options.contrasts or options.columns == "measured"):
+    if not evaluations and (options.contrasts or options.columns == "measured"):
         raise UserError(
             folder, "holds no record of an evaluation", "run benchmarks/run.py first, or leave the option out"
         )
-    if not measured and options.columns == "both":
+    if not evaluations and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
     found = tables(options, chosen) if not options.contrasts else []
     if options.contrasts:
@@ -104,7 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.baseline:
         only = schemes(chosen).get(options.only or "")
         compared = [each for each in chosen if only is None or each["task"] in {task.name for task in only.tasks}]
-        found.append((f"against_{options.baseline}", baseline_table(compared, options.baseline, options.split)))
+        shown = baseline_table(compared, options.baseline, options.split)
+        if shown.rows:
+            found.append((f"against_{options.baseline}", shown))
+        else:
+            sys.stderr.write(f"nothing to compare with {options.baseline}: no other method with its architecture\n")
     write_tables([(name, annotated(dated(table, chosen), notes)) for name, table in found], out)
     return WARNED if notes else 0
 

@@ -17,6 +17,7 @@ from tespec.core.settings import build
 
 FILE = CONFIGS / "contrasts.yaml"
 HOLDS, CONTRARY, UNDECIDED = VERDICTS = ("holds", "contrary", "undecided")
+NOT_MEASURED = "not measured"
 ARCHITECTURES = ("recurrent", "feedforward")
 ABLATED = "tespec"
 SPLIT = "test"
@@ -220,24 +221,25 @@ def part_of(comparison: Comparison, evidence: Evidence | None) -> Part:
     missing = [cell for cell in dict.fromkeys(comparison.cells) if cell not in known]
     if evidence is None or missing:
         unclear = evidence is not None and all(parsed(cell).of in evidence.unclear for cell in missing)
-        said = "made by recipes of an older version, which cannot be told apart" if unclear else "not measured"
+        said = "made by recipes of an older version, which cannot be told apart" if unclear else NOT_MEASURED
         return Part(comparison.title, lacking=said, cells=tuple(missing))
     weights = Counter(known[cell] for cell in comparison.more)
     weights.subtract(known[cell] for cell in comparison.less)
     estimate = evidence.fitted.estimate(weights)
     counts = {cell: len(evidence.fitted.scores[known[cell]]) for cell in comparison.cells}
-    seeds, lacking, lone, floored = min(counts.values()), "", (), ""
+    seeds, lacking, floored = min(counts.values()), "", ""
+    of: tuple[str, ...] = ()
     if seeds < 2:
-        lacking, lone = "one seed, and two are needed", tuple(cell for cell, count in counts.items() if count < 2)
+        lacking, of = "one seed, and two are needed", tuple(cell for cell, count in counts.items() if count < 2)
     elif estimate is None:
-        lacking, lone = "no seeds are shared", tuple(counts)
+        lacking, of = "no seeds are shared", tuple(counts)
     elif not estimate.freedom:
         lacking = "no score varies from seed to seed"
     elif evidence.floor is None:
         lacking = "floor not measured (run.py --reference prior)"
     else:
         floored = _floored(comparison, evidence, evidence.floor)
-    return Part(comparison.title, estimate, seeds, lacking, lone, floored)
+    return Part(comparison.title, estimate, seeds, lacking, of, floored)
 
 
 def _floored(comparison: Comparison, evidence: Evidence, floor: float) -> str:

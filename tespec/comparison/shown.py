@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from tespec.comparison.ablations import METRICS
 from tespec.comparison.basis import Basis, agrees, bases, metric, recipe_key, recipe_of, row_key
 from tespec.comparison.contrasts import (
-    UNDECIDED,
+    NOT_MEASURED,
     VERDICTS,
     CellOf,
     Claim,
@@ -44,13 +44,15 @@ def newest_bases(records: Sequence[Record]) -> dict[str, Basis]:
     return {basis.task: basis for basis in found}
 
 
-def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str]) -> Evidence:
+def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *, by_recipe: bool = True) -> Evidence:
     """What a basis says of the cells of comparisons; the variance is that of all of its cells, ablations included.
 
     Args:
         basis: of a task.
         records: any records; the floor is found among them.
         cells: as `parsed` reads them.
+        by_recipe: a cell's weights have to come from the unchanged recipe of its method, or from that of the row of an
+            ablation; else a method is what stands in its row of the tables.
     """
     scheme = scheme_of(basis.task, basis.records)
     sign = _sign(scheme.main)
@@ -65,11 +67,13 @@ def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str]) -
             newest[name] = record
     older = Counter(row_key(record) for record in newest.values() if _is_older(record))
     unclear = frozenset(key[:2] for key, count in older.items() if count > 1)
+    rows = {record["name"] for record in basis.records}
     found = {
         cell: name  # of several backbones the newest, which stands last
         for cell in cells
         for name, record in newest.items()
-        if _is(record, parsed(cell)) and not (_is_older(record) and row_key(record)[:2] in unclear)
+        if (_is(record, parsed(cell)) if by_recipe else record["name"] in rows and _is_named(record, parsed(cell)))
+        and not (_is_older(record) and row_key(record)[:2] in unclear)
     }
     floor = _floor(basis, records, scheme)
     return Evidence(fit(scores), found, floor, sign, scheme.decimals, unclear)
@@ -82,10 +86,9 @@ def _is_older(record: Record) -> bool:
 
 def _pretraining(record: Record) -> Any:
     """Equal for records whose weights were made by the same settings."""
-    recipe = record["weights"].get("recipe")
     if not _is_older(record):
         return recipe_key(record)
-    return {name: value for name, value in recipe.items() if name != "seed"}
+    return {name: value for name, value in record["weights"]["recipe"].items() if name != "seed"}
 
 
 def _sign(main: Named) -> float:
@@ -107,10 +110,14 @@ def _floor(basis: Basis, records: Sequence[Record], scheme: Scheme) -> float | N
     return max(priors)[1] if priors else None
 
 
+def _is_named(record: Record, wanted: CellOf) -> bool:
+    method, arch, backbone = row_key(record)
+    return (method, arch) == wanted.of and wanted.backbone in ("", backbone)
+
+
 def _is(record: Record, wanted: CellOf) -> bool:
     """Whether its weights come from the recipe of a cell's method, changed as a row of an ablation says."""
-    *of, backbone = row_key(record)
-    if tuple(of) != wanted.of or wanted.backbone not in ("", backbone):
+    if not _is_named(record, wanted):
         return False
     found = recipe_of(record)
     if found is None:
@@ -174,19 +181,20 @@ PAPER_NOTE = (
     "Paper: the same comparison from its tables, without test-time augmentation where it has both; single numbers, "
     "which decide nothing."
 )
-HEADERS = (("Task", "Metric", "verdict", "weakest comparison"), ("effect", "95 % interval", "seeds", "p", "detectable"))
+TEXTS = ("Task", "Metric", "verdict", "weakest comparison", "95 % interval", "why")
+COLUMNS = (*TEXTS[:4], "effect", "95 % interval", "seeds", "p", "detectable", "paper", "why")
+SOURCES = {"effect": "measured", "paper": "paper"}
 
 
 @dataclass(frozen=True)
 class Question:
-    """A claim on a task, with what was measured and what the page says."""
+    """A claim on a task: its comparisons, and what was measured of each."""
 
     claim: Claim
     task: str
     scheme: Scheme
     comparisons: Sequence[Comparison]
     parts: Sequence[Part]
-    decision: Decision = field(default=Decision(UNDECIDED, "", Part("")))
 
 
 def claims_table(records: Sequence[Record], split: str = SPLIT) -> Table:
@@ -196,7 +204,7 @@ def claims_table(records: Sequence[Record], split: str = SPLIT) -> Table:
         records: any; evaluations are judged, references give the floors.
         split: of the data; records of others take no part.
     """
-    return _page("What was shown: the claims", read_claims(), records, split)
+    return _page("What was shown: the claims", read_claims(), records, split, by_recipe=True)
 
 
 def baseline_table(records: Sequence[Record], baseline: str, split: str = SPLIT) -> Table:
@@ -210,7 +218,7 @@ def baseline_table(records: Sequence[Record], baseline: str, split: str = SPLIT)
         raise UserError(f"--baseline {baseline}", "has no record", f"choose from {', '.join(there) or 'none yet'}")
     tasks: dict[tuple[str, str, str], list[str]] = {}
     titles = {}
-    for task, basis in sorted(newest_bases(_of_split(records, split)).items()):
+    for task, basis in sorted(newest_bases(of_split(records, split)).items()):
         cells = basis.cells()
         for key, members in cells.items():
             titles[key[0]] = " ".join(members[0]["method"]["title"].split())
@@ -224,61 +232,60 @@ def baseline_table(records: Sequence[Record], baseline: str, split: str = SPLIT)
         comparison = Comparison(f"over {titles[baseline]}", (cell,), (f"{baseline}/{arch}",))
         says = f"{titles[method]} beats {titles[baseline]}"
         claims.append(Claim(cell, says, cell.partition("/")[2], (comparison,), tuple(tasks[key])))
-    return _page(f"What was shown: gains over {titles.get(baseline, baseline)}", claims, records, split)
+    return _page(
+        f"What was shown: gains over {titles.get(baseline, baseline)}", claims, records, split, by_recipe=False
+    )
 
 
-def _of_split(records: Sequence[Record], split: str) -> list[Record]:
-    # Records from before there were others are of the test split.
+def of_split(records: Sequence[Record], split: str) -> list[Record]:
+    """Records of one split; those that name none are of the test split."""
     return [record for record in records if dict(record).get("split", SPLIT) == split]
 
 
-def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split: str) -> Table:
-    records = _of_split(records, split)
+def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split: str, *, by_recipe: bool) -> Table:
+    records = of_split(records, split)
     found = newest_bases(records)
     cells = sorted({cell for claim in claims for each in claim.comparisons for cell in each.cells})
-    evidence = {task: evidence_of(basis, records, cells) for task, basis in found.items()}
+    evidence = {task: evidence_of(basis, records, cells, by_recipe=by_recipe) for task, basis in found.items()}
     questions = []
     for claim in claims:
         for task, comparisons in claim.by_task().items():
             scheme = scheme_of(task, found[task].records if task in found else ())
             parts = [part_of(each, evidence.get(task)) for each in comparisons]
             questions.append(Question(claim, task, scheme, comparisons, parts))
-    decisions = decide([question.parts for question in questions])
-    decided = [
-        Question(each.claim, each.task, each.scheme, each.comparisons, each.parts, decision)
-        for each, decision in zip(questions, decisions, strict=True)
-    ]
+    decided = list(zip(questions, decide([question.parts for question in questions]), strict=True))
     groups = []
     for claim in claims:
-        members = [question for question in decided if question.claim is claim]
-        groups.append(Group(_heading(claim, members), tuple(map(_row, members))))
-    labels, numbers = HEADERS
-    columns = [Column((label,), label, number=False) for label in labels]
-    columns += [Column((name,), name, number=name != "95 % interval") for name in numbers]
-    columns += [Column(("paper",), "paper", facts={"source": "paper"}), Column(("why",), "why", number=False)]
-    columns[len(labels)] = Column(("effect",), "effect", facts={"source": "measured"})
-    lines = tuple(line for question in decided if question.task in found for line in _lines(question, found))
+        members = [(question, decision) for question, decision in decided if question.claim is claim]
+        heading = _heading(claim, [decision for _, decision in members])
+        groups.append(Group(heading, tuple(_row(*each) for each in members)))
+    columns = [
+        Column((name,), name, number=name not in TEXTS, facts={"source": SOURCES[name]} if name in SOURCES else {})
+        for name in COLUMNS
+    ]
+    lines = tuple(line for each in decided if each[0].task in found for line in _lines(*each, found[each[0].task]))
     notes = (RULE, FLOOR, PAPER_NOTE, *(_measured_on(task, found[task], records) for task in sorted(found)))
     return Table(title, tuple(columns), tuple(groups), notes=notes, lines=lines)
 
 
-def _heading(claim: Claim, questions: Sequence[Question]) -> str:
-    counts = Counter(question.decision.verdict for question in questions)
-    tasks = f"{len(questions)} task{'s' if len(questions) > 1 else ''}"
+def _heading(claim: Claim, decisions: Sequence[Decision]) -> str:
+    counts = Counter(decision.verdict for decision in decisions)
+    tasks = f"{len(decisions)} task{'s' if len(decisions) > 1 else ''}"
     verdicts = ", ".join(f"{verdict} on {counts[verdict]}" for verdict in VERDICTS)
     return f"{claim.says} ({claim.where}). Of {tasks}: {verdicts}"
 
 
-def _row(question: Question) -> Row:
-    scheme, decision = question.scheme, question.decision
-    part, decimals = decision.part, scheme.decimals
+def _row(question: Question, decision: Decision) -> Row:
+    scheme, part, decimals = question.scheme, decision.part, question.scheme.decimals
     comparison = question.comparisons[[each is part for each in question.parts].index(True)]
+    # A row that says what is missing beside what was measured is one of measured numbers.
+    measured = any(each.estimate is not None or each.lacking not in ("", NOT_MEASURED) for each in question.parts)
     texts = scheme.title_of(question.task), scheme.main.title, decision.verdict, part.title
     paper, detected = published_effect(comparison, question.task), decision.detectable
     return Row(
         (
             *map(Cell, texts),
-            *_effect(part, decimals),
+            *_effect(part, decimals, measured),
             Cell(str(part.seeds), part.seeds) if part.seeds else Cell(),
             Cell() if decision.p is None else Cell(_probability(decision.p), decision.p),
             Cell() if detected is None else Cell(f"{detected:.{decimals}f}", detected),
@@ -289,9 +296,9 @@ def _row(question: Question) -> Row:
     )
 
 
-def _effect(part: Part, decimals: int) -> tuple[Cell, Cell]:
+def _effect(part: Part, decimals: int, measured: bool) -> tuple[Cell, Cell]:
     if part.estimate is None:
-        return Cell(), Cell()
+        return Cell(runs=0 if measured else None), Cell()
     interval, effect = part.estimate.interval(), part.estimate.effect
     shown = _signed(effect, decimals)
     if interval is None:
@@ -308,27 +315,21 @@ def _probability(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _lines(question: Question, found: Mapping[str, Basis]) -> list[dict[str, Any]]:
+def _lines(question: Question, decision: Decision, basis: Basis) -> list[dict[str, Any]]:
     """The long CSV: a line for each comparison; p, verdict and reason are those of its claim on its task."""
-    lines, basis, decision = [], found[question.task], question.decision
-    main = question.scheme.main
+    lines, main = [], question.scheme.main
     for comparison, part in zip(question.comparisons, question.parts, strict=True):
         interval = None if part.estimate is None else part.estimate.interval()
         low, high = (None, None) if interval is None else (interval.low, interval.high)
         lines.append(
             {"claim": question.claim.name, "comparison": part.title, "task": question.task, "data": basis.data}
-            | {"profile": basis.profile, "metric": main.name, "unit": _unit(basis, main)}
+            | {"profile": basis.profile, "metric": main.name, "unit": main.unit}
             | {"effect": None if part.estimate is None else part.estimate.effect, "low_95": low, "high_95": high}
-            | {"seeds": part.seeds, "p": decision.p, "detectable": detectable(part, decision.level)}
+            | {"seeds": part.seeds or None, "p": decision.p, "detectable": detectable(part, decision.level)}
             | {"paper": published_effect(comparison, question.task)}
             | {"verdict": decision.verdict, "reason": decision.reason}
         )
     return lines
-
-
-def _unit(basis: Basis, main: Named) -> str:
-    known = (record["scores"].get(main.name, {}).get("unit") for record in basis.records)
-    return main.unit or next(filter(None, known), "")
 
 
 def _measured_on(task: str, basis: Basis, records: Sequence[Record]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import mean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -101,10 +101,10 @@ class Design:
         freedom: degrees of freedom of the residuals.
     """
 
-    matrix: NDArray[np.float64]
-    solution: NDArray[np.float64]
-    spread: NDArray[np.float64]
-    seen: NDArray[np.float64]
+    matrix: NDArray[np.floating[Any]]
+    solution: NDArray[np.floating[Any]]
+    spread: NDArray[np.floating[Any]]
+    seen: NDArray[np.floating[Any]]
     freedom: int
 
 
@@ -130,14 +130,16 @@ class Fit:
     Attributes:
         scores: what was fitted.
         design: which cells were run with which seeds.
-        coefficients: of cells and seeds.
+        unit: the largest of the scores; nothing overflows in its units.
+        coefficients: of cells and seeds, in this unit.
         deviation: standard deviation of the residuals, pooled over all cells.
         freedom: degrees of freedom of the deviation; 0 where nothing varies.
     """
 
     scores: Scores
     design: Design
-    coefficients: NDArray[np.float64]
+    unit: float
+    coefficients: NDArray[np.floating[Any]]
     deviation: float
     freedom: int
 
@@ -157,10 +159,11 @@ class Fit:
             return None
         vector = np.zeros(len(self.coefficients))
         vector[: len(self.scores)] = [weights.get(cell, 0.0) for cell in self.scores]
-        if not np.allclose(vector @ self.design.seen, vector, atol=1e-6):
+        if np.abs(vector @ self.design.seen - vector).max() > 1e-6:
             return None
         error = self._deviation(frozenset(weights)) * math.sqrt(vector @ self.design.spread @ vector)
-        return Estimate(float(vector @ self.coefficients), error if self.freedom else math.inf, self.freedom)
+        effect = self.unit * float(vector @ self.coefficients)
+        return Estimate(effect, error if self.freedom else math.inf, self.freedom)
 
     def _deviation(self, cells: frozenset[str]) -> float:
         if cells == self.scores.keys():
@@ -178,13 +181,12 @@ def fit(scores: Scores) -> Fit:
     scores = {cell: of_cell for cell, of_cell in scores.items() if of_cell}
     design = _design(tuple((cell, seed) for cell, of_cell in enumerate(scores.values()) for seed in sorted(of_cell)))
     values = np.array([of_cell[seed] for of_cell in scores.values() for seed in sorted(of_cell)], dtype=np.float64)
-    # In units of the largest, whose square may be more than a float holds.
     unit = float(np.abs(values).max(initial=0.0)) or 1.0
     coefficients = design.solution @ (values / unit)
     residuals = values / unit - design.matrix @ coefficients
     varies = design.freedom > 0 and float(np.abs(residuals).max()) > ROUNDING
     deviation = unit * math.sqrt(float(residuals @ residuals) / design.freedom) if varies else 0.0
-    return Fit(scores, design, unit * coefficients, deviation, design.freedom if varies else 0)
+    return Fit(scores, design, unit, coefficients, deviation, design.freedom if varies else 0)
 
 
 def holm(ps: Sequence[float]) -> list[float]:

@@ -158,7 +158,8 @@ def _lead(records: Sequence[Record]) -> list[str]:
 def _gains(records: Sequence[Record], baseline: str | None) -> list[Section]:
     if baseline is None:
         return []
-    return [Section("gains", f"Gains over {baseline}", (Part(table=baseline_table(records, baseline), apart=True),))]
+    table = baseline_table(records, baseline)
+    return [Section("gains", f"Gains over {baseline}", (Part(table=table, apart=True),) if table.rows else ())]
 
 
 def _ablations(records: Sequence[Record]) -> tuple[Part, ...]:

@@ -145,6 +145,17 @@ def test_all_cells_of_a_task_give_the_variance_and_ablations_are_cells(record: M
     assert cell(table, row_of(table, "target"), "effect") == "+2.067"
 
 
+def test_changed_settings_have_a_gain_and_do_not_stand_for_the_method_in_a_claim(record: Make) -> None:
+    changed = from_recipe("objective.mask.ratio=0.25")
+    records = [
+        *(each for each in whole(record, 5.0) if each["method_name"] != "tespec"),
+        *measured(record, "tespec", [44.0, 45.1, 46.2], **changed),
+    ]
+    gains, claims = baseline_table(records, "scratch"), claims_table(records)
+    assert cell(gains, row_of(gains, "tespec/recurrent"), "verdict") == "holds"
+    assert cell(claims, row_of(claims, "tespec"), "why") == "not measured: tespec/recurrent"
+
+
 def test_pretrainings_in_settings_of_an_older_version_are_not_taken_for_one_another(record: Make) -> None:
     older = [
         {"weights": {"source": "a", "sha256": name, "recipe": {"name": "tespec", "steps": steps, "seed": 0}}}

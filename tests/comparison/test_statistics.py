@@ -170,6 +170,9 @@ def test_scores_may_be_as_large_as_floats_are() -> None:
     assert found is not None
     assert math.isfinite(found.error)
     assert 0 < found.p_above() < 0.01
+    apart = fit({"a": {0: 1.7e308, 1: 1.6e308}, "b": {0: -1.7e308, 1: -1.7e308}}).estimate({"a": 1, "b": -1})
+    assert apart is not None
+    assert apart.p_above() < apart.p_below()
 
 
 @pytest.mark.parametrize("freedom", [2, 4, 30])
