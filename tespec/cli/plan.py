@@ -288,7 +288,6 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     """
     from tespec.cli import report, tables
     from tespec.comparison.records import read_records
-    from tespec.comparison.references import references_table
     from tespec.core.files import write_whole
     from tespec.report.charts import draw_reproduction
     from tespec.report.reproduction_text import put_in, results_text
@@ -303,9 +302,6 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     gains = ["--baseline", BASELINE] if BASELINE in evaluated else []
     out = ["--out", str(folder / "tables")]
     code = tables.main([*narrowed, *gains, *out])
-    references = references_table(chosen)
-    if references is not None:
-        tables.publish([("references", tables.dated(references, chosen))], folder / "tables")
     code |= tables.main([*narrowed, "--contrasts", *out])
     code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
     picture = folder / "comparison.png"

@@ -16,7 +16,6 @@ from PIL import Image
 from tespec.comparison.ablations import ablations, measured_rows, measured_table
 from tespec.comparison.published import plain_tables, schemes
 from tespec.comparison.records import Record
-from tespec.comparison.references import references_table
 from tespec.comparison.render import html_table, html_templates
 from tespec.comparison.shown import baseline_table, claims_table
 from tespec.comparison.side_by_side import of_older_code, published_table
@@ -117,8 +116,7 @@ def _policy(style: str, script: str) -> str:
 
 def _sections(records: Sequence[Record], pictures: Path, baseline: str | None) -> list[Section]:
     evaluations = [record for record in records if record["kind"] == "evaluation"]
-    tables = {name: only_measured(published_table(name, evaluations)) for name in schemes(evaluations)}
-    references = references_table(records)
+    tables = {name: only_measured(published_table(name, records)) for name in schemes(evaluations)}
     claims = only_measured(claims_table(records)) if evaluations else None
     curves = [
         Part("Fine-tuning", pictures=tuple(finetuning_curves(records))),
@@ -129,7 +127,6 @@ def _sections(records: Sequence[Record], pictures: Path, baseline: str | None) -
         *(Section(name, table.title, (Part(table=table),)) for name, table in tables.items()),
         *_gains(records, baseline),
         Section("contrasts", "What was shown", (Part(table=claims, apart=True),) if claims else ()),
-        Section("references", "Floor and upper reference", (Part(table=references),) if references else ()),
         Section("ablations", "Ablations", _ablations(records)),
         Section("curves", "Training curves", tuple(part for part in curves if part.pictures)),
         Section("bars", "Classes and recordings", (Part(pictures=tuple(bars)),) if bars else ()),
