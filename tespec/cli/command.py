@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from tespec.core.errors import Preempted, UserError, one_line
 from tespec.core.paths import INSTALLED
+from tespec.core.progress import say
 
 MISTAKE = 2
 INTERRUPTED = 130
@@ -63,22 +64,22 @@ def run(main: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except UserError as error:
-        _say(f"error: {as_started(one_line(str(error)))}")
+        say(f"error: {as_started(one_line(str(error)))}")
         return MISTAKE
     except OSError as error:
         if error.filename is None and error.errno not in OF_THE_MACHINE:
             raise
         where = error.filename or "writing"
-        _say(f"error: {where}: {error.strerror}; name another place or mend this one")
+        say(f"error: {where}: {error.strerror}; name another place or mend this one")
         return MISTAKE
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in HARNESS:
             raise
-        _say(f"error: {sys.executable}: the package {error.name} is not installed; run `make setup`")
+        say(f"error: {sys.executable}: the package {error.name} is not installed; run `make setup`")
         return MISTAKE
     except KeyboardInterrupt as interruption:
         if message := one_line(str(interruption)):
-            _say(message)
+            say(message)
         return PREEMPTED if isinstance(interruption, Preempted) else INTERRUPTED
     return code or 0
 
@@ -128,8 +129,3 @@ def suggestion(given: str, known: Sequence[str]) -> str:
     """The known name nearest to what was given, as the end of a sentence; "" where none is near."""
     close = difflib.get_close_matches(given, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()

@@ -96,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         require_submitit(options.cluster)
     from tespec.comparison.records import read_records
+    from tespec.core.progress import say
     from tespec.plan.jobs import Workshop, all_jobs, find_all_data, select
-    from tespec.plan.schedule import say
     from tespec.plan.states import DONE, Ledger, in_order, of_other_code, state_of, table
 
     bring_in(options)

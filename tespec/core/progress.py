@@ -7,11 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from tespec.core.distributed import is_first
-
 SECONDS_BETWEEN_LINES = 5.0
 
 Advance = Callable[[int, int, str], None]
@@ -28,7 +23,7 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
         unit: name of one unit of work, for the rate.
         start: units that were done before.
     """
-    if not is_first():
+    if not _speaks():
         yield lambda done, total, note: None
         return
     began = time.monotonic()
@@ -37,6 +32,9 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
         return (done - start) / max(time.monotonic() - began, 1e-9)
 
     if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
         with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
             task = bar.add_task(label, total=None, completed=start, note="")
@@ -63,7 +61,15 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
 
 def say(text: str) -> None:
     """One line for the user, beside the progress display; of several processes the first one speaks."""
-    if not is_first():
-        return
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    if _speaks():
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def _speaks() -> bool:
+    """Whether this process is the first of its run; one that has not imported torch is alone."""
+    if "torch" not in sys.modules:
+        return True
+    from tespec.core.distributed import is_first
+
+    return is_first()

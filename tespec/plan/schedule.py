@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from tespec.core.progress import say
 from tespec.plan.cluster import ClusterProcess
 from tespec.training.status import DONE, FAILED, RUNNING, write_status
 
@@ -206,9 +207,3 @@ def _last_line(item: Started) -> str:
     """What a job said last."""
     lines = [line for line in item.log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no output"
-
-
-def say(line: str) -> None:
-    """A line for people, at once."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()

@@ -65,7 +65,6 @@ BESIDE = {
     "tespec/core/progress.py",
     "tespec/runs/cost.py",
     "tespec/training/status.py",
-    "tespec/training/hooks.py",
 }
 
 
