@@ -110,7 +110,7 @@ def reach_of(image: Image) -> float:
 def add_bar(axis: Axes, shown: ScalarMappable, ticks: Sequence[float], title: str, extend: str = "neither") -> None:
     """Put a bar of values beside a panel; `extend` as matplotlib's, where values lie beyond its ends."""
     bar = axis.figure.colorbar(shown, cax=axis.inset_axes(BAR), extend=extend)
-    bar.set_ticks(list(ticks), labels=[f"{tick:.2g}".replace("-", "−") for tick in ticks])
+    bar.set_ticks(list(ticks), labels=[f"{tick:.3g}".replace("-", "−") for tick in ticks])
     bar.minorticks_off()
     bar.ax.tick_params(labelsize=7, pad=1, length=2)
     bar.set_label(title, fontsize=8, labelpad=1)
