@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from os.path import commonprefix
 
 from tespec.comparison.basis import Basis, bases
 from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
-from tespec.report.charts import ARCHITECTURES, WORDS, Picture, bar_chart, method_colours, preference, title_of
+from tespec.report.charts import ARCHITECTURES, LETTERS, WORDS, Picture, bar_chart, method_colours, preference, title_of
 
 RECORDINGS = 12  # shown at most
 
@@ -27,7 +28,7 @@ def class_and_recording_bars(records: Sequence[Record]) -> list[Picture]:
                     runs.setdefault(record["method_name"], []).append(record)
             series = [(title_of(members[0]), colours[name]) for name, members in runs.items()]
             classes = _numbers(runs, lambda record: record["classes"])
-            recordings = _numbers(runs, partial(_of_recordings, name=scheme.main.name))
+            recordings = _told_apart(_numbers(runs, partial(_of_recordings, name=scheme.main.name)))
             some = dict(list(recordings.items())[:RECORDINGS])
             cut = f", {RECORDINGS} of {len(recordings)}" if len(recordings) > RECORDINGS else ""
             heading = f"{where}, {WORDS[arch]}"
@@ -49,6 +50,19 @@ def headings(found: Sequence[Basis]) -> list[str]:
         where = {task: "", "sample": " on the sample world"}.get(data, f" on {data}")
         texts.append(f"{title}{where}{told}{number}")
     return texts
+
+
+def _told_apart(table: Mapping[str, list[list[float]]]) -> dict[str, list[list[float]]]:
+    """Long names without the parts that all of them begin and end with."""
+    if len(table) < 2 or max(map(len, table)) <= LETTERS:
+        return dict(table)
+    begin = _whole_parts(commonprefix(list(table)))
+    end = _whole_parts(commonprefix([name[len(begin) :][::-1] for name in table]))
+    return {f"…{name[len(begin) : len(name) - len(end)]}…": values for name, values in table.items()}
+
+
+def _whole_parts(name: str) -> str:
+    return name[: 1 + max(name.rfind(mark) for mark in "-_. ")]
 
 
 def _of_recordings(record: Record, name: str) -> dict[str, float]:

@@ -6,8 +6,9 @@ import base64
 import hashlib
 import io
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -21,7 +22,7 @@ from tespec.comparison.records import Record
 from tespec.comparison.references import references_table
 from tespec.comparison.render import html_table, html_templates
 from tespec.comparison.side_by_side import of_older_code, published_table
-from tespec.comparison.table import Table, only_measured
+from tespec.comparison.table import Row, Table, only_measured
 from tespec.report.breakdown import class_and_recording_bars
 from tespec.report.charts import WORDS, Picture, preference, title_of
 from tespec.report.curves import finetuning_curves, pretraining_curves
@@ -120,7 +121,7 @@ def _sections(
     records: Sequence[Record], tables: Mapping[str, Table], pictures: Path, baseline: str | None
 ) -> list[Section]:
     evaluations = [record for record in records if record["kind"] == "evaluation"]
-    kept = {name: only_measured(table) for name, table in tables.items() if not records or _measured(table)}
+    kept = {name: told_apart(only_measured(table)) for name, table in tables.items() if not records or _measured(table)}
     references = references_table(records)
     claims = only_measured(claims_table(evaluations)) if evaluations else None
     curves = (
@@ -142,6 +143,23 @@ def _sections(
         Section("facts", "Sizes, times and settings of the paper", () if records else _paper()),
         Section("runs", "Runs", (), tuple(entries(records))),
     ]
+
+
+def told_apart(table: Table) -> Table:
+    """The table with the architecture behind a method's name where another row has the same name.
+
+    Names stay where they are when a table is moved sideways; what tells their rows apart does not.
+    """
+    count = Counter(row.cells[0].text for row in table.rows)
+
+    def named(row: Row) -> Row:
+        first, word = row.cells[0], WORDS.get(row.facts.get("arch", ""), "")
+        if count[first.text] < 2 or not word:
+            return row
+        return replace(row, cells=(replace(first, text=f"{first.text}, {word}"), *row.cells[1:]))
+
+    groups = tuple(replace(group, rows=tuple(map(named, group.rows))) for group in table.groups)
+    return replace(table, groups=groups)
 
 
 def _measured(table: Table) -> int:

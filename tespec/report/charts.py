@@ -33,6 +33,7 @@ DPI = 96
 SMALL, WIDE = 2.9, 4.4  # inches
 LETTERS = 24  # of a label
 HUGE = 1e100  # above it a number is not drawn
+FLAT = 1e-6  # share of a value below which a difference is none
 STEEP = 8  # ratio of values from which on their axis is logarithmic
 
 Bounds = tuple[tuple[float, float], tuple[float, float]]
@@ -83,10 +84,10 @@ def line_chart(title: str, curves: Sequence[Curve], x_title: str, y_title: str, 
         if bounds:
             (left, right), (low, high) = bounds
             logarithmic = 0 < STEEP * low <= high
-            margin = 0.0 if logarithmic else 0.04 * (high - low) or abs(high) or 1.0
-            panel.set_xlim(min(left, 0.0), right or 1.0)
+            margin = 0.04 * (high - low) if high - low > FLAT * abs(high) else abs(high) or 1.0
+            panel.set_xlim(min(left, 0.0), max(right, 1.0))
             panel.set_yscale("log" if logarithmic else "linear")
-            panel.set_ylim(low - margin, high * 1.2 if logarithmic else high + margin)
+            panel.set_ylim(*((low / 1.2, high * 1.2) if logarithmic else (low - margin, high + margin)))
         panel.set(xlabel=x_title, ylabel=y_title)
         panel.grid(color="0.9")
 

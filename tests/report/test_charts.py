@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tespec.report import charts
+from tespec.report.breakdown import class_and_recording_bars
 from tespec.report.charts import ARCHITECTURES, Curve, Picture, bar_chart, bounds_of, line_chart
 from tespec.report.curves import finetuning_curves, pretraining_curves
 
@@ -140,3 +141,11 @@ def test_the_legend_of_the_page_has_the_colours_of_the_charts() -> None:
 def test_runs_without_a_curve_have_no_chart(make) -> None:
     assert finetuning_curves([make(curve=[])]) == []
     assert pretraining_curves([make(kind="pretraining", curve=[])]) == []
+
+
+def test_recordings_whose_names_are_long_are_told_apart(make) -> None:
+    names = [f"17-04-13_15-05-{number}_500000_8500000" for number in (20, 21)]
+    bars = class_and_recording_bars([make(recordings={name: {"miou": 1.0} for name in names}, classes={})])
+    assert {"…20…", "…21…"} <= set(texts(bars[0]))
+    (short,) = class_and_recording_bars([make(recordings={"dir1": {"miou": 1.0}, "dir2": {"miou": 1.0}}, classes={})])
+    assert {"dir1", "dir2"} <= set(texts(short))

@@ -205,3 +205,19 @@ def test_a_task_of_ones_own_has_a_section(make, tmp_path: Path) -> None:
     sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
     assert "1.500" in sections["task_hall"]
     assert "Error (m) ↓" in sections["task_hall"]
+
+
+def test_rows_of_one_method_are_told_apart_by_their_names(make, tmp_path: Path) -> None:
+    records = [make("scratch", arch=arch) for arch in ("recurrent", "feedforward")]
+    text = report([*records, make("tespec")], tmp_path)
+    rows = re.findall(
+        r"<tr><td>(.*?)</td>", dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))["segmentation"]
+    )
+    assert rows == ["No Pre-training, feed-forward", "No Pre-training, recurrent", "TESPEC (Ours)"]
+
+
+def test_names_and_headings_of_groups_stay_when_a_table_is_moved_sideways(make, tmp_path: Path) -> None:
+    text = report([make("mine")], tmp_path)
+    assert re.search(r"td:first-child[^{]*{[^}]*position: sticky; left: 0;", text)
+    assert re.search(r"tr.heading span {[^}]*position: sticky", text)
+    assert re.search(r'<tr class="heading"><td colspan="\d+"><span>Methods added here</span></td></tr>', text)
