@@ -28,6 +28,7 @@ from tespec.pictures.panels import (
     show_events,
     show_grey,
     ticks_of,
+    values_of,
 )
 
 BINS = 10
@@ -36,7 +37,7 @@ SETTLING_US = 3_000_000  # before the moment that is shown, for the intensity im
 LONGEST_NAME = 26  # letters
 WIDTH = 16.0  # inches
 VEIL = 0.55  # opacity of events over masks
-COLUMNS = ("events of the window", "histogram: events at each pixel", "intensity, Eq. 7", "labels")
+COLUMNS = ("events of the window", "histogram: events at each pixel", "intensity, Eq. 7", "labels; events grey or dark")
 
 
 @dataclass(frozen=True)
@@ -158,11 +159,9 @@ def _show_label(axis: Axes, shown: LabelledWindow) -> None:
     """Show a label, with the events where both can be seen: below boxes, as dark veils over masks."""
     axis.imshow(faded_events(shown.histogram), interpolation="nearest")
     image = draw_label(axis, shown.label)
-    if image is not None:
-        depths = np.ma.compressed(image.get_array())
-        if depths.size:
-            add_bar(axis, image, ticks_of(float(depths.min()), float(depths.max())), str(image.get_label()))
-    elif isinstance(shown.label, np.ndarray):
+    if image is not None and (limits := values_of([image])):
+        add_bar(axis, image, ticks_of(*limits), str(image.get_label()))
+    elif image is None and isinstance(shown.label, np.ndarray):
         veil = np.zeros((*shown.intensity.shape, 4), np.float32)
         veil[..., 3] = VEIL * shown.histogram.any(axis=0)
         axis.imshow(veil, interpolation="nearest")

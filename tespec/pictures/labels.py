@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, to_rgb
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
@@ -43,7 +43,7 @@ def class_colours(classes: Sequence[str]) -> dict[str, Colour]:
     return {name: class_colour(number) for number, name in enumerate(classes)}
 
 
-def colours_of(labels: Sequence[Any], classes: Sequence[str]) -> Mapping[str, Colour]:
+def colours_of(labels: Sequence[Any], classes: Sequence[str]) -> dict[str, Colour]:
     """What a legend has to say of these labels: their classes, and the colour of pixels that have no label."""
     holes = any(
         isinstance(label, np.ndarray) and bool((label == IGNORE if label.dtype == np.uint8 else ~known(label)).any())
@@ -57,7 +57,7 @@ def known(depth: NDArray[np.float32]) -> NDArray[np.bool_]:
     return np.isfinite(depth) & (depth > 0)
 
 
-def draw_label(axis: Axes, label: Any) -> ScalarMappable | None:
+def draw_label(axis: Axes, label: Any) -> AxesImage | None:
     """Draw `Boxes` over what `axis` shows, or a mask (H, W) uint8 or a depth (H, W) float32 in m in its place.
 
     Returns:
@@ -70,7 +70,7 @@ def draw_label(axis: Axes, label: Any) -> ScalarMappable | None:
         colours = np.array([*(class_colour(number) for number in range(IGNORE)), UNKNOWN], np.float32)
         axis.imshow(colours[label], interpolation="nearest")
         return None
-    axis.imshow(np.broadcast_to(np.float32(UNKNOWN), (*label.shape, 3)))
+    axis.imshow(np.broadcast_to(np.array(UNKNOWN, np.float32), (*label.shape, 3)))
     depth = np.ma.masked_array(label, ~known(label))
     shown = axis.imshow(depth, "viridis_r", norm=LogNorm(), interpolation="nearest")
     shown.set_label("depth in m")

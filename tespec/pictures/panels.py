@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
@@ -47,11 +49,9 @@ def make_panels(
     """
     panel = (width - 0.35 - 0.45 * bars) / columns
     lines = -(-legend // max(1, int(width / LEGEND_WIDTH)))
-    figure = Figure(
-        figsize=(width, 0.4 + 0.25 * lines + rows * (panel * size[0] / size[1] + 0.08)), layout="constrained"
-    )
+    height = 0.4 + 0.25 * lines + rows * (panel * size[0] / size[1] + 0.08)
+    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.05))
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
@@ -107,7 +107,7 @@ def reach_of(image: Image) -> float:
     return GREY_RANGE * float(image.std()) or 1.0
 
 
-def add_bar(axis: Axes, shown: ScalarMappable, ticks: Sequence[float], title: str, extend: str = "neither") -> None:
+def add_bar(axis: Axes, shown: AxesImage, ticks: Sequence[float], title: str, extend: str = "neither") -> None:
     """Put a bar of values beside a panel; `extend` as matplotlib's, where values lie beyond its ends."""
     bar = axis.figure.colorbar(shown, cax=axis.inset_axes(BAR), extend=extend)
     bar.set_ticks(list(ticks), labels=[f"{tick:.3g}".replace("-", "−") for tick in ticks])
@@ -123,6 +123,13 @@ def ticks_of(low: float, high: float) -> list[float]:
         if number >= APART * ticks[-1] and APART * number <= high:
             ticks.append(number)
     return [*ticks, *[high] * (high > low)]
+
+
+def values_of(images: Iterable[AxesImage | None]) -> tuple[float, float] | None:
+    """Least and greatest value that images show; None where they show none."""
+    arrays: list[Any] = [image.get_array() for image in images if image]
+    shown = np.concatenate([np.empty(0), *(np.ma.masked_invalid(each).compressed() for each in arrays)])
+    return (float(shown.min()), float(shown.max())) if shown.size else None
 
 
 def add_legend(figure: Figure, colours: Mapping[str, Colour], *notes: str) -> None:

@@ -10,15 +10,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 from PIL import Image
 
 from tespec.core.boxes import Boxes
 from tespec.core.files import whole_file
 from tespec.pictures.labels import colours_of, faded_events
-from tespec.pictures.panels import POLARITIES, add_bar, add_legend, make_panels, save_figure, show_events, ticks_of
+from tespec.pictures.panels import (
+    POLARITIES,
+    add_bar,
+    add_legend,
+    make_panels,
+    save_figure,
+    show_events,
+    ticks_of,
+    values_of,
+)
 
 COLUMNS = ("events", "prediction", "ground truth")
 PANEL = 4.0  # inches
@@ -58,7 +67,7 @@ class Style(NamedTuple):
         classes: those a legend names; none for a task without.
     """
 
-    draw: Callable[[Axes, Any], ScalarMappable | None]
+    draw: Callable[[Axes, Any], AxesImage | None]
     classes: Sequence[str]
 
 
@@ -88,10 +97,8 @@ def _limits(shown: Sequence[Prediction], style: Style) -> tuple[float, float] | 
     """
     scratch = Figure().subplots()
     for labels in ([each.truth for each in shown], [each.predicted for each in shown]):
-        images = (style.draw(scratch, label) for label in labels if label is not None)
-        arrays = [np.ma.compressed(image.get_array()) for image in images if image is not None]
-        if values := [limit for each in arrays if each.size for limit in (float(each.min()), float(each.max()))]:
-            return min(values), max(values)
+        if limits := values_of([style.draw(scratch, label) for label in labels if label is not None]):
+            return limits
     return None
 
 
@@ -113,20 +120,20 @@ def _figure(
             axis.imshow(faded_events(each.histogram), interpolation="nearest")
             drawn += [] if label is None else [style.draw(axis, label)]
         images = [image for image in drawn if image is not None]
-        for image in images if limits else ():
-            image.set_clim(*limits)
         if images and limits:
-            extend = _beyond([image.get_array() for image in images], limits)
-            add_bar(axes[-1], images[-1], ticks_of(*limits), str(images[-1].get_label()), extend)
+            _share_scale(axes[-1], images, limits)
     add_legend(figure, colours)
     return figure
 
 
-def _beyond(arrays: Sequence[Any], limits: tuple[float, float]) -> str:
-    """On which sides values lie beyond the limits, in matplotlib's words."""
-    below = any(bool((array < limits[0]).any()) for array in arrays)
-    above = any(bool((array > limits[1]).any()) for array in arrays)
-    return {(True, True): "both", (True, False): "min", (False, True): "max", (False, False): "neither"}[below, above]
+def _share_scale(axis: Axes, images: Sequence[AxesImage], limits: tuple[float, float]) -> None:
+    """Give images one scale and put its bar beside a panel, with points where values lie beyond it."""
+    for image in images:
+        image.set_clim(*limits)
+    low, high = values_of(images) or limits
+    beyond = {(True, True): "both", (True, False): "min", (False, True): "max", (False, False): "neither"}
+    extend = beyond[low < limits[0], high > limits[1]]
+    add_bar(axis, images[-1], ticks_of(*limits), str(images[-1].get_label()), extend)
 
 
 def _pixels(figure: Figure) -> NDArray[np.uint8]:

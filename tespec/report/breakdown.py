@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from os.path import commonprefix
+from itertools import takewhile
 
 from tespec.comparison.basis import Basis, bases
 from tespec.comparison.published import scheme_of
@@ -56,13 +56,16 @@ def _told_apart(table: Mapping[str, list[list[float]]]) -> dict[str, list[list[f
     """Long names without the parts that all of them begin and end with."""
     if len(table) < 2 or max(map(len, table)) <= LETTERS:
         return dict(table)
-    begin = _whole_parts(commonprefix(list(table)))
-    end = _whole_parts(commonprefix([name[len(begin) :][::-1] for name in table]))
+    begin = _shared_parts(list(table))
+    end = _shared_parts([name[len(begin) :][::-1] for name in table])
     return {f"…{name[len(begin) : len(name) - len(end)]}…": values for name, values in table.items()}
 
 
-def _whole_parts(name: str) -> str:
-    return name[: 1 + max(name.rfind(mark) for mark in "-_. ")]
+def _shared_parts(names: Sequence[str]) -> str:
+    """The parts between dashes and the like that all names begin with."""
+    same = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    begin = "".join(letters[0] for letters in same)
+    return begin[: 1 + max(begin.rfind(mark) for mark in "-_. ")]
 
 
 def _of_recordings(record: Record, name: str) -> dict[str, float]:

@@ -200,7 +200,8 @@ def _ablations(records: Sequence[Record]) -> tuple[Block, ...]:
     blocks = []
     for ablation in ablations().values():
         measured = measured_rows(ablation, records)
-        tables = [measured_table(ablation, each) for each in measured or ([] if records else [None])]
+        tables = [measured_table(ablation, each) for each in measured]
+        tables += [] if records else [measured_table(ablation, None)]
         blocks += [Block(table.title, only_measured(table)) for table in tables]
     return tuple(blocks)
 

@@ -28,7 +28,7 @@ from tespec.models.layers import padded_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.cm import ScalarMappable
+    from matplotlib.image import AxesImage
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Task(ABC):
         """What a model predicts for labelled segments, as the scorer wants it for each."""
 
     @staticmethod
-    def draw(axis: Axes, label: Any) -> ScalarMappable | None:
+    def draw(axis: Axes, label: Any) -> AxesImage | None:
         """Draw a label, or what `read` makes of a prediction, over the events that `axis` shows.
 
         Returns:
