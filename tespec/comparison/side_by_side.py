@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tespec.comparison.basis import Average, Basis, average, bases, is_default, metric
 from tespec.comparison.published import Named, Scheme, read_scheme
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, of_different_arithmetic
 from tespec.comparison.rows import Entry, as_measured, by_entry, entries_of, made_from
 from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold
 
@@ -267,6 +267,8 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
     if basis.variants:
         count = len(basis.variants)
         notes.append(f"{title}, {heading}: {count} run{'s' if count > 1 else ''} after other pre-trainings left out.")
+    if mixed := of_different_arithmetic(basis.records):
+        notes.append(f"{title}, {heading}: {mixed}.")
     if basis.superseded:
         names = ", ".join(record["name"] for record in basis.superseded)
         notes.append(

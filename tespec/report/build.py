@@ -15,12 +15,11 @@ from markupsafe import Markup
 from PIL import Image
 
 from tespec.comparison.ablations import ablations, measured_rows, measured_table
-from tespec.comparison.claims import claims_table
-from tespec.comparison.effects import effects_table, require_baseline
 from tespec.comparison.published import plain_tables, schemes
 from tespec.comparison.records import Record
 from tespec.comparison.references import references_table
 from tespec.comparison.render import html_table, html_templates
+from tespec.comparison.shown import baseline_table, claims_table
 from tespec.comparison.side_by_side import of_older_code, published_table
 from tespec.comparison.table import Row, Table, only_measured
 from tespec.report.breakdown import class_and_recording_bars
@@ -123,7 +122,7 @@ def _sections(
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     kept = {name: told_apart(only_measured(table)) for name, table in tables.items() if not records or _measured(table)}
     references = references_table(records)
-    claims = only_measured(claims_table(evaluations)) if evaluations else None
+    claims = only_measured(claims_table(records)) if evaluations else None
     curves = (
         Block(each.heading, pictures=each.charts, architectures=each.architectures)
         for each in (*finetuning_curves(records), *pretraining_curves(records))
@@ -131,8 +130,8 @@ def _sections(
     bars = class_and_recording_bars(records)
     return [
         *(Section(name, table.title, (Block(table=table),)) for name, table in kept.items()),
-        *_gains(evaluations, baseline),
-        Section("claims", "Claims, comparison by comparison", (Block(table=claims, apart=True),) if claims else ()),
+        *_gains(records, baseline),
+        Section("contrasts", "What was shown", (Block(table=claims, apart=True),) if claims else ()),
         Section("references", "Floor and upper reference", (Block(table=references),) if references else ()),
         Section("ablations", "Ablations", _ablations(evaluations)),
         Section("curves", "Training curves", tuple(curves)),
@@ -190,10 +189,8 @@ def _lead(records: Sequence[Record], tables: Iterable[Table]) -> list[str]:
 def _gains(records: Sequence[Record], baseline: str | None) -> list[Section]:
     if baseline is None:
         return []
-    require_baseline(records, baseline)
-    tables = (effects_table(name, records, baseline) for name in schemes(records))
-    parts = tuple(Block(table.title, table) for table in tables if table.groups)
-    return [Section("gains", f"Gains over {baseline}", parts)]
+    table = baseline_table(records, baseline)
+    return [Section("gains", f"Gains over {baseline}", (Block(table=table, apart=True),) if table.rows else ())]
 
 
 def _ablations(records: Sequence[Record]) -> tuple[Block, ...]:

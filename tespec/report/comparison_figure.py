@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.comparison.basis import Average, average, metric
-from tespec.comparison.claims import newest_bases
 from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.references import of_references
+from tespec.comparison.shown import newest_bases
 from tespec.core.files import whole_file
 from tespec.report.charts import ARCHITECTURES, WORDS, preference, title_of
 
