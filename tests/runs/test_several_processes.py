@@ -52,6 +52,10 @@ def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
         compute(case, world, tmp_path / "one" / case)
         one, two = (record_of(tmp_path / processes / case) for processes in ("one", "two"))
         assert (two["environment"]["processes"], two["id"]) == (2, one["id"]), case
+        for rank in range(2):
+            steps = json.loads((tmp_path / "two" / f"{case} {rank}.json").read_text())
+            assert [step["beside"] for step in steps] == [0] * 4, case  # nothing goes over the CPU's own group
+            assert all(step["bytes"]["allreduce_"] >= step["gradients"] for step in steps), case
         curves = list(zip(one["curve"], two["curve"], strict=True))
         assert len(curves) == 4
         # What follows the first loss has been through Adam, whose first steps turn the rounding of gradients that are
