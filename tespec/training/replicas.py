@@ -212,7 +212,7 @@ class Exchanges(TorchDispatchMode):
             kind = func._schema.name.removeprefix("c10d::")
             groups = [each for each in args if isinstance(each, torch.ScriptObject) and "ProcessGroup" in str(each)]
             # What is gathered stands behind the places for it.
-            handed = args[1] if kind == "allgather_" else args[0]
+            handed = args[1] if "gather" in kind else args[0]
             self.calls[kind] += 1
             self.bytes[kind] += sum(each.nbytes for each in ([handed] if isinstance(handed, Tensor) else handed))
             self.groups[ProcessGroup.unbox(groups[0]).group_name] += 1
