@@ -6,7 +6,7 @@ ranks is the loss of the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -218,15 +218,6 @@ def nested(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(nested(each, change) for each in value)
     return value
-
-
-@torch.no_grad()
-def broadcast_in_place(tensors: Iterable[Tensor]) -> None:
-    """Put the numbers of rank 0 into the tensors of every rank."""
-    for tensor in tensors if _several() else ():
-        travelling = tensor.contiguous()
-        distributed.broadcast(travelling, src=0)
-        tensor.copy_(travelling)
 
 
 def broadcast_tensors(value: Any, device: torch.device) -> Any:

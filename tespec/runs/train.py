@@ -171,7 +171,7 @@ def _resume(loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path, se
         return
     loop.load_state_dict(rest["loop"] | {"model": weights} if is_first() else {})
     # Earlier versions kept no seconds.
-    points, save.before = broadcast((rest.get("curve"), rest.get("seconds", 0.0)))
+    points, save.before = broadcast((rest.get("curve", {}), rest.get("seconds", 0.0)))
     curve.load_state_dict(points, loop.device)
     say(f"going on at step {loop.step}")
 

@@ -18,11 +18,8 @@ from torch.utils.data import Dataset
 from tespec.core.distributed import (
     all_gather,
     batch_part,
-    broadcast,
-    broadcast_in_place,
     broadcast_tensors,
     gather_rows,
-    is_first,
     nested,
     rank,
     scatter_rows,
@@ -289,16 +286,13 @@ class Loop:
 
         Each rank calls it; the content is that of rank 0, from which the others get theirs tensor by tensor.
         """
-        self.step, self.skipped = broadcast((content.get("step", 0), content.get("skipped", 0)))
-        if is_first():
-            self.model.load_state_dict(content["model"])
-        broadcast_in_place(self.model.state_dict().values())
-        self._wrapper.load_state_dict(broadcast_tensors(content.get("optimizer"), self.device))
-        own, accumulate = scatter_rows(content.get("state"), self.device), self._steps.accumulate
-        self.states = [
-            nested(own, lambda tensor, part=part: tensor if accumulate == 1 else tensor.chunk(accumulate)[part].clone())
-            for part in range(accumulate)
-        ]
+        whole = dict(content)
+        own, accumulate = scatter_rows(whole.pop("state", None), self.device), self._steps.accumulate
+        whole = broadcast_tensors(whole, self.device)
+        self.step, self.skipped = whole["step"], whole["skipped"]
+        self.model.load_state_dict(whole["model"])
+        self._wrapper.load_state_dict(whole["optimizer"])
+        self.states = [own] if accumulate == 1 else [_part(own, part, accumulate) for part in range(accumulate)]
 
 
 @torch.no_grad()
@@ -312,6 +306,11 @@ def mean_losses(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         distributed.all_reduce(table)
         table /= world_size()
     return dict(zip(names, table.unbind(), strict=True))
+
+
+def _part(state: Any, part: int, parts: int) -> Any:
+    """One of the equal parts of a state's lanes."""
+    return nested(state, lambda tensor: tensor.chunk(parts)[part].clone())
 
 
 def _joined(states: Sequence[Any]) -> Any:
