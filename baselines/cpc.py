@@ -81,8 +81,8 @@ class PredictiveCoding(nn.Module):
         latents = self.latent(last.flatten(0, -2)).view(lanes, segments, *last.shape[1:-1], -1)
         losses, found = [], []
         for ahead, predict in enumerate(self.predict, start=1):
-            queries, _ = all_gather_rows(predict(context[:, :-ahead].flatten(0, -2)))
-            keys, _ = all_gather_rows(latents[:, ahead:].flatten(0, -2))
+            queries = all_gather_rows(predict(context[:, :-ahead].flatten(0, -2)))
+            keys = all_gather_rows(latents[:, ahead:].flatten(0, -2))
             drawn = sent(torch.randperm(len(queries))[: self.own.places], queries.device)
             loss, share = info_nce(queries[drawn], keys[drawn], self.own.temperature)
             losses.append(loss)

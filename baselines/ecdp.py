@@ -76,8 +76,8 @@ class ImageContrast(nn.Module):
             image is told from the others; and None.
         """
         temperature = self.own.temperature
-        events, _ = all_gather_rows(self.of_events(whole(self.backbone, batch["histograms"])))
-        images, _ = all_gather_rows(self.of_images(whole(self.images, as_input(batch["images"]))))
+        events = all_gather_rows(self.of_events(whole(self.backbone, batch["histograms"])))
+        images = all_gather_rows(self.of_images(whole(self.images, as_input(batch["images"]))))
         forth, found = info_nce(events, images, temperature)
         back, _ = info_nce(images, events, temperature)
         aligned = _alignment(events, images.detach(), temperature)

@@ -90,7 +90,7 @@ class MomentumContrast(nn.Module):
             for mine, other in ((0, 1), (1, 0))
         )
         if self.training:
-            self._keep(torch.stack([all_gather_rows(each)[0] for each in keys]))
+            self._keep(torch.stack([all_gather_rows(each) for each in keys]))
         return {"loss": one + two, "found": (found_one + found_two) / 2}, None
 
     @torch.no_grad()

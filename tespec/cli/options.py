@@ -44,6 +44,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--accumulate", type=positive, default=1, metavar="N",
                        help="gradient accumulation steps: less memory for the same batch (default 1)")  # fmt: skip
+    group.add_argument(
+        "--enlarge-batch",
+        action="store_true",
+        help="where the processes cannot share the batch evenly, as when they are more than its lanes, take the next "
+        "larger one that they can: another run, by the same learning rate",
+    )
     group.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
     group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
     group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
@@ -134,6 +140,7 @@ def setup_of(options: argparse.Namespace, verb: str) -> Setup:
         track=options.track,
         deterministic=options.deterministic,
         accumulate=options.accumulate,
+        enlarge_batch=options.enlarge_batch,
         plugins=tuple(options.plugins),
         accept_code=tuple(options.accept_code),
         execution=Execution(options.recompute, options.fused_attention, options.compile),

@@ -6,7 +6,7 @@ ranks is the loss of the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -164,14 +164,21 @@ def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
     ranks = ranks_per_batch()
     if ranks == 1:
         return total / (max(elements, 1) if isinstance(elements, int) else elements.clamp(min=1))
-    everywhere = torch.as_tensor(elements, device=total.device).to(torch.float64).clone()
+    if isinstance(elements, int):
+        everywhere = torch.full((), elements, dtype=torch.float64, device=total.device)
+    else:
+        everywhere = elements.to(torch.float64, copy=True)
     distributed.all_reduce(everywhere)
     return total / (everywhere.clamp(min=1) / ranks).to(total.dtype)
 
 
+@torch.no_grad()
 def all_reduce_sum(values: Tensor) -> Tensor:
-    """Sum over the ranks, through which gradients flow."""
-    return _Sum.apply(values) if ranks_per_batch() > 1 else values
+    """Sum over the ranks; without a gradient."""
+    if ranks_per_batch() > 1:
+        values = values.clone()
+        distributed.all_reduce(values)
+    return values
 
 
 @torch.no_grad()
@@ -183,48 +190,82 @@ def global_max(values: Tensor) -> Tensor:
     return found
 
 
-def all_gather_rows(values: Tensor) -> tuple[Tensor, slice]:
-    """The rows (N, ...) of all ranks in their order, through which gradients flow, and which are this one's.
-
-    Numbers of rows may differ.
-    """
-    if ranks_per_batch() == 1:
-        return values, slice(0, len(values))
-    lengths = torch.zeros(world_size(), dtype=torch.int64, device=values.device)
-    lengths[rank()] = len(values)
-    distributed.all_reduce(lengths)
-    each = [int(length) for length in lengths.tolist()]
-    first = sum(each[: rank()])
-    whole: Tensor = _Gathered.apply(values, tuple(each))
-    return whole, slice(first, first + len(values))
+def all_gather_rows(values: Tensor) -> Tensor:
+    """The rows (ranks * N, ...) of all ranks in their order, through which gradients flow; each rank has N of them."""
+    return _Gathered.apply(values) if ranks_per_batch() > 1 else values
 
 
-class _Sum(torch.autograd.Function):
+class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
-        total = values.clone()
-        distributed.all_reduce(total)
-        return total
+        found = [torch.empty(values.shape, dtype=values.dtype, device=values.device) for _ in range(world_size())]
+        distributed.all_gather(found, values.contiguous())
+        return torch.cat(found)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         total = gradients[0].clone()
         distributed.all_reduce(total)
-        return total
+        return total.chunk(world_size())[rank()]
 
 
-class _Gathered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, lengths: tuple[int, ...]) -> Tensor:
-        ctx.first, ctx.here = sum(lengths[: rank()]), len(values)
-        padded = values.new_zeros(max(lengths), *values.shape[1:])
-        padded[: len(values)] = values
-        found = [torch.empty_like(padded) for _ in lengths]
-        distributed.all_gather(found, padded)
-        return torch.cat([each[:length] for each, length in zip(found, lengths, strict=True)])
+def nested(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Nested tuples, lists and dicts of tensors and other values with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: nested(each, change) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(nested(each, change) for each in value)
+    return value
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].clone()
-        distributed.all_reduce(total)
-        return total[ctx.first : ctx.first + ctx.here], None
+
+def broadcast_tensors(value: Any, device: torch.device) -> Any:
+    """`broadcast` of nested tensors and values, on `device`: the tensors travel one by one, over its own links."""
+
+    def travel(tensor: Tensor | None, like: Tensor) -> Tensor:
+        here = torch.empty(like.shape, dtype=like.dtype, device=device)
+        if tensor is not None:
+            here.copy_(tensor)
+        distributed.broadcast(here, src=0)
+        return here
+
+    return _from_first(value, device, travel)
+
+
+def scatter_rows(value: Any, device: torch.device) -> Any:
+    """This rank's rows, on `device`, of the nested tensors of rank 0, which hold those of all ranks in their order."""
+
+    def travel(tensor: Tensor | None, like: Tensor) -> Tensor:
+        ranks = world_size()
+        here = torch.empty(len(like) // ranks, *like.shape[1:], dtype=like.dtype, device=device)
+        parts = None if tensor is None else [part.to(device).contiguous() for part in tensor.chunk(ranks)]
+        distributed.scatter(here, parts, src=0)
+        return here
+
+    return _from_first(value, device, travel)
+
+
+def gather_rows(value: Any) -> Any:
+    """On rank 0, on the CPU, the rows of the nested tensors of all ranks, in their order; no rows on the others."""
+
+    def travel(tensor: Tensor) -> Tensor:
+        tensor = tensor.contiguous()
+        if not _several():
+            return tensor.cpu()
+        found = [torch.empty_like(tensor) for _ in range(world_size())] if is_first() else None
+        distributed.gather(tensor, found, dst=0)
+        return torch.cat(found).cpu() if found else tensor[:0]
+
+    return nested(value, travel)
+
+
+def _from_first(value: Any, device: torch.device, travel: Callable[[Tensor | None, Tensor], Tensor]) -> Any:
+    """`value` of rank 0 with `travel` of every tensor, which is None on the other ranks, and of one like it on meta."""
+    if not _several():
+        return nested(value, lambda tensor: tensor.to(device))
+    tensors: list[Tensor] = []
+    nested(value if is_first() else None, tensors.append)
+    waiting = iter(tensors)
+    likes = broadcast(nested(value if is_first() else None, lambda tensor: tensor.to("meta")))
+    return nested(likes, lambda like: travel(next(waiting, None), like))

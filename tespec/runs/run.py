@@ -37,7 +37,7 @@ from tespec.runs.setup import Setup, check_places
 from tespec.runs.train import Trained, train, unfinished_by_other_code
 from tespec.training.checkpoint import clear, is_cleared
 from tespec.training.device import choose_device, describe, with_precision
-from tespec.training.loading import MicroBatches
+from tespec.training.loading import MicroBatches, enlarged
 from tespec.training.status import DONE, read_status, write_status
 from tespec.weights.files import read_weights
 
@@ -150,15 +150,21 @@ class Outcome:
 
 
 def on_device(settings: Settings, setup: Setup) -> Settings:
-    """Settings whose precision is the one that the device computes in, after a check of the places to write to.
+    """Settings with the precision that the device computes in and the batch that the ranks share, places checked.
 
-    It determines the result, so it is part of the record's identity.
+    Both determine the result, so they are part of the record's identity.
 
     Raises:
         UserError: a folder cannot be written to, or the device or the precision is not there.
     """
     check_places(setup)
-    return replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
+    batch_size = settings.batch_size
+    if setup.enlarge_batch:
+        batch_size = enlarged(batch_size, setup.accumulate)
+    if batch_size > settings.batch_size:
+        say(f"batch_size: {batch_size} lanes instead of {settings.batch_size}, as --enlarge-batch says: another run")
+    optimisation = with_precision(settings.optimisation, choose_device(setup.device))
+    return replace(settings, batch_size=batch_size, optimisation=optimisation)
 
 
 def carry_out(

@@ -18,7 +18,7 @@ from tespec.training.hooks import check_tracker
 
 @dataclass(frozen=True)
 class Setup:
-    """How and where runs are carried out; on a CPU nothing here but `threads` and `accumulate` changes a result.
+    """How and where runs are carried out; on a CPU only `threads`, `accumulate` and `enlarge_batch` change a result.
 
     Attributes:
         results: folder of records, tables and pictures.
@@ -31,6 +31,7 @@ class Setup:
         track: name of a tracker, None for the record alone.
         deterministic: deterministic algorithms on a GPU as well.
         accumulate: gradient accumulation steps of each process.
+        enlarge_batch: where the batch does not divide evenly among the processes, take the next larger one that does.
         threads: CPU threads, which sums are split among and rounded by; None: torch's choice.
         execution: how networks are computed.
         plugins: Python files that the user had imported.
@@ -47,6 +48,7 @@ class Setup:
     track: str | None = None
     deterministic: bool = False
     accumulate: int = 1
+    enlarge_batch: bool = False
     threads: int | None = None
     execution: Execution = field(default_factory=Execution)
     plugins: tuple[Path, ...] = ()

@@ -12,10 +12,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from tespec.core.distributed import broadcast, is_first, world_size
+from tespec.core.distributed import broadcast, is_first
 from tespec.core.progress import say
 from tespec.core.settings import Optimisation
-from tespec.models.execution import execute, synced
+from tespec.models.execution import execute
 from tespec.runs.setup import Setup
 from tespec.training.checkpoint import checkpoints, latest_checkpoint, newest_whole, require_same_run, tidy
 from tespec.training.device import choose_device
@@ -96,7 +96,7 @@ def train(
     tracker = TrackHook(setup.track, run, folder, curve, facts) if setup.track and is_first() else None
     execute(model, setup.execution, setup.fast)
     loop = Loop(
-        synced(model) if world_size() > 1 else model,
+        model,
         batches,
         settings,
         seed=seed,
@@ -164,15 +164,16 @@ def _status(folder: Path, loop: Loop) -> Iterator[None]:
 
 
 def _resume(loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path, setup: Setup) -> None:
-    weights, rest, torn = broadcast(_found(folder, setup) if is_first() else ({}, {}, []))
+    weights, rest, torn = _found(folder, setup) if is_first() else ({}, {}, [])
     for name in torn:
         say(f"{folder / name}: not a whole checkpoint, passed over")
-    if not rest:
+    if not broadcast(bool(rest)):
         say(f"{folder}: no checkpoint, starting from the first step")
         return
-    loop.load_state_dict(rest["loop"] | {"model": weights})
-    curve.load_state_dict(rest["curve"], loop.device)
-    save.before = rest.get("seconds", 0.0)  # earlier versions did not keep them
+    loop.load_state_dict(rest["loop"] | {"model": weights} if is_first() else {})
+    # Earlier versions kept no seconds.
+    points, save.before = broadcast((rest.get("curve", {}), rest.get("seconds", 0.0)))
+    curve.load_state_dict(points, loop.device)
     say(f"going on at step {loop.step}")
 
 

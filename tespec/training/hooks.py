@@ -21,24 +21,23 @@ from mmengine.hooks import Hook
 from mmengine.registry import VISBACKENDS
 from torch import Tensor
 
-from tespec.core.distributed import all_reduce_max, barrier, is_first
+from tespec.core.distributed import all_reduce_max, barrier, is_first, world_size
 from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import Advance, progress
 from tespec.training.checkpoint import save_checkpoint
-from tespec.training.loop import LOOK_EVERY, Loop
+from tespec.training.loop import Loop
 from tespec.training.status import RUNNING, write_status
 
 PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class ProgressHook(Hook):
-    """Shows steps, rate, loss and time left."""
+    """Shows steps, rate, loss and time left; the loss is that of the newest step that was looked at."""
 
     def __init__(self, label: str) -> None:
-        self._label = label
+        self._label, self._note = label, ""
         self._stack = ExitStack()
         self._advance: Advance = lambda done, total, note: None
-        self._note = ""
 
     def before_run(self, loop: Loop) -> None:
         """Open the display."""
@@ -46,7 +45,7 @@ class ProgressHook(Hook):
 
     def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Advance by one step; the loss is read where it costs nothing, or the loop waits for the device anyway."""
-        if loop.device.type == "cpu" or loop.step % LOOK_EVERY == 0 or loop.step == loop.settings.steps:
+        if loop.looks:
             self._note = f"loss {outputs['loss'].item():.4f}"
         self._advance(loop.step, loop.settings.steps, self._note)
 
@@ -124,8 +123,10 @@ class CheckpointHook(Hook):
 
     def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
+        # All ranks save the same step, whichever of them was asked to stop; a single one need not wait to hear of it.
+        if world_size() > 1 and not loop.looks:
+            return
         due = time.monotonic() - self._last >= self._seconds
-        # All processes save the same step, whichever of them was asked to stop.
         save, stop = all_reduce_max([int(due and is_first()), self._stop or 0])
         if not (save or stop or loop.step == loop.settings.steps):
             return

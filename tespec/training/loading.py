@@ -68,8 +68,15 @@ def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int)
             f"{batch_size} lanes do not divide evenly among {world_size()} processes "
             f"with {accumulate} gradient accumulation steps each"
         )
-        raise UserError("batch_size", what, f"choose a multiple of {parts}, or another --accumulate")
+        larger = f"--enlarge-batch for {enlarged(batch_size, accumulate)} lanes"
+        raise UserError("batch_size", what, f"choose a multiple of {parts}, another --accumulate, or {larger}")
     return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
+
+
+def enlarged(batch_size: int, accumulate: int) -> int:
+    """The smallest batch from `batch_size` on that divides evenly among the ranks and their accumulation steps."""
+    parts = world_size() * accumulate
+    return -(-batch_size // parts) * parts
 
 
 class _Answers(Dataset[Batch | UserError]):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
@@ -15,12 +15,22 @@ from mmengine.optim import AmpOptimWrapper
 from torch import Tensor, distributed, nn
 from torch.utils.data import Dataset
 
-from tespec.core.distributed import all_gather, all_reduce_max, batch_part, rank, world_size
+from tespec.core.distributed import (
+    all_gather,
+    batch_part,
+    broadcast_tensors,
+    gather_rows,
+    nested,
+    rank,
+    scatter_rows,
+    world_size,
+)
 from tespec.core.errors import UserError
 from tespec.core.settings import Optimisation
 from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batch, Batches, MicroBatches, on_device
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
+from tespec.training.replicas import replicated, require_gradients
 
 NONE_YET = -1
 STOP, SKIP = "stop", "skip"
@@ -84,16 +94,7 @@ def _sums_are_finite(loss: Tensor, gradients: Sequence[Tensor]) -> bool:
     return bool(torch.isfinite(torch.stack([loss.detach().float(), *(each.sum().float() for each in gradients)])).all())
 
 
-BUCKET = 32 * 2**20  # bytes of gradients that travel at once
-LOOK_EVERY = 16  # steps; each look waits for the device
-
-
-class Trainable(Protocol):
-    """A network that turns a batch and a state into losses and the next state."""
-
-    def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Losses by name, "loss" being the one that is minimised, and the detached state after the batch."""
-        ...
+LOOK_EVERY = 16  # backward passes; each look waits for the device
 
 
 @runtime_checkable
@@ -109,15 +110,14 @@ class Loop:
     """Trains `model` on the batches of `steps`, whose item k is the batch of step k.
 
     Each rank trains on its micro-batches of a batch (see `MicroBatches`); gradients are averaged over all of them
-    before the optimizer's step.
+    during the last backward pass of a step (see `replicated`).
 
     Hooks are mmengine's: `before_run(loop)`, `after_train_iter(loop, step, batch, losses)` and `after_run(loop)`, the
     last one however the training ends. Dropout and the like draw from generators seeded by (seed, step), so a run
     resumed at step k draws what an uninterrupted one draws.
 
     A step whose loss or gradients are not finite changes no weight: the optimizer is told on the device. Whether there
-    was one is asked at every step on a CPU, where it costs nothing, elsewhere every `LOOK_EVERY` steps and before a
-    checkpoint.
+    was one is asked where `looks` says so, and before a checkpoint.
 
     Attributes:
         device: where it trains.
@@ -147,7 +147,8 @@ class Loop:
         self.device = device
         self._hooks = hooks
         self._workers = workers
-        self._wrapper = build_optimizer(model, self.settings)
+        self._wrapper = build_optimizer(model, self.settings, self._steps.accumulate)
+        self._replica = replicated(model)
         self._trained = [each for each in model.parameters() if each.requires_grad]
         self._watch = Watch(device)
 
@@ -180,9 +181,19 @@ class Loop:
         while batches_of_step := list(islice(waiting, self._steps.accumulate)):
             losses = self.train_step(*batches_of_step)
             self.step += 1
-            if self.device.type == "cpu" or self.step % LOOK_EVERY == 0 or self.step == self.settings.steps:
+            if self.looks:
                 self.require_finite()
             self._call("after_train_iter", self.step - 1, batches_of_step[0], losses)
+
+    @property
+    def looks(self) -> bool:
+        """Whether whatever waits for the device, or for the other ranks, is done after this step.
+
+        On a CPU that costs nothing and is every step; elsewhere it is the last one, and one for each `LOOK_EVERY`
+        backward passes.
+        """
+        every = max(1, LOOK_EVERY // self._steps.accumulate)
+        return self.device.type == "cpu" or self.step % every == 0 or self.step == self.settings.steps
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
         """One optimizer step on this rank's micro-batches, which are on the device; gives the losses."""
@@ -197,7 +208,7 @@ class Loop:
             losses, state = self._backward(batch, number)
             found.append(losses)
             states.append(state)
-        average_gradients(self._trained)
+        require_gradients(self.model)
         losses = mean_losses(found)
         scaler = self._wrapper.loss_scaler if isinstance(self._wrapper, AmpOptimWrapper) else None
         # Scaled gradients may overflow: the scaler then passes the step over and scales less.
@@ -224,10 +235,10 @@ class Loop:
         own = () if part[0] == 0 or getattr(self.model, "draws_alike", False) else ("part", part[0])
         seed_everything(derive(self._seed, "step", self.step, *own))
         with batch_part(part):
-            with self._wrapper.optim_context(self.model), self._autocast():
-                losses, state = cast("Trainable", self.model).loss(batch, self.states[number])
+            with self._wrapper.optim_context(self._replica), self._autocast():
+                losses, state = self._replica(batch, self.states[number])
             # What is computed again for the backward pass draws its part of the batch again.
-            self._wrapper.backward(self._wrapper.scale_loss(losses["loss"] / self._steps.accumulate))
+            self._wrapper.backward(self._wrapper.scale_loss(losses["loss"]))
         return losses, state
 
     def _pass_over(self, buffers: Sequence[Tensor]) -> None:
@@ -260,60 +271,28 @@ class Loop:
             getattr(hook, point)(self, *arguments)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that determines the steps to come, of all processes; each of them calls it."""
+        """Everything that determines the steps to come; each rank calls it, and on rank 0 it is that of all of them."""
+        own = self.states[0] if len(self.states) == 1 else _joined(self.states)
         return {
             "step": self.step,
             "skipped": self.skipped,
             "model": self.model.state_dict(),
             "optimizer": self._wrapper.state_dict(),
-            "state": gathered_state(self.states),
+            "state": gather_rows(own),
         }
 
-    def load_state_dict(self, content: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, by however many ranks and gradient accumulation steps."""
-        self.step, self.skipped = content["step"], content["skipped"]
-        self.model.load_state_dict(content["model"])
-        self._wrapper.load_state_dict(content["optimizer"])
-        self.states = own_states(content["state"], self._steps.accumulate, self.device)
+    def load_state_dict(self, content: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken, by however many ranks and gradient accumulation steps.
 
-
-@torch.no_grad()
-def average_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Put the mean over all ranks in the place of every gradient.
-
-    A parameter that only other ranks have a gradient for counts as zero here.
-    """
-    ranks = world_size()
-    if ranks == 1:
-        return
-    used = all_reduce_max([int(each.grad is not None) for each in parameters])
-    for each, there in zip(parameters, used, strict=True):
-        if there and each.grad is None:
-            each.grad = torch.zeros_like(each)
-    gradients = [each.grad for each in parameters if each.grad is not None]
-    travelling = []
-    for bucket in _buckets(gradients):
-        flat = torch.cat([each.flatten() for each in bucket])
-        travelling.append((bucket, flat, distributed.all_reduce(flat, async_op=True)))
-    for bucket, flat, work in travelling:
-        work.wait()
-        flat /= ranks
-        parts = flat.split([each.numel() for each in bucket])
-        torch._foreach_copy_(bucket, [part.view_as(each) for part, each in zip(parts, bucket, strict=True)])
-
-
-def _buckets(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Gradients of one type, of about `BUCKET` bytes together."""
-    buckets: list[list[Tensor]] = []
-    size = BUCKET
-    for each in gradients:
-        new = size >= BUCKET or each.dtype != buckets[-1][-1].dtype
-        if new:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(each)
-        size += each.numel() * each.element_size()
-    return buckets
+        Each rank calls it; the content is that of rank 0, from which the others get theirs tensor by tensor.
+        """
+        whole = dict(content)
+        own, accumulate = scatter_rows(whole.pop("state", None), self.device), self._steps.accumulate
+        whole = broadcast_tensors(whole, self.device)
+        self.step, self.skipped = whole["step"], whole["skipped"]
+        self.model.load_state_dict(whole["model"])
+        self._wrapper.load_state_dict(whole["optimizer"])
+        self.states = [own] if accumulate == 1 else [_part(own, part, accumulate) for part in range(accumulate)]
 
 
 @torch.no_grad()
@@ -329,35 +308,9 @@ def mean_losses(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return dict(zip(names, table.unbind(), strict=True))
 
 
-def gathered_state(own: Sequence[Any]) -> Any:
-    """The state of all lanes, on the CPU, from those of each rank's micro-batches."""
-    here = [_each(state, lambda tensor: tensor.cpu()) for state in own]
-    states = [state for states in all_gather(here) for state in states]
-    return states[0] if len(states) == 1 else _joined(states)
-
-
-def own_states(whole: Any, accumulate: int, device: torch.device) -> list[Any]:
-    """The states of this rank's micro-batches, from that of all lanes."""
-    parts = accumulate * world_size()
-
-    def part(index: int) -> Any:
-        def cut(tensor: Tensor) -> Tensor:
-            return (tensor if parts == 1 else tensor.chunk(parts)[index].clone()).to(device)
-
-        return _each(whole, cut)
-
-    return [part(rank() * accumulate + step) for step in range(accumulate)]
-
-
-def _each(state: Any, change: Any) -> Any:
-    """Nested tuples, lists and dicts of tensors with every tensor changed."""
-    if isinstance(state, Tensor):
-        return change(state)
-    if isinstance(state, dict):
-        return {key: _each(value, change) for key, value in state.items()}
-    if isinstance(state, (tuple, list)):
-        return type(state)(_each(value, change) for value in state)
-    return state
+def _part(state: Any, part: int, parts: int) -> Any:
+    """One of the equal parts of a state's lanes."""
+    return nested(state, lambda tensor: tensor.chunk(parts)[part].clone())
 
 
 def _joined(states: Sequence[Any]) -> Any:

@@ -20,14 +20,18 @@ OPTIMIZERS = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 PATCH_EMBED = "patch_embed"
 
 
-def build_optimizer(model: nn.Module, settings: Optimisation) -> OptimWrapper:
-    """Mmengine's wrapper of the optimizer that the settings name; it scales the loss in fp16."""
+def build_optimizer(model: nn.Module, settings: Optimisation, accumulate: int = 1) -> OptimWrapper:
+    """Mmengine's wrapper of the optimizer that the settings name.
+
+    It scales the loss in fp16, divides it by `accumulate`, the number of backward passes of a step, and lets ranks
+    exchange gradients in the last of them alone.
+    """
     # The fused ones take `found_inf`, and are several times as fast; the meta device has none.
     fused = not any(each.is_meta for each in model.parameters())
     optimizer = OPTIMIZERS[settings.optimizer](parameter_groups(model, settings), lr=settings.peak_lr, fused=fused)
     if settings.precision == "fp16":
-        return AmpOptimWrapper(loss_scale="dynamic", dtype="float16", optimizer=optimizer)
-    return OptimWrapper(optimizer)
+        return AmpOptimWrapper("dynamic", "float16", optimizer=optimizer, accumulative_counts=accumulate)
+    return OptimWrapper(optimizer, accumulate)
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:

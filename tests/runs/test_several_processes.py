@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from short_runs import setup_in
 from together_runs import OBJECTIVES, TASKS, compute
 
+from tespec.core.config import as_facts, finetuning_settings
 from tespec.core.errors import Preempted
 from tespec.core.paths import REPOSITORY
+from tespec.runs.run import on_device
 from tespec.world import make_world
 
 SCRIPT = Path(__file__).with_name("together_runs.py")
@@ -52,6 +55,10 @@ def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
         compute(case, world, tmp_path / "one" / case)
         one, two = (record_of(tmp_path / processes / case) for processes in ("one", "two"))
         assert (two["environment"]["processes"], two["id"]) == (2, one["id"]), case
+        for rank in range(2):
+            steps = json.loads((tmp_path / "two" / f"{case} {rank}.json").read_text())
+            assert [step["beside"] for step in steps] == [0] * 4, case  # nothing goes over the CPU's own group
+            assert all(step["bytes"]["allreduce_"] >= step["gradients"] for step in steps), case
         curves = list(zip(one["curve"], two["curve"], strict=True))
         assert len(curves) == 4
         # What follows the first loss has been through Adam, whose first steps turn the rounding of gradients that are
@@ -122,6 +129,15 @@ def test_the_command_line_by_two_processes_and_a_stop(world, tmp_path):
     assert "error" not in said.splitlines()[0]
     (checkpoint,) = run.glob("step-*")
     assert f"stopped after step {int(checkpoint.name[5:])}" in said
+
+
+def test_a_batch_that_cannot_be_shared_is_enlarged_by_name(tmp_path, capsys):
+    settings = finetuning_settings("mvsec", "recurrent", "sample", ["batch_size=4"])
+    taken = on_device(settings, setup_in(tmp_path, accumulate=3, enlarge_batch=True))
+    assert (taken.batch_size, as_facts(taken)["batch_size"]) == (6, 6)
+    assert "batch_size: 6 lanes instead of 4, as --enlarge-batch says: another run" in capsys.readouterr().err
+    assert on_device(settings, setup_in(tmp_path, accumulate=2, enlarge_batch=True)).batch_size == 4
+    assert on_device(settings, setup_in(tmp_path, accumulate=3)).batch_size == 4
 
 
 REFUSED = [

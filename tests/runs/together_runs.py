@@ -5,16 +5,20 @@ torchrun --nproc-per-node 2 together_runs.py WORLD FOLDER CASE...
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from short_runs import setup_in, stopped_after
+from torch import distributed
 
 from tespec.core.config import pretraining_settings
+from tespec.core.distributed import rank
 from tespec.core.errors import Preempted
 from tespec.core.registry import register_methods
 from tespec.datasets.batches import LabelledSteps
@@ -23,6 +27,8 @@ from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import Wanted, finetune
 from tespec.runs.pretrain import pretrain
 from tespec.training.launch import launched
+from tespec.training.loop import Loop
+from tespec.training.replicas import Exchanges
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
 STILL = ["head.dropout=0.0"]  # processes draw dropout of their own
@@ -77,20 +83,41 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
             pretrain(name, method, recipe, Data(world / dataset, "sample"), 0, setup)
 
 
+@contextmanager
+def exchanges_counted(path: Path) -> Iterator[None]:
+    """Inside, the exchanges of each step are counted; afterwards `path` tells them, step by step.
+
+    "beside" are those that go through another group than the one of the devices.
+    """
+    told: list[dict[str, Any]] = []
+    original = Loop.train_step
+
+    def counted(loop: Loop, *batches: Any) -> Any:
+        with Exchanges() as exchanges:
+            losses = original(loop, *batches)
+        of_devices = exchanges.groups.pop(distributed.group.WORLD.group_name)
+        parameters = sum(each.nbytes for each in loop.model.parameters() if each.requires_grad)
+        counts = {"calls": exchanges.calls, "bytes": exchanges.bytes, "beside": sum(exchanges.groups.values())}
+        told.append({**counts, "devices": of_devices, "gradients": parameters})
+        return losses
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "train_step", counted)
+        yield
+    path.write_text(json.dumps(told))
+
+
 def main() -> None:
     """All cases by the processes that torchrun started; `CASE@2` stops after two steps, `CASE@resume` goes on."""
     world, folder, *cases = sys.argv[1:]
     with launched("pytorch", "cpu"):
         for case in cases:
             name, _, how = case.partition("@")
+            own = Path(folder) / name
+            stop = int(how) if how.isdecimal() else 0
             try:
-                compute(
-                    name,
-                    Path(world),
-                    Path(folder) / name,
-                    stop=int(how) if how.isdecimal() else 0,
-                    resume=how == "resume",
-                )
+                with exchanges_counted(Path(folder) / f"{name} {rank()}.json"):
+                    compute(name, Path(world), own, stop=stop, resume=how == "resume")
             except Preempted:
                 assert how.isdecimal()
 

@@ -1,6 +1,9 @@
+import pytest
 import torch
 
-from tespec.training.loading import on_device
+from tespec.core.errors import UserError
+from tespec.training import loading
+from tespec.training.loading import deal, enlarged, on_device
 
 
 def test_batches_arrive_whole_and_in_order():
@@ -22,3 +25,14 @@ def test_at_most_one_batch_is_fetched_ahead():
     next(moving)
     next(moving)
     assert len(asked) <= 3
+
+
+def test_more_ranks_than_lanes_are_refused_or_enlarge_the_batch(monkeypatch):
+    monkeypatch.setattr(loading, "world_size", lambda: 16)
+    monkeypatch.setattr(loading, "rank", lambda: 5)
+    said = r"8 lanes do not divide evenly among 16 processes .*; choose a multiple of 16, another --accumulate, or "
+    with pytest.raises(UserError, match=said + "--enlarge-batch for 16 lanes"):
+        deal(lambda seed, part: part, 0, 8, 1)
+    assert [enlarged(8, accumulate) for accumulate in (1, 2, 3)] == [16, 32, 48]
+    assert enlarged(64, 2) == 64
+    assert deal(lambda seed, part: [part], 0, 32, 2)[1] == (11, 32)

@@ -17,6 +17,7 @@ from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.training.checkpoint import latest_checkpoint, save_checkpoint
 from tespec.training.hooks import CurveHook
+from tespec.training.loading import MicroBatches
 from tespec.training.loop import Loop, NotFiniteError, not_finite
 
 SETTINGS = dataclasses.replace(
@@ -107,6 +108,17 @@ def test_a_loss_that_is_not_finite_stops_before_the_update():
     with pytest.raises(NotFiniteError, match="step 0: the loss or a gradient is not finite"):
         loop.run()
     assert torch.equal(loop.model.weight, torch.full((3,), 0.5))
+
+
+@pytest.mark.parametrize(("accumulate", "looked"), [(1, [16, 32, 40]), (3, [*range(5, 41, 5)]), (64, [*range(1, 41)])])
+def test_a_gpu_is_waited_for_now_and_then(accumulate, looked):
+    settings = dataclasses.replace(SETTINGS, steps=40)
+    loop = Loop(Accumulator(), MicroBatches([Steps()] * accumulate), settings, seed=3, device=CPU)
+    loop.device = torch.device("cuda")
+    found = []
+    for loop.step in range(1, 41):
+        found += [loop.step] * loop.looks
+    assert found == looked
 
 
 class Faulty(Accumulator):
