@@ -46,6 +46,7 @@ def crop(maps: Tensor, size: tuple[int, int]) -> Tensor:
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 HALVES = (torch.float16, torch.bfloat16)
+AUTOCAST_ON_META = "cpu"  # torch knows no autocast of `meta`: that of this kind of device stands for it
 
 
 def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -59,7 +60,8 @@ def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     @wraps(function)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with ExitStack() as outside:
-            for kind in {tensor.device.type for tensor in _tensors((args, kwargs))}:
+            kinds = {tensor.device.type for tensor in _tensors((args, kwargs))}
+            for kind in {AUTOCAST_ON_META if kind == "meta" else kind for kind in kinds}:
                 if torch.amp.is_autocast_available(kind):
                     outside.enter_context(torch.autocast(kind, enabled=False))
             return function(*_single(args), **_single(kwargs))

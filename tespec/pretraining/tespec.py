@@ -25,7 +25,7 @@ from tespec.datasets.description import read_description
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
-from tespec.models.layers import STRIDE, crop
+from tespec.models.layers import STRIDE, crop, in_fp32
 from tespec.pretraining.held_out import draw_held_out, held_out_losses
 from tespec.pretraining.masking import MaskPatch, replace_hidden
 from tespec.pretraining.method import Method
@@ -247,8 +247,8 @@ class MaskedReconstruction(nn.Module):
     def _target(self, histograms: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.own.target.kind == "histograms":
             return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
-        with torch.autocast(histograms.device.type, enabled=False):  # counts leave the range of half precision
-            video, state = self._estimate(histograms, state)
+        # Counts leave the range of half precision.
+        video, state = in_fp32(self._estimate)(histograms, state)
         return video.unsqueeze(2), state
 
     def _normalised(self, video: Tensor) -> tuple[Tensor, Tensor, Tensor]:

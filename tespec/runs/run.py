@@ -21,8 +21,8 @@ from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
-from tespec.runs.cost import ResourceMeter
 from tespec.runs.lock import locked, locked_if_free
+from tespec.runs.resources import ResourceMeter
 from tespec.runs.setup import Setup, check_places
 from tespec.runs.train import Trained, train, unfinished_by_other_code
 from tespec.training.checkpoint import clear, is_cleared
