@@ -15,6 +15,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import OBJECTIVES
 from tespec.core.settings import Count, Positive
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
+from tespec.models.layers import sent
 from tespec.pretraining.contrast import info_nce, projector
 from tespec.pretraining.objective import EventObjective
 
@@ -82,7 +83,7 @@ class PredictiveCoding(nn.Module):
         for ahead, predict in enumerate(self.predict, start=1):
             queries, _ = all_gather_rows(predict(context[:, :-ahead].flatten(0, -2)))
             keys, _ = all_gather_rows(latents[:, ahead:].flatten(0, -2))
-            drawn = torch.randperm(len(queries))[: self.own.places].to(queries.device)
+            drawn = sent(torch.randperm(len(queries))[: self.own.places], queries.device)
             loss, share = info_nce(queries[drawn], keys[drawn], self.own.temperature)
             losses.append(loss)
             found.append(share)

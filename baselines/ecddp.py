@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
@@ -23,7 +24,7 @@ from tespec.core.registry import METHODS, OBJECTIVES
 from tespec.core.settings import Count, Share
 from tespec.datasets.batches import draw_mask
 from tespec.models.event_swin import EventSwin
-from tespec.models.layers import STRIDE, in_fp32
+from tespec.models.layers import STRIDE, in_fp32, sent
 from tespec.pretraining.clusters import cluster, pool
 from tespec.pretraining.contrast import PrototypeHead, agreement, sinkhorn
 from tespec.pretraining.masking import MaskPatch, replace_hidden
@@ -156,16 +157,17 @@ class DenseDistillation(nn.Module):
         """
         own = self.own
         frames = random_crops(batch["histograms"][:, -1:], own.crop)
-        large = [random_views(frames, (own.large, own.large), GLOBAL) for _ in range(2)]
-        small = [random_views(frames, (own.small, own.small), LOCAL) for _ in range(own.local_views)]
+        large = random_views(frames, 2, (own.large, own.large), GLOBAL)
+        small = random_views(frames, own.local_views, (own.small, own.small), LOCAL)
         units = own.large // STRIDE
         whole, here = batch_rows(len(frames))
         seeds = torch.randint(2**31, (2, whole))[:, here].tolist()
         masks = [torch.stack([draw_mask(seed, units, units, own.mask_ratio) for seed in row]) for row in seeds]
-        hidden = [mask.to(frames.device) for mask in masks]
+        # Found on the CPU, where nothing waits for how many there are.
+        hidden = [sent(torch.from_numpy(np.flatnonzero(mask)), frames.device) for mask in masks]
         with torch.no_grad():
             taught = [self._see(self.teacher, view) for view in large]
-        seen = [self._see(self.student, view, mask) for view, mask in zip(large, hidden, strict=True)]
+        seen = [self._see(self.student, view, sent(mask, view.device)) for view, mask in zip(large, masks, strict=True)]
         seen_small = [self._see(self.student, view) for view in small]
         losses = {
             "loss_patch": self._patch_loss(seen, taught, hidden),
@@ -183,37 +185,42 @@ class DenseDistillation(nn.Module):
         return _Seen(network.images(last.mean(1)), last)
 
     @property
-    def _temperature(self) -> float:
+    def _temperature(self) -> Tensor:
         start, end = TEACHER_TEMPERATURES
-        return start + (end - start) * min(1.0, float(self.share) / WARMUP_SHARE)
-
-    def _assigned(self, logits: Tensor) -> Tensor:
-        """Assignments of the teacher's logits (N, K), balanced over the batch of all processes."""
-        return sinkhorn(logits, self._temperature)
+        return start + (end - start) * (self.share / WARMUP_SHARE).clamp(max=1.0)
 
     def _patch_loss(self, seen: list[_Seen], taught: list[_Seen], hidden: list[Tensor]) -> Tensor:
         # Prototypes are named, and balanced, at the hidden patches alone, as in the published model/pretrain_model.py.
         logits, wanted = (
-            network.patches(torch.cat([each.tokens[mask.flatten(1)] for each, mask in zip(views, hidden, strict=True)]))
+            network.patches(
+                torch.cat(
+                    [each.tokens.flatten(0, 1).index_select(0, at) for each, at in zip(views, hidden, strict=True)]
+                )
+            )
             for network, views in ((self.student, seen), (self.teacher, taught))
         )
-        found = agreement(logits, self._assigned(wanted), STUDENT_TEMPERATURE)
+        found = agreement(logits, sinkhorn(wanted, self._temperature), STUDENT_TEMPERATURE)
         return global_mean(found.sum(), len(found))
 
     def _context_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
         logits: list[Tensor] = []
         wanted: list[Tensor] = []
+        present: list[Tensor] = []
         for student, teacher in zip(seen, taught, strict=True):
             nearest = cluster(teacher.tokens, self.own.clusters)
             for network, each, kept in ((self.student, student, logits), (self.teacher, teacher, wanted)):
                 scores = in_fp32(network.attention)(each.tokens).squeeze(-1)
                 contexts, there = pool(each.tokens, scores, nearest, self.own.clusters)
-                kept.append(network.contexts(contexts[there]))
-        found = agreement(torch.cat(logits), self._assigned(torch.cat(wanted)), STUDENT_TEMPERATURE)
-        return global_mean(found.sum(), len(found))
+                kept.append(network.contexts(contexts.flatten(0, 1)))
+            present.append(there.flatten())
+        # Clusters without tokens are carried along, as how many there are is known on the device alone.
+        there = torch.cat(present)
+        assigned = sinkhorn(torch.cat(wanted), self._temperature, there)
+        found = agreement(torch.cat(logits), assigned, STUDENT_TEMPERATURE)
+        return global_mean(found.sum(), there.sum())
 
     def _image_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
-        assigned = self._assigned(torch.cat([each.image for each in taught])).chunk(len(taught))
+        assigned = sinkhorn(torch.cat([each.image for each in taught]), self._temperature).chunk(len(taught))
         pairs = [
             agreement(student.image, wanted, STUDENT_TEMPERATURE).mean()
             for number, wanted in enumerate(assigned)

@@ -6,7 +6,6 @@ There the image network is CLIP's, frozen; here it is trained along, as its weig
 
 from __future__ import annotations
 
-import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax, normalize, softmax
@@ -94,10 +93,15 @@ class ImageContrast(nn.Module):
 def _alignment(events: Tensor, images: Tensor, temperature: float) -> Tensor:
     """Divergence of how alike events are to each other from how alike their images are."""
     events, images = normalize(events, dim=1), normalize(images, dim=1)
-    others = ~torch.eye(len(events), dtype=torch.bool, device=events.device)
-    of_events = (events @ events.T / temperature)[others].view(len(events), -1)
-    of_images = (images @ images.T / temperature)[others].view(len(events), -1)
+    of_events, of_images = (_of_others(each @ each.T / temperature) for each in (events, images))
     return kl_div(log_softmax(of_events, dim=1), softmax(of_images, dim=1), reduction="batchmean")
+
+
+def _of_others(square: Tensor) -> Tensor:
+    """(N, N - 1): a square (N, N) without its diagonal."""
+    count = len(square)
+    # Without its first number, each N + 1 numbers end in one of the diagonal.
+    return square.flatten()[1:].view(count - 1, count + 1)[:, :-1].reshape(count, count - 1)
 
 
 @OBJECTIVES.register_module(name="image_contrast")

@@ -57,14 +57,20 @@ def stack_depths(labels: Sequence[tuple[NDArray[np.float32], Maps]], size: tuple
     return {"labels": torch.from_numpy(np.array(seen, np.float32).reshape(-1, *size))}
 
 
-def join_boxes(labels: Sequence[tuple[Boxes, Maps]], size: tuple[int, int]) -> dict[str, Tensor]:
-    """`boxes` (M, 6) float32: number of the label within the step, class, left, top, right and bottom in px."""
+NO_BOX = -1  # class of what fills up the boxes of a label
+
+
+def pad_boxes(labels: Sequence[tuple[Boxes, Maps]], size: tuple[int, int]) -> dict[str, Tensor]:
+    """`boxes` (L, M, 5) float32: class, left, top, right and bottom in px, M being the most of a label, at least 1.
+
+    A label with fewer is filled up with boxes of the class `NO_BOX`.
+    """
     seen = [move_boxes(boxes, maps) for boxes, maps in labels]
-    rows = [
-        np.column_stack([np.full(len(boxes.label), number), boxes.label, boxes.corners])
-        for number, boxes in enumerate(seen)
-    ]
-    return {"boxes": torch.from_numpy(np.concatenate([np.empty((0, 6)), *rows]).astype(np.float32))}
+    most = max([1, *(len(boxes.label) for boxes in seen)])
+    padded = np.full((len(seen), most, 5), NO_BOX, np.float32)
+    for row, boxes in zip(padded, seen, strict=True):
+        row[: len(boxes.label)] = np.column_stack([boxes.label, boxes.corners])
+    return {"boxes": torch.from_numpy(padded)}
 
 
 class Steps(Dataset[dict[str, Tensor]]):

@@ -88,6 +88,11 @@ def _single(value: Any) -> Any:
     return type(value)(map(_single, value)) if isinstance(value, (list, tuple)) else value
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """What the CPU made, on `device`, without waiting until it is there."""
+    return values.to(device, non_blocking=True)
+
+
 class MatrixPool(nn.Module):
     """What `nn.AdaptiveAvgPool2d(size)` computes: (..., H, W) -> (..., size[0], size[1])."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import normalize
 
 from tespec.models.layers import in_fp32
 
@@ -24,10 +24,15 @@ def cluster(tokens: Tensor, count: int) -> Tensor:
     centres = tokens[:, starts]
     for _ in range(ROUNDS):
         nearest = (tokens @ centres.transpose(1, 2)).argmax(-1)
-        members = one_hot(nearest, count).to(tokens.dtype)
+        members = _members(nearest, count).to(tokens.dtype)
         sums = members.transpose(1, 2) @ tokens
         centres = torch.where(members.sum(1).unsqueeze(-1) > 0, normalize(sums, dim=-1), centres)
     return (tokens @ centres.transpose(1, 2)).argmax(-1)
+
+
+def _members(nearest: Tensor, count: int) -> Tensor:
+    """(N, P, count) bool, whether a token is of a cluster; torch's `one_hot` would look at the numbers and wait."""
+    return nearest.unsqueeze(-1) == torch.arange(count, device=nearest.device)
 
 
 @in_fp32
@@ -43,7 +48,7 @@ def pool(tokens: Tensor, scores: Tensor, nearest: Tensor, count: int) -> tuple[T
     Returns:
         (N, count, C), and (N, count) bool, whether a cluster has tokens.
     """
-    members = one_hot(nearest, count).bool().transpose(1, 2)
+    members = _members(nearest, count).transpose(1, 2)
     there = members.any(-1)
     weights = scores.unsqueeze(1).masked_fill(~members, float("-inf"))
     weights = torch.where(there.unsqueeze(-1), weights, 0.0).softmax(-1)

@@ -24,10 +24,9 @@ def teacher_of(student: Module) -> Module:
 @torch.no_grad()
 def follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
     """Move the teacher's parameters towards the student's by 1 - momentum; its buffers become the student's."""
-    for slow, fast in zip(teacher.parameters(), student.parameters(), strict=True):
-        slow.lerp_(fast, 1 - momentum)
-    for kept, seen in zip(teacher.buffers(), student.buffers(), strict=True):
-        kept.copy_(seen)
+    torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), 1 - momentum)
+    if buffers := list(teacher.buffers()):
+        torch._foreach_copy_(buffers, list(student.buffers()))
 
 
 def momentum_at(start: float, share: float) -> float:

@@ -247,8 +247,7 @@ class MaskedReconstruction(nn.Module):
     def _target(self, histograms: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         if self.own.target.kind == "histograms":
             return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
-        # Counts leave the range of half precision.
-        video, state = in_fp32(self._estimate)(histograms, state)
+        video, state = in_fp32(self._estimate)(histograms, state)  # counts leave the range of half precision
         return video.unsqueeze(2), state
 
     def _normalised(self, video: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,8 @@
-"""Random views of a sequence: crops of any share of the image, resized to one size and mirrored by chance."""
+"""Random views of a sequence: crops of any share of the image, resized to one size and mirrored by chance.
+
+Places are drawn from torch's generator on the CPU, for the lanes of all processes, so that every device sees the same;
+pixels are picked on the device, of all lanes at once, by the nearest rule, so that counts stay counts.
+"""
 
 from __future__ import annotations
 
@@ -8,55 +12,69 @@ import torch
 from torch import Tensor
 
 from tespec.core.distributed import batch_rows
+from tespec.models.layers import sent
 
 ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height
 
 
-def draw_view(size: tuple[int, int], wanted: tuple[int, int], scale: tuple[float, float]) -> tuple[Tensor, Tensor]:
-    """Source rows (h,) and columns (w,) of a random crop of an image, drawn from torch's generator.
+def draw_views(
+    draws: Tensor, size: tuple[int, int], wanted: tuple[int, int], scale: tuple[float, float]
+) -> tuple[Tensor, Tensor]:
+    """Source rows (..., h) and columns (..., w) int64 of random crops of an image.
 
     Args:
+        draws: (..., 5) numbers from 0 to 1: area, aspect, top, left, and whether it is mirrored.
         size: (H, W) of the image.
-        wanted: (h, w) of the view.
+        wanted: (h, w) of the views.
         scale: lowest and highest share of the image's area.
     """
     height, width = size
-    draws = torch.rand(5).tolist()
-    area = (scale[0] + draws[0] * (scale[1] - scale[0])) * height * width
-    aspect = math.exp(math.log(ASPECT[0]) + draws[1] * math.log(ASPECT[1] / ASPECT[0])) * width / height
-    rows = min(height, max(1.0, math.sqrt(area / aspect)))
-    columns = min(width, max(1.0, math.sqrt(area * aspect)))
-    top, left = draws[2] * (height - rows), draws[3] * (width - columns)
-    of_rows = (top + (torch.arange(wanted[0]) + 0.5) * rows / wanted[0]).long().clamp(max=height - 1)
-    of_columns = (left + (torch.arange(wanted[1]) + 0.5) * columns / wanted[1]).long().clamp(max=width - 1)
-    return of_rows, of_columns.flip(0) if draws[4] < 0.5 else of_columns
+    share, shape, down, right, mirrored = draws.double().unbind(-1)
+    area = (scale[0] + share * (scale[1] - scale[0])) * height * width
+    aspect = (math.log(ASPECT[0]) + shape * math.log(ASPECT[1] / ASPECT[0])).exp() * width / height
+    rows, columns = (area / aspect).sqrt().clamp(1, height), (area * aspect).sqrt().clamp(1, width)
+    of_rows = _spread(down * (height - rows), rows, wanted[0]).clamp(max=height - 1)
+    of_columns = _spread(right * (width - columns), columns, wanted[1]).clamp(max=width - 1)
+    return of_rows, torch.where(mirrored.unsqueeze(-1) < 0.5, of_columns.flip(-1), of_columns)
+
+
+def _spread(first: Tensor, length: Tensor, count: int) -> Tensor:
+    """The pixels (..., count) under as many places, spread evenly over `length` (...) px from `first` (...) on."""
+    places = torch.arange(count) + 0.5
+    return (first.float().unsqueeze(-1) + places * length.float().unsqueeze(-1) / count).long()
 
 
 def random_crops(frames: Tensor, side: int) -> Tensor:
-    """A square (B, T, C, side, side) of each lane of frames (B, T, C, H, W), at a place drawn from torch's generator.
+    """A square (B, T, C, side, side) of each lane of frames (B, T, C, H, W), the same for all its segments.
 
-    A side that is longer than the image's is cut down to it. Places are drawn for the lanes of all processes.
+    A side that is longer than the image's is cut down to it.
     """
     height, width = (min(side, whole) for whole in frames.shape[-2:])
+    room = torch.tensor([frames.shape[-2] - height + 1, frames.shape[-1] - width + 1])
     whole, own = batch_rows(len(frames))
-    draws = torch.rand(whole, 2)[own].tolist()
-    room = (frames.shape[-2] - height + 1, frames.shape[-1] - width + 1)
-    crops = []
-    for lane, (down, right) in zip(frames, draws, strict=True):
-        top, left = int(down * room[0]), int(right * room[1])
-        crops.append(lane[..., top : top + height, left : left + width])
-    return torch.stack(crops)
+    top, left = (torch.rand(whole, 2)[own].double() * room).long().unsqueeze(-1).unbind(1)
+    return _picked(frames.unsqueeze(0), top + torch.arange(height), left + torch.arange(width)).squeeze(0)
 
 
-def random_views(frames: Tensor, wanted: tuple[int, int], scale: tuple[float, float]) -> Tensor:
-    """A view (B, T, C, h, w) of each lane of frames (B, T, C, H, W), the same for all its segments.
+def random_views(frames: Tensor, count: int, wanted: tuple[int, int], scale: tuple[float, float]) -> Tensor:
+    """Views (count, B, T, C, h, w) of each lane of frames (B, T, C, H, W), the same for all its segments.
 
-    They are drawn for the lanes of all processes. Pixels are picked by the nearest rule, so that counts stay counts.
+    Args:
+        frames: of any dtype.
+        count: views of each lane.
+        wanted: (h, w) of a view.
+        scale: lowest and highest share of the image's area that a view shows.
     """
-    size = (frames.shape[-2], frames.shape[-1])
     whole, own = batch_rows(len(frames))
-    drawn = [draw_view(size, wanted, scale) for _ in range(whole)][own]
-    views = []
-    for lane, (of_rows, of_columns) in zip(frames, drawn, strict=True):
-        views.append(lane[..., of_rows.to(frames.device), :][..., of_columns.to(frames.device)])
-    return torch.stack(views)
+    draws = torch.rand(count, whole, 5)[:, own]
+    rows, columns = draw_views(draws, (frames.shape[-2], frames.shape[-1]), wanted, scale)
+    return _picked(frames.expand(count, -1, -1, -1, -1, -1), rows, columns)
+
+
+def _picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Pixels (V, B, T, C, h, w) of frames (V, B, T, C, H, W) at rows ([V,] B, h) and columns ([V,] B, w)."""
+    rows, columns = sent(rows, frames.device), sent(columns, frames.device)
+    places = rows.unsqueeze(-1) * frames.shape[-1] + columns.unsqueeze(-2)
+    shape = (*frames.shape[:-2], *places.shape[-2:])
+    places = places.flatten(-2).unsqueeze(-2).unsqueeze(-2).expand(*frames.shape[:-2], -1)
+    return frames.flatten(-2).gather(-1, places).view(shape)

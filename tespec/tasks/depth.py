@@ -22,7 +22,7 @@ from tespec.core.settings import Count, Finetuning, FromZero, Positive, Share, S
 from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import CUT_OFFS, DepthScorer
 from tespec.models import Backbone
-from tespec.models.layers import crop, in_fp32
+from tespec.models.layers import crop, in_fp32, sent
 from tespec.models.midas import MidasHead
 from tespec.tasks.base import Task
 from tespec.tasks.network import Network, pick, stand_in
@@ -54,8 +54,8 @@ def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
         scales: number of sizes; those with fewer than 3 rows or columns are left out.
     """
     image = torch.where(valid, difference, 0.0).unsqueeze(1)
-    kernel = torch.tensor(SOBEL, dtype=image.dtype, device=image.device)
-    kernels = torch.stack([kernel, kernel.T]).unsqueeze(1)
+    kernel = torch.tensor(SOBEL, dtype=image.dtype)
+    kernels = sent(torch.stack([kernel, kernel.T]).unsqueeze(1), image.device)
     total, places = image.sum() * 0.0, 0
     for scale in range(scales):
         pooled = avg_pool2d(image, 2**scale) if scale else image

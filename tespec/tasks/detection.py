@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -14,27 +12,28 @@ import tespec.core.compat  # noqa: F401  # before mmdet
 import pydantic
 import torch
 from mmcv.ops import batched_nms
-from mmengine.structures import InstanceData
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tespec.core.boxes import Boxes, make_boxes
-from tespec.core.distributed import rank_without_labels, ranks_per_batch
+from tespec.core.distributed import global_mean, rank_without_labels, ranks_per_batch
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build, choice
-from tespec.datasets.batches import WHOLE, LabelledSteps, Shard, Steps, join_boxes
+from tespec.datasets.batches import NO_BOX, WHOLE, LabelledSteps, Shard, Steps, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import Backbone
 from tespec.models.layers import in_fp32
 from tespec.tasks.base import Task, groups_of
 from tespec.tasks.network import Network, first_place, pick
+from tespec.tasks.simota import assign, overlaps
 
 STAGES = (1, 2, 3)  # of the backbone that reach the neck, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)
 OVERLAP = 0.45  # of two boxes of one class, above which non-maximum suppression drops one (uzh-rpg/RVT)
 NMS = {"type": "nms", "iou_threshold": OVERLAP}
-OLD_WAYS = ("torch.meshgrid", "`torch.cuda.amp.autocast", "User provided device_type of 'cuda'")
+BOX_WEIGHT, SMALLEST = 5.0, 1e-16  # of the IoU loss: its weight (YOLOX), and the smallest overlap (mmdetection)
 PRIOR = 0.01  # share of places that are taken for an object at the start
 CANDIDATES = 1000  # best boxes of a frame that reach non-maximum suppression
 SCORES = ("class", "objectness_x_class")
@@ -78,18 +77,6 @@ class DetectionModel(Network):
                 "norm_cfg": NORM,
             }
         )
-        losses = {
-            "loss_cls": {"type": "mmdet.CrossEntropyLoss", "use_sigmoid": True, "reduction": "sum"},
-            "loss_obj": {"type": "mmdet.CrossEntropyLoss", "use_sigmoid": True, "reduction": "sum"},
-            "loss_l1": {"type": "mmdet.L1Loss", "reduction": "sum"},
-            "loss_bbox": {
-                "type": "mmdet.IoULoss",
-                "mode": "square",
-                "eps": 1e-16,
-                "reduction": "sum",
-                "loss_weight": 5.0,
-            },
-        }
         self.head = MODELS.build(
             {
                 "type": "mmdet.YOLOXHead",
@@ -98,8 +85,6 @@ class DetectionModel(Network):
                 "feat_channels": width,
                 "strides": STRIDES,
                 "norm_cfg": NORM,
-                "train_cfg": {"assigner": {"type": "mmdet.SimOTAAssigner", "center_radius": 2.5}},
-                **losses,
             }
         )
         self._initialise()
@@ -116,8 +101,8 @@ class DetectionModel(Network):
         """Losses "loss" and its summands "loss_box", "loss_objectness" and "loss_class".
 
         Each is the sum over all places divided by the number of those with an object. A step without labels costs
-        nothing; a label without boxes costs objectness. Boxes are (M, 6): row of label_place, class, left, top, right,
-        bottom in px; those less than a pixel wide or high are left out.
+        nothing; a label without boxes costs objectness. Boxes are (L, M, 5) float32: class, left, top, right and
+        bottom in px, the class -1 where a label has fewer than M; those less than a pixel wide or high are left out.
         """
         place, boxes = batch["label_place"], batch["boxes"]
         empty = not len(place)
@@ -127,21 +112,55 @@ class DetectionModel(Network):
             return {"loss": nothing} | dict.fromkeys(names, nothing.detach())
         if empty:
             place = first_place(place)
-        boxes = boxes[(boxes[:, 4:] - boxes[:, 2:4] >= 1).all(dim=1)]
-        truth = [_instances(boxes[boxes[:, 0] == row]) for row in range(len(place))]
-        height, width = batch["histograms"].shape[-2:]
-        metas = [{"img_shape": (height, width)}] * len(place)
-        with rank_without_labels(empty), _without_warnings():
+            boxes = torch.full((1, 1, 5), float(NO_BOX), device=boxes.device)
+        with rank_without_labels(empty):
             outputs = self.head(self.neck([feature.float() for feature in pick(features[1:], place)]))
-            losses = in_fp32(self.head.loss_by_feat)(*outputs, truth, metas)
-        named = {
-            "loss_box": losses["loss_bbox"],
-            "loss_objectness": losses["loss_obj"],
-            "loss_class": losses["loss_cls"],
-        }
+            named = self._losses(outputs, boxes)
         if empty:
             named = {name: value * 0.0 for name, value in named.items()}
         return {"loss": sum(named.values(), torch.zeros((), device=place.device))} | named
+
+    @in_fp32
+    def _losses(self, outputs: Sequence[Sequence[Tensor]], boxes: Tensor) -> dict[str, Tensor]:
+        classes, corners, objectness, places = self._decoded(outputs)
+        truth = boxes[..., 1:]
+        large = (truth[..., 2:] - truth[..., :2] >= 1).all(-1)
+        label = boxes[..., 0].long().masked_fill(~large, NO_BOX)
+        centres = torch.cat([places[:, :2] + places[:, 2:] / 2, places[:, 2:]], 1)
+        scores = (classes.detach().sigmoid() * objectness.detach().sigmoid().unsqueeze(2)).sqrt()
+        learns, box, overlap = assign(centres, corners.detach(), scores, truth, label)
+        own = truth.gather(1, box.unsqueeze(2).expand(-1, -1, 4))
+        # Places that learn no box stand for one that costs nothing: what is predicted there may be without bounds.
+        found = overlaps(torch.where(learns.unsqueeze(2), corners, own), own).clamp(min=SMALLEST)
+        of_class = label.gather(1, box).unsqueeze(2) == torch.arange(classes.shape[2], device=label.device)
+        of_classes = binary_cross_entropy_with_logits(classes, of_class * overlap.unsqueeze(2), reduction="none")
+        totals = {
+            "loss_box": BOX_WEIGHT * ((1 - found.square()) * learns).sum(),
+            "loss_objectness": binary_cross_entropy_with_logits(objectness, learns.float(), reduction="sum"),
+            "loss_class": (of_classes * learns.unsqueeze(2)).sum(),
+        }
+        number = learns.sum()
+        return {name: global_mean(total, number) for name, total in totals.items()}
+
+    def _decoded(self, outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the head says of all places of all levels, in float32.
+
+        Returns:
+            logits of the classes (L, P, C), boxes (L, P, 4) in px, logits of an object (L, P), and the places (P, 3),
+            their left and top in px and their stride.
+        """
+        classes, offsets, objectness = (
+            torch.cat([level.float().flatten(2).transpose(1, 2) for level in kind], dim=1) for kind in outputs
+        )
+        places = torch.cat(
+            [
+                places_of(level.shape[2], level.shape[3], stride, level.device)
+                for level, stride in zip(outputs[0], STRIDES, strict=True)
+            ]
+        )
+        stride = places[:, 2:]
+        middle, half = offsets[..., :2] * stride + places[:, :2], offsets[..., 2:].exp() * stride / 2
+        return classes, torch.cat([middle - half, middle + half], dim=2), objectness.squeeze(2), places
 
     def outputs(self, features: list[Tensor], size: tuple[int, int]) -> list[Boxes]:
         """Boxes of each segment by falling score, clipped to the image."""
@@ -149,21 +168,11 @@ class DetectionModel(Network):
 
     def maps(self, features: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Of every place of every segment: corners (L, P, 4), class, its score, and its product with objectness."""
-        outputs = self.head(self.neck(features[1:]))
-        classes, boxes, objectness = (
-            torch.cat([level.float().flatten(2).transpose(1, 2) for level in kind], dim=1) for kind in outputs
-        )
-        sizes = [level.shape[2:] for level in outputs[0]]
-        with _without_warnings():
-            priors = self.head.prior_generator.grid_priors(
-                sizes, dtype=boxes.dtype, device=boxes.device, with_stride=True
-            )
-        corners = self.head._bbox_decode(torch.cat(priors), boxes)
+        classes, corners, objectness, _ = self._decoded(self.head(self.neck(features[1:])))
         limits = corners.new_tensor([size[1], size[0], size[1], size[0]])
         corners = torch.minimum(corners.clamp(min=0), limits)
         best, label = classes.sigmoid().max(dim=2)
-        product = best * objectness.sigmoid().squeeze(2)
-        return corners, label, best, product
+        return corners, label, best, best * objectness.sigmoid()
 
     def _of_frame(self, corners: Tensor, label: Tensor, best: Tensor, product: Tensor) -> Boxes:
         inside = ((corners[:, 2:] - corners[:, :2]) > 0).all(dim=1) & (product >= self.score_threshold)
@@ -178,17 +187,17 @@ class DetectionModel(Network):
         return make_boxes(*(column[order].detach().cpu().numpy() for column in columns))
 
 
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Quiet where mmdet calls functions of torch in ways that recent versions warn of."""
-    with warnings.catch_warnings():
-        for message in OLD_WAYS:
-            warnings.filterwarnings("ignore", message=message)
-        yield
-
-
-def _instances(boxes: Tensor) -> InstanceData:
-    return InstanceData(bboxes=boxes[:, 2:], labels=boxes[:, 1].long())
+def places_of(rows: int, columns: int, stride: int, device: torch.device) -> Tensor:
+    """(rows * columns, 3) float32, left and top of each place of a level in px, row by row, and its stride."""
+    top, left = (torch.arange(count, device=device) * float(stride) for count in (rows, columns))
+    return torch.stack(
+        [
+            left.repeat(rows),
+            top.repeat_interleave(columns),
+            torch.full((rows * columns,), float(stride), device=device),
+        ],
+        dim=1,
+    )
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -218,7 +227,7 @@ class DetectionHead:
 class DetectionTask(Task):
     """A data set with boxes; see `Task`."""
 
-    collate = join_boxes
+    collate = pad_boxes
     scores: ClassVar = {
         "map": Score("mAP ↑", "higher", "%"),
         "ap50": Score("AP50 ↑", "higher", "%"),
@@ -245,7 +254,7 @@ class DetectionTask(Task):
     def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step; stretches without labels are left out."""
         recordings = cut_at_gaps(self.train, self.settings.segments)
-        return LabelledSteps(recordings, self.settings, seed, join_boxes, shard)
+        return LabelledSteps(recordings, self.settings, seed, pad_boxes, shard)
 
     @classmethod
     def labels_in_chunk(cls, settings: Finetuning) -> int:
@@ -259,9 +268,8 @@ class DetectionTask(Task):
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
         """`BOXES` boxes in the middle of each label."""
         height, width = size
-        box = [0, width / 4, height / 4, 3 * width / 4, 3 * height / 4]
-        boxes = [[float(row), *box] for row in range(count) for _ in range(BOXES)]
-        return {"boxes": torch.tensor(boxes, device=device)}
+        box = torch.tensor([0, width / 4, height / 4, 3 * width / 4, 3 * height / 4], device=device)
+        return {"boxes": box.repeat(count, BOXES, 1)}
 
     def scorer(self) -> DetectionScorer:
         """A scorer that has seen nothing."""

@@ -13,7 +13,7 @@ import pydantic
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate, one_hot
+from torch.nn.functional import cross_entropy, interpolate
 
 from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.errors import UserError
@@ -45,9 +45,9 @@ def dice_losses(logits: Tensor, labels: Tensor) -> Tensor:
         (N, classes) float32 between 0 and 1.
     """
     classes = logits.shape[1]
-    labels = labels.long()
-    valid = (labels != IGNORE).unsqueeze(1)
-    target = one_hot(labels.masked_fill(labels == IGNORE, 0), classes).permute(0, 3, 1, 2) * valid
+    labels = labels.unsqueeze(1)
+    valid = labels != IGNORE
+    target = labels == torch.arange(classes, device=labels.device).view(-1, 1, 1)
     share = logits.float().softmax(dim=1) * valid
     overlap = (share * target).sum(dim=(2, 3))
     total = (share.square() + target).sum(dim=(2, 3))

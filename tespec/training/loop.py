@@ -207,7 +207,7 @@ class Loop:
             return losses
         if scaler:
             scaler.unscale_(self._wrapper.optimizer)
-        else:
+        elif self.device.type != "meta":  # where no optimizer is fused
             self._wrapper.optimizer.found_inf = self._watch.halted
         clip(self._trained, self.settings.clip)
         self._wrapper.step()

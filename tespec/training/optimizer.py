@@ -22,8 +22,9 @@ PATCH_EMBED = "patch_embed"
 
 def build_optimizer(model: nn.Module, settings: Optimisation) -> OptimWrapper:
     """Mmengine's wrapper of the optimizer that the settings name; it scales the loss in fp16."""
-    # The fused ones take `found_inf`, and are several times as fast.
-    optimizer = OPTIMIZERS[settings.optimizer](parameter_groups(model, settings), lr=settings.peak_lr, fused=True)
+    # The fused ones take `found_inf`, and are several times as fast; the meta device has none.
+    fused = not any(each.is_meta for each in model.parameters())
+    optimizer = OPTIMIZERS[settings.optimizer](parameter_groups(model, settings), lr=settings.peak_lr, fused=fused)
     if settings.precision == "fp16":
         return AmpOptimWrapper(loss_scale="dynamic", dtype="float16", optimizer=optimizer)
     return OptimWrapper(optimizer)

@@ -5,7 +5,7 @@ import torch
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
 from tespec.datasets.augment import Maps
-from tespec.datasets.batches import join_boxes, stack_depths, stack_masks
+from tespec.datasets.batches import pad_boxes, stack_depths, stack_masks
 
 PLAIN = Maps(np.arange(2), np.arange(3))
 FLIPPED = Maps(np.arange(2), np.arange(3)[::-1], (1.0, -1.0), (0.0, 3.0))
@@ -32,10 +32,15 @@ def test_depths_are_not_zoomed():
         stack_depths([(np.ones((2, 3), np.float32), zoomed)], (2, 3))
 
 
-def test_boxes_say_which_label_they_belong_to():
+def test_boxes_of_each_label_are_filled_up_to_the_most():
     two = make_boxes(np.array([[0, 0, 1, 2], [1, 0, 3, 2]]), np.array([1, 0]))
     none = make_boxes(np.empty((0, 4)), np.empty(0))
-    joined = join_boxes([(two, PLAIN), (none, PLAIN), (two, FLIPPED)], (2, 3))["boxes"]
-    assert joined.dtype == torch.float32
-    assert joined.tolist() == [[0, 1, 0, 0, 1, 2], [0, 0, 1, 0, 3, 2], [2, 1, 2, 0, 3, 2], [2, 0, 0, 0, 2, 2]]
-    assert join_boxes([], (2, 3))["boxes"].shape == (0, 6)
+    one = two.keep(np.array([True, False]))
+    padded = pad_boxes([(two, PLAIN), (none, PLAIN), (one, FLIPPED)], (2, 3))["boxes"]
+    assert padded.dtype == torch.float32
+    assert padded.tolist() == [
+        [[1, 0, 0, 1, 2], [0, 1, 0, 3, 2]],
+        [[-1] * 5, [-1] * 5],
+        [[1, 2, 0, 3, 2], [-1] * 5],
+    ]
+    assert pad_boxes([], (2, 3))["boxes"].shape == (0, 1, 5)

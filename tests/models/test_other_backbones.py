@@ -62,7 +62,7 @@ def test_every_head_runs_on_it(arch):
     cases = (
         (SegmentationModel(backbone(arch), 4, channels=16), {"labels": torch.ones(2, 50, 70, dtype=torch.uint8)}),
         (DepthModel(backbone(arch), 16), {"labels": torch.full((2, 50, 70), 9.0)}),
-        (DetectionModel(backbone(arch), 2), {"boxes": torch.tensor([[0.0, 1, 5, 5, 40, 40], [1, 0, 9, 9, 30, 30]])}),
+        (DetectionModel(backbone(arch), 2), {"boxes": torch.tensor([[[1.0, 5, 5, 40, 40]], [[0, 9, 9, 30, 30]]])}),
     )
     for model, labels in cases:
         losses, _ = model.train().loss(data | labels, None)

@@ -19,8 +19,15 @@ def batch(boxes, place=((0, 1), (0, 3), (1, 2)), seed=0):
         "histograms": torch.randint(0, 4, (2, 4, 20, HEIGHT, WIDTH), generator=generator, dtype=torch.uint8),
         "fresh": torch.zeros(2, dtype=torch.bool),
         "label_place": torch.tensor(place, dtype=torch.int64).reshape(-1, 2),
-        "boxes": torch.tensor(boxes, dtype=torch.float32).reshape(-1, 6),
+        "boxes": padded(boxes, len(place)),
     }
+
+
+def padded(boxes, labels, width=3):
+    """As batches hold them, of rows of label, class, left, top, right and bottom."""
+    rows = [[box[1:] for box in boxes if box[0] == label] for label in range(labels)]
+    filled = [row + [[-1.0] * 5] * (width - len(row)) for row in rows]
+    return torch.tensor(filled, dtype=torch.float32).reshape(-1, width, 5)
 
 
 BOXES = [[0, 1, 5, 6, 30, 40], [0, 0, 40, 10, 60, 30], [2, 0, 10, 5, 45, 35]]

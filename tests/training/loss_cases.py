@@ -1,0 +1,100 @@
+"""A small network of every objective and task with the losses that it is trained with, and a batch for it."""
+
+import torch
+
+from baselines.cpc import PredictiveCoding
+from baselines.ecddp import DenseDistillation
+from baselines.ecdp import ImageContrast
+from baselines.imagenet import Classification
+from baselines.moby import MomentumContrast
+from tespec.core.config import objective_facts
+from tespec.models import build_backbone
+from tespec.pretraining.objective import own_settings
+from tespec.pretraining.tespec import MaskedReconstruction
+from tespec.tasks.depth import DepthModel
+from tespec.tasks.detection import DetectionModel
+from tespec.tasks.segmentation import SegmentationModel
+
+SIZE = (64, 96)
+
+
+def backbone(recurrent=False, channels=None, seed=0):
+    torch.manual_seed(seed)
+    return build_backbone("micro", recurrent, 2, SIZE, channels)
+
+
+def histograms(lanes=2, segments=3):
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "histograms": torch.randint(0, 4, (lanes, segments, 4, *SIZE), generator=generator, dtype=torch.uint8),
+        "fresh": torch.ones(lanes, dtype=torch.bool),
+    }
+
+
+def labelled(**labels):
+    return histograms() | {"label_place": torch.tensor([(0, 1), (0, 2), (1, 0)])} | labels
+
+
+def views(count):
+    return torch.randn(8, count, 1, *SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def smooth(low, high):
+    """(3, H, W) that rises from `low` at the top left to `high` at the bottom right."""
+    ramp = torch.linspace(0, 1, SIZE[0]).view(-1, 1) + torch.linspace(0, 1, SIZE[1])
+    return (low + (high - low) * ramp / 2).expand(3, -1, -1).clone()
+
+
+def own(objective, **changes):
+    """Settings of an objective as the paper's profile has them, but for what makes it small."""
+    return own_settings(objective_facts(objective, "paper") | changes)
+
+
+# The objective or task, and a batch.
+CASES = {
+    "masked_reconstruction": lambda: (
+        MaskedReconstruction(
+            own("masked_reconstruction", decoder={"type": "LastStageDecoder", "width": 32}), backbone(True), 0.025
+        ),
+        histograms() | {"mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)},
+    ),
+    "cpc": lambda: (
+        PredictiveCoding(own("cpc", width=16, ahead=2, places=32, temperature=0.02), backbone(True)),
+        histograms(segments=4),
+    ),
+    "ecddp": lambda: (
+        DenseDistillation(
+            own("ecddp", hidden=32, bottleneck=16, prototypes=24, clusters=3, local_views=1, mask_ratio=0.5), backbone()
+        ),
+        histograms(4, 1),
+    ),
+    "momentum_contrast": lambda: (
+        MomentumContrast(own("momentum_contrast", hidden=32, out=16, queue=8), backbone(channels=1)),
+        {"views": views(2)},
+    ),
+    "classification": lambda: (
+        Classification(own("classification"), backbone(channels=1), 3),
+        {"views": views(1), "labels": torch.arange(8) % 3},
+    ),
+    "image_contrast": lambda: (
+        ImageContrast(own("image_contrast", hidden=32, out=16), backbone(), backbone(channels=1, seed=1)),
+        histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
+    ),
+    "segmentation": lambda: (
+        SegmentationModel(backbone(True), 6, channels=16, dropout=0.0),
+        labelled(labels=(smooth(0, 5.9).to(torch.uint8))),
+    ),
+    "depth": lambda: (DepthModel(backbone(True), features=16), labelled(labels=smooth(3, 60))),
+    "detection": lambda: (
+        DetectionModel(backbone(True), 2),
+        labelled(
+            boxes=torch.tensor(
+                [
+                    [[1, 5, 6, 30, 40], [0, 40, 10, 60, 30]],
+                    [[-1.0] * 5, [-1] * 5],
+                    [[0, 10, 5, 45, 35], [-1] * 5],
+                ]
+            )
+        ),
+    ),
+}
