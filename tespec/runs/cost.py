@@ -206,13 +206,13 @@ class Blueprint:
         # Beside a micro-batch and its step: the other micro-batches and the next one, which is on its way already; the
         # gradients of those before, or the buffers in which they travel; states before the step and after it.
         batch = sum(each.nbytes for each in self.batch(lanes).values())
-        more = way.accumulate * batch + (2 * way.accumulate - 1) * count.state
-        more += gradients * ((way.accumulate > 1) + (way.gpus > 1))
+        waiting = way.accumulate * batch + (2 * way.accumulate - 1) * count.state
+        waiting += gradients * ((way.accumulate > 1) + (way.gpus > 1))
         return Cost(
             flops=way.accumulate * count.flops,
             kept=count.kept,
             fixed=weights + gradients + moments,
-            training=count.peak + moments + more,
+            training=count.peak + moments + waiting,
             evaluation=self.evaluation + gradients + moments,
             checkpoint=weights + moments + parts * count.state,
             steps=settings.optimisation.steps,

@@ -166,9 +166,9 @@ data, evaluations and checkpoints come on top. Memory is counted:
 
 Where {memory:.0f} GB do not hold a step in bf16, the column of hours names the switches with which they do:
 `--recompute` (activation checkpointing) computes the backbone a second time for the same gradients to the bit,
-`--accumulate N` takes a batch in N parts, whose batch statistics are their own. On {many} GPUs each has its share of
-the batch; what travels between them is not in the hours. As operations count those of matrix products and convolutions,
-a multiplication and its addition being two.
+`--accumulate N` takes a batch in N parts, whose batch statistics and contrasts are their own. On {many} GPUs each has
+its share of the batch; what travels between them is not in the hours. As operations count those of matrix products and
+convolutions, a multiplication and its addition being two.
 
 ## Cells
 
