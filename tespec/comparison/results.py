@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tespec.comparison.basis import split_of
 from tespec.comparison.published import COMPARED, Named, scheme_of
 from tespec.comparison.records import Record, read_records
 from tespec.core.errors import UserError
@@ -15,7 +16,21 @@ if TYPE_CHECKING:
 
 PARTS = ("title", "better", "unit")
 COLUMNS = (
-    *("kind", "method", "task", "arch", "data", "profile", "seed", "metric", "value", "unit", "better", "main"),
+    *(
+        "kind",
+        "method",
+        "task",
+        "arch",
+        "data",
+        "profile",
+        "split",
+        "seed",
+        "metric",
+        "value",
+        "unit",
+        "better",
+        "main",
+    ),
     *("title", "name", "code", "written", "data_fingerprint", "command"),
 )
 
@@ -27,9 +42,9 @@ def results(folder: str | Path | None = None) -> pandas.DataFrame:
         folder: of results, which holds `runs/`; that of the harness where none is named.
 
     Returns:
-        Columns `kind`, `method`, `task`, `arch`, `data`, `profile`, `seed`, `metric`, `value`, `unit` ("" where the
-        record does not say), `better` ("higher", "lower", or "" where it is not known), `main` (whether the task is
-        judged by this metric), `title` (of the method), `name` (of the record), `code`, `written` (UTC),
+        Columns `kind`, `method`, `task`, `arch`, `data`, `profile`, `split`, `seed`, `metric`, `value`, `unit` (""
+        where the record does not say), `better` ("higher", "lower", or "" where it is not known), `main` (whether the
+        task is judged by this metric), `title` (of the method), `name` (of the record), `code`, `written` (UTC),
         `data_fingerprint`, `command`. Files that are no records are named in `attrs["left_out"]`.
 
     Raises:
@@ -62,7 +77,11 @@ def _rows(record: Record, known: dict[tuple[str, str], dict[str, Named]]) -> lis
         metrics = known[key]
     fields = dict(record)
     facts = {name: fields[name] for name in COLUMNS if name in fields}
-    facts |= {"method": record["method_name"], "title": " ".join(record["method"]["title"].split())}
+    facts |= {
+        "split": split_of(record),
+        "method": record["method_name"],
+        "title": " ".join(record["method"]["title"].split()),
+    }
     unknown, main = Named("", ""), next(iter(metrics), "")
     return [
         facts

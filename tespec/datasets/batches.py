@@ -235,7 +235,7 @@ class LabelledSteps(Steps):
         return [labels[index] for index in sorted([*others.tolist(), last])]
 
 
-class Frame(NamedTuple):
+class LabelledSegment(NamedTuple):
     """Where the prediction for one label stands in a batch, and whose label it is."""
 
     lane: int
@@ -249,7 +249,7 @@ class EvaluationBatch(NamedTuple):
 
     histograms: Tensor
     fresh: Tensor
-    frames: list[Frame]
+    frames: list[LabelledSegment]
 
 
 class _Chunk(NamedTuple):
@@ -325,7 +325,9 @@ def evaluation_batches(
             index, first, count, labels = playlist[step]
             histograms[lane, :count] = recordings[index].histograms(first, count, bins, rule)
             fresh[lane] |= first == 0
-            frames += [Frame(lane, int(recordings[index].labelled[label]) - first, index, label) for label in labels]
+            frames += [
+                LabelledSegment(lane, int(recordings[index].labelled[label]) - first, index, label) for label in labels
+            ]
         yield EvaluationBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), frames)
 
 

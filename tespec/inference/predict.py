@@ -14,7 +14,7 @@ import torch
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, parse_size
-from tespec.datasets.base import RecordingFiles
+from tespec.datasets.base import TEST, RecordingFiles
 from tespec.datasets.finding import find_recordings
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.datasets.unlabelled import cut
@@ -153,8 +153,8 @@ def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | 
         raise UserError(f"--predict {wanted}", "no such file or folder", "check the path")
     if root is not None:
         dataset = open_dataset(replace(settings, sensor_px=sensor_px or settings.sensor_px), root)
-        for split in settings.splits:
-            for files in dataset.files(split) if settings.splits[split] else ():
+        for split in dataset.splits:
+            for files in dataset.files(split):
                 if _is_wanted(files, wanted):
                     return dataset.open(files)
                 names.append(files.name)
@@ -192,27 +192,27 @@ def _milliseconds(played: Sequence[Prediction]) -> int:
     return max(20, round(1000 * float(np.median(np.diff([each.seconds for each in played])))))
 
 
-SPLIT = "test"
 SECONDS = 8.0  # from the start of a recording; a recurrent network has to see all of them
 STRIP_ROWS = 3
 MIN_SCORE = 0.3
 
 
-def draw_strip(weights: Path, root: Path, device: torch.device, path: Path) -> None:
-    """Draw labelled moments of the first seconds of the first test recording that has some.
+def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, split: str = TEST) -> None:
+    """Draw labelled moments of the first seconds of the first recording of a split that has some.
 
     Args:
         weights: `model.safetensors` of a fine-tuning.
         root: folder of the task's data.
         device: where the network runs.
         path: of the PNG.
+        split: "test" or "val".
 
     Raises:
         UserError: weights or data cannot be read, or no label is that early.
     """
     settings = load_trained(weights).settings
     dataset = open_dataset(settings, root)
-    for files in dataset.files(SPLIT):
+    for files in dataset.files(split):
         recording = dataset.open(files)
         labelled = recording.windows[recording.labelled, 1]
         ends = (labelled - recording.windows[0, 0]) / 1e6
@@ -231,4 +231,4 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         draw_figure(shown, Style(task.draw, settings.classes), path)
         return
-    raise UserError(root, f"no recording of the split {SPLIT} has a label", "check the data")
+    raise UserError(root, f"no recording of the split {split} has a label", "check the data")

@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from tespec.comparison.basis import Average, Basis, average, bases, flat, metric
-from tespec.comparison.claims import newest_bases
+from tespec.comparison.basis import Average, Basis, average, bases, dotted, metric
 from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.references import of_references
+from tespec.comparison.shown import newest_bases
 from tespec.core.errors import one_line
 from tespec.core.files import whole_file
 
@@ -209,7 +209,7 @@ def _changes(records: Sequence[Record]) -> dict[str, str]:
     for record in records:
         alike.setdefault((record["method_name"], record["arch"], record["profile"]), []).append(record)
     for members in alike.values():
-        settings = {record["name"]: flat(record["config"]) for record in members}
+        settings = {record["name"]: dotted(record["config"]) for record in members}
         usual = Counter(pair for each in settings.values() for pair in each.items())
         for name, each in settings.items():
             most = {key: count for (key, _), count in reversed(usual.most_common())}

@@ -1,4 +1,4 @@
-"""What all kinds of task share: data, steps, and playing the test recordings; each adds its network and scores."""
+"""What all kinds of task share: data, steps, and playing the recordings scored on; each adds its network and scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, find_registered
 from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, Size
-from tespec.datasets.base import LabelledDataset
+from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps, evaluation_of
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.windows import WindowRule
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a model on a test set.
+    """Scores of a model on the recordings of a split.
 
     Attributes:
         metrics: overall, by name.
@@ -63,6 +63,7 @@ class Task(ABC):
     Args:
         settings: the cell's settings.
         root: folder of the data set.
+        split: "test" or "val", on which it is scored.
 
     Attributes:
         collate: labels of a step, each with its lane's augmentation, as tensors of a batch.
@@ -70,22 +71,24 @@ class Task(ABC):
         test_time_augmentations: names of those it knows.
         settings: of the cell.
         dataset: the data set.
+        split: on which it is scored.
         train: recordings trained on.
-        test: recordings evaluated.
+        scored: recordings scored on.
 
     Raises:
-        UserError: the data cannot be read.
+        UserError: the data cannot be read, or has no such split.
     """
 
     collate: ClassVar[Collate]
     scores: ClassVar[Mapping[str, Score]]
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
 
-    def __init__(self, settings: Finetuning, root: Path) -> None:
-        self.settings = settings
+    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
+        self.settings, self.split = settings, split
         self._check_augmentation()
         self.dataset = open_dataset(settings, root)
-        self.train, self.test = self._opened("train"), self._opened("test")
+        self.dataset.names(split)  # before anything is opened
+        self.train, self.scored = self._opened(TRAIN), self._opened(split)
 
     def _check_augmentation(self) -> None:
         name, known = self.settings.test_time_augmentation, type(self).test_time_augmentations
@@ -99,8 +102,8 @@ class Task(ABC):
 
     @property
     def splits(self) -> tuple[list[LabelledRecording], list[LabelledRecording]]:
-        """Recordings trained on, and those evaluated."""
-        return self.train, self.test
+        """Recordings trained on, and those scored on."""
+        return self.train, self.scored
 
     @property
     def size(self) -> tuple[int, int]:
@@ -157,11 +160,11 @@ class Task(ABC):
     def protocol(self) -> dict[str, str]:
         """What the scores mean, in words."""
         return {
-            "train": named(self.train),
-            "test": named(self.test),
+            TRAIN: named(self.train),
+            self.split: named(self.scored),
             **self.dataset.describe(),
             "events": self.dataset.rule.describe() + self._state(),
-            "scored": f"every test label once; test-time augmentation: {self.settings.test_time_augmentation}",
+            "scored": f"every {self.split} label once; test-time augmentation: {self.settings.test_time_augmentation}",
             "histograms": f"{self.settings.bins} bins, rule {self.settings.rule}",
             "scores": self.scorer().definition(),
         }
@@ -191,7 +194,7 @@ class Task(ABC):
         draw_label(axis, label)
 
     def player(self, model: Any) -> Any:
-        """What is asked for predictions of the test recordings: the model, or its test-time augmentation."""
+        """What is asked for predictions: the model, or its test-time augmentation."""
         return model
 
     def score(self, scorer: Any, predicted: Any, recording: LabelledRecording, label: int) -> None:
@@ -204,13 +207,13 @@ class Task(ABC):
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device) -> Evaluation:
-        """Play the test recordings once and score every label; processes share them out, and each has all scores."""
+        """Play the scored recordings once and score every label; processes share them out, and each has all scores."""
         settings, began = self.settings, time.monotonic()
         scorer, state, done = self.scorer(), None, 0
-        total = sum(len(recording.labelled) for recording in self.test)
+        total = sum(len(recording.labelled) for recording in self.scored)
         player = self.player(model.eval())
         with progress("evaluation", "labels") as advance:
-            for batch in evaluation_of(settings, self.test, (rank(), world_size())):
+            for batch in evaluation_of(settings, self.scored, (rank(), world_size())):
                 state = reset(state, batch.fresh.to(device))
                 histograms = batch.histograms.to(device)
                 if not batch.frames:
@@ -219,7 +222,7 @@ class Task(ABC):
                 place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames], device=device)
                 predictions, state = player.predict(histograms, state, place)
                 for frame, predicted in zip(batch.frames, self.read(predictions), strict=True):
-                    self.score(scorer, predicted, self.test[frame.recording], frame.label)
+                    self.score(scorer, predicted, self.scored[frame.recording], frame.label)
                 done += len(batch.frames)
                 advance(done, total, "")
         others = all_gather(scorer.state())

@@ -20,6 +20,7 @@ from tespec.core.distributed import global_mean, rank_without_labels, ranks_per_
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build, choice
+from tespec.datasets.base import TEST
 from tespec.datasets.batches import NO_BOX, WHOLE, LabelledSteps, Shard, Steps, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
@@ -234,9 +235,9 @@ class DetectionTask(Task):
         "ap75": Score("AP75 ↑", "higher", "%"),
     }
 
-    def __init__(self, settings: Finetuning, root: Path) -> None:
+    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         self._head = head_of(settings)
-        super().__init__(settings, root)
+        super().__init__(settings, root, split)
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DetectionModel:

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 @torch.no_grad()
 def test_playing_says_what_the_evaluation_scores(tiny_world, tmp_path, arch):
     path, model, task = written(tiny_world, tmp_path, "ddd17", arch)
-    recording = task.test[0]
+    recording = task.scored[0]
     moments = list(play(*load_trained(path), recording, (0.5, 1.5), CPU))
     assert 0 < len(moments) < len(recording)
     scored, state = {}, None
@@ -43,7 +43,7 @@ def test_playing_says_what_the_evaluation_scores(tiny_world, tmp_path, arch):
 @pytest.mark.parametrize("name", ["gen1", "mvsec"])
 def test_a_figure_and_a_video_are_drawn(tiny_world, tmp_path, name):
     path, _, task = written(tiny_world, tmp_path, name)
-    drawn = predict(path, Request(task.test[0].name, tmp_path / "out", (0.0, 0.6), 0.3), tiny_world / name, CPU)
+    drawn = predict(path, Request(task.scored[0].name, tmp_path / "out", (0.0, 0.6), 0.3), tiny_world / name, CPU)
     assert drawn.labelled > 0
     assert sorted((tmp_path / "out").iterdir()) == sorted((drawn.figure, drawn.video))
     with Image.open(drawn.video) as video:
@@ -76,7 +76,7 @@ def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path, recordi
 def test_a_path_into_the_data_set_comes_with_its_labels(tiny_world):
     data = Data(tiny_world / "ddd17", "sample")
     settings = settings_of(data, "ddd17", "recurrent")
-    recording = build_task(settings, data.root).test[0]
+    recording = build_task(settings, data.root).scored[0]
     found = find(settings, str(recording.path), data.root)
     assert (found.name, len(found)) == (recording.name, len(recording))
 
