@@ -13,6 +13,7 @@ from torch.nn.functional import kl_div, log_softmax, normalize, softmax
 from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import METHODS, OBJECTIVES
 from tespec.core.settings import Count, FromZero, Positive
+from tespec.datasets.images import as_input
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import info_nce, projector, whole
@@ -67,7 +68,7 @@ class ImageContrast(nn.Module):
         """Losses of a step.
 
         Args:
-            batch: histograms (B, 1, 2 * bins, H, W) and images (B, 1, 1, H, W) float32.
+            batch: histograms (B, 1, 2 * bins, H, W) and images (B, 1, 1, H, W) uint8.
             state: None.
 
         Returns:
@@ -76,7 +77,7 @@ class ImageContrast(nn.Module):
         """
         temperature = self.own.temperature
         events, _ = all_gather_rows(self.of_events(whole(self.backbone, batch["histograms"])))
-        images, _ = all_gather_rows(self.of_images(whole(self.images, batch["images"])))
+        images, _ = all_gather_rows(self.of_images(whole(self.images, as_input(batch["images"]))))
         forth, found = info_nce(events, images, temperature)
         back, _ = info_nce(images, events, temperature)
         aligned = _alignment(events, images.detach(), temperature)

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, OBJECTIVES
 from tespec.core.settings import Share
+from tespec.datasets.images import as_input
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import pooled
@@ -64,13 +65,13 @@ class Classification(nn.Module):
         """Losses of a step.
 
         Args:
-            batch: views (B, 1, C, H, W) float32 and labels (B,) int64.
+            batch: views (B, 1, C, H, W) uint8, their light (B, 1, 2), see `as_input`, and labels (B,) int64.
             state: None.
 
         Returns:
             "loss", and "accuracy", the share of images that is right; and None.
         """
-        features, _ = self.backbone(batch["views"])
+        features, _ = self.backbone(as_input(batch["views"], batch.get("light")))
         return self._losses(features[-1], batch["labels"]), None
 
     @in_fp32

@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import METHODS, OBJECTIVES
 from tespec.core.settings import Count, Positive, Share
+from tespec.datasets.images import as_input
 from tespec.models.backbone import Backbone
 from tespec.pretraining.contrast import info_nce, projector, whole
 from tespec.pretraining.method import Method
@@ -74,13 +75,13 @@ class MomentumContrast(nn.Module):
         """Losses of a step; in training the keys go into the queues.
 
         Args:
-            batch: views (B, 2, C, H, W) float32.
+            batch: views (B, 2, C, H, W) uint8 and their light (B, 2, 2); see `as_input`.
             state: None.
 
         Returns:
             "loss", and "found", the share of views whose other view is told from the queue; and None.
         """
-        views = batch["views"].split(1, dim=1)
+        views = as_input(batch["views"], batch.get("light")).split(1, dim=1)
         queries = [self.predictor(self.projector(whole(self.backbone, view))) for view in views]
         with torch.no_grad():
             keys = [normalize(self.slow_projector(whole(self.slow_backbone, view)), dim=1) for view in views]

@@ -54,8 +54,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--recompute", action="store_true", help="activation checkpointing: less memory, a third more time"
     )
-    group.add_argument("--fused-attention", action="store_true", help="torch's fused attention in the backbone")
-    group.add_argument("--compile", action="store_true", help="compile the backbone's stages; needs a C++ compiler")
+    group.add_argument("--fused-attention", action=argparse.BooleanOptionalAction, default=None,
+                       help="fused attention in the backbone (default: on a GPU, if not --deterministic)")  # fmt: skip
+    group.add_argument("--compile", action="store_true",
+                       help="compile the backbone's stages and ConvLSTMs; needs a C++ compiler")  # fmt: skip
     group.add_argument("--track", choices=TRACKERS, help="hand curves and results to a tracker besides")
     add_own(group)
     dry = parser.add_argument_group("cost before the run")

@@ -147,40 +147,62 @@ class ViewRule:
     count: int
 
 
-def as_input(image: Image.Image) -> NDArray[np.float32]:
-    """(C, H, W) float32 of an image, with ImageNet's mean and deviation taken out."""
-    pixels = np.asarray(image, np.float32) / 255
-    if pixels.ndim == 2:
-        return ((pixels - GREY_MEAN) / GREY_DEVIATION)[None].astype(np.float32)
-    centred = (pixels - np.array(MEAN, np.float32)) / np.array(DEVIATION, np.float32)
-    return np.ascontiguousarray(centred.transpose(2, 0, 1))
+def pixels_of(image: Image.Image) -> NDArray[np.uint8]:
+    """(C, H, W) uint8 of an image."""
+    pixels = np.array(image, np.uint8)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def random_view(image: Image.Image, rule: ViewRule, generator: np.random.Generator) -> NDArray[np.float32]:
-    """A crop of an image, resized, mirrored by chance, with its brightness and contrast changed, (C, H, W) float32."""
+def as_input(pixels: Tensor, light: Tensor | None = None) -> Tensor:
+    """What a network sees of pixels, computed where they are: ImageNet's mean and deviation taken out.
+
+    Args:
+        pixels: (..., C, H, W) uint8; of float32 nothing is taken out, it is seen as it is.
+        light: (..., 2) float32, what is added to the brightness of each image, and by what share its contrast grows.
+            None: nothing.
+
+    Returns:
+        (..., C, H, W) float32.
+    """
+    if pixels.dtype is not torch.uint8:
+        return pixels
+    grey = pixels.shape[-3] == 1
+    mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if grey else (MEAN, DEVIATION)
+    of_channels = (torch.tensor(each).to(pixels.device, non_blocking=True).view(-1, 1, 1) for each in (mean, deviation))
+    seen = (pixels.float() / 255 - next(of_channels)) / next(of_channels)
+    if light is None:
+        return seen
+    brighter, sharper = light[..., None, None, None].unbind(-4)
+    middle = seen.mean((-3, -2, -1), keepdim=True)
+    return (seen - middle) * (1 + sharper) + middle + brighter
+
+
+def random_view(
+    image: Image.Image, rule: ViewRule, generator: np.random.Generator
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """A crop (C, H, W) of an image, resized and mirrored by chance, and its light (2,): see `as_input`."""
     width, height = image.size
     area = generator.uniform(*rule.scale) * width * height
     aspect = float(np.exp(generator.uniform(np.log(3 / 4), np.log(4 / 3))))
     columns, rows = min(width, max(1.0, (area * aspect) ** 0.5)), min(height, max(1.0, (area / aspect) ** 0.5))
     left, top = generator.random() * (width - columns), generator.random() * (height - rows)
     box = (left, top, left + columns, top + rows)
-    view = as_input(image.resize((rule.size[1], rule.size[0]), Image.Resampling.BILINEAR, box=box))
+    view = pixels_of(image.resize((rule.size[1], rule.size[0]), Image.Resampling.BILINEAR, box=box))
     if generator.random() < 0.5:
-        view = view[..., ::-1]
-    brighter, sharper = generator.uniform(-rule.jitter, rule.jitter, 2)
-    mean = view.mean()
-    return np.ascontiguousarray((view - mean) * (1 + sharper) + mean + brighter, dtype=np.float32)
+        view = np.ascontiguousarray(view[..., ::-1])
+    return view, generator.uniform(-rule.jitter, rule.jitter, 2).astype(np.float32)
 
 
-def whole_view(image: Image.Image, rule: ViewRule) -> NDArray[np.float32]:
-    """The whole image, resized, (C, H, W) float32."""
-    return as_input(image.resize((rule.size[1], rule.size[0]), Image.Resampling.BILINEAR))
+def whole_view(image: Image.Image, rule: ViewRule) -> NDArray[np.uint8]:
+    """The whole image, resized, (C, H, W) uint8."""
+    return pixels_of(image.resize((rule.size[1], rule.size[0]), Image.Resampling.BILINEAR))
 
 
 class ImageSteps(Dataset[dict[str, Tensor]]):
-    """Batches by step: `views` (B, count, C, H, W) float32 and `labels` (B,) int64, pure functions of (seed, step).
+    """Batches by step: `views` (B, count, C, H, W) uint8, their `light` (B, count, 2) float32, and `labels` (B,) int64.
 
-    Each pass shows every image once, in another order.
+    They are pure functions of (seed, step), and `as_input` makes of them what a network sees. Each pass shows every
+    image once, in another order.
     """
 
     left_out: tuple[str, ...] = ()
@@ -191,14 +213,20 @@ class ImageSteps(Dataset[dict[str, Tensor]]):
         self._share, self._order = lanes_of(batch_size, shard), Shuffled(len(folder.train), seed)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        views, labels = [], []
+        views, light, labels = [], [], []
         for position in (step * self._batch + row for row in self._share):
             path = self._folder.train[self._order[position]]
             image = read_image(path, self._rule.channels)
             generator = np.random.default_rng([self._seed, *b"views", position])
-            views.append(np.stack([random_view(image, self._rule, generator) for _ in range(self._rule.count)]))
+            drawn = [random_view(image, self._rule, generator) for _ in range(self._rule.count)]
+            views.append(np.stack([view for view, _ in drawn]))
+            light.append(np.stack([each for _, each in drawn]))
             labels.append(self._folder.label(path))
-        return {"views": torch.from_numpy(np.stack(views)), "labels": torch.tensor(labels)}
+        return {
+            "views": torch.from_numpy(np.stack(views)),
+            "light": torch.from_numpy(np.stack(light)),
+            "labels": torch.tensor(labels),
+        }
 
 
 def held_out_batch(folder: ImageFolder, paths: Sequence[Path], rule: ViewRule) -> dict[str, Tensor]:

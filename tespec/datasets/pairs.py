@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -16,13 +17,14 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
 from tespec.datasets.augment import apply_maps, draw_maps
 from tespec.datasets.batches import WHOLE, Shard, lanes_of
-from tespec.datasets.images import as_input, read_image
+from tespec.datasets.images import GREY_MEAN, pixels_of, read_image
 from tespec.datasets.lanes import Shuffled
 from tespec.datasets.recording import Recording
 from tespec.datasets.windows import windows_of_length
 from tespec.events.readers.ddd17 import image_index
 
 FOLDER = "imgs"
+MIDDLE = round(255 * GREY_MEAN)  # what lies outside of an image
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +37,11 @@ class Paired(Recording):
 
     images: tuple[Path, ...]
 
-    def image(self, index: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        """(1, H, W) float32 of the image at the end of a window, of the size of the histograms."""
+    def image(self, index: int) -> NDArray[np.uint8]:
+        """(1, H, W) uint8 of the image at the end of a window, of the size of the histograms."""
         grey = read_image(self.images[index], 1)
         size = (self.region.width, self.region.height)
-        return as_input(grey.resize(size, Image.Resampling.BILINEAR) if grey.size != size else grey)
+        return pixels_of(grey.resize(size, Image.Resampling.BILINEAR) if grey.size != size else grey)
 
 
 def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
@@ -67,7 +69,7 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
 
 
 class PairSteps(Dataset[dict[str, Tensor]]):
-    """Batches by step: `histograms` (B, 1, 2*bins, H, W) uint8 and `images` (B, 1, 1, H, W) float32, at random times.
+    """Batches by step: `histograms` (B, 1, 2*bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, at random times.
 
     Both are mirrored and zoomed alike, drawn anew for each.
     """
@@ -92,7 +94,7 @@ class PairSteps(Dataset[dict[str, Tensor]]):
             maps = draw_maps(generator, settings.augmentation, recording.region.height, recording.region.width)
             histogram = recording.histograms(window, 1, settings.bins, settings.rule)
             histograms.append(apply_maps(histogram, maps, 0))
-            images.append(apply_maps(recording.image(window), maps, 0)[None])
+            images.append(apply_maps(recording.image(window), maps, MIDDLE)[None])
         return {
             "histograms": torch.from_numpy(np.stack(histograms)),
             "images": torch.from_numpy(np.stack(images)),

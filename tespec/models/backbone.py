@@ -9,7 +9,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
-from tespec.models.layers import STRIDE, pad_to, with_shared_draws
+from tespec.models.layers import STRIDE, compute_dtype, pad_to, with_shared_draws
 
 State = TypeVar("State")
 
@@ -199,6 +199,9 @@ def _memory(state: LstmState) -> LstmState:
     return hidden.permute(0, 2, 3, 1), cell.permute(0, 2, 3, 1)
 
 
+CellWay = Callable[..., tuple[Tensor, ...]]
+
+
 class ConvLstm(nn.Module):
     """LSTM at every pixel with shared weights; output and hidden state are one.
 
@@ -214,6 +217,11 @@ class ConvLstm(nn.Module):
         super().__init__()
         self.channels = channels
         self.gates = nn.Conv2d(2 * channels, 4 * channels, kernel_size=1)
+        self._ways = (cell_forward, cell_backward)
+
+    def compile_cell(self) -> None:
+        """Let torch's compiler make one kernel of a segment's pointwise operations, and one of their gradients."""
+        self._ways = (torch.compile(cell_forward), torch.compile(cell_backward))
 
     def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run over time.
@@ -227,14 +235,54 @@ class ConvLstm(nn.Module):
             hidden states (T, B, h, w, d), and hidden and cell (B, h, w, d) after the last segment.
         """
         of_map, of_hidden = self.gates.weight.flatten(1).split(self.channels, dim=1)
+        of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once, where autocast would at each segment
         outputs = []
         for from_map in linear(maps, of_map, self.gates.bias):
-            sums = from_map + linear(hidden, of_hidden)
-            forget, write, output = sums[..., : 3 * self.channels].sigmoid().chunk(3, dim=-1)
-            cell = forget * cell + write * sums[..., 3 * self.channels :].tanh()
-            hidden = output * cell.tanh()
+            hidden, cell = _Cell.apply(from_map + linear(hidden, of_hidden), cell, *self._ways)
             outputs.append(hidden)
         return torch.stack(outputs), hidden, cell
+
+
+def cell_forward(sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """One segment of an LSTM, from the sums (..., 4 d) of its gates and the cell (..., d) before it.
+
+    Returns:
+        hidden and cell (..., d), and what `cell_backward` needs: the gates (..., 3 d), the cell input (..., d), and the
+        hyperbolic tangent (..., d) of the cell.
+    """
+    channels = cell.shape[-1]
+    gates, entering = sums[..., : 3 * channels].sigmoid(), sums[..., 3 * channels :].tanh()
+    forget, write, output = gates.chunk(3, dim=-1)
+    after = forget * cell + write * entering
+    shown = after.tanh()
+    return output * shown, after, gates, entering, shown
+
+
+def cell_backward(
+    of_hidden: Tensor, of_cell: Tensor, cell: Tensor, gates: Tensor, entering: Tensor, shown: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the sums and of the cell before, from those of hidden and cell; see `cell_forward`."""
+    forget, write, output = gates.chunk(3, dim=-1)
+    of_after = of_cell + torch.ops.aten.tanh_backward(of_hidden * output, shown)
+    of_gates = torch.cat([of_after * cell, of_after * entering, of_hidden * shown], dim=-1).to(gates.dtype)
+    of_entering = (of_after * write).to(entering.dtype)
+    of_sums = [torch.ops.aten.sigmoid_backward(of_gates, gates), torch.ops.aten.tanh_backward(of_entering, entering)]
+    return torch.cat(of_sums, dim=-1), of_after * forget
+
+
+class _Cell(torch.autograd.Function):
+    """`cell_forward` with `cell_backward` as its gradient: fewer passes over the maps than autograd makes."""
+
+    @staticmethod
+    def forward(ctx: Any, sums: Tensor, cell: Tensor, forward: CellWay, backward: CellWay) -> tuple[Tensor, Tensor]:
+        hidden, after, *kept = forward(sums, cell)
+        ctx.save_for_backward(cell, *kept)
+        ctx.way = backward
+        return hidden, after
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return *ctx.way(*gradients, *ctx.saved_tensors), None, None
 
 
 def build_backbone(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone
-from tespec.models.layers import STRIDE
+from tespec.models.layers import STRIDE, compute_dtype
 
 LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.yaml
 LARGEST_PARTITION = 100  # tokens; larger ones are halved along both sides, as RVT does for 1Mpx
@@ -100,7 +100,7 @@ class EventMaxViT(Backbone):
 
     def embed_patches(self, frames: Tensor) -> Tensor:
         """Frames with channels last: the first stage makes patches of them."""
-        return frames.to(cast("Stage", self.stages[0]).reduce.weight.dtype).permute(0, 2, 3, 1)
+        return frames.to(compute_dtype(cast("Stage", self.stages[0]).reduce.weight)).permute(0, 2, 3, 1)
 
     def stage_modules(self) -> list[nn.Module]:
         """RVT's stages."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone, channels_last
+from tespec.models.layers import compute_dtype
 
 
 class Architecture(NamedTuple):
@@ -67,7 +68,7 @@ class EventResNet(Backbone):
     def embed_patches(self, frames: Tensor) -> Tensor:
         """Maps (N, h, w, C) of timm's stem, its pooling included."""
         net = cast("Any", self.resnet)
-        maps: Tensor = net.maxpool(net.act1(net.bn1(net.conv1(frames.to(net.conv1.weight.dtype)))))
+        maps: Tensor = net.maxpool(net.act1(net.bn1(net.conv1(frames.to(compute_dtype(net.conv1.weight))))))
         return maps.permute(0, 2, 3, 1)
 
     def stage_modules(self) -> list[nn.Module]:

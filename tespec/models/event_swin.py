@@ -15,6 +15,7 @@ from torch.nn.functional import interpolate
 
 from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone
+from tespec.models.layers import compute_dtype
 
 PATCH = 4  # px
 WINDOW = 7  # tokens
@@ -89,7 +90,7 @@ class EventSwin(Backbone):
         embedding = self.swin.patch_embed
         project, norm = cast("nn.Conv2d", embedding.proj), cast("nn.Module", embedding.norm)
         # Reordering is cheapest while counts are bytes, and the tokens then need none.
-        frames = frames.contiguous(memory_format=torch.channels_last).to(project.weight.dtype)
+        frames = frames.contiguous(memory_format=torch.channels_last).to(compute_dtype(project.weight))
         return norm(project(frames).permute(0, 2, 3, 1))
 
     def resize(self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]) -> dict[str, Tensor]:

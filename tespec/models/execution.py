@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from tespec.core.distributed import all_reduce_sum, has_no_labels, ranks_per_batch
 from tespec.core.errors import UserError
-from tespec.models.backbone import Backbone
+from tespec.models.backbone import Backbone, ConvLstm
 
 
 class SyncedBatchNorm(_BatchNorm):
@@ -98,31 +98,35 @@ FUSED = "fused_attn"  # what timm calls it
 
 @dataclass(frozen=True)
 class Execution:
-    """Choices, each of them off where nothing is said.
+    """Choices; those left at None are on where a run is to be fast on a GPU, and off elsewhere.
 
     Attributes:
         recompute: in the backward pass compute a stage again instead of keeping what is inside it: the same gradients
             to the bit, less memory, a third more time.
         fused_attention: torch's fused attention in the backbone; sums in another order.
-        compiled: stages compiled for their shapes, by a compiler that must be there; sums in another order.
+        compiled: stages, and the cells of ConvLSTMs, compiled for their shapes, by a compiler that must be there; sums
+            in another order.
+        channels_last: weights of convolutions with their channels last, as GPUs take them; sums in another order.
     """
 
     recompute: bool = False
-    fused_attention: bool = False
+    fused_attention: bool | None = None
     compiled: bool = False
+    channels_last: bool | None = None
 
-    def facts(self) -> dict[str, bool]:
-        """Those that are on, for records."""
-        choices = {
-            "recompute": self.recompute,
-            "fused_attention": self.fused_attention,
-            "compiled": self.compiled,
-        }
+    def facts(self, fast: bool = False) -> dict[str, bool]:
+        """Those that are on, for records; `fast` as of `execute`."""
+        choices = {name: fast if chosen is None else chosen for name, chosen in asdict(self).items()}
         return {name: chosen for name, chosen in choices.items() if chosen}
 
 
-def execute(model: nn.Module, execution: Execution) -> None:
-    """Let every backbone within `model` be computed so.
+def execute(model: nn.Module, execution: Execution, fast: bool = False) -> None:
+    """Let `model`, and every backbone within it, be computed so.
+
+    Args:
+        model: changed in place.
+        execution: the choices.
+        fast: what those are that were left open: see `tespec.training.device.is_fast`.
 
     Raises:
         UserError: a choice that the backbone does not go with.
@@ -136,7 +140,12 @@ def execute(model: nn.Module, execution: Execution) -> None:
         if execution.fused_attention and not attentions:
             raise UserError("--fused-attention", f"{backbone.arch} has no attention of this kind", "leave it out")
         for attention in attentions:
-            setattr(attention, FUSED, execution.fused_attention)
+            setattr(attention, FUSED, fast if execution.fused_attention is None else execution.fused_attention)
         if execution.compiled:
             for stage in backbone.stage_modules():
                 stage.compile(dynamic=False)
+            for lstm in backbone.lstms:
+                cast("ConvLstm", lstm).compile_cell()
+    if fast if execution.channels_last is None else execution.channels_last:
+        # mypy does not know this form of `to`.
+        cast("Any", model).to(memory_format=torch.channels_last)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -53,8 +53,8 @@ def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     """`function` outside of autocast, on float32 copies of what it is given in half precision.
 
     Every loss goes through it: under autocast a matrix product or a convolution rounds to 8 bits even what comes in
-    float32, which leaves little of cosines that are divided by 0.04, or of the slopes of a smooth residual. Tensors are
-    found in the arguments and in the lists, tuples and dicts among them.
+    float32, which leaves little of cosines that are divided by 0.04, or of the slopes of a smooth residual. On a GPU
+    nothing is rounded to TF32 either. Tensors are found in the arguments and in the lists, tuples and dicts among them.
     """
 
     @wraps(function)
@@ -64,9 +64,37 @@ def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
             for kind in {AUTOCAST_ON_META if kind == "meta" else kind for kind in kinds}:
                 if torch.amp.is_autocast_available(kind):
                     outside.enter_context(torch.autocast(kind, enabled=False))
+                if kind == "cuda":
+                    outside.enter_context(without_tf32())
             return function(*_single(args), **_single(kwargs))
 
     return computed
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Inside, matrix products and convolutions of float32 on a GPU are not rounded to TF32."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    allow_tf32(False)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Let a GPU round the factors of products and convolutions of float32 to TF32, which is many times as fast."""
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+def compute_dtype(weight: Tensor) -> torch.dtype:
+    """What a layer with this weight computes in: under autocast the type of that, else the weight's own."""
+    kind = AUTOCAST_ON_META if weight.device.type == "meta" else weight.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return weight.dtype
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

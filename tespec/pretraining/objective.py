@@ -22,7 +22,7 @@ from tespec.core.progress import progress
 from tespec.core.registry import OBJECTIVES, find_registered, register_methods
 from tespec.core.settings import Count, FromZero, Mask, Pretraining, Share, Size, build
 from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
-from tespec.datasets.images import ImageSteps, ViewRule, held_out_batch, open_images
+from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batch, open_images
 from tespec.datasets.pairs import PairSteps, paired, some
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.unlabelled import divide, lengths_by_split
@@ -316,7 +316,9 @@ class ViewSettings:
 class ImageObjective(PretrainingTask):
     """An objective whose batches are views of images; the backbone is feed-forward and sees 1 or 3 channels.
 
-    A batch holds `views` (B, views, C, H, W) float32 and `labels` (B,) int64, the folder that each image lies in.
+    A batch holds `views` (B, views, C, H, W) uint8 and their `light` (B, views, 2) float32, of which
+    `tespec.datasets.images.as_input` makes what the backbone sees, and `labels` (B,) int64, the folder that each image
+    lies in.
 
     Attributes:
         views: number of views of each image.
@@ -373,7 +375,8 @@ class ImageObjective(PretrainingTask):
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Black views, all of the first class."""
         return {
-            "views": torch.zeros(lanes, self.views, self.channels, *self.size, device=device),
+            "views": torch.zeros(lanes, self.views, self.channels, *self.size, dtype=torch.uint8, device=device),
+            "light": torch.ones(lanes, self.views, 2, device=device),
             "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
         }
 
@@ -387,15 +390,16 @@ class ImageObjective(PretrainingTask):
     def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of the first view."""
         features: list[Tensor]
-        features, _ = model.backbone(batch["views"][:, :1])
+        features, _ = model.backbone(as_input(batch["views"][:, :1]))
         return features, None
 
 
 class PairObjective(PretrainingTask):
     """An objective whose batches are pairs of events and the grey image at their end; the backbone is feed-forward.
 
-    A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) float32. The network is built
-    with (own settings, backbone, a backbone for the images).
+    A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, of which
+    `tespec.datasets.images.as_input` makes what a backbone sees. The network is built with (own settings, backbone, a
+    backbone for the images).
     """
 
     HELD_OUT: ClassVar[int] = 256  # pairs
@@ -449,7 +453,7 @@ class PairObjective(PretrainingTask):
         shape = (lanes, 1, 2 * self.settings.bins, *self.size)
         return {
             "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
-            "images": torch.zeros(lanes, 1, 1, *self.size, device=device),
+            "images": torch.zeros(lanes, 1, 1, *self.size, dtype=torch.uint8, device=device),
         }
 
     def held_out(self, device: torch.device) -> Iterator[Batch]:

@@ -12,7 +12,7 @@ import torch
 from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.models.execution import Execution
-from tespec.training.device import be_deterministic
+from tespec.training.device import be_deterministic, choose_device, is_fast
 from tespec.training.hooks import check_tracker
 
 
@@ -57,6 +57,11 @@ class Setup:
         """Folder of the records."""
         return self.results / "runs"
 
+    @property
+    def fast(self) -> bool:
+        """Whether what changes results by rounding alone is on where nothing is said."""
+        return is_fast(choose_device(self.device), self.deterministic)
+
     def picture(self, run: str) -> Path:
         """Where the picture of a run belongs."""
         return self.results / "pictures" / f"{run}.png"
@@ -68,7 +73,7 @@ class Setup:
             "processes": world_size(),
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
-            **self.execution.facts(),
+            **self.execution.facts(self.fast),
             **({"accept_code": list(self.accept_code)} if self.accept_code else {}),
         }
 
@@ -80,7 +85,7 @@ def check_places(setup: Setup) -> None:
         UserError: one of them cannot be written to, or the tracker is not installed.
     """
     check_tracker(setup.track)
-    be_deterministic(setup.deterministic)
+    be_deterministic(setup.deterministic, choose_device(setup.device))
     if setup.threads:
         torch.set_num_threads(setup.threads)
     for option, folder in (("--results", setup.results), ("--runs", setup.runs)):

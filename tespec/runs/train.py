@@ -94,7 +94,7 @@ def train(
     curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE))
     save = CheckpointHook(folder, run, curve, SECONDS_BETWEEN_CHECKPOINTS)
     tracker = TrackHook(setup.track, run, folder, curve, facts) if setup.track and is_first() else None
-    execute(model, setup.execution)
+    execute(model, setup.execution, setup.fast)
     loop = Loop(
         synced(model) if world_size() > 1 else model,
         batches,

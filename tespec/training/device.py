@@ -12,19 +12,29 @@ import torch
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Optimisation
+from tespec.models.layers import allow_tf32
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
-def be_deterministic(wanted: bool) -> None:
+def be_deterministic(wanted: bool, device: torch.device) -> None:
     """Restrict torch to deterministic algorithms, or lift that; an operation that has none raises.
 
-    cuBLAS reads its variable when it is first used, so this comes before any work on a GPU.
+    Where it is lifted, a GPU computes as fast as it can: products and convolutions of float32 in TF32, but for losses,
+    and each convolution by the algorithm that was fastest when it was tried. cuBLAS reads its variable when it is first
+    used, so this comes before any work on a GPU.
     """
     if wanted:
         os.environ.setdefault(WORKSPACE, ":4096:8")
     torch.use_deterministic_algorithms(wanted)
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.benchmark = is_fast(device, wanted)
+    if device.type == "cuda":
+        allow_tf32(not wanted)
+
+
+def is_fast(device: torch.device, deterministic: bool) -> bool:
+    """Whether what changes results by rounding alone is on by default: on a GPU that need not repeat to the bit."""
+    return device.type == "cuda" and not deterministic
 
 
 def derive(seed: int, *names: int | str) -> int:

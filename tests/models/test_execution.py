@@ -49,6 +49,30 @@ def test_fused_attention_differs_by_rounding():
             torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["micro", "resnet-micro"])
+def test_channels_last_differ_by_rounding(name):
+    ways = (gradients(Execution(channels_last=last), name, False) for last in (False, True))
+    for plain, last in zip(*ways, strict=True):
+        for one, other in zip(plain, last, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_left_open_is_on_where_a_run_is_to_be_fast():
+    attention, convolution = "swin.layers.0.blocks.0.attn", "swin.patch_embed.proj"
+    for execution, fast, fused, last in (
+        (Execution(), False, False, False),
+        (Execution(), True, True, True),
+        (Execution(fused_attention=False, channels_last=False), True, False, False),
+    ):
+        backbone = build_backbone("micro", False, 2, SIZE)
+        execute(backbone, execution, fast)
+        assert backbone.get_submodule(attention).fused_attn == fused
+        weight = backbone.get_submodule(convolution).weight
+        assert weight.is_contiguous(memory_format=torch.channels_last) == last
+        assert execution.facts(fast) == {name: True for name in ("fused_attention", "channels_last") if fused}
+    execute(build_backbone("resnet-micro", False, 2, SIZE), Execution(), fast=True)
+
+
 @pytest.mark.slow
 def test_compiled_stages_differ_by_rounding():
     for plain, compiled in zip(gradients(Execution()), gradients(Execution(compiled=True)), strict=True):

@@ -7,7 +7,8 @@ import torch
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
-from tespec.training.device import choose_device, derive, describe, seed_everything, with_precision
+from tespec.models.layers import without_tf32
+from tespec.training.device import be_deterministic, choose_device, derive, describe, seed_everything, with_precision
 
 SETTINGS = finetuning_settings("ddd17", "recurrent", "sample").optimisation
 
@@ -47,3 +48,32 @@ def test_every_generator_follows_the_seed():
         seed_everything(derive(7, "x"))
         drawn.append((random.random(), np.random.rand(), torch.rand(1).item()))  # noqa: NPY002
     assert drawn[0] == drawn[1]
+
+
+@pytest.fixture
+def switches():
+    """What torch was set to, put back afterwards."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[1:]
+
+
+@pytest.mark.parametrize(("device", "deterministic", "fast"), [("cuda", False, True), ("cuda", True, False)])
+def test_a_gpu_computes_as_fast_as_it_can_unless_it_must_repeat_to_the_bit(switches, device, deterministic, fast):
+    be_deterministic(deterministic, torch.device(device))
+    assert torch.backends.cudnn.benchmark == torch.backends.cudnn.allow_tf32 == fast
+    assert torch.get_float32_matmul_precision() == ("high" if fast else "highest")
+    with without_tf32():
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.get_float32_matmul_precision() == ("high" if fast else "highest")
+    assert torch.backends.cudnn.allow_tf32 == fast
+
+
+def test_nothing_is_switched_for_a_cpu(switches):
+    before = torch.get_float32_matmul_precision()
+    be_deterministic(False, torch.device("cpu"))
+    assert torch.get_float32_matmul_precision() == before
+    assert not torch.backends.cudnn.benchmark

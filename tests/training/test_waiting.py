@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tespec.core.config import pretraining_settings
+from tespec.datasets.images import as_input
 from tespec.training.loop import Loop
 
 READS = {"_local_scalar_dense", "nonzero", "is_nonzero", "item", "masked_select", "_unique2", "unique_dim", "bincount"}
@@ -87,6 +88,13 @@ def test_a_whole_step_runs_on_the_meta_device(case):
     assert all(each.device == META for each in tree_leaves(loop.states) if isinstance(each, torch.Tensor))
     trained_on = [each for each in loop.model.parameters() if each.requires_grad]
     assert len(loop._wrapper.optimizer.state) == len(trained_on)
+
+
+def test_images_become_what_a_network_sees_without_waiting():
+    pixels = torch.zeros(2, 2, 3, 8, 8, dtype=torch.uint8, device=META)
+    with Waits(META) as waits:
+        assert as_input(pixels, torch.zeros(2, 2, 2, device=META)).shape == pixels.shape
+    assert waits.found == []
 
 
 def test_what_waits_is_counted():
