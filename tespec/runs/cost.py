@@ -222,7 +222,8 @@ class Blueprint:
     def _count(self, lanes: int, way: Way) -> StepCount:
         key = (lanes, way.recompute, way.half)
         if key not in self._counts:
-            execute(self.model, Execution(recompute=way.recompute))
+            # Not fused: on `meta` torch takes no fused kernel, and attention's matrices are kept.
+            execute(self.model, Execution(recompute=way.recompute, fused_attention=False, channels_last=False))
             with _without_data(self.model):
                 self._counts[key] = count_step(self.model.train(), self.batch(lanes), way.half)
         return self._counts[key]

@@ -164,6 +164,8 @@ data, evaluations and checkpoints come on top. Memory is counted:
   optimizer's moments, the batch and the next one, the carried state.
 - **evaluation**: the most of the evaluation, or of what is measured on data held out, in fp32.
 
+Attention is counted with its matrices kept; fused attention, which a GPU uses by default, keeps less.
+
 Where {memory:.0f} GB do not hold a step in bf16, the column of hours names the switches with which they do:
 `--recompute` (activation checkpointing) computes the backbone a second time for the same gradients to the bit,
 `--accumulate N` takes a batch in N parts, whose batch statistics and contrasts are their own. On {many} GPUs each has
