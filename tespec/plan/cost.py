@@ -68,7 +68,7 @@ def _cost(job: Job, ledger: Ledger, gpu: Gpu) -> Cost | None:
 
 def _settings(job: Job, ledger: Ledger) -> Finetuning | Pretraining:
     """Settings of a job; on a sample world, which need not be made yet, with the size of its sensor."""
-    from tespec.world.plans import recipe
+    from tespec.world.contents import content_of
 
     shop = ledger.shop
     settings: Finetuning | Pretraining | None
@@ -79,7 +79,7 @@ def _settings(job: Job, ledger: Ledger) -> Finetuning | Pretraining:
         settings = ledger.settings(job)
     if shop.plan.world is None or settings.sensor_px:
         return settings
-    sensor = recipe(shop.plan.world.size, job.task).sensor
+    sensor = content_of(shop.plan.world.size, job.task).sensor
     return replace(settings, sensor_px=f"{sensor.width}x{sensor.height}")
 
 
