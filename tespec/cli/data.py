@@ -248,7 +248,7 @@ def prepare(options: argparse.Namespace) -> int:
 def preview(options: argparse.Namespace) -> int:
     """Draw a few moments."""
     from tespec.datasets.finding import SPLIT
-    from tespec.datasets.preview import choose, draw, moment
+    from tespec.datasets.preview import choose, draw, look_at
 
     if options.dataset == RECORDINGS:
         dataset, rule = find_dataset(options), RULE
@@ -258,8 +258,8 @@ def preview(options: argparse.Namespace) -> int:
         recordings, rule = dataset.recordings(options.split), settings.rule
     chosen = choose(recordings, options.count, rule)
     path = options.out or Path(f"preview-{options.dataset}.png")
-    moments = [moment(recording, place, rule, norm_events=NORM_EVENTS) for recording, place in chosen]
-    draw(moments, dataset.classes, path)
+    shown = [look_at(recording, place, rule, norm_events=NORM_EVENTS) for recording, place in chosen]
+    draw(shown, dataset.classes, path)
     print(f"written: {path}")
     return 0
 

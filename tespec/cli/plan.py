@@ -303,7 +303,7 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     from tespec.cli import report, tables
     from tespec.comparison.records import read_records
     from tespec.core.files import write_whole
-    from tespec.report.charts import draw_reproduction
+    from tespec.report.comparison_figure import draw_reproduction
     from tespec.report.reproduction_text import put_in, results_text
 
     records, _ = read_records(results / "runs")

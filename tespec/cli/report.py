@@ -62,7 +62,7 @@ def draw_losses(records: Sequence[Record], folder: Path, picture: Path) -> int:
     Raises:
         UserError: there is no record of a pre-training.
     """
-    from tespec.pictures.curves import draw_curves
+    from tespec.pictures.pretraining import draw_curves
 
     chosen = [record for record in records if record["kind"] == "pretraining" and "last_stage_std" in record["metrics"]]
     if not chosen:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, StrictBool, StrictStr
 from pydantic.dataclasses import dataclass
 
-from tespec.comparison.basis import TEST, Basis, bases, recipe_key, recipe_of, split_of
-from tespec.comparison.identity import canonical
+from tespec.comparison.basis import Basis, bases, recipe_key, recipe_of
+from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.published import PAPER, Amount, published
 from tespec.comparison.records import Record
 from tespec.comparison.rows import made_from, network_of
@@ -174,7 +174,7 @@ def _alike(records: Sequence[Record]) -> list[list[Record]]:
     shared: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         key = [record[name] for name in ("task", "data", "data_fingerprint", "profile", "config", "protocol", "code")]
-        shared[canonical([*key, split_of(record)])].append(record)
+        shared[canonical([*key, record["split"]])].append(record)
     return list(shared.values())
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from statistics import mean, stdev
 from typing import Any
 
-from tespec.comparison.identity import canonical
+from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.records import Record
 from tespec.comparison.statistics import Interval, student_interval
 from tespec.core.config import as_facts, pretraining_settings
@@ -16,7 +16,6 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
 
 AUTO = "auto"
-TEST = "test"  # the split that the paper's numbers are of
 SETTINGS = tuple(field.name for field in fields(Pretraining))
 
 
@@ -114,11 +113,6 @@ def row_key(record: Record) -> RowKey:
     return kind + record["method_name"], record["arch"], record["method"].get("backbone") or ""
 
 
-def split_of(record: Record) -> str:
-    """The split that a record's numbers are of; records that name none are of the test split."""
-    return str(dict(record).get("split") or TEST)
-
-
 @dataclass(frozen=True)
 class Average:
     """Mean over `runs` seeds; sample standard deviation and Student-t interval of the mean are None for one run."""
@@ -170,7 +164,7 @@ def bases(records: Sequence[Record]) -> list[Basis]:
 
 
 def _order(record: Record) -> tuple[bool, str, str, bool, str]:
-    where = record["data"] == "sample", record["data"], record["profile"], split_of(record) != TEST
+    where = record["data"] == "sample", record["data"], record["profile"], record["split"] != TEST
     return *where, _key(record, whole=True)
 
 
@@ -190,7 +184,7 @@ def _parts(record: Record, *, whole: bool) -> dict[str, Any]:
         "task": record["task"],
         "data": record["data"],
         "profile": record["profile"],
-        "split": split_of(record),
+        "split": record["split"],
         "data_fingerprint": record["data_fingerprint"],
         "code": record["code"],
     }
@@ -214,7 +208,7 @@ def _basis(members: Sequence[Record], divided: Sequence[Sequence[Record]]) -> Ba
         first["task"],
         first["data"],
         first["profile"],
-        split_of(first),
+        first["split"],
         tuple(kept),
         tuple(superseded),
         tuple(variants),
@@ -249,7 +243,7 @@ def _differences(record: Record, alike: Sequence[Record]) -> str:
 
 
 def _named(record: Record) -> tuple[str, str, str, str]:
-    return record["task"], record["data"], record["profile"], split_of(record)
+    return record["task"], record["data"], record["profile"], record["split"]
 
 
 def dotted(parts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

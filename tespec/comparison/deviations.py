@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tespec.comparison.basis import TEST, average, bases, metric, split_of
+from tespec.comparison.basis import average, bases, metric
+from tespec.comparison.identity import TEST
 from tespec.comparison.published import TABLES, read_published
 from tespec.comparison.records import Record
 from tespec.comparison.rows import by_entry, entries_of
@@ -51,7 +52,7 @@ def deviations(records: Sequence[Record]) -> list[Deviation]:
     fitting = [
         record
         for record in records
-        if (record["kind"], record["profile"], split_of(record)) == ("evaluation", PROFILE, TEST)
+        if (record["kind"], record["profile"], record["split"]) == ("evaluation", PROFILE, TEST)
         and record["data"] != "sample"
     ]
     return [each for name in TABLES for each in _of_table(name, fitting)]

@@ -269,7 +269,8 @@ def html_table(table: Table, tip: Tip | None = None, *, apart: bool = False) -> 
             where it leads to on the page; None for a table that stands still.
         apart: groups are sorted one by one, since their headings say what the numbers are.
     """
-    sortable = tip is not None and any(len(group.rows) > 1 for group in table.groups)
+    most = max((len(group.rows) for group in table.groups), default=0) if apart else len(table.rows)
+    sortable = tip is not None and most > 1
     template = html_templates().get_template("table.html")
     return template.render(table=table, tip=tip, sortable=sortable, apart=apart, long=LONG).strip()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tespec.comparison.basis import split_of
 from tespec.comparison.published import COMPARED, Named, scheme_of
 from tespec.comparison.records import Record, read_records
 from tespec.core.errors import UserError
@@ -78,7 +77,7 @@ def _rows(record: Record, known: dict[tuple[str, str], dict[str, Named]]) -> lis
     fields = dict(record)
     facts = {name: fields[name] for name in COLUMNS if name in fields}
     facts |= {
-        "split": split_of(record),
+        "split": record["split"],
         "method": record["method_name"],
         "title": " ".join(record["method"]["title"].split()),
     }

@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tespec.comparison.basis import TEST, Basis, average, bases, is_default, metric
+from tespec.comparison.basis import Basis, average, bases, is_default, metric
+from tespec.comparison.identity import TEST
 from tespec.comparison.published import Named, Scheme, read_scheme
 from tespec.comparison.records import Record, of_different_arithmetic
 from tespec.comparison.references import ABOUT, is_reference

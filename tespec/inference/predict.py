@@ -48,6 +48,7 @@ def play(
         UserError: no window ends within the clip, or the events cannot be read.
     """
     ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
+    lengths = np.diff(recording.windows, axis=1)[:, 0] / 1e3
     shown = np.flatnonzero((ends >= clip[0]) & (ends <= clip[1]))
     if not len(shown):
         lasts = f"no window ends between {clip[0]:g} and {clip[1]:g} s; it lasts {ends[-1]:.2f} s"
@@ -62,7 +63,7 @@ def play(
         place = torch.zeros(1, 2, dtype=torch.int64, device=device)
         predictions, state = model.predict(segments.unsqueeze(1), state, place)
         (predicted,) = task.read(predictions)
-        yield Prediction(float(ends[index]), histogram[0], predicted, _truth(recording, index))
+        yield Prediction(float(ends[index]), float(lengths[index]), histogram[0], predicted, _truth(recording, index))
 
 
 def _truth(recording: Recording, window: int) -> Any:
@@ -176,10 +177,10 @@ def _is_wanted(files: RecordingFiles, wanted: str) -> bool:
 def chosen(played: Sequence[Prediction], rows: int = ROWS) -> list[Prediction]:
     """A few predictions spread over all, of windows with a label if there are any."""
     labelled = [each for each in played if each.truth is not None] or list(played)
-    return [labelled[place] for place in spread(len(labelled), rows)]
+    return [labelled[place] for place in evenly(len(labelled), rows)]
 
 
-def spread(count: int, rows: int) -> list[int]:
+def evenly(count: int, rows: int) -> list[int]:
     """At most `rows` of the places 0 to `count` - 1, the first and the last among them."""
     places: list[int] = np.unique(np.linspace(0, count - 1, rows).round().astype(int)).tolist()
     return places
@@ -220,7 +221,7 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, spli
             continue
         early = ends[ends <= max(ends[0], SECONDS)]
         # Seconds of histograms at full size would fill the memory; only those that are drawn are kept.
-        wanted = {float(early[place]) for place in spread(len(early), STRIP_ROWS)}
+        wanted = {float(early[place]) for place in evenly(len(early), STRIP_ROWS)}
         clip = (min(wanted), max(wanted))
         model, task, settings = load_trained(weights, (recording.region.height, recording.region.width))
         shown = [

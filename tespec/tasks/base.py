@@ -28,6 +28,7 @@ from tespec.models.layers import padded_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
 
 
 @dataclass(frozen=True)
@@ -187,11 +188,16 @@ class Task(ABC):
         """What a model predicts for labelled segments, as the scorer wants it for each."""
 
     @staticmethod
-    def draw(axis: Axes, label: Any) -> None:
-        """Draw a label, or what `read` makes of a prediction, over the events that `axis` shows."""
+    def draw(axis: Axes, label: Any) -> AxesImage | None:
+        """Draw a label, or what `read` makes of a prediction, over the events that `axis` shows.
+
+        Returns:
+            the image whose values a bar beside the pictures has to explain, under the name that `set_label` gave it;
+            None where there is none.
+        """
         from tespec.pictures.labels import draw_label
 
-        draw_label(axis, label)
+        return draw_label(axis, label)
 
     def player(self, model: Any) -> Any:
         """What is asked for predictions: the model, or its test-time augmentation."""
