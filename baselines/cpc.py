@@ -98,11 +98,6 @@ class PredictiveCodingTask(EventObjective):
     network_type = PredictiveCoding
     loss_is = "mean over k of the contrast between what is predicted and what comes k segments later"
 
-    @property
-    def fewest_segments(self) -> int:
-        """One more than are predicted."""
-        return int(self.own.ahead) + 1
-
 
 RECIPE = """
 # An objective alone, which recipes of others name. The paper gives no settings of it.

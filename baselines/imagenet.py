@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, OBJECTIVES
-from tespec.core.settings import Pretraining, Share
+from tespec.core.settings import Share
 from tespec.datasets.images import as_input
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
@@ -91,15 +90,19 @@ class ClassificationTask(ImageObjective):
     loss_is = "cross-entropy with label smoothing"
     views = 1
 
-    def __init__(self, settings: Pretraining, root: Path) -> None:
-        super().__init__(settings, root)
-        if len(self.images.classes) < 2:
-            what = f"its images lie in {len(self.images.classes)} folder"
-            raise UserError(root, what, "give a folder with one folder of images for each class")
+    classes = 1000  # ImageNet's, where no data says it
+
+    def open_data(self) -> None:
+        """Find the images and their classes."""
+        super().open_data()
+        self.classes = len(self.images.classes)
+        if self.classes < 2:
+            what = f"its images lie in {self.classes} folder"
+            raise UserError(self.root, what, "give a folder with one folder of images for each class")
 
     def network(self) -> Classification:
         """The network with a fresh backbone."""
-        return Classification(self.own, self.backbone(), len(self.images.classes))
+        return Classification(self.own, self.backbone(), self.classes)
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:

@@ -27,7 +27,7 @@ from tespec.models.execution import Execution, execute
 from tespec.models.layers import pad_to, padded_size
 from tespec.pretraining.objective import own_settings
 from tespec.pretraining.tespec import MaskedReconstruction
-from tespec.runs.cost import bytes_saved_for_backward
+from tespec.runs.meta import bytes_saved_for_backward
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 

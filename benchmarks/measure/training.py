@@ -31,7 +31,8 @@ from tespec.events.store import StoreStream, open_store
 from tespec.events.windows import window_histograms
 from tespec.models import EventSwin
 from tespec.pretraining.objective import build_objective
-from tespec.runs.cost import BYTES_PER_PARAMETER, bytes_saved_for_backward, forecast
+from tespec.runs.cost import Way, blueprint_of_pretraining
+from tespec.runs.meta import bytes_saved_for_backward
 from tespec.training.loading import Batches
 from tespec.training.loop import Loop
 from tespec.training.optimizer import OPTIMIZERS
@@ -210,28 +211,25 @@ def forecasts(conditions: Conditions) -> Iterator[Row]:
         for device in conditions.devices:
             task = build_objective(settings, root)
             steps = task.steps(0)
-            told = forecast(task.network(), task.small_batch(), steps, settings.optimisation, device, frames)
+            told = blueprint_of_pretraining(task).cost(Way(half=device.type == "cuda"))
             loop = Loop(task.network(), steps, settings.optimisation, seed=0, device=device)
             loop.model.train()
             taken = []
             batch = {name: value.to(device) for name, value in steps[0].items()}
-            saved = bytes_saved_for_backward(lambda: loop.train_step(batch))  # noqa: B023  # called at once
+            weights = sum(each.nbytes for each in loop.model.parameters())
+            saved = bytes_saved_for_backward(lambda: loop.train_step(batch)) - weights  # noqa: B023  # called at once
             for step in range(1, 1 + conditions.size(TIMED_STEPS, 1)):
                 began = time.perf_counter()
                 loop.train_step({name: value.to(device) for name, value in steps[step].items()})
                 synchronise(device)
                 taken.append(time.perf_counter() - began)
             seconds = statistics.median(taken)
-            count = sum(told.parameters.values())
-            figures = {
-                "forecast_seconds": told.seconds_per_step,
-                "time_error": told.seconds_per_step / seconds - 1,
-                "memory_error": (told.memory - BYTES_PER_PARAMETER * count) / saved - 1,
-            }
+            figures = {"tflop_per_second": told.flops / seconds / 1e12, "kept_error": told.kept / saved - 1}
+            if device.type == "cuda":
+                figures["peak_error"] = told.training / torch.cuda.max_memory_allocated(device) - 1
             yield Row(
-                "forecast", "sample profile", device.type, f"steps of {frames} segments, measured on "
-                f"{' and '.join(map(str, told.frames_measured))}", seconds=seconds, runs=len(taken), work=frames,
-                unit="frames", figures=figures,
+                "forecast", "sample profile", device.type, f"steps of {frames} segments, counted on meta",
+                seconds=seconds, runs=len(taken), work=frames, unit="frames", figures=figures,
             )  # fmt: skip
     yield from conditions.without_gpu("forecast", "sample profile")
 

@@ -23,6 +23,7 @@ PREEMPTED = 75  # EX_TEMPFAIL: try again
 VERBS = {
     "run": "fine-tune and evaluate one cell of the tables",
     "pretrain": "pre-train a backbone without labels",
+    "cost": "say what trainings would take of a GPU",
     "plan": "run what is missing of a set of runs, several at once",
     "tables": "print and write the comparison tables",
     "report": "write all results as one HTML page",

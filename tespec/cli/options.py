@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tespec.cli.command import by_installed_command
+from tespec.cli.cost import add_cost_options
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
@@ -64,8 +65,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--compile", action="store_true",
                        help="compile the backbone's stages and ConvLSTMs; needs a C++ compiler")  # fmt: skip
     group.add_argument("--track", choices=TRACKERS, help="hand curves and results to a tracker besides")
-    group.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
     add_own(group)
+    dry = parser.add_argument_group("cost before the run")
+    dry.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
+    dry.add_argument("--gpus", type=positive, default=1, metavar="N", help="forecast for so many GPUs (default 1)")
+    add_cost_options(dry)
+
+
+def refuse_forecast(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse options of a forecast where a run was asked for."""
+    if not options.dry_run and (options.gpu or options.share or options.gpus > 1):
+        parser.error("--gpu, --gpus and --share go with --dry-run; --device and --launcher say where a run computes")
 
 
 def add_own(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tespec.cli.command import Parser, by_installed_command
+from tespec.cli.cost import add_cost_options
 from tespec.cli.options import add_accept_code, add_configs, add_own, bring_in, whole_number
 from tespec.comparison.identity import TEST
 from tespec.core.config import names
@@ -69,6 +70,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_own(how)
     how.add_argument("--status", action="store_true", help="print what is done; run nothing")
     how.add_argument("--dry-run", action="store_true", help="print what is missing, its cost and commands; run nothing")
+    add_cost_options(how)
     how.add_argument(
         "--publish", type=Path, metavar="DIR", help="run nothing; write tables, contrasts, report and figure"
     )
@@ -81,6 +83,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--slurm goes with --cluster slurm")
     if options.publish and (options.dry_run or options.status):
         parser.error("--publish writes; --dry-run and --status do not")
+    if (options.gpu or options.share) and not options.dry_run:
+        parser.error("--gpu and --share go with --dry-run; --gpus says which GPUs of this machine compute")
     if options.page and not options.publish:
         parser.error("--page goes with --publish DIR")
     if options.world and options.data:
@@ -109,8 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shop = Workshop(plan, results, options.runs, tuple(options.accept_code), tuple(options.plugins),
                     tuple(options.configs), options.workers)  # fmt: skip
     jobs = select(all_jobs(shop), options.only)
-    shop = find_all_data(shop, jobs, options.data)
     looking = options.dry_run or options.status
+    shop = find_all_data(shop, jobs, options.data, needed=not options.dry_run)
     if plan.world and not looking:
         make_missing(plan.world, sorted(shop.data))
     records, problems = read_records(results / "runs")
@@ -128,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if line := of_other_code(ledger, jobs):
         print(line)
     if options.dry_run:
+        show_cost(ordered, ledger, at_once, options)
         if options.cluster:
             from tespec.plan.cluster import parameters
 
@@ -194,6 +199,15 @@ def show(
     print(f"{plan.title}: {len(jobs) - len(to_do)} of {len(jobs)} runs are done; {len(to_do)} to do, after "
           f"{len(ordered) - len(to_do)} pre-trainings")  # fmt: skip
     print(forecast(ordered, ledger, at_once))
+
+
+def show_cost(ordered: Sequence[Job], ledger: Ledger, at_once: int, options: argparse.Namespace) -> None:
+    """Print what the trainings would take of a GPU."""
+    from tespec.plan.cost import in_words, total_of
+    from tespec.runs.cost import SHARE, USUAL, find_gpu
+
+    gpu, reached = find_gpu(options.gpu or USUAL), options.share or SHARE
+    print("\n".join(in_words(total_of(ordered, ledger, gpu, reached), gpu, reached, at_once)))
 
 
 def print_commands(jobs: Sequence[Job], ledger: Ledger) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    from tespec.cli.options import add_run_options
+    from tespec.cli.options import add_run_options, refuse_forecast
 
     parser = Parser(verb="pretrain", description=__doc__)
     what = parser.add_argument_group("what")
@@ -32,15 +32,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--data", type=Path, metavar="PATH", help="recording, or folder of recordings (.raw, .dat, store)"
     )
     add_run_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    refuse_forecast(parser, options)
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what the command line says."""
     options = parse(arguments)
-    from tespec.cli.cost import scratch_world
     from tespec.cli.options import bring_in
-    from tespec.core.config import pretraining_settings
     from tespec.pretraining.method import find_method
     from tespec.training.launch import launched
 
@@ -49,9 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if method.recipe is None:
         raise UserError(f"--method {options.method}", "has no pre-training", "choose a method with a recipe")
     if options.dry_run:
-        named = pretraining_settings(method.recipe, options.profile or "paper", options.set, method.network)
-        with scratch_world(named.dataset) as worlds:
-            dry_run(*resolve(options, method.recipe, method.network, worlds), options.device, options.workers)
+        dry_run(options, method)
         return
     with launched(options.launcher, options.device):
         train(options, method)
@@ -71,10 +69,8 @@ def train(options: argparse.Namespace, method: Method) -> None:
     print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
 
 
-def resolve(
-    options: argparse.Namespace, recipe: str, network: str, worlds: Path | None = None
-) -> tuple[Pretraining, Data]:
-    """Settings of the pre-training, and its data; where the sample world is made in `worlds`."""
+def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pretraining, Data]:
+    """Settings of the pre-training, and its data."""
     from tespec.core.config import pretraining_settings
     from tespec.core.progress import say
     from tespec.pretraining.objective import own_settings
@@ -83,23 +79,26 @@ def resolve(
     # Mistakes in the settings come to light before any data is made.
     named = pretraining_settings(recipe, options.profile or "paper", options.set, network)
     own_settings(named.objective)
-    data = find_unlabelled(named.dataset, options.data, worlds)
+    data = find_unlabelled(named.dataset, options.data)
     if data.notice:
         say(data.notice)
     return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data
 
 
-def dry_run(settings: Pretraining, data: Data, device_name: str | None, workers: int) -> None:
-    """Print the resolved settings and what the run would cost."""
+def dry_run(options: argparse.Namespace, method: Method) -> None:
+    """Print the resolved settings and what the run would cost, without data by what the data set's config says."""
     from tespec.cli.cost import print_cost
-    from tespec.core.config import as_facts
+    from tespec.core.config import as_facts, pretraining_settings
     from tespec.pretraining.objective import build_objective
-    from tespec.runs.cost import forecast
-    from tespec.training.device import choose_device
+    from tespec.runs.cost import blueprint_of_pretraining, input_of, planned
+    from tespec.runs.data import at_hand
 
-    device = choose_device(device_name)
-    task = build_objective(settings, data.root)
-    frames = settings.batch_size * settings.segments
-    small, steps = task.small_batch(), task.steps(0)
-    cost = forecast(task.network(), small, steps, settings.optimisation, device, frames, workers)
-    print_cost(as_facts(settings), task.protocol(), data, cost, frames, device)
+    recipe = str(method.recipe)
+    settings = pretraining_settings(recipe, options.profile or "paper", options.set, method.network)
+    if at_hand(settings.dataset, options.data):
+        settings, data = resolve(options, recipe, method.network)
+        task = build_objective(settings, data.root)
+        print_cost(as_facts(settings), str(data.root), lambda: blueprint_of_pretraining(task), options)
+        return
+    source = input_of(settings, settings.dataset).source
+    print_cost(as_facts(settings), source, lambda: planned(settings, settings.dataset), options)

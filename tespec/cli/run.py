@@ -34,7 +34,7 @@ REFERENCES = ("prior", "frame")
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    from tespec.cli.options import add_run_options, whole_number
+    from tespec.cli.options import add_run_options, refuse_forecast, whole_number
     from tespec.core.settings import ARCHITECTURES
 
     parser = Parser(verb="run", description=__doc__)
@@ -64,6 +64,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.reference and (options.method or options.probe or options.predict or options.checkpoint):
         parser.error("--reference stands alone: no --method, --probe, --predict or --checkpoint")
+    refuse_forecast(parser, options)
     if options.reference and options.dry_run:
         parser.error("--dry-run: --method scratch --arch feedforward --dry-run prints what such a run costs")
     if options.probe and options.predict:
@@ -179,8 +180,8 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
     print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
 
 
-def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Finetuning, tuple[str, ...], Data]:
-    """Settings of the cell, changes to its pre-training, and its data; where the sample world is made in `worlds`."""
+def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], Data]:
+    """Settings of the cell, changes to its pre-training, and its data."""
     from tespec.core.config import finetuning_settings
     from tespec.core.progress import say
     from tespec.pretraining.method import find_method
@@ -193,7 +194,7 @@ def resolve(options: argparse.Namespace, worlds: Path | None = None) -> tuple[Fi
     method = find_method(options.method)
     method.require(options.method, options.arch)
     finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
-    data = find_data(options.task, options.data, worlds)
+    data = find_data(options.task, options.data)
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, options.arch, options.profile, own, method.network)
@@ -228,27 +229,31 @@ def describe(name: str, profile: str, changes: Sequence[str]) -> None:
 
 
 def dry_run(options: argparse.Namespace) -> None:
-    """Print the resolved settings and what the run would cost."""
-    from tespec.cli.cost import print_cost, scratch_world
-    from tespec.core.config import as_facts
-    from tespec.datasets.survey import require_sound
+    """Print the resolved settings and what the run would cost, without data by what the data set's config says."""
+    from tespec.cli.cost import print_cost
+    from tespec.core.config import as_facts, finetuning_settings
     from tespec.pretraining.method import find_method
-    from tespec.runs.cost import forecast
+    from tespec.runs.cost import blueprint_of_cell, input_of, planned
+    from tespec.runs.data import at_hand
     from tespec.runs.finetune import with_start
-    from tespec.tasks import build_task
-    from tespec.training.device import choose_device
 
     method = find_method(options.method)
-    device = choose_device(options.device)
-    with scratch_world(options.task) as worlds:
-        settings, recipe, data = resolve(options, worlds)
+    method.require(options.method, options.arch)
+    if at_hand(options.task, options.data):
+        from tespec.datasets.survey import require_sound
+        from tespec.tasks import build_task
+
+        settings, recipe, data = resolve(options)
         settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
         task = build_task(settings, data.root, options.split)
         require_sound(task.dataset)
-        frames = settings.batch_size * settings.segments
-        small, steps = task.small_batch(), task.steps(0)
-        cost = forecast(task.model(), small, steps, settings.optimisation, device, frames, options.workers)
-        print_cost(as_facts(settings), task.protocol(), data, cost, frames, device)
+        print_cost(as_facts(settings), str(data.root), lambda: blueprint_of_cell(settings, task.size), options)
+        return
+    own = [change for change in options.set if not change.startswith("pretraining.")]
+    settings = finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
+    settings = with_start(settings, method, options.checkpoint, sample=False)
+    source = input_of(settings, options.task).source
+    print_cost(as_facts(settings), source, lambda: planned(settings, options.task), options)
 
 
 def print_result(record: Record) -> None:

@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
 from tespec.core.recipes import Recipe, all_recipes, recipes
-from tespec.core.settings import Finetuning, Pretraining, build, merge, require_warmup
+from tespec.core.settings import Finetuning, Pretraining, Size, build, merge, parse_size, require_warmup
 
 NAME = re.compile(r"[\w.-]{1,100}")
 KINDS = ("tasks", "profiles", "plans", "datasets")
@@ -207,6 +207,16 @@ def tolerances(task: str) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
             raise UserError(f"task {task}, tolerance.{name}", f"{value!r} is no number above 0", "mend or restore it")
     return {str(name): float(value) for name, value in stated.items()}
+
+
+def sensor_of(dataset: str) -> Size | None:
+    """(height, width) in px of a data set's sensor, as its config says it; None where none does.
+
+    Raises:
+        UserError: the config says something else.
+    """
+    sensor = _read("datasets", dataset).get("sensor") if dataset in names("datasets") else None
+    return None if sensor is None else parse_size(str(sensor))
 
 
 def official_splits() -> list[tuple[str, dict[str, list[str]]]]:

@@ -57,7 +57,7 @@ def merge(
     merged = dict(base)
     for key, value in changes.items():
         if key not in base:
-            raise UserError(source, f"unknown setting {key!r}", _suggest(key, base))
+            raise UserError(source, f"unknown setting {key!r}", suggest(key, base))
         whole = key in replaced or (isinstance(value, Mapping) and "type" in value)
         if isinstance(value, Mapping) and isinstance(base[key], Mapping) and not whole:
             merged[key] = merge(base[key], value, source)
@@ -66,7 +66,8 @@ def merge(
     return merged
 
 
-def _suggest(key: str, known: Iterable[str]) -> str:
+def suggest(key: str, known: Iterable[str]) -> str:
+    """What to do about a name that is not among the known ones."""
     close = difflib.get_close_matches(key, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
 
@@ -176,7 +177,7 @@ def _refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
     known = [field.name for field in fields(kind)]
     for key, value in facts.items():
         if key not in known:
-            raise UserError(source, f"unknown setting {key!r}", _suggest(str(key), known))
+            raise UserError(source, f"unknown setting {key!r}", suggest(str(key), known))
         if is_dataclass(hints[key]) and isinstance(value, Mapping):
             _refuse_unknown(hints[key], value, _inside(source, key))
 

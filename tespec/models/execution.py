@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any, cast
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 

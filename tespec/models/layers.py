@@ -46,6 +46,7 @@ def crop(maps: Tensor, size: tuple[int, int]) -> Tensor:
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 HALVES = (torch.float16, torch.bfloat16)
+AUTOCAST_ON_META = "cpu"  # torch knows no autocast of `meta`: that of this kind of device stands for it
 
 
 def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -59,7 +60,8 @@ def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     @wraps(function)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with ExitStack() as outside:
-            for kind in {tensor.device.type for tensor in _tensors((args, kwargs))}:
+            kinds = {tensor.device.type for tensor in _tensors((args, kwargs))}
+            for kind in {AUTOCAST_ON_META if kind == "meta" else kind for kind in kinds}:
                 if torch.amp.is_autocast_available(kind):
                     outside.enter_context(torch.autocast(kind, enabled=False))
                 if kind == "cuda":
@@ -89,7 +91,7 @@ def allow_tf32(allowed: bool) -> None:
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
     """What a layer with this weight computes in: under autocast the type of that, else the weight's own."""
-    kind = weight.device.type
+    kind = AUTOCAST_ON_META if weight.device.type == "meta" else weight.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return weight.dtype

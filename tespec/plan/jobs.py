@@ -237,10 +237,11 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     return chosen
 
 
-def find_all_data(shop: Workshop, jobs: Sequence[Job], folder: Path | None) -> Workshop:
+def find_all_data(shop: Workshop, jobs: Sequence[Job], folder: Path | None, *, needed: bool = True) -> Workshop:
     """The workshop with the folder of every data set that jobs and their pre-trainings need.
 
-    The sample world takes the place of nothing: it is used where the plan or the command line names it.
+    The sample world takes the place of nothing: it is used where the plan or the command line names it. Where data is
+    not `needed`, as nothing will run, what is missing gets the folder in which it would be looked for.
 
     Raises:
         UserError: a data set is missing.
@@ -251,19 +252,18 @@ def find_all_data(shop: Workshop, jobs: Sequence[Job], folder: Path | None) -> W
     world, data, missing = shop.plan.world, dict[str, Data](), list[str]()
     # The tasks first: their data decides the profile, and that the data of the pre-trainings.
     for rounds in range(2):
-        needed = jobs if rounds == 0 else [*jobs, *filter(None, map(shop.before, jobs))]
-        for dataset in sorted({job.task for job in needed} - set(data)):
+        wanted = jobs if rounds == 0 else [*jobs, *filter(None, map(shop.before, jobs))]
+        for dataset in sorted({job.task for job in wanted} - set(data)):
             if world is not None:
                 data[dataset] = Data(world_folder(world.size, world.seed) / dataset, SAMPLE)
                 continue
             inside = folder / dataset if folder else shop.plan.data / dataset if shop.plan.data else None
-            if inside is not None and not inside.is_dir():
-                missing.append(str(inside))
-            elif inside is None and given_data(dataset) is None:
-                missing.append(f"./data/{dataset}")
+            if given_data(dataset) is None if inside is None else not inside.is_dir():
+                missing.append(str(inside or f"./data/{dataset}"))
+                data[dataset] = Data(inside or Path("data", dataset), dataset)
             else:
                 data[dataset] = find_data(dataset, inside)
-        if missing:
+        if missing and needed:
             raise UserError(
                 ", ".join(missing),
                 f"the data of plan {shop.plan.name} is not there",

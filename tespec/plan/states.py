@@ -276,7 +276,7 @@ def forecast(jobs: Sequence[Job], ledger: Ledger, at_once: int) -> str:
         return "nothing to do"
     known = [each for each in (seconds_of(job, ledger) for job in jobs) if each is not None]
     if not known:
-        return "no forecast: nothing like it was measured yet (run.py --dry-run measures a cell)"
+        return "no forecast from records: nothing like it was run yet"
     # What nothing is known of is taken to be as long as the others are on average.
     hours = sum(known) / len(known) * len(jobs) / at_once / 3600
     needed = [memory_of(job, ledger) for job in jobs]

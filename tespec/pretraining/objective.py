@@ -20,7 +20,7 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import OBJECTIVES, find_registered, register_methods
-from tespec.core.settings import Count, FromZero, Mask, Pretraining, Share, build
+from tespec.core.settings import Count, FromZero, Mask, Pretraining, Share, Size, build
 from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
 from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batch, open_images
 from tespec.datasets.pairs import PairSteps, paired, some
@@ -37,13 +37,13 @@ SEED = 0  # of what objectives draw on data held out, the same for every run
 Batch = dict[str, Tensor]
 
 
-def build_objective(settings: Pretraining, root: Path) -> PretrainingTask:
-    """The objective that the settings name, on the data in `root`.
+def build_objective(settings: Pretraining, root: Path | None, size: Size | None = None) -> PretrainingTask:
+    """The objective that the settings name, on the data in `root`, or without data for an input of `size`.
 
     Raises:
         UserError: there is no such objective, its settings do not fit, or the data cannot be read.
     """
-    task: PretrainingTask = _registered(settings.objective)(settings, root)
+    task: PretrainingTask = _registered(settings.objective)(settings, root, size)
     return task
 
 
@@ -74,7 +74,8 @@ class PretrainingTask(ABC):
 
     Args:
         settings: of the pre-training.
-        root: the data.
+        root: the data; None: there is none, and what needs none can be asked, such as what a step costs.
+        size: (H, W) in px of what the backbone sees, where there is no data that says it.
 
     Attributes:
         settings_type: pydantic dataclass of the objective's own settings.
@@ -96,14 +97,38 @@ class PretrainingTask(ABC):
     fewest: ClassVar[int] = 1
     notes: tuple[str, ...] = ()
 
-    def __init__(self, settings: Pretraining, root: Path) -> None:
-        self.settings, self.root = settings, root
+    root: Path
+    _size: Size
+
+    def __init__(self, settings: Pretraining, root: Path | None, size: Size | None = None) -> None:
+        self.settings = settings
         self.own = own_settings(settings.objective)
+        self.check_settings()
+        if size is not None:
+            self._size = size
+        if root is not None:
+            self.root = root
+            self.open_data()
+
+    def check_settings(self) -> None:  # noqa: B027  # most fit
+        """Refuse settings that do not fit the objective, whatever the data.
+
+        Raises:
+            UserError: they do not.
+        """
+
+    @abstractmethod
+    def open_data(self) -> None:
+        """Open the data in `root`, and set `_size`.
+
+        Raises:
+            UserError: it cannot be read.
+        """
 
     @property
-    @abstractmethod
-    def size(self) -> tuple[int, int]:
+    def size(self) -> Size:
         """(H, W) in px of what the backbone sees."""
+        return self._size
 
     @property
     def channels(self) -> int | None:
@@ -146,8 +171,13 @@ class PretrainingTask(ABC):
         """Batches of the training by step, or a part of each: see `tespec.datasets.batches.Steps`."""
 
     @abstractmethod
-    def small_batch(self) -> Batch:
-        """The smallest batch that can be trained on, for measuring what a step costs."""
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """A batch of so many lanes, images or pairs without content, to count what a step costs."""
+
+    @property
+    def lanes_held_out(self) -> int:
+        """Lanes, images or pairs of a batch of data held out."""
+        return max(self.settings.batch_size, self.fewest)
 
     @abstractmethod
     def held_out(self, device: torch.device) -> Iterator[Batch]:
@@ -206,13 +236,11 @@ class EventObjective(PretrainingTask):
     where `masks` says how, `mask` (B, rows, cols) bool, True where a patch is hidden.
     """
 
-    @property
-    def fewest_segments(self) -> int:
-        """Segments of a step that the objective cannot do without."""
-        return 1
+    lanes_held_out = 1
 
-    def __init__(self, settings: Pretraining, root: Path) -> None:
-        super().__init__(settings, root)
+    def open_data(self) -> None:
+        """Divide the recordings into those trained on and those held out."""
+        settings, root = self.settings, self.root
         self._division = divide(root, settings.window_ms, settings.downsample, settings.sensor)
         stepped = (
             f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
@@ -221,11 +249,7 @@ class EventObjective(PretrainingTask):
         self.notes = (*_left_alone(self._division.tested_on), *stepped)
         if max(map(len, self._division.held_out)) < settings.segments:
             raise UserError(root, f"nothing held out has {settings.segments} windows", "set fewer segments")
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(H, W) of the histograms in px."""
-        return self._division.size
+        self._size = self._division.size
 
     def fingerprint(self) -> str:
         """Hash of the recordings."""
@@ -251,10 +275,18 @@ class EventObjective(PretrainingTask):
         """Batches of the training by step."""
         return PretrainSteps(self._division.train, self.settings, seed, shard, self.masks())
 
-    def small_batch(self) -> Batch:
-        """A batch of as few lanes and segments as the objective needs."""
-        small = replace(self.settings, batch_size=self.fewest, segments=self.fewest_segments)
-        return PretrainSteps(self._division.train, small, seed=0, mask=self.masks())[0]
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """Histograms without events, and masks that hide nothing."""
+        settings, mask = self.settings, self.masks()
+        shape = (lanes, settings.segments, 2 * settings.bins, *self.size)
+        batch = {
+            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "fresh": torch.ones(lanes, dtype=torch.bool, device=device),
+        }
+        if mask is None:
+            return batch
+        units = [-(-side // mask.unit) for side in self.size]
+        return batch | {"mask": torch.zeros(lanes, *units, dtype=torch.bool, device=device)}
 
     def chunks(self, device: torch.device) -> HeldOut:
         """The recordings held out, chunk by chunk."""
@@ -296,13 +328,16 @@ class ImageObjective(PretrainingTask):
     views: ClassVar[int]
     fewest = 2
 
-    def __init__(self, settings: Pretraining, root: Path) -> None:
-        super().__init__(settings, root)
-        if settings.recurrent:
+    def check_settings(self) -> None:
+        """Refuse memory, and images that are neither grey nor RGB."""
+        if self.settings.recurrent:
             raise UserError("recurrent", "images have no order in time", "set it to false")
         if self.own.channels not in (1, 3):
             raise UserError("objective.channels", f"{self.own.channels} is neither grey nor RGB", "choose 1 or 3")
-        self.images = open_images(root)
+
+    def open_data(self) -> None:
+        """Find the images."""
+        self.images = open_images(self.root)
         self.notes = _left_alone(self.images.tested_on)
         self._rule = ViewRule(self.size, self.own.channels, self.own.scale, self.own.jitter, self.views)
 
@@ -337,10 +372,13 @@ class ImageObjective(PretrainingTask):
         """Batches of the training by step."""
         return ImageSteps(self.images, self._rule, self.settings.batch_size, seed, shard)
 
-    def small_batch(self) -> Batch:
-        """A batch of as few images as the objective needs."""
-        batch = ImageSteps(self.images, self._rule, self.fewest, 0)[0]
-        return batch | {"histograms": batch["views"]}
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """Black views, all of the first class."""
+        return {
+            "views": torch.zeros(lanes, self.views, self.channels, *self.size, dtype=torch.uint8, device=device),
+            "light": torch.ones(lanes, self.views, 2, device=device),
+            "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
+        }
 
     def held_out(self, device: torch.device) -> Iterator[Batch]:
         """Batches of whole images held out."""
@@ -367,22 +405,22 @@ class PairObjective(PretrainingTask):
     HELD_OUT: ClassVar[int] = 256  # pairs
     fewest = 2
 
-    def __init__(self, settings: Pretraining, root: Path) -> None:
-        super().__init__(settings, root)
+    def check_settings(self) -> None:
+        """Refuse memory, and batches of a single pair."""
+        settings = self.settings
         if settings.recurrent:
             raise UserError("recurrent", "pairs of events and image have no order in time", "set it to false")
         if settings.batch_size < self.fewest:
             raise UserError("batch_size", "a pair alone has nothing to be told from", "give 2 or more")
-        division = divide(root, settings.window_ms, settings.downsample, settings.sensor)
+
+    def open_data(self) -> None:
+        """Divide the recordings, and find the image at the end of each window."""
+        settings = self.settings
+        division = divide(self.root, settings.window_ms, settings.downsample, settings.sensor)
         self.notes = _left_alone(division.tested_on)
         self._train = paired(division.train, settings.window_ms)
         self._held_out = some(paired(division.held_out, settings.window_ms), self.HELD_OUT)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(H, W) of the histograms in px."""
-        region = self._train[0].region
-        return region.height, region.width
+        self._size = division.size
 
     def fingerprint(self) -> str:
         """Hash of the recordings, and of the names and sizes of their images."""
@@ -410,9 +448,13 @@ class PairObjective(PretrainingTask):
         """Batches of the training by step."""
         return PairSteps(self._train, self.settings, seed, shard)
 
-    def small_batch(self) -> Batch:
-        """A batch of as few pairs as the objective needs."""
-        return PairSteps(self._train, replace(self.settings, batch_size=self.fewest), 0)[0]
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """Histograms without events, and black images."""
+        shape = (lanes, 1, 2 * self.settings.bins, *self.size)
+        return {
+            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "images": torch.zeros(lanes, 1, 1, *self.size, dtype=torch.uint8, device=device),
+        }
 
     def held_out(self, device: torch.device) -> Iterator[Batch]:
         """Batches of pairs held out."""

@@ -1,248 +1,354 @@
-"""What a run takes, measured, and what it would take, estimated from a few steps on this machine."""
+"""What a training would take of a GPU, before it runs: counted on the `meta` device at its full size, on any machine.
+
+Time is what has to be computed, at a share of a GPU's peak that one has to assume; memory is counted. Neither reading
+the data nor the evaluation is part of the hours.
+"""
 
 from __future__ import annotations
 
-import resource
-import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+import tespec.core.compat  # noqa: F401  # before timm
 
-from tespec.core.settings import Optimisation
+from tespec.comparison.identity import canonical
+from tespec.core.config import as_facts, sensor_of
+from tespec.core.errors import UserError, one_line
+from tespec.core.files import UNREADABLE, read_yaml
+from tespec.core.paths import CONFIGS
+from tespec.core.settings import Finetuning, Pretraining, Size, suggest
+from tespec.datasets.recording import reduced
+from tespec.models.backbone import Backbone
+from tespec.models.execution import Execution, execute, has_batch_norm
+from tespec.pretraining.objective import ImageObjective, PretrainingTask, build_objective
+from tespec.runs.meta import META, StepCount, count_step, peak_of
+from tespec.tasks import find_task
+from tespec.tasks.base import fresh_backbone
+from tespec.tasks.network import pick
 from tespec.training.loading import Batch
-from tespec.training.loop import Loop
 
-POWERCAP = Path("/sys/class/powercap")
-
-
-class ResourceMeter:
-    """Measures the memory and the energy that a run on `device` takes, from the moment it is made."""
-
-    def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        self._device, self._powercap = device, powercap
-        self._processors, self._board = _processors(powercap), _board(device)
-
-    def resources(self) -> dict[str, float]:
-        """What was taken since the start; what the machine does not report is left out.
-
-        Returns:
-            peak_memory_bytes of this process since it began, peak_device_memory_bytes that torch had allocated,
-            processor_energy_joules of all that ran on the processors (RAPL), device_energy_joules of the GPU (NVML).
-        """
-        unit = 1 if sys.platform == "darwin" else 1024
-        taken = {"peak_memory_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)}
-        if self._device.type == "cuda":
-            taken["peak_device_memory_bytes"] = float(torch.cuda.max_memory_allocated(self._device))
-        before, now = self._processors, _processors(self._powercap)
-        if now and now.keys() == before.keys():
-            micro = sum(_advanced(self._powercap / zone, before[zone], now[zone]) for zone in now)
-            taken["processor_energy_joules"] = micro / 1e6
-        board = _board(self._device)
-        if board is not None and self._board is not None:
-            taken["device_energy_joules"] = board - self._board
-        return taken
-
-
-def _processors(powercap: Path) -> dict[str, int]:
-    """Energy counters in microjoules of whole processors, by zone; empty where they cannot be read."""
-    try:
-        zones = [path for path in powercap.glob("intel-rapl:*") if path.name.count(":") == 1]
-        return {path.name: int((path / "energy_uj").read_text()) for path in zones}
-    except (OSError, ValueError):
-        return {}
-
-
-def _advanced(zone: Path, before: int, now: int) -> int:
-    """How far a counter went; it starts again at zero beyond its range."""
-    return now - before if now >= before else now + int((zone / "max_energy_range_uj").read_text()) - before
-
-
-def _board(device: torch.device) -> float | None:
-    """Energy in joules that a GPU has used since its driver was loaded; None where nothing says it."""
-    if device.type != "cuda":
-        return None
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        # Numbers of torch and of the driver differ under CUDA_VISIBLE_DEVICES; the identifier does not.
-        identifier = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-        handle = pynvml.nvmlDeviceGetHandleByUUID(identifier)
-        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000
-    except Exception:  # any of NVML's own errors, and old versions of torch: the figure is a courtesy
-        return None
-
-
-BYTES_PER_PARAMETER = 16  # fp32 weight, gradient and Adam's two moments
-BYTES_PER_SAVED_PARAMETER = 12  # the same without the gradient
-LARGER = 3  # times the small batch is the second one
-RUNS = 2  # timed steps of either; the faster one counts
+# Settings that change neither the network nor the size of a batch.
+DECIDE_NO_COST = frozenset(
+    {
+        *("task", "name", "version", "title", "profile", "deviations"),
+        *("splits", "rule", "augmentation", "optimisation", "peak_lr_after"),
+    }
+)
+SHARE = 0.35  # of a GPU's peak that trainings reach, where nothing was measured
+GPUS = CONFIGS / "gpus.yaml"
+USUAL = "h100"  # where one GPU has to stand for all
+BYTES = 4  # of a float32
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """Estimated cost of a training run.
+class Gpu:
+    """A GPU as `configs/gpus.yaml` describes it.
 
     Attributes:
-        parameters: number of trainable parameters by part of the network.
-        memory: bytes of weights, gradients, optimizer state and activations.
-        fixed_seconds: of a step, whatever its batch.
-        frame_seconds: of a step for each segment in its batch.
-        data_seconds: of one process to build a step's batch.
-        workers: processes that build batches beside the training; 0: the training process itself.
-        frames: segments of a step.
-        checkpoint_bytes: of one checkpoint on disk.
-        steps: number of steps.
-        frames_measured: segments in the two batches that were measured.
+        name: what `--gpu` calls it.
+        title: what people call it.
+        memory: bytes.
+        tflops: peak of dense matrix products, by "bf16", "tf32" and "fp32".
+        source: of the figures.
     """
 
-    parameters: dict[str, int]
-    memory: int
-    fixed_seconds: float
-    frame_seconds: float
-    data_seconds: float
-    workers: int
-    frames: int
-    checkpoint_bytes: int
-    steps: int
-    frames_measured: tuple[int, int]
-
-    @property
-    def compute_seconds(self) -> float:
-        """Of an optimizer step at full batch, without its data."""
-        return self.fixed_seconds + self.frame_seconds * self.frames
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Of a step with its data: workers build the next batches meanwhile."""
-        if not self.workers:
-            return self.compute_seconds + self.data_seconds
-        return max(self.compute_seconds, self.data_seconds / self.workers)
-
-    @property
-    def hours(self) -> float:
-        """Length of the whole training in hours."""
-        return self.seconds_per_step * self.steps / 3600
+    name: str
+    title: str
+    memory: float
+    tflops: Mapping[str, float]
+    source: str
 
 
-def forecast(
-    model: nn.Module,
-    batch: Batch,
-    steps: Dataset[Batch],
-    settings: Optimisation,
-    device: torch.device,
-    frames: int,
-    workers: int = 0,
-) -> Forecast:
-    """Measure a few steps on a small batch and on one `LARGER` times as large, and one batch of data.
+def gpus() -> dict[str, Gpu]:
+    """All known GPUs by name.
 
-    The difference between the two is what segments cost, and the rest is what a step costs whatever its batch; both
-    are taken to be the same at full size, which overestimates on a GPU that small batches leave idle. The model's
-    weights change: build another one for the run itself.
-
-    Args:
-        model: of the run.
-        batch: the smallest that can be trained on.
-        steps: batches of the run; one is built, and the next one timed.
-        settings: of the run.
-        device: of the run.
-        frames: segments of a step.
-        workers: processes that will build batches.
+    Raises:
+        UserError: their file does not hold what it should.
     """
-    loop = Loop(model, steps, settings, seed=0, device=device)
-    loop.model.train()
-    small, large = (_measured(loop, repeated(batch, times), device) for times in (1, LARGER))
-    more = large.frames - small.frames
-    frame_seconds = max(large.seconds - small.seconds, 0.0) / more
-    activations = max(large.saved - small.saved, 0) / more * frames
-    parameters = {name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children()}
-    count = sum(parameters.values())
-    full = steps[0]
-    began = time.perf_counter()
-    steps[1]
-    data_seconds = time.perf_counter() - began
-    lanes = len(next(iter(full.values())))
-    return Forecast(
-        parameters={name: number for name, number in parameters.items() if number},
-        memory=round(BYTES_PER_PARAMETER * count + activations),
-        fixed_seconds=max(small.seconds - frame_seconds * small.frames, 0.0),
-        frame_seconds=frame_seconds,
-        data_seconds=data_seconds,
-        workers=workers,
-        frames=frames,
-        checkpoint_bytes=BYTES_PER_SAVED_PARAMETER * count + round(small.state * lanes / small.lanes),
-        steps=settings.steps,
-        frames_measured=(small.frames, large.frames),
-    )
+    try:
+        return {
+            str(name): Gpu(
+                str(name),
+                str(facts["title"]),
+                1e9 * float(facts["memory_gb"]),
+                {kind: float(facts["tflops"][kind]) for kind in ("bf16", "tf32", "fp32")},
+                str(facts["source"]),
+            )
+            for name, facts in read_yaml(GPUS).items()
+        }
+    except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
+        raise UserError(GPUS, f"does not describe GPUs ({error!r})", "restore it") from error
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of that name.
+
+    Raises:
+        UserError: none is called so.
+    """
+    known = gpus()
+    if name not in known:
+        raise UserError(f"--gpu {name}", "unknown GPU", suggest(name, known))
+    return known[name]
 
 
 @dataclass(frozen=True)
-class _Size:
-    """Lanes and segments of a batch; seconds of a step, bytes kept for the backward pass, and of the state after."""
+class Way:
+    """How a training is spread over GPUs, and what it does to need less memory.
 
-    lanes: int
-    frames: int
-    seconds: float
-    saved: int
-    state: int
+    Attributes:
+        gpus: number of them, one process on each.
+        accumulate: gradient accumulation steps.
+        recompute: activation checkpointing.
+        half: bf16 autocast, else fp32.
+    """
 
+    gpus: int = 1
+    accumulate: int = 1
+    recompute: bool = False
+    half: bool = True
 
-def _measured(loop: Loop, batch: Batch, device: torch.device) -> _Size:
-    on_device = {key: value.to(device) for key, value in batch.items()}
-    lanes, segments = batch["histograms"].shape[:2]
-    loop.states = [None]
-    saved = bytes_saved_for_backward(lambda: loop.train_step(on_device))
-    seconds = min(_timed_step(loop, on_device, device) for _ in range(RUNS))
-    return _Size(lanes, lanes * segments, seconds, saved, _bytes_of(loop.states[0]))
-
-
-def repeated(batch: Batch, times: int) -> Batch:
-    """A batch of `times` the lanes, each with the same content."""
-    lanes = len(batch["histograms"])
-    joined = {}
-    for name, values in batch.items():
-        copies = [values.clone() for _ in range(times)]
-        for number, copy in enumerate(copies):
-            if name == "label_place":
-                copy[:, 0] += number * lanes
-        joined[name] = torch.cat(copies)
-    return joined
+    @property
+    def switches(self) -> str:
+        """The options that stand for it, "" for none."""
+        recompute = ["--recompute"] if self.recompute else []
+        return " ".join([*recompute, *([f"--accumulate {self.accumulate}"] if self.accumulate > 1 else [])])
 
 
-def _timed_step(loop: Loop, batch: Batch, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    began = time.perf_counter()
-    loop.train_step(batch)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - began
+@dataclass(frozen=True)
+class Cost:
+    """What a training takes of each GPU.
+
+    Attributes:
+        flops: floating-point operations of an optimizer step; a multiplication and its addition are two.
+        kept: bytes that a forward pass keeps for its backward pass, without weights.
+        fixed: bytes of weights, gradients and optimizer.
+        training: most bytes in use at once in a step.
+        evaluation: most bytes in use at once in the evaluation, or on data held out.
+        checkpoint: bytes of one checkpoint, all GPUs together.
+        steps: number of optimizer steps.
+        way: what the figures are for.
+    """
+
+    flops: int
+    kept: int
+    fixed: int
+    training: int
+    evaluation: int
+    checkpoint: int
+    steps: int
+    way: Way
+
+    @property
+    def memory(self) -> int:
+        """Most bytes in use at once."""
+        return max(self.training, self.evaluation)
+
+    def hours(self, gpu: Gpu, share: float = SHARE) -> float:
+        """Length of the training on such GPUs, at a share of their peak; products in fp32 are TF32's."""
+        peak = gpu.tflops["bf16" if self.way.half else "tf32"] * 1e12
+        return self.steps * self.flops / (peak * share) / 3600
+
+    def fits(self, gpu: Gpu) -> bool:
+        """Whether the GPU's memory holds it."""
+        return self.memory <= gpu.memory
 
 
-def bytes_saved_for_backward(step: Callable[[], object]) -> int:
-    """Bytes of all tensors, counted once, that the forward passes of `step` keep for their backward passes."""
-    storages: dict[int, int] = {}
+@dataclass
+class Blueprint:
+    """A training on the `meta` device.
 
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
+    Attributes:
+        settings: of the cell or the pre-training.
+        model: its network.
+        size: (H, W) in px of what the backbone sees.
+        batch: a batch of so many lanes, without content.
+        evaluation: the most bytes that its evaluation has in use at once.
+    """
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        step()
-    return sum(storages.values())
+    settings: Finetuning | Pretraining
+    model: Any
+    size: Size
+    batch: Callable[[int], Batch]
+    evaluation: int
+    _counts: dict[tuple[int, bool, bool], StepCount] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Number of parameters by part of the network; parts without any are left out."""
+        counts = {name: sum(p.numel() for p in part.parameters()) for name, part in self.model.named_children()}
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def frames(self) -> int:
+        """Segments, images or pairs of a step."""
+        return self.settings.batch_size * self.settings.segments
+
+    def cost(self, way: Way) -> Cost:
+        """What it takes that way.
+
+        Raises:
+            UserError: the batch does not divide evenly, or the network does not go with recomputing.
+        """
+        settings, parts = self.settings, way.gpus * way.accumulate
+        if settings.batch_size % parts:
+            what = f"{settings.batch_size} lanes do not divide evenly among {way.gpus} GPUs"
+            more = f" with {way.accumulate} gradient accumulation steps each" if way.accumulate > 1 else ""
+            raise UserError("batch_size", what + more, f"choose a multiple of {parts}, or other numbers")
+        lanes = settings.batch_size // parts
+        count = self._count(lanes, way)
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        weights = sum(each.nbytes for each in tensors)
+        gradients = sum(BYTES * each.numel() for each in self.model.parameters() if each.requires_grad)
+        moments = 2 * gradients
+        # Beside a micro-batch and its step: the other micro-batches and the next one, which is on its way already; the
+        # gradients of those before, or the buffers in which they travel; states before the step and after it.
+        batch = sum(each.nbytes for each in self.batch(lanes).values())
+        waiting = way.accumulate * batch + (2 * way.accumulate - 1) * count.state
+        waiting += gradients * ((way.accumulate > 1) + (way.gpus > 1))
+        return Cost(
+            flops=way.accumulate * count.flops,
+            kept=count.kept,
+            fixed=weights + gradients + moments,
+            training=count.peak + moments + waiting,
+            evaluation=self.evaluation + gradients + moments,
+            checkpoint=weights + moments + parts * count.state,
+            steps=settings.optimisation.steps,
+            way=way,
+        )
+
+    def _count(self, lanes: int, way: Way) -> StepCount:
+        key = (lanes, way.recompute, way.half)
+        if key not in self._counts:
+            # Not fused: on `meta` torch takes no fused kernel, and attention's matrices are kept.
+            execute(self.model, Execution(recompute=way.recompute, fused_attention=False, channels_last=False))
+            with _without_data(self.model):
+                self._counts[key] = count_step(self.model.train(), self.batch(lanes), way.half)
+        return self._counts[key]
+
+    def fitting(self, gpu: Gpu, number: int = 1, half: bool = True) -> Cost | None:
+        """The first way that fits, of those without switches, recomputing, and accumulating; None where none does."""
+        return next((cost for cost in map(self.cost, self._ways(number, half)) if cost.fits(gpu)), None)
+
+    def _ways(self, number: int, half: bool) -> Iterator[Way]:
+        backbones = [module for module in self.model.modules() if isinstance(module, Backbone)]
+        recomputing = not any(map(has_batch_norm, backbones))
+        lanes, fewest = self.settings.batch_size // number, 2 if has_batch_norm(self.model) else 1
+        accumulating = [each for each in range(2, lanes + 1) if lanes % each == 0 and lanes // each >= fewest]
+        yield Way(number, half=half)
+        if recomputing:
+            yield Way(number, recompute=True, half=half)
+        yield from (Way(number, each, half=half) for each in accumulating)
+        if recomputing:
+            yield from (Way(number, each, recompute=True, half=half) for each in accumulating)
 
 
-def _bytes_of(state: Any) -> int:
-    """Bytes of the tensors in nested tuples."""
-    if isinstance(state, Tensor):
-        return state.nbytes
-    return sum(map(_bytes_of, state)) if isinstance(state, tuple) else 0
+@contextmanager
+def _without_data(model: Any) -> Iterator[None]:
+    """Says in one line that a network cannot do without the content of its tensors."""
+    try:
+        yield
+    except (NotImplementedError, RuntimeError) as error:
+        what = f"its step cannot be counted without data: {one_line(str(error))[:200]}"
+        raise UserError(type(model).__name__, what, "let no shape depend on numbers that are on the device") from error
+
+
+def blueprint_of_cell(settings: Finetuning, size: Size) -> Blueprint:
+    """A fine-tuning on histograms of `size` (H, W) in px.
+
+    Raises:
+        UserError: settings that do not go together.
+    """
+    kind: Any = find_task(settings)
+    with META:
+        model = kind.network(settings, fresh_backbone(settings, size))
+
+    def batch(lanes: int) -> Batch:
+        blank: Batch = kind.blank_batch(settings, size, lanes, META)
+        return blank
+
+    played = batch(settings.evaluation_lanes if settings.carries_state else settings.batch_size)
+    histograms, place = played["histograms"], played["label_place"]
+
+    def play() -> None:
+        _, state = model.backbone(histograms)
+        features, _ = model.backbone(histograms, state)
+        model.maps(pick(features, place), size)
+
+    with _without_data(model):
+        evaluation = peak_of(model.eval(), played, play)
+    return Blueprint(settings, model, size, batch, evaluation)
+
+
+def blueprint_of_pretraining(task: PretrainingTask) -> Blueprint:
+    """The pre-training of an objective, with data or without."""
+    with META:
+        model = task.network()
+    held_out = task.blank_batch(task.lanes_held_out, META)
+
+    def measure() -> None:
+        _, state = model.loss(held_out, None)
+        _, seen = task.features(model, held_out, None)
+        model.loss(held_out, state)
+        task.features(model, held_out, seen)
+
+    with _without_data(model):
+        evaluation = peak_of(model.eval(), held_out, measure)
+    return Blueprint(task.settings, model, task.size, lambda lanes: task.blank_batch(lanes, META), evaluation)
+
+
+class Input(NamedTuple):
+    """Size (H, W) in px of what a run would see whose data is not at hand, and where that is from, in words."""
+
+    size: Size
+    source: str
+
+
+def input_of(settings: Finetuning | Pretraining, dataset: str) -> Input:
+    """What a run would see: by the data set's config or the setting `sensor_px`; an objective on images says it itself.
+
+    Raises:
+        UserError: nothing says how large the sensor is.
+    """
+    if isinstance(settings, Pretraining):
+        task = build_objective(settings, None)
+        if isinstance(task, ImageObjective):
+            return Input(task.size, "the recipe's views")
+    given = settings.sensor
+    sensor = given or sensor_of(dataset)
+    if sensor is None:
+        what = "is not at hand, and no config says how large its sensor is"
+        raise UserError(f"data set {dataset}", what, "give --sensor WIDTHxHEIGHT, or --data")
+    region = reduced(*sensor, settings.downsample)
+    rows = settings.protocol.get("rows") if isinstance(settings, Finetuning) else None
+    source = "--sensor" if given else f"configs/datasets/{dataset}.yaml"
+    return Input((min(region.height, rows or region.height), region.width), f"{source}; the data is not at hand")
+
+
+_known: dict[str, Blueprint] = {}
+
+
+def planned(settings: Finetuning | Pretraining, dataset: str) -> Blueprint:
+    """What the settings name, without any data; equal networks and batches are counted once in a process.
+
+    Args:
+        settings: of a cell or a pre-training.
+        dataset: name of the config of its data, of which the sensor's size is taken.
+
+    Raises:
+        UserError: nothing says how large the sensor is, or settings that do not go together.
+    """
+    facts = as_facts(settings)
+    key = canonical({name: value for name, value in facts.items() if name not in DECIDE_NO_COST} | {"of": dataset})
+    if key not in _known:
+        _known[key] = _planned(settings, dataset)
+    return replace(_known[key], settings=settings)
+
+
+def _planned(settings: Finetuning | Pretraining, dataset: str) -> Blueprint:
+    size = input_of(settings, dataset).size
+    if isinstance(settings, Finetuning):
+        return blueprint_of_cell(settings, size)
+    return blueprint_of_pretraining(build_objective(settings, None, size))

@@ -44,13 +44,13 @@ class Data:
         return "sample" if self.is_sample else "paper"
 
 
-def find_unlabelled(dataset: str, given: Path | None, worlds: Path | None = None) -> Data:
+def find_unlabelled(dataset: str, given: Path | None) -> Data:
     """Recordings for pre-training, as `find_data`; those the user gives are called by the name of their file or folder.
 
     Raises:
         UserError: `given` does not exist.
     """
-    data = find_data(dataset, given, worlds)
+    data = find_data(dataset, given)
     if given is None or data.is_sample:
         return data
     return replace(data, label=re.sub(r"[^A-Za-z0-9]+", "_", given.resolve().stem))
@@ -70,13 +70,17 @@ def given_data(dataset: str) -> Path | None:
     return next((parent / dataset for parent in searched if (parent / dataset).is_dir()), None)
 
 
-def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> Data:
+def at_hand(dataset: str, given: Path | None) -> bool:
+    """Whether a run finds the data set without making the sample world."""
+    return given is not None or given_data(dataset) is not None
+
+
+def find_data(dataset: str, given: Path | None) -> Data:
     """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 
     Args:
         dataset: name of a data set, as of a task.
         given: folder or file the user named; it is never replaced by the sample world.
-        worlds: folder in which the sample world is made; None: the cache.
 
     Raises:
         UserError: `given` does not exist, or the folder that `$TESPEC_DATA` names.
@@ -88,7 +92,7 @@ def find_data(dataset: str, given: Path | None, worlds: Path | None = None) -> D
     if (found := given_data(dataset)) is not None:
         return Data(found, _label(found, dataset))
     notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: the sample world stands in"
-    return Data(sample_world(dataset, worlds) / dataset, SAMPLE, notice)
+    return Data(sample_world(dataset) / dataset, SAMPLE, notice)
 
 
 def settings_of(

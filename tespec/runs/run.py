@@ -31,8 +31,8 @@ from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TRAIN
 from tespec.models.execution import execute
 from tespec.pretraining.method import Method
-from tespec.runs.cost import ResourceMeter
 from tespec.runs.lock import locked, locked_if_free
+from tespec.runs.resources import ResourceMeter
 from tespec.runs.setup import Setup, check_places
 from tespec.runs.train import Trained, train, unfinished_by_other_code
 from tespec.training.checkpoint import clear, is_cleared

@@ -17,7 +17,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, find_registered
 from tespec.core.scores import Score
-from tespec.core.settings import Finetuning
+from tespec.core.settings import Finetuning, Size
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps, evaluation_of
 from tespec.datasets.recording import LabelledRecording
@@ -128,19 +128,35 @@ class Task(ABC):
         """Batches of the training by step."""
         return LabelledSteps(self.train, self.settings, seed, type(self).collate, shard)
 
-    def small_batch(self) -> dict[str, Tensor]:
-        """Two labelled segments without a single event, for measuring what a step costs."""
-        settings = self.settings
-        lanes, segments = (1, 2) if settings.segments > 1 else (2, 1)
-        return {
-            "histograms": torch.zeros(lanes, segments, 2 * settings.bins, *self.size, dtype=torch.uint8),
-            "fresh": torch.ones(lanes, dtype=torch.bool),
-            "label_place": torch.cartesian_prod(torch.arange(lanes), torch.arange(segments)),
-        } | self.small_labels(2)
+    @classmethod
+    def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
+        """A batch of so many lanes without events, to count what a step costs; as many labels as there can be.
 
+        Args:
+            settings: the cell's settings.
+            size: (H, W) of the histograms in px.
+            lanes: number of lanes.
+            device: of the batch.
+        """
+        segments = settings.segments
+        labelled = range(segments - cls.labels_in_chunk(settings), segments)
+        place = [(lane, segment) for lane in range(lanes) for segment in labelled]
+        shape = (lanes, segments, 2 * settings.bins, *size)
+        return {
+            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "fresh": torch.ones(lanes, dtype=torch.bool, device=device),
+            "label_place": torch.tensor(place, dtype=torch.int64, device=device),
+        } | cls.blank_labels(settings, size, len(place), device)
+
+    @classmethod
+    def labels_in_chunk(cls, settings: Finetuning) -> int:
+        """The most labels of a lane's chunk that reach the head."""
+        return min(settings.labels_per_chunk or settings.segments, settings.segments)
+
+    @classmethod
     @abstractmethod
-    def small_labels(self, count: int) -> dict[str, Tensor]:
-        """What `collate` would give for `count` simple labels."""
+    def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
+        """What `collate` gives for `count` labels, without regard to what they say; `size` is (H, W) in px."""
 
     def protocol(self) -> dict[str, str]:
         """What the scores mean, in words."""

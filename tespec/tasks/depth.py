@@ -18,7 +18,7 @@ from tespec.core.distributed import global_mean, has_no_labels, rank_without_lab
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Count, Finetuning, FromZero, Positive, Share, Width, build
+from tespec.core.settings import Count, Finetuning, FromZero, Positive, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import CUT_OFFS, DepthScorer
@@ -205,9 +205,10 @@ class DepthTask(Task):
             scales=head.gradient_scales,
         )
 
-    def small_labels(self, count: int) -> dict[str, Tensor]:
+    @classmethod
+    def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
         """Depths of half the farthest."""
-        return {"labels": torch.full((count, *self.size), self._head.max_depth / 2)}
+        return {"labels": torch.full((count, *size), head_of(settings).max_depth / 2, device=device)}
 
     def scorer(self) -> DepthScorer:
         """A scorer that has seen nothing."""

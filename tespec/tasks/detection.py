@@ -19,7 +19,7 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_without_labels, ranks_per_batch
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Depth, Finetuning, FromZero, Share, Width, build, choice
+from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build, choice
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import NO_BOX, WHOLE, LabelledSteps, Shard, Steps, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
@@ -38,6 +38,7 @@ BOX_WEIGHT, SMALLEST = 5.0, 1e-16  # of the IoU loss: its weight (YOLOX), and th
 PRIOR = 0.01  # share of places that are taken for an object at the start
 CANDIDATES = 1000  # best boxes of a frame that reach non-maximum suppression
 SCORES = ("class", "objectness_x_class")
+BOXES = 16  # of a frame, where what a step costs is counted
 NORM = {"type": "mmengine.BN", "momentum": 0.03, "eps": 0.001}
 
 
@@ -164,12 +165,15 @@ class DetectionModel(Network):
 
     def outputs(self, features: list[Tensor], size: tuple[int, int]) -> list[Boxes]:
         """Boxes of each segment by falling score, clipped to the image."""
+        return [self._of_frame(*frame) for frame in zip(*self.maps(features, size), strict=True)]
+
+    def maps(self, features: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of every place of every segment: corners (L, P, 4), class, its score, and its product with objectness."""
         classes, corners, objectness, _ = self._decoded(self.head(self.neck(features[1:])))
         limits = corners.new_tensor([size[1], size[0], size[1], size[0]])
         corners = torch.minimum(corners.clamp(min=0), limits)
         best, label = classes.sigmoid().max(dim=2)
-        product = best * objectness.sigmoid()
-        return [self._of_frame(*frame) for frame in zip(corners, label, best, product, strict=True)]
+        return corners, label, best, best * objectness.sigmoid()
 
     def _of_frame(self, corners: Tensor, label: Tensor, best: Tensor, product: Tensor) -> Boxes:
         inside = ((corners[:, 2:] - corners[:, :2]) > 0).all(dim=1) & (product >= self.score_threshold)
@@ -253,11 +257,20 @@ class DetectionTask(Task):
         recordings = cut_at_gaps(self.train, self.settings.segments)
         return LabelledSteps(recordings, self.settings, seed, pad_boxes, shard)
 
-    def small_labels(self, count: int) -> dict[str, Tensor]:
-        """One box in the middle of each label."""
-        height, width = self.size
-        box = torch.tensor([0, width / 4, height / 4, 3 * width / 4, 3 * height / 4])
-        return {"boxes": box.repeat(count, 1, 1)}
+    @classmethod
+    def labels_in_chunk(cls, settings: Finetuning) -> int:
+        """Fewer than windows, where the protocol leaves some time between label frames."""
+        most, period = super().labels_in_chunk(settings), settings.protocol.get("period_ms")
+        if settings.protocol.get("frames") != "rvt" or not period or not settings.window_ms:
+            return most
+        return min(most, math.ceil(settings.segments * settings.window_ms / period))
+
+    @classmethod
+    def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
+        """`BOXES` boxes in the middle of each label."""
+        height, width = size
+        box = torch.tensor([0, width / 4, height / 4, 3 * width / 4, 3 * height / 4], device=device)
+        return {"boxes": box.repeat(count, BOXES, 1)}
 
     def scorer(self) -> DetectionScorer:
         """A scorer that has seen nothing."""

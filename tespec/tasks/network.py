@@ -39,6 +39,10 @@ class Network(nn.Module, ABC):
     def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Any:
         """What is predicted of segments with features (L, C, h, w), for histograms of `size` (H, W) in px."""
 
+    def maps(self, features: list[Tensor], size: tuple[int, int]) -> Any:
+        """What `outputs` computes on the device, before it looks at any number; by default all of it."""
+        return self.outputs(features, size)
+
     def answer(self, outputs: Any) -> Any:
         """What `step` makes of the outputs: by default the outputs."""
         return outputs

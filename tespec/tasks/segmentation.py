@@ -19,7 +19,7 @@ from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Finetuning, Share, Width, build
+from tespec.core.settings import Finetuning, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_masks
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
@@ -239,9 +239,10 @@ class SegmentationTask(Task):
         views = VIEWS[self.settings.test_time_augmentation]
         return model if views is None else Variants(model, views, self.size)
 
-    def small_labels(self, count: int) -> dict[str, Tensor]:
+    @classmethod
+    def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
         """Masks of the first class."""
-        return {"labels": torch.zeros(count, *self.size, dtype=torch.uint8)}
+        return {"labels": torch.zeros(count, *size, dtype=torch.uint8, device=device)}
 
     def scorer(self) -> SegmentationScorer:
         """A scorer that has seen nothing."""

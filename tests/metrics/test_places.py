@@ -113,7 +113,7 @@ class Endless(PretrainingTask):
     def network(self):
         raise NotImplementedError
 
-    steps = small_batch = counts = recordings = network
+    steps = blank_batch = open_data = counts = recordings = network
 
     def held_out(self, device):
         for number in range(self.batches):

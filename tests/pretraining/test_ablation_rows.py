@@ -1,5 +1,6 @@
 """What each row of an ablation trains, built from its settings: the row's words, not its numbers."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -142,10 +143,10 @@ def test_a_row_trains_what_it_says(tiny_world, name, row):
         pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))) * own)
         for profile, own in ((PROFILE, 0), (PROFILE, 1), ("paper", 1))
     )
-    task = build_objective(settings, tiny_world / "1mpx")
+    task = build_objective(replace(settings, batch_size=1), tiny_world / "1mpx")
     torch.manual_seed(0)
     ROWS[name][row](
         SimpleNamespace(
-            settings=settings, default=default, papers=papers, network=task.network(), batch=task.small_batch()
+            settings=settings, default=default, papers=papers, network=task.network(), batch=task.steps(0)[0]
         )
     )

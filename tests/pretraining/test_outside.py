@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tespec.core import recipes
 from tespec.core.config import names, pretraining_settings
@@ -56,7 +57,7 @@ def test_it_has_settings_under_every_profile_and_data_of_its_own_choice(byol, ti
         settings = pretraining_settings(byol.recipe, profile, ["objective.scale=[0.2, 1.0]"])
         assert settings.objective["scale"] == [0.2, 1.0]
     task = build_objective(settings, tiny_world / "1mpx")
-    assert len(task.small_batch()["histograms"]) == 2
+    assert len(task.blank_batch(2, torch.device("cpu"))["histograms"]) == 2
     narrow = dataclasses.replace(settings, objective=settings.objective | {"momentum": 2.0})
     with pytest.raises(UserError, match=r"objective\.momentum: 2 is out of range; give a number from 0 to 1"):
         build_objective(narrow, tiny_world / "1mpx")

@@ -1,102 +1,252 @@
-"""What a run takes, and the forecast of it, beside what a step really keeps and a checkpoint really takes."""
+"""What a training would take: figures known from elsewhere, and real steps beside those that are counted on `meta`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
-from tespec.core.config import pretraining_settings
+from tespec.core.config import finetuning_settings, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.registry import register_methods
+from tespec.core.settings import Finetuning
 from tespec.pretraining.objective import build_objective
-from tespec.runs.cost import BYTES_PER_PARAMETER, Forecast, ResourceMeter, bytes_saved_for_backward, forecast, repeated
-from tespec.training.checkpoint import save_checkpoint
-from tespec.training.loop import Loop
+from tespec.runs.cost import GPUS, Blueprint, Way, blueprint_of_cell, find_gpu, gpus, input_of, planned
+from tespec.runs.meta import META, CastAsOnCuda, Counter, bytes_saved_for_backward, count_step
+from tespec.tasks import find_task
+from tespec.tasks.base import fresh_backbone
 
 CPU = torch.device("cpu")
-TOLD = Forecast(
-    parameters={"backbone": 10},
-    memory=160,
-    fixed_seconds=0.5,
-    frame_seconds=0.1,
-    data_seconds=3.0,
-    workers=0,
-    frames=15,
-    checkpoint_bytes=120,
-    steps=1800,
-    frames_measured=(1, 3),
-)
 
 
-def test_a_step_waits_for_its_data_unless_workers_build_it_meanwhile() -> None:
-    assert TOLD.compute_seconds == 2.0
-    assert (TOLD.seconds_per_step, TOLD.hours) == (5.0, 2.5)
-    assert replace(TOLD, workers=1).seconds_per_step == 3.0
-    assert replace(TOLD, workers=2).seconds_per_step == 2.0
+def cell(task: str, arch: str = "recurrent", profile: str = "paper", *changes: str, network: str = "swin") -> Blueprint:
+    register_methods()
+    return planned(finetuning_settings(task, arch, profile, changes, network=network), task)
 
 
-def test_a_repeated_batch_has_its_labels_on_lanes_of_their_own() -> None:
-    batch = {
-        "histograms": torch.zeros(2, 3, 20, 8, 8, dtype=torch.uint8),
-        "fresh": torch.ones(2, dtype=torch.bool),
-        "label_place": torch.tensor([[0, 1], [1, 2], [1, 0]]),
+def pretraining(recipe: str, *changes: str, profile: str = "paper") -> Blueprint:
+    register_methods()
+    settings = pretraining_settings(recipe, profile, changes)
+    return planned(settings, settings.dataset)
+
+
+def test_the_papers_pretraining_step() -> None:
+    blueprint = pretraining("tespec")
+    assert blueprint.size == (360, 640)
+    assert blueprint.frames == 8 * 15
+    assert blueprint.parameters["backbone"] == 33_816_570
+    single, half = blueprint.cost(Way(half=False)), blueprint.cost(Way())
+    assert single.flops / 1e12 == pytest.approx(20.8, abs=0.01)
+    assert half.flops == single.flops
+    assert single.kept / 1e9 == pytest.approx(79.0, abs=0.1)
+    assert 0.5 < half.kept / single.kept < 0.75
+    recomputing = blueprint.cost(Way(recompute=True))
+    assert 1.2 < recomputing.flops / half.flops < 4 / 3
+    assert recomputing.training < 0.5 * half.training
+
+
+def test_a_feedforward_backbone_has_its_known_number_of_parameters() -> None:
+    blueprint = cell("ddd17", "feedforward")
+    assert blueprint.size == (200, 346)
+    assert blueprint.parameters == {"backbone": 27_543_930, "head": 11_289_030}
+
+
+def test_operations_are_those_that_torch_counts() -> None:
+    blueprint = cell("ddd17", "recurrent", "sample")
+    model, batch = blueprint.model.train(), blueprint.batch(2)
+    with FlopCounterMode(display=False) as counter:
+        losses, _ = model.loss(batch, None)
+        losses["loss"].backward()
+    assert count_step(model, batch, half=False).flops == counter.get_total_flops() > 0
+
+
+SMALL = ["segments=3", "batch_size=4"]
+REAL = {
+    "detection": ("gen1", "recurrent", "swin"),
+    "segmentation": ("ddd17", "recurrent", "swin"),
+    "depth": ("mvsec", "recurrent", "swin"),
+    "feedforward": ("dsec", "feedforward", "resnet"),
+}
+
+
+def saved(model: nn.Module, batch: dict[str, torch.Tensor]) -> int:
+    """Bytes that a step keeps, without its weights."""
+    weights = sum(each.nbytes for each in model.parameters())
+    return bytes_saved_for_backward(lambda: model.loss(batch, None)) - weights
+
+
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_a_cell_on_meta_keeps_what_a_real_step_keeps(name: str) -> None:
+    task, arch, network = REAL[name]
+    changes = [change for change in SMALL if arch == "recurrent" or change != "segments=3"]
+    settings = finetuning_settings(task, arch, "sample", changes, network=network)
+    size = (64, 96)
+    kind = find_task(settings)
+    model = kind.network(settings, fresh_backbone(settings, size)).train()
+    real = saved(model, kind.blank_batch(settings, size, 2, CPU))
+    blueprint = blueprint_of_cell(settings, size)
+    counted = count_step(blueprint.model.train(), blueprint.batch(2), half=False)
+    assert counted.kept == pytest.approx(real, rel=0.03)
+    assert saved(blueprint.model, blueprint.batch(2)) == pytest.approx(real, rel=0.01)
+
+
+@pytest.mark.parametrize("recipe", ["tespec", "moby", "imagenet", "ecddp", "ecdp"])
+def test_a_pretraining_on_meta_keeps_what_a_real_step_keeps(recipe: str) -> None:
+    register_methods()
+    settings = pretraining_settings(recipe, "sample", ["segments=3"] if recipe == "tespec" else [])
+    size = (64, 96)
+    task = build_objective(settings, None, size)
+    real = saved(task.network().train(), task.blank_batch(4, CPU))
+    with META:
+        model = task.network().train()
+    assert saved(model, task.blank_batch(4, META)) == pytest.approx(real, rel=0.01)
+
+
+def test_memory_grows_evenly_with_the_batch() -> None:
+    """So that what a small batch keeps on a CPU says what a large one keeps on a GPU."""
+    settings = finetuning_settings("ddd17", "recurrent", "sample", SMALL)
+    size = (64, 96)
+    kind = find_task(settings)
+    model = kind.network(settings, fresh_backbone(settings, size)).train()
+    one, two = (saved(model, kind.blank_batch(settings, size, lanes, CPU)) for lanes in (1, 2))
+    blueprint = blueprint_of_cell(replace(settings, batch_size=32), size)
+    extrapolated = one + 31 * (two - one)
+    assert blueprint.cost(Way(half=False)).kept == pytest.approx(extrapolated, rel=0.03)
+
+
+def test_a_counter_follows_storages_as_they_come_and_go() -> None:
+    first = torch.zeros(1000, device=META)
+    with Counter([first]) as counter:
+        second = first + 1
+        view = second[:10]
+        assert counter.alive == 8000
+        del second
+        assert counter.alive == 8000
+        del view
+        assert counter.alive == 4000
+    assert (counter.peak, counter.flops) == (8000, 0)
+
+
+def test_casts_are_those_of_autocast_on_cuda() -> None:
+    with META:
+        linear, norm = nn.Linear(8, 8), nn.LayerNorm(8)
+        values = torch.zeros(4, 8)
+    kinds = {}
+
+    def run(values: torch.Tensor) -> torch.Tensor:
+        kinds["linear"] = (first := linear(values)).dtype
+        kinds["norm"] = (second := norm(first)).dtype
+        kinds["relu"] = first.relu().dtype
+        kinds["softmax"] = (share := first.softmax(-1)).dtype
+        kinds["product"] = (third := share @ share.T).dtype
+        kinds["sum"] = third.sum().dtype
+        return second.sum() + third.sum()
+
+    half, single = torch.bfloat16, torch.float32
+    with CastAsOnCuda():
+        run(values)
+        assert set(kinds.values()) == {single}
+        with torch.autocast("cpu", dtype=half):
+            checkpoint(run, values, use_reentrant=False)
+    expected = {"linear": half, "norm": single, "relu": half, "softmax": single, "product": half, "sum": single}
+    assert kinds == expected
+
+
+def test_losses_stay_in_fp32_on_meta_too() -> None:
+    from tespec.models.layers import in_fp32
+
+    product = in_fp32(torch.matmul)
+    with CastAsOnCuda(), torch.autocast("cpu", dtype=torch.bfloat16):
+        values = torch.zeros(4, 4, device=META)
+        assert (values @ values).dtype == torch.bfloat16
+        assert product(values, values).dtype == torch.float32
+
+
+def test_parts_of_a_batch_take_less() -> None:
+    blueprint = cell("ddd17", "recurrent", "sample", "batch_size=8")
+    one, eight, four = (blueprint.cost(way) for way in (Way(), Way(gpus=8), Way(accumulate=4)))
+    assert one.flops == pytest.approx(8 * eight.flops, rel=0.01)
+    assert one.kept == pytest.approx(8 * eight.kept, rel=0.05)
+    assert four.flops == pytest.approx(one.flops, rel=0.01)
+    assert four.training < one.training
+    with pytest.raises(UserError, match="8 lanes do not divide evenly among 3 GPUs; choose a multiple of 3"):
+        blueprint.cost(Way(gpus=3))
+
+
+def test_what_does_not_fit_names_the_switch_that_makes_it_fit() -> None:
+    blueprint = cell("ddd17", "recurrent", "sample", "batch_size=8")
+    plain, recomputing = blueprint.cost(Way()), blueprint.cost(Way(recompute=True))
+    gpu = find_gpu("h100")
+    holds = {
+        "": plain.memory,
+        "--recompute": recomputing.memory,
+        "--accumulate 2": blueprint.cost(Way(accumulate=2)).memory,
     }
-    twice = repeated(batch, 2)
-    assert twice["histograms"].shape[:2] == (4, 3)
-    assert twice["label_place"].tolist() == [[0, 1], [1, 2], [1, 0], [2, 1], [3, 2], [3, 0]]
-    assert batch["label_place"].tolist() == [[0, 1], [1, 2], [1, 0]]
+    for switches, memory in holds.items():
+        found = blueprint.fitting(replace(gpu, memory=memory))
+        assert found is not None
+        assert found.memory <= memory
+        if switches in ("", "--recompute"):
+            assert found.way.switches == switches
+    assert blueprint.fitting(replace(gpu, memory=1000.0)) is None
 
 
-def test_memory_and_disk_are_those_of_a_full_step(tiny_world: Path, tmp_path: Path) -> None:
-    settings = pretraining_settings("tespec", "sample", ["batch_size=4", "segments=4"])
-    task = build_objective(settings, tiny_world / "1mpx")
-    steps, optimisation = task.steps(0), settings.optimisation
-    told = forecast(task.network(), task.small_batch(), steps, optimisation, CPU, frames=16)
-    count = sum(told.parameters.values())
-    assert told.frames_measured == (1, 3)
-    assert told.steps == optimisation.steps
-
-    loop = Loop(task.network(), steps, optimisation, seed=0, device=CPU)
-    loop.model.train()
-    saved = bytes_saved_for_backward(lambda: loop.train_step(steps[0]))
-    # Beside activations a step keeps its weights, which the forecast counts once.
-    assert told.memory - BYTES_PER_PARAMETER * count == pytest.approx(saved - 4 * count, rel=0.1)
-
-    content = loop.state_dict()
-    folder = save_checkpoint(tmp_path, 1, content.pop("model"), content)
-    written = sum(file.stat().st_size for file in folder.iterdir())
-    assert told.checkpoint_bytes == pytest.approx(written, rel=0.1)
+def test_hours_follow_from_operations_and_a_share_of_the_peak() -> None:
+    cost = replace(cell("ddd17", "feedforward", "sample").cost(Way()), flops=10**12, steps=3600)
+    assert cost.hours(find_gpu("a100"), 0.5) == pytest.approx(1 / (312 * 0.5))
+    single = replace(cost, way=Way(half=False))
+    assert single.hours(find_gpu("a100"), 0.5) == pytest.approx(1 / (156 * 0.5))
 
 
-def powercap(folder: Path, **zones: int) -> Path:
-    """Counters as Linux shows them: one folder for each processor, and parts of it below."""
-    for name, value in zones.items():
-        zone = folder / f"intel-rapl:{name[-1]}"
-        zone.mkdir(exist_ok=True)
-        (zone / "energy_uj").write_text(f"{value}\n")
-        (zone / "max_energy_range_uj").write_text("1000000\n")
-        part = folder / f"intel-rapl:{name[-1]}:0"
-        part.mkdir(exist_ok=True)
-        (part / "energy_uj").write_text("999\n")
-    return folder
+def test_equal_networks_and_batches_are_counted_once() -> None:
+    first, second = (cell("ddd17", "recurrent", "sample", f"optimisation.steps={steps}") for steps in (300, 600))
+    assert first.model is second.model
+    assert [each.cost(Way()).steps for each in (first, second)] == [300, 600]
+    assert cell("ddd17", "recurrent", "sample", "segments=2").model is not first.model
 
 
-def test_memory_is_that_of_the_process(tmp_path: Path) -> None:
-    meter = ResourceMeter(CPU, tmp_path)
-    kept = torch.ones(50_000_000, dtype=torch.uint8)
-    found = meter.resources()
-    assert set(found) == {"peak_memory_bytes"}
-    assert len(kept) < found["peak_memory_bytes"] < 100e9
+def test_every_gpu_states_where_its_figures_are_from() -> None:
+    assert {"rtx6000", "a100", "h100", "h200"} <= set(gpus())
+    for gpu in gpus().values():
+        assert "datasheet" in gpu.source
+        assert gpu.tflops["bf16"] > gpu.tflops["tf32"] > gpu.tflops["fp32"] > 0
+        assert 1e10 < gpu.memory < 1e12
 
 
-def test_energy_is_the_sum_of_the_processors_and_counters_wrap(tmp_path: Path) -> None:
-    meter = ResourceMeter(CPU, powercap(tmp_path, zone0=100_000, zone1=900_000))
-    powercap(tmp_path, zone0=400_000, zone1=200_000)
-    assert meter.resources()["processor_energy_joules"] == pytest.approx(0.3 + 0.3)
+def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    with pytest.raises(UserError, match="--gpu h10: unknown GPU; did you mean 'h100'"):
+        find_gpu("h10")
+    settings = finetuning_settings("ddd17", "recurrent", "paper")
+    with pytest.raises(UserError, match=r"data set mine: is not at hand.*give --sensor WIDTHxHEIGHT, or --data"):
+        input_of(settings, "mine")
+    assert input_of(replace(settings, sensor_px="640x480"), "mine").size == (200, 640)
+    broken = tmp_path / "gpus.yaml"
+    broken.write_text("h100: {title: H100}")
+    monkeypatch.setattr("tespec.runs.cost.GPUS", broken)
+    with pytest.raises(UserError, match="does not describe GPUs"):
+        gpus()
+    assert GPUS.is_file()
 
 
-def test_a_counter_that_nobody_may_read_is_left_out(tmp_path: Path) -> None:
-    meter = ResourceMeter(CPU, powercap(tmp_path, zone0=1))
-    (tmp_path / "intel-rapl:0" / "energy_uj").write_text("no number")
-    assert "processor_energy_joules" not in meter.resources()
+class Curious(nn.Module):
+    """A network whose step looks at a number on the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def loss(self, batch: dict[str, torch.Tensor], state: None) -> tuple[dict[str, torch.Tensor], None]:
+        return {"loss": self.weight * float(batch["histograms"].sum())}, None
+
+
+def test_a_step_that_looks_at_numbers_is_refused_in_one_line() -> None:
+    settings: Finetuning = finetuning_settings("ddd17", "recurrent", "sample")
+    with META:
+        curious = Curious()
+    blueprint = Blueprint(settings, curious, (64, 96), lambda lanes: {"histograms": torch.zeros(lanes, device=META)}, 0)
+    with pytest.raises(UserError, match=r"Curious: its step cannot be counted without data: .*let no shape depend"):
+        blueprint.cost(Way())

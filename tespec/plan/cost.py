@@ -1,0 +1,97 @@
+"""What the trainings of a plan would take of a GPU, counted before any of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tespec.plan.jobs import EVALUATION, PRETRAINING, REFERENCE, Job, recipe_settings
+from tespec.plan.states import Ledger
+
+if TYPE_CHECKING:
+    from tespec.core.settings import Finetuning, Pretraining
+    from tespec.runs.cost import Cost, Gpu
+
+TRAINED_REFERENCE = "frame"  # the other one is counted from labels
+
+
+@dataclass(frozen=True)
+class Total:
+    """All trainings of some jobs on one kind of GPU.
+
+    Attributes:
+        trainings: number of them.
+        hours: of all, one after the other.
+        memory: bytes of the one that needs the most.
+        largest: its name.
+        switches: those that trainings need to fit, with the number of these trainings.
+        too_large: names of trainings that do not fit whatever the switches.
+    """
+
+    trainings: int
+    hours: float
+    memory: int
+    largest: str
+    switches: dict[str, int]
+    too_large: tuple[str, ...]
+
+
+def total_of(jobs: Sequence[Job], ledger: Ledger, gpu: Gpu, share: float) -> Total:
+    """Count the trainings among the jobs; those whose networks and batches are equal are counted once."""
+    hours, too_large = 0.0, list[str]()
+    costs: dict[str, Cost] = {}
+    switches: dict[str, int] = {}
+    for job in filter(_trains, jobs):
+        cost = _cost(job, ledger, gpu)
+        if cost is None:
+            too_large.append(job.name)
+            continue
+        costs[job.name] = cost
+        hours += cost.hours(gpu, share)
+        if cost.way.switches:
+            switches[cost.way.switches] = switches.get(cost.way.switches, 0) + 1
+    largest = max(costs, key=lambda name: costs[name].memory, default="")
+    memory = costs[largest].memory if costs else 0
+    return Total(len(costs) + len(too_large), hours, memory, largest, switches, tuple(too_large))
+
+
+def _trains(job: Job) -> bool:
+    return job.kind in (EVALUATION, PRETRAINING) or (job.kind == REFERENCE and job.method == TRAINED_REFERENCE)
+
+
+def _cost(job: Job, ledger: Ledger, gpu: Gpu) -> Cost | None:
+    from tespec.runs.cost import planned
+
+    return planned(_settings(job, ledger), job.task).fitting(gpu)
+
+
+def _settings(job: Job, ledger: Ledger) -> Finetuning | Pretraining:
+    """Settings of a job; on a sample world, which need not be made yet, with the size of its sensor."""
+    from tespec.world.contents import content_of
+
+    shop = ledger.shop
+    settings: Finetuning | Pretraining | None
+    if job.kind == PRETRAINING:
+        settings = recipe_settings(job.method, shop.profile(job.task), (*shop.recipe_changes, *job.changes))
+        assert settings is not None
+    else:
+        settings = ledger.settings(job)
+    if shop.plan.world is None or settings.sensor_px:
+        return settings
+    sensor = content_of(shop.plan.world.size, job.task).sensor
+    return replace(settings, sensor_px=f"{sensor.width}x{sensor.height}")
+
+
+def in_words(total: Total, gpu: Gpu, share: float, at_once: int) -> list[str]:
+    """Lines that say it."""
+    if not total.trainings:
+        return []
+    each = f", {total.hours / at_once:,.1f} h with {at_once} of them" if at_once > 1 else ""
+    lines = [
+        f"on {gpu.title} at {100 * share:.0f} % of its peak: {total.hours:,.1f} GPU hours for {total.trainings} "
+        f"trainings{each}; up to {total.memory / 1e9:.3g} GB ({total.largest})"
+    ]
+    lines += [f"  {count} of them fit with {switches} alone" for switches, count in total.switches.items()]
+    lines += [f"  {name} does not fit, whatever the switches" for name in total.too_large]
+    return lines
