@@ -14,10 +14,11 @@ from torch.utils.data import Dataset
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Finetuning, Mask, Pretraining
-from tespec.datasets.augment import Maps, apply_maps, draw_maps, move_boxes
+from tespec.datasets.augment import Maps, draw_maps, move_boxes
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.lanes import Lanes, Slot, lengths_of, serpentine
 from tespec.datasets.recording import LabelledRecording, Recording
+from tespec.events.spatial import apply_maps
 
 Shard = tuple[int, int]  # which, of how many, pieces of a batch: one for each rank and gradient accumulation step
 WHOLE: Shard = (0, 1)
@@ -113,8 +114,7 @@ class Steps(Dataset[dict[str, Tensor]]):
             recording = self._recordings[slot.recording]
             generator = lanes.generator("augmentation", lane, slot.play)
             maps = draw_maps(generator, self._augmentation, recording.region.height, recording.region.width)
-            played = recording.histograms(slot.first, lanes.segments, self._bins, self._rule)
-            histograms[row] = apply_maps(played, maps, 0)
+            recording.fill(histograms[row], slot.first, self._bins, self._rule, maps)
             drawn.append(maps)
         fresh = torch.tensor([slot.fresh for slot in slots])
         return {"histograms": torch.from_numpy(histograms), "fresh": fresh}, drawn

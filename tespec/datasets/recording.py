@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets.sources import Source
+from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import Windows
-from tespec.events import EventStream
-from tespec.events.spatial import Region
+from tespec.events import EventStream, window_histograms
+from tespec.events.spatial import Region, View, apply_maps
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -58,6 +58,18 @@ class Recording:
             UserError: the events cannot be read.
         """
         return self.source.histograms(self.windows[first : first + count], bins, rule, self.region)
+
+    def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View) -> None:
+        """Write histograms of the windows from `first` on, as they are seen by `view`, into `out` (T, 2*bins, H, W).
+
+        Raises:
+            UserError: the events cannot be read.
+        """
+        windows = self.windows[first : first + len(out)]
+        if isinstance(self.source, EventSource):
+            window_histograms(self.source.stream, windows, bins, rule=rule, region=self.region, view=view, out=out)
+        else:
+            out[...] = apply_maps(self.source.histograms(windows, bins, rule, self.region), view, 0)
 
 
 class Labels(Protocol[T_co]):
