@@ -59,8 +59,8 @@ class Recording:
         """
         return self.source.histograms(self.windows[first : first + count], bins, rule, self.region)
 
-    def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View) -> None:
-        """Write histograms of the windows from `first` on, as they are seen by `view`, into `out` (T, 2*bins, H, W).
+    def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View | None = None) -> None:
+        """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8.
 
         Raises:
             UserError: the events cannot be read.
@@ -69,7 +69,8 @@ class Recording:
         if isinstance(self.source, EventSource):
             window_histograms(self.source.stream, windows, bins, rule=rule, region=self.region, view=view, out=out)
         else:
-            out[...] = apply_maps(self.source.histograms(windows, bins, rule, self.region), view, 0)
+            histograms = self.source.histograms(windows, bins, rule, self.region)
+            out[...] = histograms if view is None else apply_maps(histograms, view, 0)
 
 
 class Labels(Protocol[T_co]):

@@ -99,7 +99,7 @@ def train_and_score(cell: Cell, said: Mapping[str, str] | None = None) -> Record
     batches = deal(task.steps, run.seed, cell.settings.batch_size, run.setup.accumulate)
 
     def evaluate() -> Outcome:
-        evaluation = task.evaluate(cell.model, run.device)
+        evaluation = task.evaluate(cell.model, run.device, run.setup.workers)
         if is_first():
             write_weights(run.folder / WEIGHTS, cell.model.state_dict(), run.config | {"sensor": list(task.size)})
         return cell.outcome(evaluation, said)
