@@ -115,14 +115,14 @@ def all_stages(options: argparse.Namespace, device: Any) -> int:
     began, load = time.monotonic(), os.getloadavg()[0]
     rows: list[dict[str, Any]] = []
     limits: dict[str, Any] = {}
-    ended: dict[str, str] = {}
+    unfinished: dict[str, str] = {}
     print(heading(), flush=True)
     with TemporaryDirectory() as folder:
         for stage in [options.only] if options.only else STAGES:
             file, left = Path(folder) / f"{stage}.json", 60 * options.minutes - (time.monotonic() - began)
             if said := _in_a_process(stage, options, file, left):
-                ended[stage] = said
-                print(f"STAGE {stage} DID NOT END: {said}", flush=True)
+                unfinished[stage] = said
+                print(f"STAGE {stage} DID NOT FINISH: {said}", flush=True)
             found = json.loads(file.read_text()) if file.is_file() else {"rows": [], "limits": {}}
             rows += found["rows"]
             limits |= found["limits"]
@@ -135,26 +135,26 @@ def all_stages(options: argparse.Namespace, device: Any) -> int:
         "seconds": time.monotonic() - began,
         "environment": environment(describe(device)),
         "limits": limits,
-        "ended": ended,
+        "unfinished": unfinished,
         "rows": rows,
     }
     whole = not (options.small or options.only)
     if path := options.json or (RESULTS / "gpu" / f"{machine_name()}.json" if whole else None):
         write_ledger(ledger, path)
         print(f"ledger: {path}, {path.with_suffix('.md')}")
-    return summary(rows, ended, ledger["seconds"])
+    return summary(rows, unfinished, ledger["seconds"])
 
 
-def summary(rows: Sequence[dict[str, Any]], ended: dict[str, str], seconds: float) -> int:
+def summary(rows: Sequence[dict[str, Any]], unfinished: dict[str, str], seconds: float) -> int:
     """Say in one line how it went; 1 where something failed."""
     failed = [f"{row['stage']} ({row['case']})" for row in rows if row["failed"]]
-    wrong = [*failed, *(f"stage {name}" for name in ended)]
+    wrong = [*failed, *(f"stage {name}" for name in unfinished)]
     print(f"{len(rows)} rows in {seconds:.0f} s; " + (f"FAILED: {', '.join(wrong)}" if wrong else "nothing failed"))
     return 1 if wrong else 0
 
 
 def _in_a_process(stage: str, options: argparse.Namespace, file: Path, left: float) -> str:
-    """Measure a stage in another process; says why it did not end, "" where it did."""
+    """Measure a stage in another process; says why it did not finish, "" where it did."""
     if left < ENOUGH:
         return f"not begun: the {options.minutes:g} minutes were over"
     command = [sys.executable, str(Path(__file__).resolve()), "--only", stage, "--rows", str(file)]

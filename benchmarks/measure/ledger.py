@@ -113,8 +113,8 @@ def _lines(ledger: Mapping[str, Any]) -> Iterator[str]:
         yield f"{device}: copies {bandwidth:.1f} GB/s, {limits['dtype']} products {flops:,.0f} GFLOP/s.\n"
     if failed := [row for row in ledger["rows"] if row["failed"]]:
         yield f"{len(failed)} of {len(ledger['rows'])} rows **failed**; the last column says how.\n"
-    for name, said in ledger.get("ended", {}).items():
-        yield f"Stage {name} **did not end**: {said}\n"
+    for name, said in ledger.get("unfinished", {}).items():
+        yield f"Stage {name} **did not finish**: {said}\n"
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
     for row in ledger["rows"]:
