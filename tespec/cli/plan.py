@@ -5,7 +5,7 @@ python benchmarks/plan.py small --dry-run                   # what is missing, h
 python benchmarks/plan.py small --only dsec scratch tespec --seeds 0
 python benchmarks/plan.py tables --data /data --seeds 0 1 2 --gpus 0 1 2 3
 python benchmarks/plan.py mine.yaml --cluster slurm --slurm partition=gpu --slurm gpus_per_node=1 --processes 20
-python benchmarks/plan.py small --publish pages             # from the records: tables, effects, report, figure
+python benchmarks/plan.py small --publish pages             # from the records: tables, contrasts, report, figure
 
 A run is done where there is a record of it: same settings, weights, data, code and seed. Ctrl-C stops; the same command
 goes on. docs/plan.md says what a plan's file holds.
@@ -65,7 +65,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--status", action="store_true", help="print what is done; run nothing")
     how.add_argument("--dry-run", action="store_true", help="print what is missing, its cost and commands; run nothing")
     how.add_argument(
-        "--publish", type=Path, metavar="DIR", help="run nothing; write tables, effects, report and figure"
+        "--publish", type=Path, metavar="DIR", help="run nothing; write tables, contrasts, report and figure"
     )
     how.add_argument("--page", type=Path, metavar="FILE", help="with --publish: put the results between the marks of "
                      "this Markdown page as well")  # fmt: skip
@@ -267,7 +267,7 @@ def headline(record: Record) -> str:
 
 
 def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
-    """Print the tables and effects of a plan's records, and write them, the report and the figure into a folder.
+    """Print the tables and contrasts of a plan's records, and write them, the report and the figure into a folder.
 
     Returns:
         1 where something was left out, else 0.
@@ -295,7 +295,7 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     references = references_table(chosen)
     if references is not None:
         tables.publish([("references", tables.dated(references, chosen))], folder / "tables")
-    code |= tables.main([*narrowed, "--claims", *out])
+    code |= tables.main([*narrowed, "--contrasts", *out])
     code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
     picture = folder / "comparison.png"
     draw_reproduction(chosen, picture)

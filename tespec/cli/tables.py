@@ -2,8 +2,8 @@
 
 python benchmarks/tables.py
 python benchmarks/tables.py --only depth --columns measured --data sample
-python benchmarks/tables.py --only segmentation --baseline scratch
-python benchmarks/tables.py --claims
+python benchmarks/tables.py --baseline scratch
+python benchmarks/tables.py --contrasts
 python benchmarks/tables.py --check
 python benchmarks/tables.py --audit
 """
@@ -22,12 +22,11 @@ from tespec.cli.command import Parser
 from tespec.cli.options import add_own, bring_in
 from tespec.comparison.ablations import Ablation, Measured, ablations, measured_rows, measured_table
 from tespec.comparison.audit import render_audit
-from tespec.comparison.claims import claims_table
 from tespec.comparison.deviations import deviations
-from tespec.comparison.effects import effects_table, require_baseline
 from tespec.comparison.published import OWN, TABLES, edited, plain_tables, schemes
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import FORMS, print_table
+from tespec.comparison.shown import baseline_table, claims_table, of_split
 from tespec.comparison.side_by_side import COLUMNS, of_older_code, published_table
 from tespec.comparison.table import Table
 from tespec.core.errors import UserError
@@ -40,6 +39,7 @@ number leaves its tolerance (tables are written all the same); 2 a mistake, noth
 ABLATIONS = ablations()
 PLAIN = plain_tables()
 ALL = (*TABLES, *(f"ablation_{name}" for name in ABLATIONS), *PLAIN)
+SPLITS = ("test", "val")
 WARNED = 1
 
 
@@ -66,16 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--columns", choices=COLUMNS, default="both", help="whose numbers (default: both)")
     parser.add_argument("--data", metavar="NAME", help="measured on this data alone, e.g. sample or ddd17")
     parser.add_argument("--profile", metavar="NAME", help="measured under this profile alone, e.g. paper or sample")
-    parser.add_argument(
-        "--baseline", metavar="METHOD", help="also what each method gains over this one, with intervals"
-    )
+    parser.add_argument("--baseline", metavar="METHOD", help="also which methods are shown to beat this one, by task")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder that holds runs/")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the files (default: tables/ in --results)")
     parser.add_argument(
         "--check", action="store_true", help="hold measured numbers against the paper's; print no table"
     )
-    parser.add_argument("--claims", action="store_true", help="what the paper claims: effects with intervals, by task")
+    parser.add_argument("--contrasts", action="store_true", help="what was shown of the paper's claims, by task")
     parser.add_argument("--audit", action="store_true", help="the gains that the paper names, and its contradictions")
+    parser.add_argument(
+        "--split", choices=SPLITS, default=SPLITS[0], help="what --contrasts and --baseline look at (default: test)"
+    )
     add_own(parser)
     options = parser.parse_args(arguments)
     bring_in(options, only_given=True)
@@ -92,17 +93,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in [*(f"left out: {problem}" for problem in problems), *notes[bool(problems) :]]:
         sys.stderr.write(f"{line}\n")
     chosen = choose(records, {"data": options.data, "profile": options.profile}, folder)
+    references = [record for record in records if record["kind"] == "reference"]
+    if chosen and not of_split(chosen, options.split):
+        raise UserError(f"--split {options.split}", f"no such evaluation in {folder}", "leave it out")
     if options.check:
         return check(chosen, folder) or (WARNED if notes else 0)
-    if options.claims:
-        return claims(chosen, folder, out) or (WARNED if notes else 0)
+    if options.contrasts:
+        if not chosen:
+            raise UserError(folder, "holds no record of an evaluation", "run benchmarks/run.py first")
+        shown = claims_table([*chosen, *references], options.split)
+        publish([("contrasts", annotated(dated(shown, chosen), notes))], out)
+        return WARNED if notes else 0
     if options.columns == "measured" and not chosen:
         raise UserError(
             folder, "holds no record of an evaluation", "run benchmarks/run.py first, or leave --columns out"
         )
     if not chosen and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
-    publish([(name, annotated(dated(table, chosen), notes)) for name, table in tables(options, chosen)], out)
+    found = tables(options, chosen)
+    if options.baseline:
+        narrowed = schemes(chosen).get(options.only or "")
+        compared = [
+            each for each in chosen if narrowed is None or each["task"] in {task.name for task in narrowed.tasks}
+        ]
+        shown = baseline_table([*compared, *references], options.baseline, options.split)
+        if shown.rows:
+            found.append((f"against_{options.baseline}", shown))
+        else:
+            sys.stderr.write(f"nothing to compare with {options.baseline}: no other method with its architecture\n")
+    publish([(name, annotated(dated(table, chosen), notes)) for name, table in found], out)
     return WARNED if notes else 0
 
 
@@ -110,7 +129,7 @@ def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple
     """The tables asked for, by the names of their files.
 
     Raises:
-        UserError: there is no record of the baseline.
+        UserError: there is no such table.
     """
     every = schemes(records if options.columns != "paper" else ())
     wanted = [options.only] if options.only else [*ALL, *every]
@@ -123,12 +142,6 @@ def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple
             measured = measured_rows(ablation, records) if options.columns != "paper" else []
             found += ablation_files(ablation, measured)
     found += [(name, table) for name, table in PLAIN.items() if name in wanted and options.columns != "measured"]
-    if options.baseline:
-        require_baseline(records, options.baseline)
-        tasks = {record["task"] for record in records}
-        compared = [name for name, scheme in every.items() if tasks & {task.name for task in scheme.tasks}]
-        against = [(name, effects_table(name, records, options.baseline)) for name in compared if name in wanted]
-        found += [(f"{name}_against_{options.baseline}", table) for name, table in against if table.groups]
     return found
 
 
@@ -161,18 +174,6 @@ def check(records: Sequence[Record], folder: Path) -> int:
     outside = sum(not each.within for each in found)
     print(f"{len(found) - outside} of {len(found)} numbers within their tolerance")
     return WARNED if outside else 0
-
-
-def claims(records: Sequence[Record], folder: Path, out: Path) -> int:
-    """Print and write every comparison behind the paper's claims.
-
-    Raises:
-        UserError: there is no evaluation.
-    """
-    if not records:
-        raise UserError(folder, "holds no record of an evaluation", "run benchmarks/run.py first")
-    publish([("claims", dated(claims_table(records), records))], out)
-    return 0
 
 
 def dated(table: Table, records: Sequence[Record]) -> Table:

@@ -52,6 +52,11 @@ def render_long_csv(table: Table) -> str:
     # It takes longer to import than a table takes to print.
     import pandas
 
+    if table.lines:
+        given = pandas.DataFrame(table.lines)
+        return given.map(lambda value: _inert(value) if isinstance(value, str) else value).to_csv(
+            index=False, lineterminator="\n", float_format="%.6g"
+        )
     rows = []
     for group in table.groups:
         for row in group.rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 MISSING = "-"
 
@@ -89,13 +90,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `marks` are footnotes by their sign, `notes` stand below them."""
+    """A table; `marks` are footnotes by their sign, `notes` stand below them.
+
+    `lines` are those of its long CSV, by column, where it does not have one for each number.
+    """
 
     title: str
     columns: tuple[Column, ...]
     groups: tuple[Group, ...]
     marks: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    lines: tuple[dict[str, Any], ...] = ()
 
     @property
     def rows(self) -> tuple[Row, ...]:

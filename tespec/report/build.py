@@ -14,12 +14,11 @@ from markupsafe import Markup
 from PIL import Image
 
 from tespec.comparison.ablations import ablations, measured_rows, measured_table
-from tespec.comparison.claims import claims_table
-from tespec.comparison.effects import effects_table, require_baseline
 from tespec.comparison.published import plain_tables, schemes
 from tespec.comparison.records import Record
 from tespec.comparison.references import references_table
 from tespec.comparison.render import html_table, html_templates
+from tespec.comparison.shown import baseline_table, claims_table
 from tespec.comparison.side_by_side import of_older_code, published_table
 from tespec.comparison.table import Table, only_measured
 from tespec.report.charts import (
@@ -120,7 +119,7 @@ def _sections(records: Sequence[Record], pictures: Path, baseline: str | None) -
     evaluations = [record for record in records if record["kind"] == "evaluation"]
     tables = {name: only_measured(published_table(name, evaluations)) for name in schemes(evaluations)}
     references = references_table(records)
-    claims = only_measured(claims_table(evaluations)) if evaluations else None
+    claims = only_measured(claims_table(records)) if evaluations else None
     curves = [
         Part("Fine-tuning", pictures=tuple(finetuning_curves(records))),
         Part("Pre-training", pictures=tuple(pretraining_curves(records))),
@@ -128,8 +127,8 @@ def _sections(records: Sequence[Record], pictures: Path, baseline: str | None) -
     bars = class_and_recording_bars(records)
     return [
         *(Section(name, table.title, (Part(table=table),)) for name, table in tables.items()),
-        *_gains(evaluations, baseline),
-        Section("claims", "Claims, comparison by comparison", (Part(table=claims, apart=True),) if claims else ()),
+        *_gains(records, baseline),
+        Section("contrasts", "What was shown", (Part(table=claims, apart=True),) if claims else ()),
         Section("references", "Floor and upper reference", (Part(table=references),) if references else ()),
         Section("ablations", "Ablations", _ablations(records)),
         Section("curves", "Training curves", tuple(part for part in curves if part.pictures)),
@@ -162,10 +161,8 @@ def _lead(records: Sequence[Record]) -> list[str]:
 def _gains(records: Sequence[Record], baseline: str | None) -> list[Section]:
     if baseline is None:
         return []
-    require_baseline(records, baseline)
-    tables = (effects_table(name, records, baseline) for name in schemes(records))
-    parts = tuple(Part(table.title, table) for table in tables if table.groups)
-    return [Section("gains", f"Gains over {baseline}", parts)]
+    table = baseline_table(records, baseline)
+    return [Section("gains", f"Gains over {baseline}", (Part(table=table, apart=True),) if table.rows else ())]
 
 
 def _ablations(records: Sequence[Record]) -> tuple[Part, ...]:

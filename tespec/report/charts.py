@@ -13,10 +13,10 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from tespec.comparison.basis import Average, Basis, average, bases, flat, metric
-from tespec.comparison.claims import newest_bases
 from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.references import of_references
+from tespec.comparison.shown import newest_bases
 from tespec.core.errors import one_line
 from tespec.core.files import whole_file
 

@@ -112,6 +112,7 @@ def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.Cap
         (["--profile", "paper"], "choose from sample"),
         (["--columns", "measured", "--results", "."], "holds no record of an evaluation"),
         (["--check"], "holds nothing to check: no evaluation on real data"),
+        (["--contrasts", "--split", "val"], "--split val: no such evaluation in"),
         (["--baseline", "moby"], "--baseline moby: has no record; choose from scratch"),
     ],
 )
@@ -175,7 +176,25 @@ def test_a_baseline_gives_a_table_of_gains(results: Path, capsys: pytest.Capture
     (results / "runs" / "ours.json").write_text(json.dumps(ours))
     assert main(["--results", str(results), "--baseline", "scratch"]) == 0
     assert "+3.500" in capsys.readouterr().out
-    assert (results / "tables" / "segmentation_against_scratch.tex").is_file()
+    assert (results / "tables" / "against_scratch.tex").is_file()
+
+
+def test_contrasts_are_decided_and_written(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = (results / "runs").iterdir()
+    feedforward = json.loads(path.read_text()) | {"arch": "feedforward", "name": "other", "metrics": {"miou": 45.0}}
+    (results / "runs" / "other.json").write_text(json.dumps(feedforward))
+    assert main(["--results", str(results), "--contrasts"]) == 0
+    shown = capsys.readouterr().out
+    assert "one seed, and two are needed: scratch/recurrent, scratch/feedforward" in shown
+    assert "-3.500" in shown
+    written = {path.name for path in (results / "tables").iterdir()}
+    assert written == {f"contrasts{end}" for end in (".csv", "_long.csv", ".tex", ".md", ".html")}
+
+
+def test_a_baseline_that_stands_alone_has_no_table(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--results", str(results), "--only", "segmentation", "--baseline", "scratch"]) == 0
+    assert "nothing to compare with scratch" in capsys.readouterr().err
+    assert not (results / "tables" / "against_scratch.md").exists()
 
 
 def test_a_mistake_is_one_line_with_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:

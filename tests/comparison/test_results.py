@@ -108,7 +108,7 @@ def test_tables_prints_and_writes_it(flow: list[Record], tmp_path: Path, capsys:
     assert "The hall (flow)" in shown
     assert "+1.000" in shown
     names = {path.name for path in (tmp_path / "tables").iterdir()}
-    assert {"task_hall.csv", "task_hall_against_scratch.md"} <= names
+    assert {"task_hall.csv", "against_scratch.md"} <= names
     with pytest.raises(UserError, match="no evaluation of such a task; choose from task_hall"):
         main(["--results", str(tmp_path), "--only", "task_yard"])
 

@@ -161,11 +161,11 @@ def test_it_goes_on_elsewhere_with_its_records_alone_and_publishes_them(start, p
     page.write_text(text, encoding="utf-8")
     published = plan("tiny", "--publish", folder, "--page", page)
     assert published.returncode == 0, published.stdout + published.stderr
-    with (folder / "tables" / "claims.csv").open() as file:
+    with (folder / "tables" / "contrasts.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert any(row["Task"] == "DDD17" and row["effect"] for row in rows)
     assert (folder / "comparison.png").stat().st_size > 5000
-    assert "Claims, comparison by comparison" in (folder / "report.html").read_text()
+    assert "What was shown: the claims" in (folder / "report.html").read_text()
     assert "5 fine-tunings" in page.read_text(encoding="utf-8")
     assert not (results / "tables").exists()
     # The command of a record gives its number again.

@@ -65,16 +65,15 @@ def test_a_page_has_every_section_and_leads_to_every_run(results: Path, capsys: 
     assert "4 runs" in capsys.readouterr().out
 
 
-def test_claims_and_references_have_sections_of_their_own(make, tmp_path: Path) -> None:
+def test_contrasts_and_references_have_sections_of_their_own(make, tmp_path: Path) -> None:
     records = [make(name, seed=seed) for name in ("scratch", "tespec") for seed in range(2)]
     floor = make("prior", kind="reference", arch="feedforward", metrics={"miou": 12.345})
     text = report([*records, floor], tmp_path)
     sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
-    assert "TESPEC beats no pre-training" in sections["claims"]
-    assert "undecided" not in sections["claims"]
-    assert "No verdicts:" in sections["claims"]
+    assert "TESPEC beats no pre-training" in sections["contrasts"]
+    assert "holds on 0, contrary on 0, undecided on 5" in sections["contrasts"]
     assert "12.345" in sections["references"]
-    assert not any("12.345" in sections[name] for name in ("segmentation", "claims", "bars", "curves"))
+    assert not any("12.345" in sections[name] for name in ("segmentation", "bars", "curves"))
 
 
 def test_a_measured_number_shows_commands_and_hashes(results: Path) -> None:

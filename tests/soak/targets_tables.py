@@ -54,9 +54,9 @@ def write_records(folder: Path) -> Path:
 
 def read_all_records(runs: Path) -> None:
     from tespec.comparison.ablations import ablations, measured_rows, measured_table
-    from tespec.comparison.effects import effects_table
     from tespec.comparison.records import read_records
     from tespec.comparison.render import render_csv, render_latex, render_long_csv, render_text
+    from tespec.comparison.shown import claims_table
     from tespec.comparison.side_by_side import published_table
     from tespec.report.build import report
 
@@ -65,7 +65,7 @@ def read_all_records(runs: Path) -> None:
     table = published_table("segmentation", records)
     for render in (render_text, render_csv, render_long_csv, render_latex):
         render(table)
-    effects_table("segmentation", records, "scratch")
+    claims_table(records)
     for ablation in ablations().values():
         for measured in measured_rows(ablation, records):
             measured_table(ablation, measured)

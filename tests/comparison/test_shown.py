@@ -1,0 +1,266 @@
+"""The page of claims, and that of gains, on made-up records of known effects and on those of the closed world."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pandas
+import pytest
+
+from tespec.comparison.ablations import ablations
+from tespec.comparison.contrasts import Comparison, read_claims
+from tespec.comparison.records import Record, read_records
+from tespec.comparison.render import (
+    render_csv,
+    render_html,
+    render_latex,
+    render_long_csv,
+    render_markdown,
+    render_text,
+)
+from tespec.comparison.shown import baseline_table, claims_table, evidence_of, newest_bases, published_effect
+from tespec.comparison.table import Row, Table
+from tespec.core.config import as_facts, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
+
+Make = Callable[..., Record]
+METHODS = ("scratch", "imagenet", "moby", "ecddp", "tespec")
+NAMED = ("tespec", "scratch", "imagenet", "moby", "ecddp")
+COLUMNS = "claim comparison task data profile metric unit effect low_95 high_95 seeds p detectable paper verdict reason"
+
+
+def measured(
+    make: Make, name: str, values: Sequence[float], arch: str = "recurrent", **changes: object
+) -> list[Record]:
+    return [make(name, arch, seed=seed, miou=value, **changes) for seed, value in enumerate(values)]
+
+
+def floor(make: Make, miou: float = 20.0, **changes: object) -> Record:
+    return make("prior", "feedforward", kind="reference", miou=miou, **changes)
+
+
+def from_recipe(*changes: str) -> dict[str, object]:
+    recipe = as_facts(pretraining_settings("tespec", "sample", changes))
+    return {"weights": {"source": "backbone.safetensors", "sha256": " ".join(changes), "recipe": recipe}}
+
+
+def whole(make: Make, gain: float) -> list[Record]:
+    """All methods on DDD17; TESPEC is better than the others by `gain`."""
+    spreads = {name: [0.0, 1.0 + 0.1 * number, 2.0] for number, name in enumerate(METHODS)}
+    return [
+        floor(make),
+        *(
+            record
+            for arch in ("recurrent", "feedforward")
+            for name, spread in spreads.items()
+            for record in measured(make, name, [40 + each + gain * (name == "tespec") for each in spread], arch)
+        ),
+    ]
+
+
+def row_of(table: Table, claim: str, task: str = "ddd17") -> Row:
+    (row,) = (row for row in table.rows if (row.facts["claim"], row.facts["task"]) == (claim, task))
+    return row
+
+
+def cell(table: Table, row: Row, header: str) -> str:
+    return row.cells[[column.headers[-1] for column in table.columns].index(header)].text
+
+
+def test_a_claim_holds_where_its_weakest_part_does(record: Make) -> None:
+    table = claims_table(whole(record, 5.0))
+    row = row_of(table, "tespec")
+    assert cell(table, row, "verdict") == "holds"
+    assert cell(table, row, "why") == "each of its 4 comparisons is above 0"
+    assert (cell(table, row, "effect"), cell(table, row, "seeds"), cell(table, row, "p")) == ("+5.133", "3", "< 0.001")
+    (heading,) = (group.heading for group in table.groups if row in group.rows)
+    assert heading.endswith("Of 5 tasks: holds on 1, contrary on 0, undecided on 4")
+    # Where nothing was measured nothing is decided.
+    other = row_of(table, "tespec", "dsec")
+    assert cell(table, other, "verdict") == "undecided"
+    assert cell(table, other, "why") == f"not measured: {', '.join(f'{name}/recurrent' for name in NAMED)}"
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.0, "undecided"), (-5.0, "contrary")])
+def test_a_claim_is_contrary_or_undecided(record: Make, gain: float, verdict: str) -> None:
+    table = claims_table(whole(record, gain))
+    assert cell(table, row_of(table, "tespec"), "verdict") == verdict
+
+
+def test_without_a_floor_and_at_the_floor_nothing_is_decided(record: Make) -> None:
+    records = whole(record, 5.0)
+    for changed, why in (
+        (records[1:], "floor not measured (run.py --reference prior)"),
+        ([*records[1:], floor(record, data_fingerprint="another")], "floor not measured (run.py --reference prior)"),
+        (
+            [*records[1:], floor(record, 46.0)],
+            "tespec/recurrent is at the floor: 46.133 [43.584, 48.683], floor 46.000",
+        ),
+    ):
+        table = claims_table(changed)
+        assert cell(table, row_of(table, "tespec"), "verdict") == "undecided"
+        assert cell(table, row_of(table, "tespec"), "why") == why
+
+
+def test_an_effect_is_in_the_task_s_own_metric(record: Make) -> None:
+    depth = {"task": "mvsec", "groups": {}, "recordings": {}}
+    records = [
+        *(record("scratch", metrics={"abs": value}, seed=seed, **depth) for seed, value in enumerate([5.0, 5.5, 6.0])),
+        *(record("tespec", metrics={"abs": value}, seed=seed, **depth) for seed, value in enumerate([4.5, 5.1, 5.4])),
+        record("prior", "feedforward", kind="reference", metrics={"abs": 9.0}, **depth),
+        floor(record),
+        *measured(record, "scratch", [40.0, 41.0, 42.0]),
+        *measured(record, "tespec", [44.0, 45.1, 46.2]),
+    ]
+    table = baseline_table(records, "scratch")
+    metres, points = (row_of(table, "tespec/recurrent", task) for task in ("mvsec", "ddd17"))
+    assert (cell(table, metres, "Metric"), cell(table, metres, "effect")) == (
+        "Abs ↓",
+        "+0.500",
+    )  # m nearer to the truth
+    assert (cell(table, points, "effect"), cell(table, points, "95 % interval")) == ("+4.100", "[+3.852, +4.348]")
+    assert cell(table, points, "verdict") == "holds"
+
+
+def test_all_cells_of_a_task_give_the_variance_and_ablations_are_cells(record: Make) -> None:
+    ablation = next(row for row in ablations()["target_ddd17"].rows if row.name == "Eq. 6")
+    changes = ablation.changes(as_facts(pretraining_settings("tespec", "sample")))
+    records = [
+        *measured(record, "scratch", [40.0, 41.0, 42.0]),
+        *measured(record, "scratch", [45.0, 46.5, 47.0], "feedforward"),
+        *measured(record, "tespec", [44.0, 45.1, 46.2], **from_recipe()),
+        *measured(record, "tespec", [42.0, 43.0, 44.1], **from_recipe(*changes)),
+    ]
+    names = ("tespec/recurrent", "target_ddd17: Eq. 7", "target_ddd17: Eq. 6", "scratch/feedforward", "moby/recurrent")
+    found = evidence_of(newest_bases(records)["ddd17"], records, names)
+    assert set(names) - set(found.cells) == {"moby/recurrent"}
+    assert found.cells["tespec/recurrent"] == found.cells["target_ddd17: Eq. 7"]
+    assert found.fitted.scores[found.cells["target_ddd17: Eq. 6"]] == {0: 42.0, 1: 43.0, 2: 44.1}
+    assert found.fitted.freedom == 3 * 2
+    table = claims_table([*records, floor(record)])
+    assert cell(table, row_of(table, "target"), "effect") == "+2.067"
+
+
+def test_changed_settings_have_a_gain_and_do_not_stand_for_the_method_in_a_claim(record: Make) -> None:
+    changed = from_recipe("objective.mask.ratio=0.25")
+    records = [
+        *(each for each in whole(record, 5.0) if each["method_name"] != "tespec"),
+        *measured(record, "tespec", [44.0, 45.1, 46.2], **changed),
+    ]
+    gains, claims = baseline_table(records, "scratch"), claims_table(records)
+    assert cell(gains, row_of(gains, "tespec/recurrent"), "verdict") == "holds"
+    assert cell(claims, row_of(claims, "tespec"), "why") == "not measured: tespec/recurrent"
+
+
+def test_pretrainings_in_settings_of_an_older_version_are_not_taken_for_one_another(record: Make) -> None:
+    older = [
+        {"weights": {"source": "a", "sha256": name, "recipe": {"name": "tespec", "steps": steps, "seed": 0}}}
+        for name, steps in (("a", 1), ("b", 2))
+    ]
+    alone = [floor(record), *measured(record, "scratch", [40.0, 41.2, 42.0])]
+    one = [*alone, *measured(record, "tespec", [44.0, 45.1, 46.2], **older[0])]
+    both = [*one, *measured(record, "tespec", [30.0, 31.1, 32.2], **older[1])]
+    for records, said in ((one, "over No Pre-training: above 0"), (both, "made by recipes of an older version")):
+        table = baseline_table(records, "scratch")
+        assert cell(table, row_of(table, "tespec/recurrent"), "why").startswith(said)
+
+
+def test_data_profiles_and_splits_do_not_mix(record: Make) -> None:
+    old = measured(record, "tespec", [10.0, 11.1], profile="paper", data="ddd17")
+    for each in old:
+        each["written"] = "2020-01-01T00:00:00+00:00"
+    new = measured(record, "tespec", [44.0, 45.1])
+    base = [floor(record), *measured(record, "scratch", [40.0, 41.0])]
+    validation = [{**each, "split": "val", "name": f"{each['name']}-val"} for each in [*base, *new]]
+    for each in validation:
+        each["metrics"] = {"miou": each["metrics"]["miou"] + (5.0 if each["method_name"] == "tespec" else 0.0)}
+    records = [*old, *new, *base, *validation]
+    table, other = baseline_table(records, "scratch"), baseline_table(records, "scratch", "val")
+    assert cell(table, row_of(table, "tespec/recurrent"), "effect") == "+4.050"
+    assert cell(other, row_of(other, "tespec/recurrent"), "effect") == "+9.050"
+    assert any("2 runs on other data, settings or code left out" in note for note in table.notes)
+
+
+def test_a_baseline_has_the_same_architecture_and_has_to_be_there(record: Make) -> None:
+    records = [*measured(record, "scratch", [40.0, 41.0]), *measured(record, "tespec", [45.0, 46.0], "feedforward")]
+    assert baseline_table(records, "scratch").rows == ()
+    with pytest.raises(UserError, match=r"--baseline moby: has no record; choose from scratch"):
+        baseline_table([record()], "moby")
+
+
+def test_one_seed_has_a_gain_and_no_verdict(record: Make) -> None:
+    table = baseline_table([floor(record), record(), record("tespec", miou=90.0)], "scratch")
+    (row,) = table.rows
+    assert [cell(table, row, name) for name in ("effect", "95 % interval", "verdict")] == ["+50.000", "-", "undecided"]
+    assert cell(table, row, "why") == "one seed, and two are needed: tespec/recurrent, scratch/recurrent"
+
+
+def test_a_task_of_one_s_own_kind_has_no_floor_to_stand_above(record: Make) -> None:
+    own = {"task": "hall", "config": {"kind": "flow", "title": "The hall"}, "metrics": {"error": 1.0}}
+    scores = {"error": {"title": "Error", "better": "lower", "unit": "m"}}
+    records = [
+        record(name, seed=seed, **(own | {"metrics": {"error": mean + 0.1 * seed * seed}, "scores": scores}))
+        for name, mean in (("scratch", 5.0), ("tespec", 4.0), ("mine", 4.5))
+        for seed in range(3)
+    ]
+    records[0]["metrics"]["error"] += 0.01
+    table = baseline_table(records, "scratch")
+    assert {cell(table, row, "verdict") for row in table.rows} == {"holds"}
+    assert set(pandas.read_csv(io.StringIO(render_long_csv(table))).unit) == {"m"}
+
+
+def test_the_long_csv_is_tidy_and_numeric(record: Make) -> None:
+    table = claims_table(whole(record, 5.0))
+    lines = pandas.read_csv(io.StringIO(render_long_csv(table)))
+    assert list(lines) == COLUMNS.split()
+    assert (
+        not lines[["claim", "comparison", "task", "data", "profile", "metric", "verdict", "reason"]]
+        .isna()
+        .any(axis=None)
+    )
+    numbers = lines[["effect", "low_95", "high_95", "seeds", "p", "detectable", "paper"]]
+    assert all(pandas.api.types.is_numeric_dtype(kind) for kind in numbers.dtypes)
+    ours = lines[lines.claim == "tespec"].set_index("comparison")
+    assert list(ours.index) == ["over no pre-training", "over RGB supervised", "over MoBY", "over ECDDP"]
+    assert set(ours.verdict) == {"holds"}
+    assert ours.loc["over no pre-training", "paper"] == pytest.approx(9.376)
+    assert ((ours.low_95 < ours.effect) & (ours.effect < ours.high_95) & (ours.detectable > 0)).all()
+
+
+def test_every_form_of_the_page_says_verdict_and_rule(record: Make) -> None:
+    table = claims_table(whole(record, 5.0))
+    for render in (render_text, render_latex, render_markdown, render_html):
+        text = " ".join(render(table).split())
+        assert "each of its 4 comparisons is above 0" in text
+        assert "family-wise error 5" in text
+    assert not re.search(r"^'|,'", render_csv(table), re.MULTILINE)
+
+
+def test_the_paper_s_own_differences_are_those_of_its_tables() -> None:
+    found = {
+        (claim.name, each.title, task): published_effect(each, task)
+        for claim in read_claims()
+        for task, comparisons in claim.by_task().items()
+        for each in comparisons
+    }
+    assert found["memory", "recurrent over feed-forward pre-training", "dsec"] is None
+    assert found["masking", "50 % over none", "dsec"] == pytest.approx(62.774 - 55.619)
+    assert found["tespec", "over no pre-training", "mvsec"] == pytest.approx(4.852 - 3.690)
+    assert found["tespec", "over no pre-training", "1mpx"] == pytest.approx(50.6 - 45.4)
+    # Of the two published numbers, that without test-time augmentation.
+    assert found["recurrent", "ECDDP", "dsec"] == pytest.approx(59.820 - 59.142)
+    assert published_effect(Comparison("", ("mine/recurrent",), ("scratch/recurrent",)), "hall") is None
+
+
+def test_the_records_of_the_closed_world_show_no_claim() -> None:
+    records, _ = read_records(REPOSITORY / "results" / "sample-small" / "runs")
+    table = claims_table(records)
+    verdicts = Counter((row.facts["claim"], row.facts["verdict"]) for row in table.rows)
+    assert len({claim for claim, _ in verdicts}) == 9
+    assert not [claim for claim, verdict in verdicts if verdict == "holds"]
+    assert all(cell(table, row, "why") not in ("", "-") for row in table.rows)
+    assert "at the floor" in cell(table, row_of(table, "tespec", "gen1"), "why")
