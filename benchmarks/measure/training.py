@@ -12,6 +12,7 @@ from itertools import count as numbers
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import h5py
 import hdf5plugin
@@ -27,7 +28,9 @@ from benchmarks.measure.rows import Row, synchronise
 from tespec.core.config import pretraining_settings
 from tespec.core.settings import Downsample, Pretraining
 from tespec.datasets.lanes import Lanes
+from tespec.datasets.recording import Recording
 from tespec.datasets.unlabelled import divide
+from tespec.events.spatial import apply_maps
 from tespec.events.store import StoreStream, open_store
 from tespec.events.windows import window_histograms
 from tespec.models import EventSwin
@@ -106,11 +109,26 @@ def _building(conditions: Conditions, root: Path, archive: Path) -> Iterator[Row
     )  # fmt: skip
     augmented = build_objective(settings, root).steps(0)
     measured = conditions.compare(
-        replace(row, case="augmented batch", size=f"{frames} frames of {size}, flip and zoom", peers=""),
-        lambda: augmented[0],
+        replace(
+            row, case="augmented batch", size=f"{frames} frames of {size}, flip and zoom", peers="counted, then mapped"
+        ),
+        lambda: augmented[0]["histograms"],
+        lambda: _counted_then_mapped(augmented),
+        torch.equal,
     )
     figures = {"bytes_per_frame": batch.nbytes / frames, "cores_at_goal": GOAL / (measured.rate or 1)}
     yield replace(measured, figures=figures, note=f"{figures['cores_at_goal']:.1f} cores feed {GOAL:,} frames/s")
+
+
+def _counted_then_mapped(steps: Any) -> Tensor:
+    """The histograms of step 0, all events counted before the image is flipped and zoomed."""
+
+    def fill(recording: Recording, out: np.ndarray, first: int, bins: int, rule: str, view: Any) -> None:
+        out[...] = apply_maps(recording.histograms(first, len(out), bins, rule), view, 0)
+
+    with patch.object(Recording, "fill", fill):
+        histograms: Tensor = steps[0]["histograms"]
+    return histograms
 
 
 def _first_window(settings: Pretraining, steps: Any) -> int:
