@@ -80,7 +80,7 @@ def trainings(quick: bool) -> dict[str, Callable[[], Training]]:
     register_methods()
     recipes = sorted({kind.recipe for kind in METHODS.module_dict.values() if kind.recipe})
     made: dict[str, Callable[[], Training]] = {name: lambda name=name: _of_task(name) for name in TASKS}  # type: ignore[misc]
-    made |= {recipe: lambda recipe=recipe: _of_recipe(recipe) for recipe in recipes}  # type: ignore[misc]
+    made |= {recipe: lambda recipe=recipe: _of_recipe(recipe) for recipe in recipes}
     return {name: made[name] for name in QUICK} if quick else made
 
 
@@ -105,8 +105,8 @@ class CpuDraws(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Run an operation; one that draws runs on the CPU."""
         given = dict(kwargs or {})
-        tensors = [each for each in (*args, given.get("device")) if isinstance(each, (Tensor, torch.device))]
-        device = next((getattr(each, "device", each) for each in tensors), torch.device("cpu"))
+        tensors = [each.device for each in args if isinstance(each, Tensor)]
+        device = torch.device(given.get("device") or (tensors[0] if tensors else "cpu"))
         # Attention is among them for its dropout, which is zero here.
         if torch.Tag.nondeterministic_seeded not in func.tags or "attention" in str(func) or device.type == "cpu":
             return func(*args, **given)
@@ -142,6 +142,9 @@ def gradients(training: Training, device: torch.device, half: bool) -> tuple[flo
 def agreement(conditions: Conditions) -> Iterator[Row]:
     """Loss and gradients of each training's step, and intensity, beside float32 on a CPU."""
     device = conditions.devices[-1]
+    # TF32 keeps 10 bits of float32's 23.
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     yield guarded(Row("agreement", "intensity", device.type), lambda row: _intensity(row, device))
     for name, make in trainings(conditions.quick).items():
         made = lru_cache(make)

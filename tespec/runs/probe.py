@@ -97,9 +97,7 @@ def patches(cell: Cell, recordings: Sequence[LabelledRecording], split: str) -> 
             maps, state = backbone(batch.histograms.to(device), reset(state, batch.fresh.to(device)))
             if not batch.frames:
                 continue
-            place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames], device=device)
-            for frame, each in zip(batch.frames, _at_stride(pick(maps, place)), strict=True):
-                mask = recordings[frame.recording].labels[frame.label]
+            for mask, each in zip(batch.labels, _at_stride(pick(maps, batch.place.to(device))), strict=True):
                 classes = patch_classes(mask, len(settings.classes))
                 rows, columns = np.nonzero(classes != IGNORE)
                 drawn = rng.permutation(len(rows))[:share]

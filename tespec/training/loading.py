@@ -95,7 +95,7 @@ class Batches:
         UserError: data cannot be read any more.
     """
 
-    def __init__(self, steps: Dataset[Batch], first: int, last: int, workers: int, *, pin: bool) -> None:
+    def __init__(self, steps: Dataset[Any], first: int, last: int, workers: int, *, pin: bool) -> None:
         loader = DataLoader(
             _Answers(steps),
             batch_size=None,
