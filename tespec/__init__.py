@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> nn.Module:
     """Pre-trained backbone, or a task's network, ready for `.step(histogram, state)`; see `tespec.inference.load`."""
-    from tespec.inference.load import load as load_network
+    from tespec.inference.load import load_network
 
     return load_network(path, height=height, width=width)
 

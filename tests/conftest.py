@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from tespec.world import make_world
-from tespec.world.plans import DATASETS
+from tespec.world.contents import DATASETS
 
 # How long an example takes says more about what else runs on the machine than about the code.
 hypothesis.settings.register_profile("tests", deadline=None)

@@ -248,7 +248,7 @@ def _evaluated(row: Row, name: str, device: torch.device) -> Row:
     plain = task.evaluate(model, torch.device("cpu"))
     found = task.evaluate(model.to(device), device, WORKERS)
     main = next(iter(task.scores))
-    labels = sum(len(recording.labelled) for recording in task.test)
+    labels = sum(len(recording.labelled) for recording in task.scored)
     error = abs(found.metrics[main] - plain.metrics[main]) / max(abs(plain.metrics[main]), 1.0)
     # Pixels whose two best classes lie within a rounding may change.
     figures = {f"{main}_error": error}

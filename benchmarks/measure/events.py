@@ -21,7 +21,7 @@ from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.networks import histograms
 from benchmarks.measure.rows import Row
 from tespec.core.paths import REPOSITORY
-from tespec.datasets.prepare import Job, pack_job
+from tespec.datasets.prepare import Packing, pack_recording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity
@@ -223,9 +223,9 @@ def write_dat(path: Path, rate: int, seconds: int, sensor: tuple[int, int]) -> P
 def _packed(path: Path, out: Path) -> Path:
     """Pack a file that was never opened before, in a cache of its own."""
     with patch.dict("os.environ", TESPEC_CACHE=str(out / "cache")):
-        job = Job(path.stem, "train", EventSource(path), out / "events.store", ())
-        pack_job(job, lambda *_: None)
-    return job.target
+        packing = Packing(path.stem, "train", EventSource(path), out / "events.store", ())
+        pack_recording(packing, lambda *_: None)
+    return packing.target
 
 
 def _dense(path: Path, out: Path, sensor: tuple[int, int]) -> Path:

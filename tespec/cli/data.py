@@ -122,7 +122,7 @@ def find_dataset(options: argparse.Namespace) -> LabelledDataset:
     from tespec.datasets.finding import Recordings
 
     if options.dataset != RECORDINGS:
-        return open_dataset(options)[1]
+        return asked_for(options)[1]
     sensor = None
     for change in options.set:
         key, _, value = change.partition("=")
@@ -132,7 +132,7 @@ def find_dataset(options: argparse.Namespace) -> LabelledDataset:
     return Recordings(options.path, sensor)
 
 
-def open_dataset(options: argparse.Namespace) -> tuple[Finetuning, LabelledDataset]:
+def asked_for(options: argparse.Namespace) -> tuple[Finetuning, LabelledDataset]:
     """The dataset, read by the protocol for recurrent models of the profile that fits it."""
     from tespec.runs.data import find_data, settings_of
     from tespec.tasks import import_tasks
@@ -225,11 +225,11 @@ def print_disk(dataset: LabelledDataset, found: list[RecordingFacts]) -> None:
 def prepare(options: argparse.Namespace) -> int:
     """Pack every recording."""
     from tespec.core.progress import progress
-    from tespec.datasets.prepare import jobs
+    from tespec.datasets.prepare import packings
     from tespec.datasets.prepare import prepare as pack_all
 
     dataset = find_dataset(options)
-    totals = {job.name: 0 for job in jobs(dataset, options.out)}
+    totals = {packing.name: 0 for packing in packings(dataset, options.out)}
     done = dict.fromkeys(totals, 0)
     with progress("packing", "events") as advance:
 
@@ -248,18 +248,18 @@ def prepare(options: argparse.Namespace) -> int:
 def preview(options: argparse.Namespace) -> int:
     """Draw a few moments."""
     from tespec.datasets.finding import SPLIT
-    from tespec.datasets.preview import choose, draw, moment
+    from tespec.datasets.preview import choose, draw, look_at
 
     if options.dataset == RECORDINGS:
         dataset, rule = find_dataset(options), RULE
         recordings = dataset.recordings(SPLIT)
     else:
-        settings, dataset = open_dataset(options)
+        settings, dataset = asked_for(options)
         recordings, rule = dataset.recordings(options.split), settings.rule
     chosen = choose(recordings, options.count, rule)
     path = options.out or Path(f"preview-{options.dataset}.png")
-    moments = [moment(recording, place, rule, norm_events=NORM_EVENTS) for recording, place in chosen]
-    draw(moments, dataset.classes, path)
+    shown = [look_at(recording, place, rule, norm_events=NORM_EVENTS) for recording, place in chosen]
+    draw(shown, dataset.classes, path)
     print(f"written: {path}")
     return 0
 

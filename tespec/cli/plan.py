@@ -18,11 +18,13 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tespec.cli.command import Parser, by_installed_command
 from tespec.cli.options import add_accept_code, add_configs, add_own, bring_in, whole_number
+from tespec.comparison.identity import TEST
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
@@ -50,6 +52,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--checkpoints", nargs="+", default=[], metavar="METHOD=FILE",
                       help="weights that methods start from")  # fmt: skip
     what.add_argument("--profile", help=f"{', '.join(names('profiles'))} (default: the plan's, or what fits the data)")
+    what.add_argument(
+        "--split", choices=("test", "val"), help="recordings that are scored (default: the plan's, or test)"
+    )
     what.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of run.py; repeatable")
     how = parser.add_argument_group("how and where")
     how.add_argument("--processes", type=whole_number, metavar="N", help="runs at once (default: as the plan says)")
@@ -107,11 +112,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shop = find_all_data(shop, jobs, options.data)
     looking = options.dry_run or options.status
     if plan.world and not looking:
-        make_world(plan.world, sorted(shop.data))
+        make_missing(plan.world, sorted(shop.data))
     records, problems = read_records(results / "runs")
     for problem in problems:
         say(f"left out: {problem}")
     ledger = Ledger(shop, records)
+    ledger.require_splits(jobs)
     states = {job: state_of(job, ledger) for job in shop.with_pretrainings(jobs)}
     at_once = len(options.gpus) if options.gpus else options.processes or min(plan.at_once, os.cpu_count() or 1)
     # A run that another start of the plan computes is waited for.
@@ -131,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if looking:
         return 0
     began = time.monotonic()
-    failed = carry_out(ordered, ledger, at_once, options) if ordered else {}
+    failed = run_jobs(ordered, ledger, at_once, options) if ordered else {}
     if plan.show:
         show_results(plan, shop, jobs)
     print(f"{sum(job.name not in failed for job in jobs)} of {len(jobs)} runs done, {time.monotonic() - began:.0f} s; "
@@ -149,6 +155,8 @@ def chosen(plan: Plan, options: argparse.Namespace) -> Plan:
         changes["seeds"] = tuple(options.seeds)
     if options.profile:
         changes["profile"] = options.profile
+    if options.split:
+        changes["split"] = options.split
     if options.world:
         changes |= {"world": World(size=options.world), "data": None}
     if options.data:
@@ -167,13 +175,13 @@ def named_files(given: Sequence[str]) -> dict[str, Path]:
     return files
 
 
-def make_world(world: World, datasets: Sequence[str]) -> None:
+def make_missing(world: World, datasets: Sequence[str]) -> None:
     """Make what is missing of the sample world."""
     from tespec.core.progress import progress
-    from tespec.world import make_world as make
+    from tespec.world import make_world
 
     with progress(f"making the sample world, size {world.size}", "recordings") as advance:
-        make(world.size, world.seed, progress=lambda done, total: advance(done, total, ""), datasets=datasets)
+        make_world(world.size, world.seed, progress=lambda done, total: advance(done, total, ""), datasets=datasets)
 
 
 def show(
@@ -209,11 +217,11 @@ def checkpoint_of(job: Job, ledger: Ledger, dry: bool = False) -> Path | None:
     return made or Path(f"WEIGHTS_OF_{before.name}")
 
 
-def carry_out(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argparse.Namespace) -> dict[str, str]:
+def run_jobs(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argparse.Namespace) -> dict[str, str]:
     """Run the jobs; gives those that failed."""
     from tespec.comparison.records import read_records
-    from tespec.plan.jobs import command
-    from tespec.plan.schedule import Places, Task, work
+    from tespec.plan.jobs import PROBE, command
+    from tespec.plan.schedule import Pool, Queued, work
     from tespec.plan.states import Ledger as NewLedger
     from tespec.plan.states import forecast, log_folder
 
@@ -226,10 +234,13 @@ def carry_out(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argpar
         soon = forecast([by_name[name] for name in left], now(), at_once)
         return f" ({len(jobs) - len(left)} of {len(jobs)} after {(time.monotonic() - began) / 60:.0f} min; {soon})"
 
-    def task(job: Job) -> Task:
+    def queued(job: Job) -> Queued:
         before = shop.before(job)
-        needs = (before.name,) if before is not None and before.name in by_name else ()
-        return Task(job.name, lambda: ["-m", "tespec.cli", *command(job, shop, checkpoint_of(job, now()))], needs)
+        needed = [before.name] if before is not None else []
+        # The same training serves both splits: the second run only evaluates.
+        needed += [replace(job, split=TEST).name] if job.split != TEST and job.kind != PROBE else []
+        needs = tuple(name for name in needed if name in by_name)
+        return Queued(job.name, lambda: ["-m", "tespec.cli", *command(job, shop, checkpoint_of(job, now()))], needs)
 
     cluster = None
     if options.cluster:
@@ -237,8 +248,8 @@ def carry_out(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argpar
 
         cluster = executor_of(options.cluster, options.slurm, log_folder(shop) / "jobs")
     gpus = options.gpus or ()
-    places = Places(log_folder(shop), at_once, gpus, cluster, tell, SECONDS_BETWEEN_REPORTS)
-    return work([task(job) for job in jobs], places)
+    pool = Pool(log_folder(shop), at_once, gpus, cluster, tell, SECONDS_BETWEEN_REPORTS)
+    return work([queued(job) for job in jobs], pool)
 
 
 def show_results(plan: Plan, shop: Workshop, jobs: Sequence[Job]) -> None:
@@ -277,9 +288,8 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     """
     from tespec.cli import report, tables
     from tespec.comparison.records import read_records
-    from tespec.comparison.references import references_table
     from tespec.core.files import write_whole
-    from tespec.report.charts import draw_reproduction
+    from tespec.report.comparison_figure import draw_reproduction
     from tespec.report.reproduction_text import put_in, results_text
 
     records, _ = read_records(results / "runs")
@@ -292,9 +302,6 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     gains = ["--baseline", BASELINE] if BASELINE in evaluated else []
     out = ["--out", str(folder / "tables")]
     code = tables.main([*narrowed, *gains, *out])
-    references = references_table(chosen)
-    if references is not None:
-        tables.publish([("references", tables.dated(references, chosen))], folder / "tables")
     code |= tables.main([*narrowed, "--contrasts", *out])
     code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
     picture = folder / "comparison.png"

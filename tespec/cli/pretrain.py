@@ -78,12 +78,12 @@ def resolve(
     from tespec.core.config import pretraining_settings
     from tespec.core.progress import say
     from tespec.pretraining.objective import own_settings
-    from tespec.runs.data import find_recordings
+    from tespec.runs.data import find_unlabelled
 
     # Mistakes in the settings come to light before any data is made.
     named = pretraining_settings(recipe, options.profile or "paper", options.set, network)
     own_settings(named.objective)
-    data = find_recordings(named.dataset, options.data, worlds)
+    data = find_unlabelled(named.dataset, options.data, worlds)
     if data.notice:
         say(data.notice)
     return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data

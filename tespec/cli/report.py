@@ -13,9 +13,8 @@ from pathlib import Path
 
 from tespec.cli.command import Parser
 from tespec.cli.options import add_own, bring_in
-from tespec.cli.tables import choose, left_out
-from tespec.comparison.published import edited
-from tespec.comparison.records import Record, read_records
+from tespec.cli.tables import found_in, narrowed
+from tespec.comparison.records import Record
 from tespec.core.errors import UserError
 from tespec.core.files import write_whole
 from tespec.core.paths import RESULTS
@@ -41,15 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.results.is_dir():
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder = options.results / "runs"
-    records, problems = read_records(folder)
-    notes = [left_out(problems)] if problems else []
-    notes += [f"Edited: results/paper/{name} is not the file that was shipped." for name in edited()]
-    for note in notes:
-        sys.stderr.write(f"{note}\n")
+    records, notes = found_in(folder)
     if options.curves:
         return draw_losses(records, folder, options.curves)
     wanted = {"data": options.data, "profile": options.profile}
-    choose(records, wanted, folder)
+    narrowed(records, wanted, folder)
     chosen = [
         record for record in records if all(value in (None, dict(record)[name]) for name, value in wanted.items())
     ]
@@ -67,7 +62,7 @@ def draw_losses(records: Sequence[Record], folder: Path, picture: Path) -> int:
     Raises:
         UserError: there is no record of a pre-training.
     """
-    from tespec.pictures.curves import draw_curves
+    from tespec.pictures.pretraining import draw_curves
 
     chosen = [record for record in records if record["kind"] == "pretraining" and "last_stage_std" in record["metrics"]]
     if not chosen:

@@ -2,6 +2,7 @@
 
 python benchmarks/run.py --method tespec --task ddd17
 python benchmarks/run.py --method scratch --task ddd17 --arch feedforward --data /data/ddd17
+python benchmarks/run.py --method tespec --task ddd17 --split val --set optimisation.peak_lr=5e-4   # to choose settings
 python benchmarks/run.py --method tespec --task ddd17 --probe
 python benchmarks/run.py --reference prior --task ddd17       # the floor; frame: the ceiling, on the sample world
 python benchmarks/run.py --method scratch --task ddd17 --predict dir1 --out pictures
@@ -42,12 +43,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--task", help="what it is fine-tuned on; --list names them")
     what.add_argument("--arch", choices=ARCHITECTURES, default="recurrent", help="default: recurrent")
     what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data (default: ./data/<task>)")
+    what.add_argument("--split", choices=("test", "val"), default="test",
+                      help="recordings that are scored: val to choose settings, test to report (default)")  # fmt: skip
     what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from, or timm:NAME")
     what.add_argument("--seeds", type=whole_number, nargs="+", metavar="N", help="several seeds, one after the other")
     what.add_argument("--probe", action="store_true", help="linear and k-NN probe of the frozen backbone")
     what.add_argument("--reference", choices=REFERENCES, help="not a method but the floor (prior: the label prior, "
                       "without input) or ceiling (frame: the same network sees the true grey frame)")  # fmt: skip
-    what.add_argument("--no-picture", action="store_true", help="draw no strip of the test set into --results")
+    what.add_argument("--no-picture", action="store_true", help="draw no strip of the scored recordings into --results")
     what.add_argument("--list", action="store_true", help="list methods and tasks")
     what.add_argument("--describe", metavar="NAME", help="describe a method or a task")
     drawn = parser.add_argument_group("pictures of predictions")
@@ -104,8 +107,9 @@ def run_cell(options: argparse.Namespace) -> None:
     from tespec.cli.options import setup_of
     from tespec.core.distributed import is_first
     from tespec.pretraining.method import find_method
-    from tespec.runs.finetune import WEIGHTS, finetune
+    from tespec.runs.finetune import Wanted, finetune
     from tespec.runs.probe import probe
+    from tespec.runs.run import WEIGHTS
     from tespec.weights.publish import fetched
 
     method = find_method(options.method)
@@ -115,7 +119,8 @@ def run_cell(options: argparse.Namespace) -> None:
     setup, checkpoint = setup_of(options, "run"), fetched(options.checkpoint)
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
-        record = measure(options.method, method, settings, data, checkpoint, seed, setup, recipe)
+        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, recipe, options.split)
+        record = measure(wanted)
         if is_first():
             print_result(record)
             if not (options.probe or options.no_picture):
@@ -137,14 +142,14 @@ def measure_reference(options: argparse.Namespace) -> None:
     settings = settings_of(data, options.task, "feedforward", options.profile, options.set)
     setup = setup_of(options, "run")
     for seed in options.seeds or [options.seed]:
-        print_result(reference(options.reference, settings, data, seed, setup))
+        print_result(reference(options.reference, settings, data, seed, setup, options.split))
 
 
 def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
     """Draw what the run's network says, where that was not done; a picture is no reason to lose a result."""
     from tespec.core.progress import say
     from tespec.inference.predict import draw_strip
-    from tespec.runs.finetune import WEIGHTS
+    from tespec.runs.run import WEIGHTS
     from tespec.training.device import choose_device
 
     weights = setup.runs / record["name"] / WEIGHTS
@@ -152,7 +157,7 @@ def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
     if picture.is_file() or not weights.is_file():
         return
     try:
-        draw_strip(weights, root, choose_device(setup.device), picture)
+        draw_strip(weights, root, choose_device(setup.device), picture, record["split"])
     # Whatever goes wrong in drawing (memory is short, say), the record is written and the next seed waits.
     except Exception as error:
         say(f"no picture: {one_line(str(error)) or type(error).__name__}")
@@ -238,7 +243,7 @@ def dry_run(options: argparse.Namespace) -> None:
     with scratch_world(options.task) as worlds:
         settings, recipe, data = resolve(options, worlds)
         settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
-        task = build_task(settings, data.root)
+        task = build_task(settings, data.root, options.split)
         require_sound(task.dataset)
         frames = settings.batch_size * settings.segments
         small, steps = task.small_batch(), task.steps(0)
@@ -249,6 +254,7 @@ def dry_run(options: argparse.Namespace) -> None:
 def print_result(record: Record) -> None:
     """Print the scores of a record and where they belong."""
     scores = ", ".join(f"{name} {value:.2f}" for name, value in record["metrics"].items())
-    print(f"{record['method_name']} on {record['task']} ({record['arch']}, data: {record['data']}): {scores}")
+    split = "" if record["split"] == "test" else f", {record['split']} split"
+    print(f"{record['method_name']} on {record['task']} ({record['arch']}, data: {record['data']}{split}): {scores}")
     for name, each in record["groups"].items():
         print(f"  {name}: " + ", ".join(f"{metric} {value:.2f}" for metric, value in each.items()))

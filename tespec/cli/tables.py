@@ -23,7 +23,7 @@ from tespec.cli.options import add_own, bring_in
 from tespec.comparison.ablations import Ablation, Measured, ablations, measured_rows, measured_table
 from tespec.comparison.audit import render_audit
 from tespec.comparison.deviations import deviations
-from tespec.comparison.published import OWN, TABLES, edited, plain_tables, schemes
+from tespec.comparison.published import COMPARED, OWN, TABLES, edited, plain_tables, schemes
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import FORMS, print_table
 from tespec.comparison.shown import baseline_table, claims_table, of_split
@@ -87,42 +87,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.results.is_dir():
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder, out = options.results / "runs", options.out or options.results / "tables"
-    records, problems = read_records(folder)
-    notes = [left_out(problems)] if problems else []
-    notes += [f"Edited: results/paper/{name} is not the file that was shipped." for name in edited()]
-    for line in [*(f"left out: {problem}" for problem in problems), *notes[bool(problems) :]]:
-        sys.stderr.write(f"{line}\n")
-    chosen = choose(records, {"data": options.data, "profile": options.profile}, folder)
-    references = [record for record in records if record["kind"] == "reference"]
-    if chosen and not of_split(chosen, options.split):
+    records, notes = found_in(folder)
+    chosen = narrowed(records, {"data": options.data, "profile": options.profile}, folder)
+    evaluations = [record for record in chosen if record["kind"] == "evaluation"]
+    if evaluations and (options.contrasts or options.baseline) and not of_split(evaluations, options.split):
         raise UserError(f"--split {options.split}", f"no such evaluation in {folder}", "leave it out")
     if options.check:
         return check(chosen, folder) or (WARNED if notes else 0)
-    if options.contrasts:
-        if not chosen:
-            raise UserError(folder, "holds no record of an evaluation", "run benchmarks/run.py first")
-        shown = claims_table([*chosen, *references], options.split)
-        publish([("contrasts", annotated(dated(shown, chosen), notes))], out)
-        return WARNED if notes else 0
-    if options.columns == "measured" and not chosen:
+    if not evaluations and (options.contrasts or options.columns == "measured"):
         raise UserError(
-            folder, "holds no record of an evaluation", "run benchmarks/run.py first, or leave --columns out"
+            folder, "holds no record of an evaluation", "run benchmarks/run.py first, or leave the option out"
         )
-    if not chosen and options.columns == "both":
+    if not evaluations and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
-    found = tables(options, chosen)
-    if options.baseline:
-        narrowed = schemes(chosen).get(options.only or "")
-        compared = [
-            each for each in chosen if narrowed is None or each["task"] in {task.name for task in narrowed.tasks}
-        ]
-        shown = baseline_table([*compared, *references], options.baseline, options.split)
+    found = tables(options, chosen) if not options.contrasts else []
+    if options.contrasts:
+        found.append(("contrasts", claims_table(chosen, options.split)))
+    elif options.baseline:
+        only = schemes(chosen).get(options.only or "")
+        compared = [each for each in chosen if only is None or each["task"] in {task.name for task in only.tasks}]
+        shown = baseline_table(compared, options.baseline, options.split)
         if shown.rows:
             found.append((f"against_{options.baseline}", shown))
         else:
             sys.stderr.write(f"nothing to compare with {options.baseline}: no other method with its architecture\n")
-    publish([(name, annotated(dated(table, chosen), notes)) for name, table in found], out)
+    write_tables([(name, annotated(dated(table, chosen), notes)) for name, table in found], out)
     return WARNED if notes else 0
+
+
+def found_in(folder: Path) -> tuple[list[Record], list[str]]:
+    """All records of a folder, and notes on files that are none and on published numbers that were edited.
+
+    What is wrong with each of them is printed as well.
+    """
+    records, problems = read_records(folder)
+    notes = [f"Edited: results/paper/{name} is not the file that was shipped." for name in edited()]
+    for line in (*(f"left out: {problem}" for problem in problems), *notes):
+        sys.stderr.write(f"{line}\n")
+    if problems:
+        files = f"{len(problems)} file{'s' if len(problems) > 1 else ''}"
+        notes.insert(0, f"{files} left out: {' | '.join(problems)}.")
+    return records, notes
 
 
 def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple[str, Table]]:
@@ -137,10 +142,15 @@ def tables(options: argparse.Namespace, records: Sequence[Record]) -> list[tuple
         there = ", ".join(name for name in every if name.startswith(OWN)) or "none yet"
         raise UserError(f"--only {options.only}", "no evaluation of such a task", f"choose from {there}")
     found = [(name, published_table(name, records, options.columns)) for name in every if name in wanted]
+    found = [(name, table) for name, table in found if table.groups or options.only]
     for name, ablation in ABLATIONS.items():
         if f"ablation_{name}" in wanted:
             measured = measured_rows(ablation, records) if options.columns != "paper" else []
-            found += ablation_files(ablation, measured)
+            if measured or (ablation.has_published and options.columns != "measured"):
+                found += ablation_files(ablation, measured)
+            elif options.only:
+                remedy = "run the plan `ablations` first: python benchmarks/plan.py ablations"
+                raise UserError(f"--only {options.only}", "nothing was measured of it", remedy)
     found += [(name, table) for name, table in PLAIN.items() if name in wanted and options.columns != "measured"]
     return found
 
@@ -188,32 +198,28 @@ def annotated(table: Table, notes: Sequence[str]) -> Table:
     return replace(table, notes=(*table.notes, *notes))
 
 
-def publish(found: Sequence[tuple[str, Table]], out: Path) -> None:
+def write_tables(found: Sequence[tuple[str, Table]], out: Path) -> None:
     """Write tables in all forms, all of them or none, and print them."""
-    files = [{out / f"{name}{end}": render(table) for end, render in FORMS.items()} for name, table in found]
+    named = [(name, replace(table, name=name)) for name, table in found]
+    files = [{out / f"{name}{end}": render(table) for end, render in FORMS.items()} for name, table in named]
     write_all({path: text for each in files for path, text in each.items()})
     console = Console(highlight=False, soft_wrap=True)
-    for (_, table), written in zip(found, files, strict=True):
+    for (_, table), written in zip(named, files, strict=True):
         print_table(table, console)
         console.print(f"\nWritten: {', '.join(map(str, written))}", markup=False)
 
 
-def choose(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:
-    """Evaluations that agree with what is wanted; None agrees with all.
+def narrowed(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:
+    """Evaluations and references that agree with what is wanted; None agrees with all.
 
     Raises:
-        UserError: none does, although the choice was narrowed.
+        UserError: no evaluation does, although the choice was narrowed.
     """
-    chosen = [record for record in records if record["kind"] == "evaluation"]
+    chosen = [record for record in records if record["kind"] in COMPARED]
     for name, value in wanted.items():
-        there = sorted({str(dict(record)[name]) for record in chosen})
+        there = sorted({str(dict(record)[name]) for record in chosen if record["kind"] == "evaluation"})
         chosen = [record for record in chosen if value is None or dict(record)[name] == value]
-        if value is not None and not chosen:
+        if value is not None and value not in there:
             remedy = f"choose from {', '.join(there)}" if there else "run benchmarks/run.py first"
             raise UserError(f"--{name} {value}", f"no such evaluation in {folder}", remedy)
     return chosen
-
-
-def left_out(problems: Sequence[str]) -> str:
-    """Note on files that are no records."""
-    return f"{len(problems)} file{'s' if len(problems) > 1 else ''} left out: {' | '.join(problems)}."

@@ -1,18 +1,22 @@
-"""The paper's ablations: what each row changes, its published numbers, and a table with measured ones beside."""
+"""The paper's ablations: what each row changes, its published numbers, and a table with measured ones beside them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import field, replace
+from typing import Annotated, Any, NamedTuple
 
-from tespec.comparison.basis import Basis, average, bases, recipe_key, recipe_of
-from tespec.comparison.identity import canonical
-from tespec.comparison.published import PAPER, number, published, text
+from pydantic import Field, StrictBool, StrictStr
+from pydantic.dataclasses import dataclass
+
+from tespec.comparison.basis import Basis, bases, recipe_key, recipe_of
+from tespec.comparison.identity import TEST, canonical
+from tespec.comparison.published import PAPER, Amount, published
 from tespec.comparison.records import Record
-from tespec.comparison.side_by_side import measured_cell
-from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold, without_empty
+from tespec.comparison.rows import made_from, network_of
+from tespec.comparison.side_by_side import BOLD, MARKS, difference_cell, measured_cell, split_title
+from tespec.comparison.table import Cell, Column, Group, Row, Table, undecided, with_best_bold
 from tespec.core.config import as_facts, objective_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import CONFIGS
@@ -21,6 +25,7 @@ METRICS = {"miou": "mIoU ↑", "mean_class_acc": "mAcc ↑"}
 DECIMALS = 3
 # The method that is ablated, and the profile of its published numbers.
 METHOD, PROFILE = "tespec", "paper"
+BACKBONE = "Swin-T/7"
 
 
 @dataclass(frozen=True)
@@ -35,28 +40,40 @@ class AblationRow:
         default: whether it is the default pre-training.
     """
 
-    name: str
-    paper: tuple[float | None, ...] = (None,) * len(METRICS)
-    set: dict[str, Any] = field(default_factory=dict)
-    scale: dict[str, float] = field(default_factory=dict)
-    default: bool = False
+    name: StrictStr
+    paper: tuple[Amount | None, Amount | None] = (None, None)
+    set: dict[StrictStr, Any] = field(default_factory=dict)
+    scale: dict[StrictStr, Amount] = field(default_factory=dict)
+    default: StrictBool = False
+
+    def settings(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """What it changes of a recipe whose resolved settings are `facts`: new values by dotted names.
+
+        Raises:
+            KeyError: there is no such setting, as when the objective is another one.
+        """
+        return self.set | {key: _scaled(_at(facts, key), factor) for key, factor in self.scale.items()}
 
     def changes(self, facts: Mapping[str, Any]) -> list[str]:
-        """`KEY=VALUE` changes to a recipe whose resolved settings are `facts`."""
-        plain = [f"{key}={_text(value)}" for key, value in self.set.items()]
-        return plain + [f"{key}={_text(_scaled(_at(facts, key), factor))}" for key, factor in self.scale.items()]
+        """The same as `KEY=VALUE` texts."""
+        return [f"{key}={_text(value)}" for key, value in self.settings(facts).items()]
 
 
 @dataclass(frozen=True)
 class Ablation:
     """One table: its title, its label in the paper's source, what varies, and the task it is measured on."""
 
-    name: str
-    title: str
-    label: str
-    variable: str
-    task: str
-    rows: tuple[AblationRow, ...]
+    name: StrictStr
+    title: StrictStr
+    label: StrictStr
+    variable: StrictStr
+    task: StrictStr
+    rows: Annotated[tuple[AblationRow, ...], Field(min_length=1)]
+
+    @property
+    def has_published(self) -> bool:
+        """Whether the paper has numbers of it."""
+        return any(value is not None for row in self.rows for value in row.paper)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -69,7 +86,7 @@ def ablations() -> dict[str, Ablation]:
     found: dict[str, Ablation] = {}
     for path in (PAPER / "ablations.yaml", CONFIGS / "ablations.yaml"):
         with published(path) as content:
-            found |= {text(name): _ablation(name, facts) for name, facts in content.items()}
+            found |= {name: Ablation(name=name, **facts) for name, facts in content.items()}
     return found
 
 
@@ -85,79 +102,26 @@ def read_ablation(name: str) -> Ablation:
     return known[name]
 
 
-def ablation_table(
-    ablation: Ablation,
-    measured: Mapping[str, Sequence[Record]],
-    notes: Sequence[str] = (),
-    compared: bool = True,
-    used: Mapping[str, str] | None = None,
-) -> Table:
-    """The paper's numbers and, where there are records of a row, their mean, deviation and difference from the paper.
+def _at(facts: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted name.
 
-    Args:
-        ablation: the table.
-        measured: records by the row's name, one for each seed.
-        notes: what stands below.
-        compared: False leaves the difference out, where data are not the paper's.
-        used: by the row's name, the value it was measured with where that is not the paper's.
+    Raises:
+        KeyError: there is none.
     """
-    sources = ("paper", "measured", "difference") if compared else ("paper", "measured")
-    columns = [Column((ablation.variable,), ablation.variable, number=False)]
-    for metric, title in METRICS.items():
-        for source in sources:
-            facts = {"task": ablation.task, "source": source, "metric": metric}
-            better = "higher" if source != "difference" else ""
-            columns.append(Column((title, source), f"{metric} {source}", better, facts=facts))
-    rows = [_row(row, measured.get(row.name, ()), compared, (used or {}).get(row.name)) for row in ablation.rows]
-    chosen = [index for index, column in enumerate(columns) if column.better]
-    groups = with_best_bold([Group("", tuple(rows))], columns, chosen)
-    return Table(f"Ablation: {ablation.title} ({ablation.task.upper()})", tuple(columns), groups, notes=tuple(notes))
-
-
-def _row(row: AblationRow, records: Sequence[Record], compared: bool, used: str | None) -> Row:
-    said = (["default"] if row.default else []) + ([f"measured with {used}"] if used else [])
-    cells = [Cell(row.name + (f" ({', '.join(said)})" if said else ""))]
-    for metric, paper in zip(METRICS, row.paper, strict=True):
-        values = [record["metrics"][metric] for record in records]
-        cells.append(Cell() if paper is None else Cell(f"{paper:.{DECIMALS}f}", paper))
-        if not values:
-            cells += [Cell(), Cell()] if compared else [Cell()]
-            continue
-        cells.append(measured_cell(average(values), records, DECIMALS))
-        if compared and paper is None:
-            cells.append(Cell())
-        elif compared and paper is not None:
-            difference = sum(values) / len(values) - paper
-            cells.append(Cell(f"{difference:+.{DECIMALS}f}", difference))
-    return Row(tuple(cells), facts={"method": "tespec", "title": row.name})
-
-
-def _ablation(name: str, facts: Mapping[str, Any]) -> Ablation:
-    rows = tuple(_ablation_row(row) for row in facts["rows"])
-    if not rows:
-        raise ValueError("no rows")
-    title, label, variable, task = (text(facts[key]) for key in ("title", "label", "variable", "task"))
-    return Ablation(name, title, label, variable, task, rows)
-
-
-def _ablation_row(facts: Mapping[str, Any]) -> AblationRow:
-    published_numbers = {"paper": tuple(number(each) for each in facts["paper"])} if "paper" in facts else {}
-    row = AblationRow(**(dict(facts) | published_numbers))
-    text(row.name)
-    if len(row.paper) != len(METRICS) or not isinstance(row.set, dict) or not isinstance(row.scale, dict):
-        raise ValueError(f"{row.name}: not {len(METRICS)} numbers, or changes without names")
-    for key, factor in row.scale.items():
-        text(key), number(factor)
-    for key in row.set:
-        text(key)
-    return row
-
-
-def _at(facts: Mapping[str, Any], key: str) -> float:
     value: Any = facts
     for part in key.split("."):
+        if not isinstance(value, Mapping):
+            raise KeyError(key)
         value = value[part]
-    return float(value) if isinstance(value, float) else int(value)
+    return value
+
+
+def _put(facts: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """The settings with another value at a place that they have."""
+    old = facts[path[0]]
+    if path[1:]:
+        return {**facts, path[0]: _put(old, path[1:], value)}
+    return {**facts, path[0]: float(value) if isinstance(old, float) else value}
 
 
 def _scaled(value: float, factor: float) -> float:
@@ -168,8 +132,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """Records of an ablation on one basis: by the row's name, one for each seed."""
 
     basis: Basis
@@ -211,7 +174,7 @@ def _alike(records: Sequence[Record]) -> list[list[Record]]:
     shared: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         key = [record[name] for name in ("task", "data", "data_fingerprint", "profile", "config", "protocol", "code")]
-        shared[canonical(key)].append(record)
+        shared[canonical([*key, record["split"]])].append(record)
     return list(shared.values())
 
 
@@ -242,21 +205,12 @@ def changed(row: AblationRow, default: Mapping[str, Any]) -> dict[str, Any]:
         KeyError: the default has no such setting, as when its objective is another one.
     """
     facts = dict(default)
-    changes: dict[str, Any] = dict(row.set)
-    if "objective" in changes:
-        facts["objective"] = objective_facts(str(changes.pop("objective")), str(default["profile"]))
-    for key, value in changes.items():
-        facts = _with(facts, key.split("."), lambda old, new=value: type(old)(new) if isinstance(old, float) else new)
-    for key, factor in row.scale.items():
-        facts = _with(
-            facts, key.split("."), lambda old, by=factor: round(old * by) if isinstance(old, int) else old * by
-        )
+    for key, value in row.settings(default).items():
+        if key == "objective":
+            facts[key] = objective_facts(str(value), str(default["profile"]))
+        else:
+            facts = _put(facts, key.split("."), value)
     return facts
-
-
-def _with(facts: Mapping[str, Any], path: Sequence[str], change: Any) -> dict[str, Any]:
-    inner = facts[path[0]]
-    return {**facts, path[0]: _with(inner, path[1:], change) if path[1:] else change(inner)}
 
 
 def used_values(ablation: Ablation, measured: Measured) -> dict[str, str]:
@@ -268,40 +222,86 @@ def used_values(ablation: Ablation, measured: Measured) -> dict[str, str]:
         if recipe is None:
             continue
         published = changed(row, papers)
-        pairs = ((_value(recipe, key), _value(published, key)) for key in ablation.settings)
-        values = [_number(ours) for ours, theirs in pairs if ours is not None and ours != theirs]
+        pairs = ((_at(recipe, key), _at(published, key)) for key in ablation.settings if _has_value(recipe, key))
+        values = [_shown(ours) for ours, theirs in pairs if ours != theirs]
         if values:
             found[row.name] = ", ".join(values)
     return found
 
 
-def _value(facts: Mapping[str, Any], key: str) -> Any:
-    """The setting of a dotted name; None where there is none, or a whole group."""
-    value: Any = facts
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return None if isinstance(value, Mapping) else value
+def _has_value(facts: Mapping[str, Any], key: str) -> bool:
+    """Whether there is a setting of a dotted name that is no group of settings."""
+    try:
+        return not isinstance(_at(facts, key), Mapping)
+    except KeyError:
+        return False
 
 
-def _number(value: Any) -> str:
+def _shown(value: Any) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return f"{value:,.10g}" if is_number else str(value)
 
 
 def measured_table(ablation: Ablation, measured: Measured | None) -> Table:
-    """The ablation with what was measured of it; the paper's numbers alone where nothing was."""
-    if measured is None:
-        return without_empty(ablation_table(ablation, {}, compared=False))
+    """The paper's numbers, where it has any, with what was measured of each row: mean, deviation and difference.
+
+    Numbers of other data than the paper's, or of another split, have no difference. A row that was measured with
+    another value than the paper's says so.
+    """
+    basis = measured.basis if measured else None
+    compared = basis is not None and basis.data != "sample" and basis.split == TEST
+    sources = [source for source, there in (
+        ("paper", ablation.has_published),
+        ("measured", basis is not None),
+        ("difference", compared),
+    ) if there]  # fmt: skip
+    columns = [Column((ablation.variable,), ablation.variable, number=False)]
+    for metric, title in METRICS.items():
+        for source in sources:
+            facts = {"task": ablation.task, "source": source, "metric": metric, "unit": "%", "split": TEST}
+            if basis and source != "paper":
+                facts |= {"data": basis.data, "profile": basis.profile, "split": basis.split}
+            better = "higher" if source != "difference" else ""
+            columns.append(Column((title, source), f"{metric} {source}", better, facts=facts))
+    used = used_values(ablation, measured) if measured else {}
+    rows = [_row(row, sources, measured.rows.get(row.name, ()) if measured else (), used.get(row.name, ""))
+            for row in ablation.rows]  # fmt: skip
+    groups = with_best_bold([Group("", tuple(rows))], columns)
+    silent = [column.headers[0].rstrip(" ↑") for index, column in enumerate(columns) if undecided(groups, index)]
+    notes = [*([BOLD] if measured else ()), *(_notes(measured) if measured else ())]
+    if silent:
+        notes.append(f"Nothing can be told apart in {', '.join(silent)}.")
+    title = f"Ablation: {ablation.title} ({ablation.task.upper()})"
+    return Table(title, tuple(columns), groups, MARKS, tuple(notes), f"ablation_{ablation.name}")
+
+
+def _row(row: AblationRow, sources: Sequence[str], records: Sequence[Record], used: str) -> Row:
+    said = (["default"] if row.default else []) + ([f"measured with {used}"] if used else [])
+    cells = [Cell(row.name + (f" ({', '.join(said)})" if said else ""))]
+    made = {"backbone": network_of(records[0]), "pretraining": made_from(records[0])} if records else {}
+    for metric, paper in zip(METRICS, row.paper, strict=True):
+        # The paper sets the row of its default in bold.
+        published = Cell() if paper is None else Cell(f"{paper:.{DECIMALS}f}", paper, bold=row.default)
+        ours = replace(measured_cell([each["metrics"].get(metric) for each in records], records, DECIMALS), facts=made)
+        shown = {"paper": published, "measured": ours, "difference": difference_cell(ours, paper, DECIMALS)}
+        cells += [shown[source] for source in sources]
+    facts = {"method": METHOD, "title": cells[0].text, "arch": records[0]["arch"] if records else "recurrent"}
+    facts |= {"backbone": BACKBONE, "pretraining": str(row.set.get("dataset", "1mpx"))}
+    return Row(tuple(cells), facts=facts)
+
+
+def _notes(measured: Measured) -> list[str]:
+    """What was measured, and with which seeds."""
     basis = measured.basis
     seeds = sorted({record["seed"] for records in measured.rows.values() for record in records})
-    word = "seeds" if len(seeds) > 1 else "seed"
-    notes = [
-        f"Measured: {measured.arch}, data {basis.data}, profile {basis.profile}, {word} {', '.join(map(str, seeds))}."
-    ]
+    networks = ", ".join(sorted({network_of(record) for records in measured.rows.values() for record in records}))
+    words = [f"{measured.arch} {networks}", f"data {basis.data}", f"profile {basis.profile}"]
+    words += [f"{split_title(basis.split)} split"] if basis.split != TEST else []
+    counted = f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+    notes = [f"Measured: {', '.join([*words, counted])}."]
     if basis.data == "sample":
         notes.append("The sample world is small and synthetic: such numbers compare rows, not with the paper's.")
     uneven = [name for name, records in measured.rows.items() if len(records) < len(seeds)]
     if uneven:
         notes.append(f"Fewer seeds: {', '.join(uneven)}.")
-    used = used_values(ablation, measured)
-    return ablation_table(ablation, measured.rows, notes, compared=basis.data != "sample", used=used)
+    return notes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+
+from pydantic import StrictStr
+from pydantic.dataclasses import dataclass
 
 from tespec.comparison.ablations import DECIMALS, METRICS, read_ablation
-from tespec.comparison.published import PAPER, TABLES, number, plain_tables, published, read_published, text
+from tespec.comparison.published import PAPER, TABLES, Amount, Places, plain_tables, published, read_published
 from tespec.core.errors import UserError
 
 
@@ -24,12 +25,12 @@ class Gain:
         less: the cell it is compared with.
     """
 
-    where: str
-    says: str
-    gain: float
-    places: int
-    more: str
-    less: str
+    where: StrictStr
+    says: StrictStr
+    gain: Amount
+    places: Places
+    more: StrictStr
+    less: StrictStr
 
     @property
     def found(self) -> float:
@@ -51,42 +52,27 @@ class Contradiction:
         says: what it says.
         there: that of the other.
         against: what that says.
+        cells: the published numbers that it names; see `shown`.
     """
 
-    where: str
-    says: str
-    there: str
-    against: str
+    where: StrictStr
+    says: StrictStr
+    there: StrictStr
+    against: StrictStr
+    cells: tuple[StrictStr, ...]
 
 
 def gains() -> tuple[Gain, ...]:
     """All gains that `results/paper/claims.yaml` names."""
     with published(PAPER / "claims.yaml") as content:
-        return tuple(_gain(facts) for facts in content)
-
-
-def _gain(facts: Mapping[str, Any]) -> Gain:
-    gain = Gain(**facts)
-    for each in (gain.where, gain.says, gain.more, gain.less):
-        text(each)
-    number(gain.gain)
-    if isinstance(gain.places, bool) or not isinstance(gain.places, int) or not 0 <= gain.places <= 6:
-        raise TypeError(f"{gain.places!r} is no number of decimals")
-    return gain
+        return tuple(Gain(**facts) for facts in content)
 
 
 def contradictions() -> tuple[Contradiction, ...]:
     """All contradictions of `results/paper/contradictions.yaml`, the published numbers in them filled in."""
     with published(PAPER / "contradictions.yaml") as content:
-        return tuple(_contradiction(facts) for facts in content)
-
-
-def _contradiction(facts: Mapping[str, Any]) -> Contradiction:
-    places = {name: text(facts[name]) for name in ("where", "says", "there", "against")}
-    numbers = [shown(text(place)) for place in facts["cells"]]
-    if set(facts) != {*places, "cells"}:
-        raise ValueError("a contradiction has two places and cells")
-    return Contradiction(**(places | {"against": places["against"].format(*numbers)}))
+        every = [Contradiction(**facts) for facts in content]
+        return tuple(replace(each, against=each.against.format(*map(shown, each.cells))) for each in every)
 
 
 def shown(place: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from statistics import mean, stdev
 from typing import Any
 
-from tespec.comparison.identity import canonical
+from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.records import Record
 from tespec.comparison.statistics import Interval, student_interval
 from tespec.core.config import as_facts, pretraining_settings
@@ -78,6 +78,7 @@ class Basis:
         task: name of the task.
         data: "sample", or name of the data set.
         profile: name of the profile.
+        split: name of the split that was scored.
         records: at most one for each row and seed.
         superseded: older records of the same row and seed.
         variants: records of a row whose weights come from a pre-training with other settings, as in an ablation.
@@ -87,6 +88,7 @@ class Basis:
     task: str
     data: str
     profile: str
+    split: str
     records: tuple[Record, ...]
     superseded: tuple[Record, ...] = ()
     variants: tuple[Record, ...] = ()
@@ -106,8 +108,9 @@ class Basis:
 
 
 def row_key(record: Record) -> RowKey:
-    """What the records of one row share: method, architecture and backbone."""
-    return record["method_name"], record["arch"], record["method"].get("backbone") or ""
+    """What the records of one row share: method, architecture and backbone; a reference shares none with a method."""
+    kind = "" if record["kind"] == "evaluation" else f"{record['kind']} "
+    return kind + record["method_name"], record["arch"], record["method"].get("backbone") or ""
 
 
 @dataclass(frozen=True)
@@ -136,10 +139,11 @@ def metric(record: Record, name: str, group: str = "") -> float | None:
 
 
 def bases(records: Sequence[Record]) -> list[Basis]:
-    """Sort records into bases: same task, data, fingerprint, profile, protocol, settings and code.
+    """Sort records into bases: same task, data, fingerprint, profile, split, protocol, settings and code.
 
-    Architectures and backbones share a basis although each has its own windows, batch and width; as soon as one of them
-    was run with more than one such setting, they are kept apart.
+    References share a basis with evaluations, but for what their networks see. Architectures and backbones share one
+    although each has its own windows, batch and width; as soon as one of them was run with more than one such setting,
+    they are kept apart.
     """
     shared: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -155,11 +159,13 @@ def bases(records: Sequence[Record]) -> list[Basis]:
         one_each = all(len(keys) == 1 for keys in networks.values())
         divided.extend([members] if one_each else exact.values())
     divided.sort(key=lambda members: _order(members[0]))
-    return [_basis(members, divided) for members in divided]
+    methods = [members for members in divided if any(record["kind"] != "reference" for record in members)]
+    return [_basis(members, methods) for members in divided]
 
 
-def _order(record: Record) -> tuple[bool, str, str, str]:
-    return record["data"] == "sample", record["data"], record["profile"], _key(record, whole=True)
+def _order(record: Record) -> tuple[bool, str, str, bool, str]:
+    where = record["data"] == "sample", record["data"], record["profile"], record["split"] != TEST
+    return *where, _key(record, whole=True)
 
 
 def _key(record: Record, *, whole: bool) -> str:
@@ -169,14 +175,16 @@ def _key(record: Record, *, whole: bool) -> str:
 def _parts(record: Record, *, whole: bool) -> dict[str, Any]:
     contents: dict[str, Mapping[str, Any]] = {"config": record["config"], "protocol": record["protocol"]}
     left_out = {} if whole else OF_THE_NETWORK
+    own = ("input",) if record["kind"] == "reference" else ()
     parts: dict[str, Any] = {
-        name: {key: value for key, value in content.items() if key not in left_out.get(name, ())}
+        name: {key: value for key, value in content.items() if key not in (*left_out.get(name, ()), *own)}
         for name, content in contents.items()
     }
     return parts | {
         "task": record["task"],
         "data": record["data"],
         "profile": record["profile"],
+        "split": record["split"],
         "data_fingerprint": record["data_fingerprint"],
         "code": record["code"],
     }
@@ -200,6 +208,7 @@ def _basis(members: Sequence[Record], divided: Sequence[Sequence[Record]]) -> Ba
         first["task"],
         first["data"],
         first["profile"],
+        first["split"],
         tuple(kept),
         tuple(superseded),
         tuple(variants),
@@ -226,24 +235,24 @@ def _variants(members: Sequence[Record]) -> list[Record]:
 def _differences(record: Record, alike: Sequence[Record]) -> str:
     """Settings of `record` that are not the same in all of `alike`, in words."""
     for whole in (False, True):
-        theirs = [flat(_parts(each, whole=whole)) for each in alike]
-        own = flat(_parts(record, whole=whole))
+        theirs = [dotted(_parts(each, whole=whole)) for each in alike]
+        own = dotted(_parts(record, whole=whole))
         if keys := [key for key in own if any(own[key] != each.get(key) for each in theirs)]:
             return ", ".join(f"{key} = {own[key]}" for key in keys)
     return ""
 
 
-def _named(record: Record) -> tuple[str, str, str]:
-    return record["task"], record["data"], record["profile"]
+def _named(record: Record) -> tuple[str, str, str, str]:
+    return record["task"], record["data"], record["profile"], record["split"]
 
 
-def flat(parts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def dotted(parts: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested settings as texts by their dotted names."""
     found: dict[str, str] = {}
     for key, value in parts.items():
         path = f"{prefix}.{key}" if prefix else key
         if isinstance(value, Mapping):
-            found |= flat(value, path)
+            found |= dotted(value, path)
         else:
             found[path.removeprefix("config.")] = str(value)
     return found

@@ -20,7 +20,6 @@ HOLDS, CONTRARY, UNDECIDED = VERDICTS = ("holds", "contrary", "undecided")
 NOT_MEASURED = "not measured"
 ARCHITECTURES = ("recurrent", "feedforward")
 ABLATED = "tespec"
-SPLIT = "test"
 
 
 @dataclass(frozen=True)

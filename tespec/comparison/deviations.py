@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tespec.comparison.basis import average, bases, metric
+from tespec.comparison.identity import TEST
 from tespec.comparison.published import TABLES, read_published
 from tespec.comparison.records import Record
 from tespec.comparison.rows import by_entry, entries_of
@@ -47,11 +48,12 @@ class Deviation:
 
 
 def deviations(records: Sequence[Record]) -> list[Deviation]:
-    """All measured numbers that have a published one: real data under the paper's profile alone."""
+    """All measured numbers that have a published one: real data's test split under the paper's profile alone."""
     fitting = [
         record
         for record in records
-        if (record["kind"], record["profile"]) == ("evaluation", PROFILE) and record["data"] != "sample"
+        if (record["kind"], record["profile"], record["split"]) == ("evaluation", PROFILE, TEST)
+        and record["data"] != "sample"
     ]
     return [each for name in TABLES for each in _of_table(name, fitting)]
 

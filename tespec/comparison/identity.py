@@ -138,6 +138,7 @@ def _says_nothing(node: object) -> bool:
 
 
 SCHEMA = 3
+SPLITS = TEST, VAL = "test", "val"  # that scores are of
 # Part of every identity; unlike the layout of records it stays, so that a new field renames nothing.
 IDENTITY = 1
 
@@ -159,6 +160,7 @@ def identity(
     data_fingerprint: str,
     weights_sha256: str,
     code: str,
+    split: str = TEST,
 ) -> str:
     """All that determines a result, known before it is computed: twelve hexadecimal digits of SHA-256, "-", and `code`.
 
@@ -175,6 +177,7 @@ def identity(
         data_fingerprint: hash of the recordings.
         weights_sha256: hash of the weights file the run starts from, "" for none.
         code: see `run_code`.
+        split: "test" or "val", that of an evaluation's scores.
     """
     parts = {
         "schema": IDENTITY,
@@ -188,6 +191,8 @@ def identity(
         "data_fingerprint": data_fingerprint,
         "weights_sha256": weights_sha256,
     }
+    if split != TEST:
+        parts["split"] = split
     return f"{hashlib.sha256(canonical(parts).encode()).hexdigest()[:12]}-{code}"
 
 
@@ -229,12 +234,23 @@ def _version(package: str) -> str:
 
 
 def _revision(repository: Path) -> dict[str, Any]:
-    """Git revision and whether sources differ from it or are new; empty and None outside a git checkout."""
+    """Git revision and whether sources differ from it or are new; empty or None where git does not say.
+
+    New files count even where git is told to ignore them.
+    """
     revision = _git(repository, "rev-parse", "HEAD")
     if not (repository / ".git").exists() or revision is None:
         return {"revision": "", "modified": None}
-    changes = _git(repository, "status", "--porcelain", "--untracked-files=all", "--", *SOURCES)
-    return {"revision": revision, "modified": bool(changes)}
+    asked = ("--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--", *SOURCES)
+    changes = _git(repository, "status", *asked)
+    if changes is None:
+        return {"revision": revision, "modified": None}
+    return {"revision": revision, "modified": any(map(_changes_something, filter(None, changes.split("\0"))))}
+
+
+def _changes_something(line: str) -> bool:
+    """Whether a line of git's status is of a source; what is ignored may be weights, or what Python makes of it."""
+    return not line.startswith("!!") or ("__pycache__" not in line and line.endswith((".py", ".yaml", "/")))
 
 
 def _git(repository: Path, *arguments: str) -> str | None:

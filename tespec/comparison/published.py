@@ -7,10 +7,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, Strict, StrictBool, StrictStr
+from pydantic.dataclasses import dataclass
 
 from tespec.comparison.records import Record
 from tespec.comparison.table import Cell, Column, Group, Row, Table
@@ -26,16 +29,18 @@ SUMS = "SHA256SUMS"
 COMPARED = ("evaluation", "reference")  # kinds of records that are about a task
 OWN = "task_"  # what the name of such a table begins with
 ARROWS = {"higher": "↑", "lower": "↓"}
+Amount = Annotated[float, Strict(), Field(gt=-1e9, lt=1e9)]  # a published number
+Places = Annotated[int, Strict(), Field(ge=0, le=6)]  # decimals of one
 
 
 @dataclass(frozen=True)
 class Named:
     """A task or a metric: its name in records, its title in tables, and which way and in which unit a metric points."""
 
-    name: str
-    title: str
-    better: str = ""
-    unit: str = ""
+    name: StrictStr
+    title: StrictStr
+    better: StrictStr = ""
+    unit: StrictStr = ""
 
 
 @dataclass(frozen=True)
@@ -56,24 +61,24 @@ class PublishedRow:
         ranked: whether the row takes part in the search for the best number.
     """
 
-    method: str
-    title: str
-    backbone: str
-    recurrent: bool
-    pretraining: str
-    scores: dict[tuple[str, str], float | None]
+    method: StrictStr
+    title: StrictStr
+    backbone: StrictStr
+    recurrent: StrictBool
+    pretraining: StrictStr
+    scores: dict[tuple[str, str], Amount | None]
     bold: frozenset[tuple[str, str]] = frozenset()
-    mark: str = ""
-    citation: str = ""
-    test_time_augmentation: bool = False
-    ranked: bool = True
+    mark: StrictStr = ""
+    citation: StrictStr = ""
+    test_time_augmentation: StrictBool = False
+    ranked: StrictBool = True
 
 
 @dataclass(frozen=True)
 class PublishedGroup:
     """Rows between two rules, under a heading or none."""
 
-    heading: str
+    heading: StrictStr
     rows: tuple[PublishedRow, ...]
 
 
@@ -91,13 +96,13 @@ class Scheme:
         marks: footnotes by their sign.
     """
 
-    title: str
-    decimals: int
+    title: StrictStr
+    decimals: Places
     tasks: tuple[Named, ...]
     metrics: tuple[Named, ...]
     main: Named
     groups: tuple[PublishedGroup, ...] = ()
-    marks: dict[str, str] = field(default_factory=dict)
+    marks: dict[StrictStr, StrictStr] = field(default_factory=dict)
 
     @property
     def rows(self) -> tuple[PublishedRow, ...]:
@@ -110,9 +115,9 @@ class Scheme:
 
 
 def schemes(records: Sequence[Record] = ()) -> dict[str, Scheme]:
-    """All comparison tables by name: the paper's, and one for each task of `records` that stands in none of them."""
+    """All comparison tables by name: the paper's, and one for each task of evaluations that stands in none of them."""
     found = {name: read_published(name) for name in TABLES}
-    for task in sorted({record["task"] for record in records if record["kind"] in COMPARED}):
+    for task in sorted({record["task"] for record in records if record["kind"] == "evaluation"}):
         if not table_of(task):
             stem = OWN + re.sub(r"[^A-Za-z0-9_-]+", "_", task)[:60]
             number = sum(name == stem or name.startswith(f"{stem}.") for name in found)
@@ -155,7 +160,7 @@ def _own_scheme(records: Sequence[Record]) -> Scheme:
 
 def _score_title(facts: Mapping[str, str]) -> str:
     unit = f" ({facts['unit']})" if facts["unit"] else ""
-    return f"{facts['title']}{unit} {ARROWS[facts['better']]}"
+    return f"{facts['title'].rstrip(' ↑↓')}{unit} {ARROWS[facts['better']]}"
 
 
 def read_published(name: str) -> Scheme:
@@ -165,18 +170,17 @@ def read_published(name: str) -> Scheme:
         UserError: the file is not as it was shipped.
     """
     with published(PAPER / f"{name}.yaml") as content:
-        metrics = tuple(_named(metric) for metric in content["metrics"])
+        metrics = tuple(Named(**metric) for metric in content["metrics"])
         groups = tuple(
-            PublishedGroup(text(group["heading"] or ""), tuple(_row(row, metrics) for row in group["rows"]))
+            PublishedGroup(group["heading"] or "", tuple(_row(row, metrics) for row in group["rows"]))
             for group in content["groups"]
         )
-        tasks = tuple(_named(task) for task in content["tasks"])
+        tasks = tuple(Named(**task) for task in content["tasks"])
         wanted = {(task.name, metric.name) for task in tasks for metric in metrics}
         if not wanted or any(not wanted <= set(row.scores) for group in groups for row in group.rows):
             raise ValueError("a score is missing")
-        marks = {text(mark): text(words) for mark, words in content["marks"].items()}
         main = {metric.name: metric for metric in metrics}[PRIMARY[name]]
-        return Scheme(text(content["title"]), _decimals(content["decimals"]), tasks, metrics, main, groups, marks)
+        return Scheme(content["title"], content["decimals"], tasks, metrics, main, groups, content["marks"])
 
 
 @cache
@@ -201,47 +205,9 @@ def published(path: Path) -> Iterator[Any]:
         raise UserError(path, f"is not as it was shipped ({said})", "restore it from the repository") from error
 
 
-def text(value: Any) -> str:
-    """`value`, which has to be a text.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def number(value: Any) -> float:
-    """`value`, which has to be a finite number.
-
-    Raises:
-        TypeError: it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e9:
-        raise TypeError(f"{value!r} is no published number")
-    return value
-
-
-def _decimals(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 6:
-        raise TypeError(f"{value!r} is no number of decimals")
-    return value
-
-
-def _named(facts: dict[str, Any]) -> Named:
-    return Named(**{name: text(value) for name, value in facts.items()})
-
-
 def _row(facts: dict[str, Any], metrics: tuple[Named, ...]) -> PublishedRow:
-    for name, value in facts.items():
-        if name in ("recurrent", "test_time_augmentation", "ranked"):
-            if not isinstance(value, bool):
-                raise TypeError(f"{name}: {value!r} is neither true nor false")
-        elif name not in ("scores", "bold"):
-            text(value)
     scores = {
-        (task, metric.name): None if value is None else number(value)
+        (task, metric.name): value
         for task, values in facts["scores"].items()
         for metric, value in zip(metrics, values, strict=True)
     }
@@ -260,17 +226,17 @@ def edited(folder: Path = PAPER) -> list[str]:
 def plain_tables() -> dict[str, Table]:
     """Tables of facts by name, which hold nothing that is measured here."""
     with published(PAPER / "plain.yaml") as content:
-        return {text(name): _plain_table(facts) for name, facts in content.items()}
+        return {_text(name): _plain_table(facts) for name, facts in content.items()}
 
 
 def _plain_table(facts: Mapping[str, Any]) -> Table:
     groups = tuple(
-        Group(text(group["heading"] or ""), tuple(_plain_row(texts) for texts in group["rows"]))
+        Group(_text(group["heading"] or ""), tuple(_plain_row(texts) for texts in group["rows"]))
         for group in facts["groups"]
     )
     columns = tuple(
         Column(
-            tuple(map(text, headers)),
+            tuple(map(_text, headers)),
             " ".join(headers) or "row",
             number=_numeric(groups, index),
             facts=_facts(headers, index),
@@ -280,7 +246,7 @@ def _plain_table(facts: Mapping[str, Any]) -> Table:
     widths = {len(row.cells) for group in groups for row in group.rows}
     if widths != {len(columns)} or not all(column.headers for column in columns):
         raise ValueError("rows and columns do not fit")
-    return Table(text(facts["title"]), columns, groups, notes=("As published; nothing here is measured.",))
+    return Table(_text(facts["title"]), columns, groups, notes=("As published; nothing here is measured.",))
 
 
 def _numeric(groups: tuple[Group, ...], index: int) -> bool:
@@ -292,7 +258,7 @@ def _facts(headers: list[str], index: int) -> dict[str, str]:
 
 
 def _plain_row(texts: list[str]) -> Row:
-    return Row(tuple(Cell(text(each), _value(each)) for each in texts), facts={"title": texts[0]})
+    return Row(tuple(Cell(_text(each), _value(each)) for each in texts), facts={"title": texts[0]})
 
 
 def _value(shown: str) -> float | None:
@@ -302,3 +268,9 @@ def _value(shown: str) -> float | None:
         return value if math.isfinite(value) else None
     except ValueError:
         return None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

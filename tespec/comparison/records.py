@@ -12,12 +12,14 @@ from glob import escape
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from tespec.comparison.identity import SCHEMA, code_version, identity, package_code, record_name
+from tespec.comparison.identity import SCHEMA, SPLITS, TEST, code_version, identity, package_code, record_name
 from tespec.core.errors import UserError
 from tespec.core.files import read_json, write_whole
 
 TEXTS = ("name", "id", "code", "written", "method_name", "task", "profile", "data", "data_fingerprint", "command")
 CHOICES = {"kind": ("evaluation", "pretraining", "probe", "reference"), "arch": ("recurrent", "feedforward")}
+# Of records that say it; others, which are older, are of the test split, and nothing else is known of their training.
+LATER: dict[str, Any] = {"split": TEST, "training": ""}
 MAPPINGS = ("method", "config", "weights", "environment")
 LONGEST = 10_000  # letters of a text
 NUMBERS = ("metrics", "classes", "time", "resources")
@@ -56,6 +58,9 @@ def _first_wrong_field(content: Mapping[str, object]) -> str | None:
             return f"field {field!r} is missing"
         if not _right(field, content[field]):
             return f"field {field!r} holds {_short(content[field])}"
+    for field, default in LATER.items():
+        if not _right(field, value := content.get(field, default)):
+            return f"field {field!r} holds {_short(value)}"
     for mapping, fields in TEXTS_WITHIN.items():
         for field in fields:
             value = _within(content, mapping, field, None)
@@ -74,9 +79,11 @@ def _within(content: Mapping[str, object], mapping: str, field: str, default: ob
 def _right(field: str, value: object) -> bool:
     if field == "seed":
         return _whole(value)
+    if field == "split":
+        return value in SPLITS
     if field in CHOICES:
         return value in CHOICES[field]
-    if field in TEXTS:
+    if field in (*TEXTS, "training"):
         return _text(value)
     if field in MAPPINGS:
         return isinstance(value, Mapping)
@@ -143,7 +150,10 @@ class Record(TypedDict):
         data: "sample", or name of the data set.
         data_fingerprint: hash of the recordings.
         seed: of everything random.
-        config: resolved settings.
+        split: "test" or "val", that of the scores.
+        training: name of what was trained for it; records of one training differ in what they are scored on alone. ""
+            where nothing was trained, or nothing is known of it.
+        config: resolved settings; of the recordings of each split those that it was trained and scored on.
         protocol: what the numbers mean, in words.
         metrics: overall numbers by name.
         scores: title, better ("higher" or "lower") and unit of the metrics a task is judged by, the main one first;
@@ -173,6 +183,8 @@ class Record(TypedDict):
     data: str
     data_fingerprint: str
     seed: int
+    split: str
+    training: str
     config: dict[str, Any]
     protocol: dict[str, str]
     metrics: dict[str, float]
@@ -213,6 +225,8 @@ def new_record(
     resources: Mapping[str, float] | None = None,
     scores: Mapping[str, Mapping[str, str]] | None = None,
     code: str | None = None,
+    split: str = TEST,
+    training: str = "",
 ) -> Record:
     """Record of a finished run; `Record` describes the fields, and `run_code` what `code` is (None: without plug-ins).
 
@@ -232,6 +246,7 @@ def new_record(
         data_fingerprint=data_fingerprint,
         weights_sha256=weights.get("start_sha256", weights.get("sha256", "")) if kind != "pretraining" else "",
         code=package_code() if code is None else code,
+        split=split,
     )
     record = {
         "schema": SCHEMA,
@@ -248,6 +263,8 @@ def new_record(
         "data": data,
         "data_fingerprint": data_fingerprint,
         "seed": seed,
+        "split": split,
+        "training": training,
         "config": config,
         "protocol": protocol,
         "metrics": metrics,
@@ -296,7 +313,7 @@ def upgraded(content: object) -> object:
     for older, field in ((1, "resources"), (2, "scores")):
         if isinstance(content, dict) and content.get("schema") == older:
             content = {**content, "schema": older + 1, field: {}}
-    return content
+    return LATER | content if isinstance(content, dict) else content
 
 
 def _refuse(constant: str) -> None:
@@ -329,6 +346,36 @@ def by_other_code(folder: Path, name: str) -> list[Record]:
         with suppress(UserError):
             found.append(read_record(path))
     return sorted((each for each in found if each["name"] != name), key=lambda record: record["written"])
+
+
+def of_different_arithmetic(records: Sequence[Record]) -> str:
+    """Words on records that stand side by side and whose sums were rounded differently; "" where none says so.
+
+    Versions of torch round differently, and so do numbers of threads on a CPU.
+    """
+    torches, threads = set[str](), set[int]()
+    for record in records:
+        environment = record["environment"]
+        packages = environment.get("packages")
+        if isinstance(packages, Mapping) and (version := packages.get("torch")):
+            torches.add(str(version))
+        number = environment.get("threads")
+        if environment.get("device") in ("", "cpu") and isinstance(number, int):
+            threads.add(number)
+    said = [f"torch {' and '.join(sorted(torches))}"] if len(torches) > 1 else []
+    said += [f"{' and '.join(map(str, sorted(threads)))} threads"] if len(threads) > 1 else []
+    return f"computed by different arithmetic ({', '.join(said)}), which changes digits" if said else ""
+
+
+def of_same_training(folder: Path, training: str, name: str) -> list[Record]:
+    """Readable records of a training but the one called `name`, oldest first."""
+    stem = training.removeprefix("training-").rpartition("-s")[0]
+    found = []
+    for path in folder.glob(f"*-{escape(stem)}-s*.json"):
+        with suppress(UserError):
+            found.append(read_record(path))
+    same = [each for each in found if each["training"] == training and each["name"] != name]
+    return sorted(same, key=lambda record: record["written"])
 
 
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:

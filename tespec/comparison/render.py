@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,13 +15,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from tespec.comparison.table import Cell, Row, Table
+from tespec.comparison.table import Row, Table, in_parts
 from tespec.core.errors import one_line
 
 # CSV
 
-ROW_FACTS = ("method", "arch", "title", "backbone", "recurrent", "pretraining")
-COLUMN_FACTS = ("task", "source", "metric", "frames", "data", "profile", "basis")
+ROW_FACTS = ("method", "title", "arch", "backbone", "pretraining")
+COLUMN_FACTS = ("task", "source", "metric", "unit", "frames", "data", "profile", "split", "basis")
 FORMULA = "=+-@|%"  # what spreadsheets let a formula, or a call to another program, begin with
 
 
@@ -48,7 +50,11 @@ def render_csv(table: Table) -> str:
 
 
 def render_long_csv(table: Table) -> str:
-    """Tidy CSV: a line for each published, measured or compared number of a table, with all that it belongs to."""
+    """Tidy CSV: a line for each published, measured or compared number of a table, with all that it belongs to.
+
+    `value`, `deviation`, `low_95`, `high_95` and `seeds` are numbers, `bold` is True or False, the rest are texts;
+    `records` are names with blanks between them.
+    """
     # It takes longer to import than a table takes to print.
     import pandas
 
@@ -62,21 +68,21 @@ def render_long_csv(table: Table) -> str:
         for row in group.rows:
             for column, cell in zip(table.columns, row.cells, strict=True):
                 if column.facts and cell.value is not None:
-                    facts = row.facts | cell.facts
+                    facts = row.facts | column.facts | cell.facts
                     low, high = cell.interval or (None, None)
                     rows.append(
                         {"table": table.title, "group": group.heading}
-                        | {name: facts.get(name, "") for name in ROW_FACTS}
-                        | {"mark": cell.mark}
-                        | {name: column.facts.get(name) or facts.get(name, "") for name in COLUMN_FACTS}
-                        | {"value": _rounded(cell.value), "std": _rounded(cell.deviation), "seeds": cell.runs}
-                        | {"low_95": _rounded(low), "high_95": _rounded(high), "bold": "yes" if cell.bold else "no"}
+                        | {name: facts.get(name, "") for name in (*ROW_FACTS, *COLUMN_FACTS)}
+                        | {"value": _rounded(cell.value), "deviation": _rounded(cell.deviation)}
+                        | {"low_95": _rounded(low), "high_95": _rounded(high), "seeds": cell.runs}
+                        | {"better": column.better, "bold": cell.bold}
+                        | {"footnote": cell.mark, "records": " ".join(cell.sources)}
                     )
-    texts = ["table", "group", *ROW_FACTS, "mark", *COLUMN_FACTS]
-    columns = [*texts, "value", "std", "seeds", "low_95", "high_95", "bold"]
+    texts = ["table", "group", *ROW_FACTS, *COLUMN_FACTS]
+    columns = [*texts, "value", "deviation", "low_95", "high_95", "seeds", "better", "bold", "footnote", "records"]
     # As objects: what is counted stays a whole number.
     frame = pandas.DataFrame(rows, columns=columns, dtype=object)
-    frame[texts] = frame[texts].map(_inert)
+    frame[[*texts, "records"]] = frame[[*texts, "records"]].map(_inert)
     return frame.to_csv(index=False, lineterminator="\n")
 
 
@@ -100,9 +106,12 @@ def _inert(cell: str) -> str:
     return shown
 
 
-# LaTeX, for the packages adjustbox, booktabs, multirow and xcolor
+# LaTeX. Widths are guessed: on average a letter of 10 pt type takes some 4.6 pt.
 
-PREAMBLE = r"% \usepackage{adjustbox,booktabs,multirow,xcolor}"
+PREAMBLE = r"% \usepackage{booktabs,graphicx,xcolor}"
+LETTER, BETWEEN = 4.6, 8.0  # pt
+WIDEST = 470.0 / 0.6  # pt: the text of a page of a journal, at which 10 pt type is scaled down to 6 pt
+LATEX_FIT = r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"
 LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -134,6 +143,7 @@ LATEX = {
     "₃": "$_3$",
     "†": r"$^\dagger$",
     "‡": r"$^\ddagger$",
+    "§": r"$^\S$",
 }
 
 
@@ -143,46 +153,46 @@ def latex(text: str) -> str:
 
 
 def render_latex(table: Table) -> str:
-    """A `table*` environment: booktabs rules, spanning headers, a rule between groups, grey rows, notes below.
+    """`table*` environments: booktabs rules, spanning headers, a rule between groups, grey rows, notes below.
 
-    A table wider than the page is scaled down to it.
+    What is wider than the page is scaled down to it, and cut into several where its type would be too small to read.
     """
-    width = len(table.columns)
+
+    def fits(part: Table) -> bool:
+        return sum(LETTER * width + BETWEEN for width in _widths(part, _texts(part))) <= WIDEST
+
+    parts = in_parts(table, fits)
+    name = table.name or re.sub(r"\W+", "-", table.title.lower()).strip("-")
+    labels = [name if number == 1 else f"{name}-{number}" for number in range(1, len(parts) + 1)]
+    return "\n".join([PREAMBLE, *map(_latex_table, parts, labels)]) + "\n"
+
+
+def _latex_table(table: Table, name: str) -> str:
+    label = re.sub(r"[^A-Za-z0-9_.:-]", "-", name)
+    lines = [r"\begin{table*}[t]", r"\centering", rf"\caption{{{latex(table.title)}.}}", rf"\label{{tab:{label}}}"]
     layout = "".join("c" if column.number or index else "l" for index, column in enumerate(table.columns))
-    lines = [PREAMBLE, r"\begin{table*}[t]", r"\centering", rf"\caption{{{latex(table.title)}.}}"]
-    lines += [
-        r"\begin{adjustbox}{max width=\textwidth}",
-        rf"\begin{{tabular}}{{{layout}}}",
-        r"\toprule",
-        *_latex_headers(table),
-    ]
+    lines += [r"\setlength{\tabcolsep}{4pt}", rf"\sbox0{{\begin{{tabular}}{{{layout}}}", r"\toprule"]
+    lines += _latex_headers(table)
     for group in table.groups:
         lines.append(r"\midrule")
         if group.heading:
-            lines.append(rf"\multicolumn{{{width}}}{{l}}{{\textit{{{latex(group.heading)}}}}} \\")
+            lines.append(rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\textit{{{latex(group.heading)}}}}} \\")
         lines += [_latex_row(row) for row in group.rows]
-    lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
+    lines += [r"\bottomrule", r"\end{tabular}}", LATEX_FIT]
     if notes := table.all_notes():
         lines += [r"\par\smallskip", r"\begin{minipage}{\linewidth}\footnotesize"]
         lines += [rf"{latex(note)}\par" for note in notes]
         lines.append(r"\end{minipage}")
-    lines.append(r"\end{table*}")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, r"\end{table*}"])
 
 
 def _latex_headers(table: Table) -> list[str]:
-    """Header lines; a column with a single header spans them all."""
+    """Header lines; a column with a single header has it in the lowest."""
     lines = []
     for level in range(table.levels):
         cells, rules = [], []
         for span in table.spans(level):
-            title = latex(span.title)
-            if table.is_alone(span):
-                title = latex(table.columns[span.first].headers[0]) if level == 0 else ""
-                tall = table.levels > 1 and level == 0
-                cells.append(rf"\multirow{{{table.levels}}}{{*}}{{{title}}}" if tall else title)
-                continue
-            count = span.last - span.first + 1
+            title, count = latex(span.title), span.last - span.first + 1
             cells.append(rf"\multicolumn{{{count}}}{{c}}{{{title}}}" if count > 1 else title)
             if title and level < table.levels - 1:
                 rules.append(rf"\cmidrule(lr){{{span.first + 1}-{span.last + 1}}}")
@@ -259,7 +269,8 @@ def html_table(table: Table, tip: Tip | None = None, *, apart: bool = False) -> 
             where it leads to on the page; None for a table that stands still.
         apart: groups are sorted one by one, since their headings say what the numbers are.
     """
-    sortable = tip is not None and any(len(group.rows) > 1 for group in table.groups)
+    most = max((len(group.rows) for group in table.groups), default=0) if apart else len(table.rows)
+    sortable = tip is not None and most > 1
     template = html_templates().get_template("table.html")
     return template.render(table=table, tip=tip, sortable=sortable, apart=apart, long=LONG).strip()
 
@@ -272,44 +283,47 @@ NOTES_WIDTH = 120
 
 
 def render_text(table: Table) -> str:
-    """Aligned text: spanning headers above their columns, `*` behind the best numbers, notes below."""
+    """Aligned text: spanning headers above their columns, `*` behind numbers in bold, notes below."""
     text = io.StringIO()
     print_table(table, Console(file=text, color_system=None))
     return text.getvalue()
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print `render_text`; on a terminal that has styles, best numbers are bold and rows set apart dim."""
-    widths = _widths(table)
-    total = sum(widths) + len(GAP) * (len(widths) - 1)
-    lines = [Text(one_line(table.title), "bold"), Text("=" * total)]
+    """Print `render_text`, on a terminal in parts that are as wide as it is; bold and grey where it has styles."""
+    room = console.width if console.is_terminal else math.inf
+    for part in in_parts(table, lambda part: _total(_widths(part, _texts(part))) <= room):
+        for line in _text_lines(part, min(NOTES_WIDTH, room)):
+            line.rstrip()
+            console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def _text_lines(table: Table, room: float) -> Iterator[Text]:
+    texts = _texts(table)
+    widths = _widths(table, texts)
+    total = _total(widths)
+    yield from (Text(one_line(table.title), "bold"), Text("=" * total))
     for level in range(table.levels):
         spans = [(one_line(span.title), span.first, span.last) for span in table.spans(level)]
         lowest = level == table.levels - 1
         sides = [("right" if column.number else "left") if lowest else "center" for column in table.columns]
-        lines.append(_joined(_aligned(Text(title), _width(widths, a, b), sides[a]) for title, a, b in spans))
+        yield _joined(_aligned(Text(title), _total(widths[a : b + 1]), sides[a]) for title, a, b in spans)
         if not lowest:
-            lines.append(_joined(Text(("-" if title else " ") * _width(widths, a, b)) for title, a, b in spans))
+            yield _joined(Text(("-" if title else " ") * _total(widths[a : b + 1])) for title, a, b in spans)
+    lines = iter(texts)
     for group in table.groups:
-        lines.append(Text("-" * total))
-        lines += [Text(one_line(group.heading), "italic")] if group.heading else []
-        lines += [_terminal_row(table, row, widths) for row in group.rows]
-    lines.append(Text("=" * total))
-    best = any(cell.bold for row in table.rows for cell in row.cells)
-    marks = [f"{mark} {text}" for mark, text in table.used_marks().items()]
-    for note in (*marks, *[f"{BEST} best number of its column"] * best, *table.notes):
-        lines += [Text(line) for line in textwrap.wrap(one_line(note), NOTES_WIDTH, subsequent_indent="  ")]
-    for line in lines:
-        line.rstrip()
-        console.print(line, soft_wrap=True, markup=False, highlight=False, emoji=False)
-
-
-def _terminal_row(table: Table, row: Row, widths: list[int]) -> Text:
-    cells = []
-    for index, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
-        shown = Text(_shown(table, row, index), "bold" if cell.bold else "dim" if row.grey else "")
-        cells.append(_aligned(shown, widths[index], "right" if column.number else "left"))
-    return _joined(cells)
+        yield Text("-" * total)
+        if group.heading:
+            yield Text(one_line(group.heading), "italic")
+        for row in group.rows:
+            styles = ("bold" if cell.bold else "dim" if row.grey else "" for cell in row.cells)
+            shown = map(Text, next(lines), styles)
+            sides = ["right" if column.number else "left" for column in table.columns]
+            yield _joined(_aligned(*each) for each in zip(shown, widths, sides, strict=True))
+    yield Text("=" * total)
+    bold = [f"{BEST} set in bold"] if any(cell.bold for row in table.rows for cell in row.cells) else []
+    for note in (*(f"{mark} {text}" for mark, text in table.used_marks().items()), *bold, *table.notes):
+        yield from map(Text, textwrap.wrap(one_line(note), int(room), subsequent_indent="  "))
 
 
 def _joined(cells: object) -> Text:
@@ -321,29 +335,35 @@ def _aligned(text: Text, width: int, side: str) -> Text:
     return text
 
 
-def _shown(table: Table, row: Row, index: int) -> str:
+def _texts(table: Table) -> list[list[str]]:
+    """What the cells of each row show, with their signs."""
+    signs = [[one_line(cell.mark) + BEST * cell.bold for cell in row.cells] for row in table.rows]
     # Blanks keep digits under digits where only some numbers of a column are marked.
-    room = max(len(_signs(each.cells[index])) for each in table.rows) if table.columns[index].number else 0
-    return one_line(row.cells[index].text) + f"{_signs(row.cells[index]):{room}}"
+    rooms = [
+        max((len(line[index]) for line in signs), default=0) if column.number else 0
+        for index, column in enumerate(table.columns)
+    ]
+    return [
+        [f"{one_line(cell.text)}{sign:{room}}" for cell, sign, room in zip(row.cells, line, rooms, strict=True)]
+        for row, line in zip(table.rows, signs, strict=True)
+    ]
 
 
-def _signs(cell: Cell) -> str:
-    return one_line(cell.mark) + (BEST if cell.bold else "")
-
-
-def _widths(table: Table) -> list[int]:
+def _widths(table: Table, texts: Sequence[Sequence[str]]) -> list[int]:
+    """Widths of the columns in letters, headers included."""
     widths = [
-        max([cell_len(one_line(column.headers[-1])), *(cell_len(_shown(table, row, index)) for row in table.rows)])
+        max(cell_len(one_line(column.headers[-1])), *(cell_len(line[index]) for line in texts), 0)
         for index, column in enumerate(table.columns)
     ]
     for level in reversed(range(table.levels - 1)):
         for span in table.spans(level):
-            widths[span.last] += max(0, cell_len(one_line(span.title)) - _width(widths, span.first, span.last))
+            lacking = cell_len(one_line(span.title)) - _total(widths[span.first : span.last + 1])
+            widths[span.last] += max(0, lacking)
     return widths
 
 
-def _width(widths: list[int], first: int, last: int) -> int:
-    return sum(widths[first : last + 1]) + len(GAP) * (last - first)
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 # What is written of a table: the end of the file's name, and what it holds.

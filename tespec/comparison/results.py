@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 
 PARTS = ("title", "better", "unit")
 COLUMNS = (
-    *("kind", "method", "task", "arch", "data", "profile", "seed", "metric", "value", "unit", "better", "main"),
+    *(
+        "kind",
+        "method",
+        "task",
+        "arch",
+        "data",
+        "profile",
+        "split",
+        "seed",
+        "metric",
+        "value",
+        "unit",
+        "better",
+        "main",
+    ),
     *("title", "name", "code", "written", "data_fingerprint", "command"),
 )
 
@@ -27,9 +41,9 @@ def results(folder: str | Path | None = None) -> pandas.DataFrame:
         folder: of results, which holds `runs/`; that of the harness where none is named.
 
     Returns:
-        Columns `kind`, `method`, `task`, `arch`, `data`, `profile`, `seed`, `metric`, `value`, `unit` ("" where the
-        record does not say), `better` ("higher", "lower", or "" where it is not known), `main` (whether the task is
-        judged by this metric), `title` (of the method), `name` (of the record), `code`, `written` (UTC),
+        Columns `kind`, `method`, `task`, `arch`, `data`, `profile`, `split`, `seed`, `metric`, `value`, `unit` (""
+        where the record does not say), `better` ("higher", "lower", or "" where it is not known), `main` (whether the
+        task is judged by this metric), `title` (of the method), `name` (of the record), `code`, `written` (UTC),
         `data_fingerprint`, `command`. Files that are no records are named in `attrs["left_out"]`.
 
     Raises:
@@ -62,7 +76,11 @@ def _rows(record: Record, known: dict[tuple[str, str], dict[str, Named]]) -> lis
         metrics = known[key]
     fields = dict(record)
     facts = {name: fields[name] for name in COLUMNS if name in fields}
-    facts |= {"method": record["method_name"], "title": " ".join(record["method"]["title"].split())}
+    facts |= {
+        "split": record["split"],
+        "method": record["method_name"],
+        "title": " ".join(record["method"]["title"].split()),
+    }
     unknown, main = Named("", ""), next(iter(metrics), "")
     return [
         facts

@@ -1,4 +1,4 @@
-"""Rows of a comparison table: the published ones, and one for each measured method that has none."""
+"""Rows of a comparison table: the published ones, one for each measured method that has none, floor and ceiling."""
 
 from __future__ import annotations
 
@@ -8,27 +8,34 @@ from dataclasses import dataclass, replace
 from tespec.comparison.basis import Basis, RowKey, row_key
 from tespec.comparison.published import PublishedRow, Scheme
 from tespec.comparison.records import Record
+from tespec.comparison.references import TITLES, is_reference
 from tespec.comparison.table import MISSING
 
 OWN_GROUP = "Methods added here"
 PUBLISHED, SAMPLE = "paper", "sample"  # the paper's own profile, and data of the sample world
+# Networks in records by the name of their width: None for those that methods name, else what a smaller one is.
+NETWORKS = {
+    **dict.fromkeys(("", "tiny", "resnet50", "maxvit-base")),
+    "micro": "Swin/7, width 24",
+    "resnet-micro": "ResNet10, width 24",
+    "maxvit-micro": "MaxViT, width 24",
+}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a row of the table is about: a published row, or records that share a `key` and have none."""
+    """What a row of the table is about: a published row, or records that share a `key` and have none.
+
+    Rows that are not ranked take no part in the search for the best number.
+    """
 
     facts: dict[str, str]
     published: PublishedRow | None = None
     key: RowKey | None = None
-
-    @property
-    def ranked(self) -> bool:
-        """Whether the row takes part in the search for the best number."""
-        return self.published is None or self.published.ranked
+    ranked: bool = True
 
 
-def match(record: Record, scheme: Scheme) -> int | None:
+def published_row_of(record: Record, scheme: Scheme) -> int | None:
     """Index of the published row that a record measures again, None where the paper has none.
 
     Method, memory and backbone have to agree, and test-time augmentation where the paper has rows with and without.
@@ -39,6 +46,7 @@ def match(record: Record, scheme: Scheme) -> int | None:
         for index, row in enumerate(scheme.rows)
         if (row.method, row.recurrent) == (record["method_name"], record["arch"] == "recurrent")
         and facts.get("backbone", row.backbone) == row.backbone
+        and not is_reference(record)
     ]
     if len(alike) > 1:
         # How it was evaluated here, whatever the published number was made with.
@@ -49,22 +57,26 @@ def match(record: Record, scheme: Scheme) -> int | None:
 
 def entries_of(scheme: Scheme, used: Sequence[Basis]) -> tuple[list[Entry], list[tuple[str, list[int]]]]:
     """All entries, published ones first, and the table's groups as (heading, indices of entries)."""
-    entries = [Entry(_published_facts(row), row) for row in scheme.rows]
+    entries = [Entry(_published_facts(row), row, ranked=row.ranked) for row in scheme.rows]
     headings: list[tuple[str, list[int]]] = []
     first = 0
     for group in scheme.groups:
         headings.append((group.heading, list(range(first, first + len(group.rows)))))
         first += len(group.rows)
     own: dict[str, list[int]] = {}
-    known: set[RowKey] = set()
-    records = [record for basis in used for record in basis.records if match(record, scheme) is None]
-    for record in sorted(records, key=lambda record: (record["method"]["title"], record["arch"] != "recurrent")):
-        key = row_key(record)
-        if key not in known:
-            known.add(key)
-            own.setdefault(record["method"].get("group") or OWN_GROUP, []).append(len(entries))
-            entries.append(Entry(_own_facts(record), key=key))
+    found = {row_key(record): record for basis in used for record in basis.records
+             if published_row_of(record, scheme) is None}  # fmt: skip
+    for key, record in sorted(found.items(), key=lambda item: _order(item[1])):
+        heading = "" if is_reference(record) else str(record["method"].get("group") or OWN_GROUP)
+        own.setdefault(heading, []).append(len(entries))
+        entries.append(Entry(_own_facts(record), key=key, ranked=not is_reference(record)))
     return entries, [*headings, *own.items()]
+
+
+def _order(record: Record) -> tuple[int, str, bool]:
+    """Methods by title, then the floor, then the ceiling."""
+    place = [*TITLES].index(record["method_name"]) + 1 if is_reference(record) else 0
+    return place, record["method"]["title"], record["arch"] != "recurrent"
 
 
 def _published_facts(row: PublishedRow) -> dict[str, str]:
@@ -73,18 +85,25 @@ def _published_facts(row: PublishedRow) -> dict[str, str]:
         "arch": "recurrent" if row.recurrent else "feedforward",
         "title": row.title,
         "backbone": row.backbone,
-        "recurrent": "Yes" if row.recurrent else "No",
+        "recurrent": _yes(row.recurrent),
         "pretraining": row.pretraining,
     }
 
 
+def _yes(is_so: bool) -> str:
+    return "Yes" if is_so else "No"
+
+
 def _own_facts(record: Record) -> dict[str, str]:
+    title = TITLES[record["method_name"]] if is_reference(record) else record["method"]["title"]
+    backbone = record["method"].get("backbone") or MISSING
+    has_memory = MISSING if is_reference(record) and backbone == MISSING else _yes(record["arch"] == "recurrent")
     return {
         "method": record["method_name"],
         "arch": record["arch"],
-        "title": " ".join(record["method"]["title"].split()),
-        "backbone": record["method"].get("backbone") or MISSING,
-        "recurrent": "Yes" if record["arch"] == "recurrent" else "No",
+        "title": " ".join(title.split()),
+        "backbone": backbone,
+        "recurrent": has_memory,
         "pretraining": record["method"].get("pretraining_data") or MISSING,
     }
 
@@ -92,16 +111,25 @@ def _own_facts(record: Record) -> dict[str, str]:
 def as_measured(entry: Entry, records: Sequence[Record]) -> Entry:
     """An entry that says what its records were made with, where they agree and it is not what the paper's row says.
 
-    The network has its size's name where a profile changes it, weights made here the data they were made from.
+    A network that a profile makes smaller is called what it is, and weights made here by the data they were made from.
     """
-    widths = {str(record["config"].get("width") or "") for record in records}
+    networks = {network_of(record) for record in records}
     sources = {made_from(record) for record in records}
     facts = dict(entry.facts)
-    if len(widths) == 1 and all(record["profile"] != PUBLISHED for record in records) and (width := widths.pop()):
-        facts["backbone"] = f"{entry.facts['backbone']} ({width})"
+    if len(networks) == 1:
+        facts["backbone"] = networks.pop()
     if len(sources) == 1 and (source := sources.pop()):
         facts["pretraining"] = source
     return replace(entry, facts=facts)
+
+
+def network_of(record: Record) -> str:
+    """The network that a record was made with: the method's, or the smaller one that its profile puts in its place."""
+    backbone = record["method"].get("backbone") or MISSING
+    width = str(record["config"].get("width") or "")
+    if backbone == MISSING or record["profile"] == PUBLISHED:
+        return backbone
+    return NETWORKS.get(width, f"{backbone} ({width})") or backbone
 
 
 def made_from(record: Record) -> str:
@@ -110,7 +138,7 @@ def made_from(record: Record) -> str:
     if not isinstance(recipe, dict) or not recipe.get("data"):
         return ""
     data = str(recipe["data"])
-    return f"{recipe.get('dataset', '')} of the sample world".strip() if data == SAMPLE else data
+    return f"{recipe.get('dataset', '')}, sample world" if data == SAMPLE else data
 
 
 def by_entry(basis: Basis, entries: Sequence[Entry], scheme: Scheme) -> dict[int, list[Record]]:
@@ -118,7 +146,7 @@ def by_entry(basis: Basis, entries: Sequence[Entry], scheme: Scheme) -> dict[int
     own = {entry.key: index for index, entry in enumerate(entries)}
     found: dict[int, list[Record]] = {}
     for record in basis.records:
-        index = match(record, scheme)
+        index = published_row_of(record, scheme)
         entry = own[row_key(record)] if index is None else index
         found.setdefault(entry, []).append(record)
     return found

@@ -26,15 +26,13 @@ from tespec.comparison.contrasts import (
     part_of,
     read_claims,
 )
-from tespec.comparison.identity import canonical
+from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.published import TABLES, Named, Scheme, read_published, scheme_of, table_of
 from tespec.comparison.records import Record
 from tespec.comparison.statistics import fit
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
-
-SPLIT = "test"
 
 
 def newest_bases(records: Sequence[Record]) -> dict[str, Basis]:
@@ -197,7 +195,7 @@ class Question:
     parts: Sequence[Part]
 
 
-def claims_table(records: Sequence[Record], split: str = SPLIT) -> Table:
+def claims_table(records: Sequence[Record], split: str = TEST) -> Table:
     """The claims of configs/contrasts.yaml, decided.
 
     Args:
@@ -207,7 +205,7 @@ def claims_table(records: Sequence[Record], split: str = SPLIT) -> Table:
     return _page("What was shown: the claims", read_claims(), records, split, by_recipe=True)
 
 
-def baseline_table(records: Sequence[Record], baseline: str, split: str = SPLIT) -> Table:
+def baseline_table(records: Sequence[Record], baseline: str, split: str = TEST) -> Table:
     """Whether each method beats `baseline` with the same architecture, decided on each task that has both.
 
     Raises:
@@ -238,8 +236,8 @@ def baseline_table(records: Sequence[Record], baseline: str, split: str = SPLIT)
 
 
 def of_split(records: Sequence[Record], split: str) -> list[Record]:
-    """Records of one split; those that name none are of the test split."""
-    return [record for record in records if dict(record).get("split", SPLIT) == split]
+    """Records of one split."""
+    return [record for record in records if record["split"] == split]
 
 
 def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split: str, *, by_recipe: bool) -> Table:

@@ -6,15 +6,24 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tespec.comparison.basis import Average, Basis, average, bases, is_default, metric
+from tespec.comparison.basis import Basis, average, bases, is_default, metric
+from tespec.comparison.identity import TEST
 from tespec.comparison.published import Named, Scheme, read_scheme
-from tespec.comparison.records import Record
-from tespec.comparison.rows import Entry, as_measured, by_entry, entries_of, made_from
-from tespec.comparison.table import Cell, Column, Group, Row, Table, with_best_bold
+from tespec.comparison.records import Record, of_different_arithmetic
+from tespec.comparison.references import ABOUT, is_reference
+from tespec.comparison.rows import Entry, as_measured, by_entry, entries_of, made_from, network_of
+from tespec.comparison.table import Cell, Column, Group, Row, Table, undecided, with_best_bold
 
 LABELS = (("Method", "title"), ("Backbone", "backbone"), ("Recurrent", "recurrent"), ("Pre-training", "pretraining"))
 COLUMNS = ("both", "paper", "measured")
 FRAMES = ("moving", "standing")  # groups by the camera's motion
+MODIFIED = "§"  # behind numbers of which a run's code was modified
+MARKS = {MODIFIED: "made by code with uncommitted changes, which no revision holds"}
+BOLD = (
+    "Bold: the paper's own; of measured numbers, the best of a column and all that cannot be told from it at 95 % "
+    "(t-tests over seeds with one variance for the column, corrected for their number). Where no number can be ruled "
+    "out, none is bold."
+)
 
 
 @dataclass(frozen=True)
@@ -43,15 +52,19 @@ class Measure:
 def published_table(name: str, records: Sequence[Record], columns: str = "both") -> Table:
     """A comparison table: the paper's numbers, where it has any of the task, with what was measured beside them.
 
+    Floor and ceiling have rows of their own where methods were measured on their basis.
+
     Args:
         name: one of `schemes`.
-        records: any records; those that are no evaluation of a task of the table are left out.
+        records: any records; those that are no evaluation of a task of the table, and no reference, are left out.
         columns: "both", "paper" or "measured".
     """
     scheme = read_scheme(name, records)
     tasks = {task.name for task in scheme.tasks}
-    measured = [record for record in records if record["kind"] == "evaluation" and record["task"] in tasks]
-    return side_by_side(scheme, bases(measured), FRAMES, columns)
+    fitting = [record for record in records if record["kind"] == "evaluation" or is_reference(record)]
+    found = bases([record for record in fitting if record["task"] in tasks])
+    compared = [basis for basis in found if not all(map(is_reference, basis.records))]
+    return replace(side_by_side(scheme, compared, FRAMES, columns), name=name)
 
 
 def side_by_side(scheme: Scheme, found: Sequence[Basis], frames: Sequence[str] = (), columns: str = "both") -> Table:
@@ -70,53 +83,62 @@ def side_by_side(scheme: Scheme, found: Sequence[Basis], frames: Sequence[str] =
         Block(basis, heading, key, by_entry(basis, entries, scheme))
         for basis, (heading, key) in zip(used, _headings(scheme, used), strict=True)
     ]
-    if columns == "measured":
-        entries = [as_measured(entry, _all_records(blocks, index)) for index, entry in enumerate(entries)]
+    members = [[record for block in blocks for record in block.records.get(index, [])] for index in range(len(entries))]
+    entries = [
+        as_measured(entry, records) if columns == "measured" or not entry.published else entry
+        for entry, records in zip(entries, members, strict=True)
+    ]
     pairs = [_label(title, key, entries) for title, key in LABELS]
     for task in scheme.tasks:
-        of_task = [block for block in blocks if block.basis.task == task.name]
         if columns != "measured":
             pairs += _published(scheme, task, entries, divided=bool(blocks))
-        for block in of_task:
-            pairs += _measured(scheme, task, block, entries, frames, differences=columns == "both")
-    kept = [
-        index
-        for index in range(len(entries))
-        if columns != "measured" or any(block.records.get(index) for block in blocks)
-    ]
+        for block in blocks:
+            if block.basis.task == task.name:
+                pairs += _measured(scheme, task, block, entries, frames, differences=columns == "both")
     heads = [column for column, _ in pairs]
-    rows = {index: _row(entries[index], [cells[index] for _, cells in pairs]) for index in kept}
+    rows = {
+        index: Row(tuple(cells[index] for _, cells in pairs), not entry.ranked, entry.facts)
+        for index, entry in enumerate(entries)
+        if columns != "measured" or members[index]
+    }
     groups = [
-        Group(heading, tuple(rows[index] for index in members if index in rows))
-        for heading, members in headings
-        if any(index in rows for index in members)
+        Group(heading, tuple(rows[index] for index in each if index in rows))
+        for heading, each in headings
+        if any(index in rows for index in each)
     ]
-    ranked = [index for index, column in enumerate(heads) if column.facts.get("source") == "measured"]
-    notes = [
-        note for block in blocks for note in basis_notes(block.basis, block.heading, scheme.title_of(block.basis.task))
-    ]
-    return Table(
-        scheme.title,
-        tuple(heads),
-        with_best_bold(groups, heads, ranked),
-        scheme.marks,
-        tuple(dict.fromkeys(notes)),
-    )
-
-
-def _all_records(blocks: Sequence[Block], index: int) -> list[Record]:
-    return [record for block in blocks for record in block.records.get(index, [])]
+    bold = with_best_bold(groups, heads)
+    notes = [BOLD] * bool(blocks)
+    for block in blocks:
+        silent = [column.headers[-1].rstrip(" ↑↓") for index, column in enumerate(heads)
+                  if column.facts.get("basis") == block.key and column.facts["task"] == block.basis.task
+                  and undecided(bold, index)]  # fmt: skip
+        if silent:
+            title = scheme.title_of(block.basis.task)
+            notes.append(f"{title}, {block.heading}: nothing can be told apart in {', '.join(silent)}.")
+    notes += [ABOUT] if any(is_reference(record) for records in members for record in records) else []
+    for block in blocks:
+        notes += basis_notes(block.basis, block.heading, scheme.title_of(block.basis.task))
+    return Table(scheme.title, tuple(heads), bold, scheme.marks | MARKS, tuple(dict.fromkeys(notes)))
 
 
 def _headings(scheme: Scheme, used: Sequence[Basis]) -> list[tuple[str, str]]:
-    """Heading and key of each basis; a number tells those of the same task, data and profile apart."""
-    named = [(basis.task, basis.data, basis.profile) for basis in used]
+    """Heading and key of each basis; a number tells those of the same task, data, profile and split apart."""
+    named = [(basis.task, basis.data, basis.profile, basis.split) for basis in used]
     headings = []
     for index, (basis, name) in enumerate(zip(used, named, strict=True)):
         number = str(named[:index].count(name) + 1) if named.count(name) > 1 else ""
-        heading = f"measured: {_data(scheme, basis)}, profile {basis.profile}" + (f" ({number})" if number else "")
-        headings.append((heading, " ".join(filter(None, ("measured", basis.data, basis.profile, number)))))
+        heading = f"measured: {_data(scheme, basis)}, profile {basis.profile}"
+        if basis.split != TEST:
+            heading += f", {split_title(basis.split)} split"
+        heading += f" ({number})" if number else ""
+        split = basis.split if basis.split != TEST else ""
+        headings.append((heading, " ".join(filter(None, ("measured", basis.data, basis.profile, split, number)))))
     return headings
+
+
+def split_title(split: str) -> str:
+    """What a split is called in tables."""
+    return "validation" if split == "val" else split
 
 
 def _data(scheme: Scheme, basis: Basis) -> str:
@@ -135,7 +157,7 @@ def _published(
     pairs = []
     for each in scheme.metrics:
         headers = (task.title, "paper", each.title) if divided else (task.title, each.title)
-        facts = {"task": task.name, "source": "paper", "metric": each.name}
+        facts = {"task": task.name, "source": "paper", "metric": each.name, "unit": each.unit, "split": TEST}
         column = Column(headers, f"{task.name} {each.name} paper", each.better, facts=facts)
         pairs.append((column, [_published_cell(entry, task, each, scheme.decimals) for entry in entries]))
     return pairs
@@ -150,36 +172,33 @@ def _measured(
     *,
     differences: bool,
 ) -> list[tuple[Column, list[Cell]]]:
-    measures = [Measure(each) for each in scheme.metrics] + [Measure(scheme.main, group) for group in frames]
     basis, pairs = block.basis, []
-    source = {"task": task.name, "data": basis.data, "profile": basis.profile, "basis": block.key}
-    for measure in measures:
-        members = [block.records.get(index, []) for index in range(len(entries))]
-        averages = [_average(records, measure) for records in members]
-        if measure.frames and not any(averages):
-            continue
-        facts = source | {"source": "measured", "metric": measure.metric.name, "frames": measure.frames}
-        key = " ".join(filter(None, (task.name, measure.frames, measure.metric.name, block.key)))
-        column = Column((task.title, block.heading, measure.title), key, measure.metric.better, facts=facts)
+    members = [block.records.get(index, []) for index in range(len(entries))]
+    where = {"task": task.name, "data": basis.data, "profile": basis.profile, "split": basis.split, "basis": block.key}
+    for measure in [Measure(each) for each in scheme.metrics] + [Measure(scheme.main, group) for group in frames]:
+        each = measure.metric
         cells = [
-            replace(measured_cell(found, records, scheme.decimals), facts=as_measured(entry, records).facts)
-            for entry, found, records in zip(entries, averages, members, strict=True)
+            measured_cell([metric(record, each.name, measure.frames) for record in records], records, scheme.decimals)
+            for records in members
         ]
-        pairs.append((column, cells))
-        # The distance of a synthetic world's number from a real data set's means nothing.
-        if differences and not measure.frames and basis.data != "sample":
-            facts = facts | {"source": "difference"}
-            column = Column((task.title, block.heading, "Δ"), f"{key} minus paper", facts=facts)
-            papers = [_paper(entry, task, measure.metric) for entry in entries]
-            pairs.append((column, [_difference(*both, scheme.decimals) for both in zip(averages, papers, strict=True)]))
-    counts = [len(block.records.get(index, [])) for index in range(len(entries))]
+        if measure.frames and all(cell.value is None for cell in cells):
+            continue
+        facts = where | {"metric": each.name, "unit": each.unit, "frames": measure.frames}
+        key = " ".join(filter(None, (task.name, measure.frames, each.name, block.key)))
+        headers = (task.title, block.heading)
+        column = Column((*headers, measure.title), key, each.better, facts=facts | {"source": "measured"})
+        made = [as_measured(entry, records).facts for entry, records in zip(entries, members, strict=True)]
+        pairs.append((column, [replace(cell, facts=own) for cell, own in zip(cells, made, strict=True)]))
+        # The distance of a synthetic world's number from a real data set's means nothing, nor that of another split's.
+        if differences and not measure.frames and basis.data != "sample" and basis.split == TEST:
+            column = Column((*headers, "Δ"), f"{key} minus paper", facts=facts | {"source": "difference"})
+            papers = [_paper(entry, task, each) for entry in entries]
+            pairs.append(
+                (column, [difference_cell(*both, scheme.decimals) for both in zip(cells, papers, strict=True)])
+            )
     column = Column((task.title, block.heading, "seeds"), f"{task.name} seeds {block.key}")
-    pairs.append((column, [Cell(str(count), count) if count else Cell() for count in counts]))
+    pairs.append((column, [Cell(str(len(records)), len(records)) if records else Cell() for records in members]))
     return pairs
-
-
-def _average(records: Sequence[Record], measure: Measure) -> Average | None:
-    return average([metric(record, measure.metric.name, measure.frames) for record in records])
 
 
 def _paper(entry: Entry, task: Named, each: Named) -> float | None:
@@ -195,25 +214,29 @@ def _published_cell(entry: Entry, task: Named, each: Named, decimals: int) -> Ce
     return Cell(f"{value:.{decimals}f}", value, bold=bold, mark=entry.published.mark)
 
 
-def measured_cell(found: Average | None, records: Sequence[Record], decimals: int) -> Cell:
-    """A mean over records with its deviation, "-" where there is none."""
+def measured_cell(values: Sequence[float | None], records: Sequence[Record], decimals: int) -> Cell:
+    """The mean over records of their `values`, with its deviation; "-" where there is none, or one is missing."""
+    found = average(values)
     if found is None:
         return Cell()
     spread = "" if found.deviation is None else f" ± {found.deviation:.{decimals}f}"
-    interval = None if found.interval is None else (found.interval.low, found.interval.high)
-    sources = tuple(record["name"] for record in records)
-    text = f"{found.value:.{decimals}f}{spread}"
-    return Cell(text, found.value, found.deviation, found.runs, interval=interval, sources=sources)
+    return Cell(
+        f"{found.value:.{decimals}f}{spread}",
+        found.value,
+        found.deviation,
+        found.runs,
+        {record["seed"]: value for record, value in zip(records, values, strict=True) if value is not None},
+        interval=None if found.interval is None else (found.interval.low, found.interval.high),
+        sources=tuple(record["name"] for record in records),
+        mark=MODIFIED if any(record["environment"].get("modified") is True for record in records) else "",
+    )
 
 
-def _difference(found: Average | None, published: float | None, decimals: int) -> Cell:
-    if found is None or published is None:
+def difference_cell(found: Cell, published: float | None, decimals: int) -> Cell:
+    """How far a measured number is from the published one; "-" where one of them is missing."""
+    if found.value is None or published is None:
         return Cell()
     return Cell(f"{found.value - published:+.{decimals}f}", found.value - published, runs=found.runs)
-
-
-def _row(entry: Entry, cells: list[Cell]) -> Row:
-    return Row(tuple(cells), not entry.ranked, entry.facts)
 
 
 SAMPLE = (
@@ -251,6 +274,9 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
         else ("seed", "")
     )
     notes = [f"{title}, {heading}; {word} {seeds}{spread}."]
+    smaller = {(record["method"].get("backbone") or "", network_of(record)) for record in basis.records}
+    if named := "; ".join(f"{ours} for {theirs}" for theirs, ours in sorted(smaller) if theirs and ours != theirs):
+        notes.append(f"{title}, {heading}: smaller networks: {named}.")
     if basis.differs:
         notes.append(f"{title}, {heading}: {basis.differs}.")
     if basis.data == "sample":
@@ -267,6 +293,8 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
     if basis.variants:
         count = len(basis.variants)
         notes.append(f"{title}, {heading}: {count} run{'s' if count > 1 else ''} after other pre-trainings left out.")
+    if mixed := of_different_arithmetic(basis.records):
+        notes.append(f"{title}, {heading}: {mixed}.")
     if basis.superseded:
         names = ", ".join(record["name"] for record in basis.superseded)
         notes.append(
@@ -288,4 +316,4 @@ def _made_here(basis: Basis) -> str:
         for record in basis.records
         if (source := made_from(record))
     }
-    return ", ".join(sorted(made))
+    return "; ".join(sorted(made))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
+
+from tespec.comparison.statistics import best
 
 MISSING = "-"
 
@@ -38,7 +40,8 @@ class Cell:
         value: the number.
         deviation: its sample standard deviation.
         runs: how many runs it averages.
-        bold: whether it is the best of its column.
+        by_seed: the number of each run that is averaged, by its seed.
+        bold: whether it is set in bold.
         interval: where the mean lies with a probability of 95 %, by Student's t.
         sources: names of the records it was made from.
         mark: sign of a footnote of this number.
@@ -49,6 +52,7 @@ class Cell:
     value: float | None = None
     deviation: float | None = None
     runs: int | None = None
+    by_seed: Mapping[int, float] = field(default_factory=dict)
     bold: bool = False
     interval: tuple[float, float] | None = None
     sources: tuple[str, ...] = ()
@@ -90,7 +94,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; `marks` are footnotes by their sign, `notes` stand below them.
+    """A table; `marks` are footnotes by their sign, `notes` stand below them, `name` is that of its files.
 
     `lines` are those of its long CSV, by column, where it does not have one for each number.
     """
@@ -100,6 +104,7 @@ class Table:
     groups: tuple[Group, ...]
     marks: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    name: str = ""
     lines: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -142,28 +147,46 @@ class Table:
         return {mark: text for mark, text in self.marks.items() if mark in used}
 
 
-def with_best_bold(groups: Sequence[Group], columns: Sequence[Column], chosen: Sequence[int]) -> tuple[Group, ...]:
-    """Set the best numbers of the `chosen` columns in bold.
+def with_best_bold(groups: Sequence[Group], columns: Sequence[Column]) -> tuple[Group, ...]:
+    """Set in bold, of each column of measured numbers, the best and all that cannot be told from it.
 
-    Grey rows do not take part, a column with fewer than two numbers has no best one, and ties are all bold.
+    Grey rows do not take part; see `tespec.comparison.statistics.best`. Other numbers stay as they are.
     """
-    compared = [row for group in groups for row in group.rows if not row.grey]
-    best: dict[int, float] = {}
-    for index in chosen:
-        values = [cell.value for row in compared if (cell := row.cells[index]).value is not None]
-        if len(values) > 1 and columns[index].better:
-            best[index] = max(values) if columns[index].better == "higher" else min(values)
+    rows = [row for group in groups for row in group.rows if not row.grey]
+    chosen: set[int] = set()  # cells, by their identity: rows may be equal
+    for index, column in enumerate(columns):
+        cells = [row.cells[index] for row in rows if row.cells[index].by_seed]
+        if column.better:
+            chosen |= {id(cells[each]) for each in best([cell.by_seed for cell in cells], column.better)}
 
     def embolden(row: Row) -> Row:
-        if row.grey:
-            return row
-        cells = [
-            replace(cell, bold=True) if index in best and cell.value == best[index] else cell
-            for index, cell in enumerate(row.cells)
-        ]
-        return replace(row, cells=tuple(cells))
+        return replace(row, cells=tuple(replace(cell, bold=cell.bold or id(cell) in chosen) for cell in row.cells))
 
     return tuple(replace(group, rows=tuple(map(embolden, group.rows))) for group in groups)
+
+
+def undecided(groups: Sequence[Group], index: int) -> bool:
+    """Whether several measured numbers of a column are compared, and none of them is in bold."""
+    cells = [row.cells[index] for group in groups for row in group.rows if not row.grey]
+    compared = [cell for cell in cells if cell.by_seed]
+    return len(compared) > 1 and not any(cell.bold for cell in compared)
+
+
+def only_rows(table: Table, kept: Callable[[Row], bool]) -> Table:
+    """The table without the other rows, and without groups that have none then."""
+    groups = (replace(group, rows=tuple(filter(kept, group.rows))) for group in table.groups)
+    return replace(table, groups=tuple(group for group in groups if group.rows))
+
+
+def only_columns(table: Table, kept: Iterable[int]) -> Table:
+    """The table without the other columns."""
+    kept = tuple(kept)
+
+    def shortened(row: Row) -> Row:
+        return replace(row, cells=tuple(row.cells[index] for index in kept))
+
+    groups = tuple(replace(group, rows=tuple(map(shortened, group.rows))) for group in table.groups)
+    return replace(table, columns=tuple(table.columns[index] for index in kept), groups=groups)
 
 
 def only_measured(table: Table) -> Table:
@@ -171,28 +194,54 @@ def only_measured(table: Table) -> Table:
 
     A table of which nothing at all was measured stays as it is.
     """
-
-    def measured(row: Row) -> bool:
-        return any(cell.runs is not None for cell in row.cells)
-
-    left_out = sum(not measured(row) for row in table.rows)
-    if left_out in (0, len(table.rows)):
+    shown = only_rows(table, lambda row: any(cell.runs is not None for cell in row.cells))
+    left = len(table.rows) - len(shown.rows)
+    if left in (0, len(table.rows)):
         return table
-    groups = tuple(replace(group, rows=tuple(filter(measured, group.rows))) for group in table.groups)
-    rows = f"{left_out} row{'s' if left_out > 1 else ''}"
-    note = f"{rows} with the paper's numbers alone left out: nothing was measured there."
-    return replace(table, groups=tuple(group for group in groups if group.rows), notes=(*table.notes, note))
+    note = f"{left} row{'s' if left > 1 else ''} with the paper's numbers alone left out: nothing was measured there."
+    return replace(shown, notes=(*table.notes, note))
 
 
-def without_empty(table: Table) -> Table:
-    """The table without the columns of numbers that hold none."""
-    kept = [
-        index
-        for index, column in enumerate(table.columns)
-        if not column.number or any(row.cells[index].value is not None for row in table.rows)
-    ]
-    groups = tuple(
-        replace(group, rows=tuple(replace(row, cells=tuple(row.cells[index] for index in kept)) for row in group.rows))
-        for group in table.groups
-    )
-    return replace(table, columns=tuple(table.columns[index] for index in kept), groups=groups)
+def in_parts(table: Table, fits: Callable[[Table], bool]) -> list[Table]:
+    """The table in as many parts as it takes for each of them to fit, or to have a single column besides the labels.
+
+    Each part has the labels of its rows, which are the columns up to the first of numbers; columns under the same
+    headers stay together where they fit. A part of several lacks the rows that have nothing in it, and the last has the
+    notes.
+    """
+    every = range(len(table.columns))
+    labels = next((every[:index] for index in every if table.columns[index].number), every)
+    if not every[len(labels) :]:
+        return [table]
+
+    def part(columns: Sequence[int]) -> Table:
+        shown = only_columns(table, (*labels, *columns))
+        return only_rows(shown, lambda row: any(cell.text != MISSING for cell in row.cells[len(labels) :]))
+
+    pieces = _pieces(table, every[len(labels) :], 1, lambda columns: len(columns) == 1 or fits(part(columns)))
+    if len(pieces) == 1:
+        return [table]
+    titles = [f"{table.title} ({number} of {len(pieces)})" for number in range(1, len(pieces) + 1)]
+    notes = [()] * (len(pieces) - 1) + [table.notes]
+    each = zip(map(part, pieces), titles, notes, strict=True)
+    return [replace(shown, title=title, notes=below) for shown, title, below in each]
+
+
+def _pieces(
+    table: Table, columns: Sequence[int], level: int, fit: Callable[[Sequence[int]], bool]
+) -> list[Sequence[int]]:
+    """Columns under the same headers of the lines above `level`, as they are or cut where the next line's change."""
+    if fit(columns):
+        return [columns]
+    if level == table.levels:
+        sizes = (-(-len(columns) // count) for count in range(1, len(columns) + 1))
+        cuts = ([columns[first : first + size] for first in range(0, len(columns), size)] for size in sizes)
+        return next(pieces for pieces in cuts if all(map(fit, pieces)))
+    pieces: list[Sequence[int]] = []
+    for _, members in groupby(columns, key=lambda index: table.columns[index].headers[:level]):
+        found = _pieces(table, list(members), level + 1, fit)
+        if pieces and len(found) == 1 and fit((*pieces[-1], *found[0])):
+            pieces[-1] = (*pieces[-1], *found[0])
+        else:
+            pieces += found
+    return pieces

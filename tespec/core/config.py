@@ -103,6 +103,8 @@ def finetuning_settings(
     facts = merge(facts, scale["finetuning"], f"profile {profile}")
     facts = merge(facts, scale["tasks"].get(task, {}), f"profile {profile}, task {task}")
     facts = merge(facts, of_data or {}, "dataset.json", replaced=("splits",))
+    splits = _part(facts, "splits", f"task {task}")
+    facts["splits"] = splits | {"val": splits.get("val", [])}
     architectures = _part(facts, "architectures", f"task {task}")
     if arch not in architectures:
         raise UserError(

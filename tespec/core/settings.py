@@ -276,8 +276,29 @@ class Downsample:
     to_width: Count | None = None
 
 
+class OfRecordings:
+    """What settings of both kinds say of how recordings are read and played."""
+
+    sampling: str
+    sensor_px: str | None
+
+    @property
+    def sensor(self) -> Size | None:
+        """(height, width) in px of the sensor of recordings that do not name it, where the user gives it.
+
+        Raises:
+            UserError: `sensor_px` is no size.
+        """
+        return parse_size(self.sensor_px) if self.sensor_px else None
+
+    @property
+    def random_share(self) -> float:
+        """Share of the lanes that play random clips."""
+        return SAMPLING[self.sampling]
+
+
 @dataclass(frozen=True)
-class Finetuning:
+class Finetuning(OfRecordings):
     """One cell of the tables: a task's settings for one architecture under one profile; windows in ms.
 
     `sampling` is one of `SAMPLING`; networks that are trained on clips alone are evaluated on clips. `drop_path` is the
@@ -315,11 +336,6 @@ class Finetuning:
     deviations: tuple[str, ...]
     sensor_px: str | None = None
 
-    @property
-    def sensor(self) -> Size | None:
-        """See `Pretraining`."""
-        return parse_size(self.sensor_px) if self.sensor_px else None
-
     def after_pretraining_on(self, data: str) -> Finetuning:
         """The settings of a backbone that was pre-trained on the data set `data`, in whatever case it is written."""
         peaks = {name.casefold(): peak for name, peak in self.peak_lr_after.items()}
@@ -336,11 +352,6 @@ class Finetuning:
         """Whether recordings are evaluated with the state carried through them, which clips alone do not teach."""
         return self.recurrent and self.sampling != "clips"
 
-    @property
-    def random_share(self) -> float:
-        """Share of the lanes that play random clips."""
-        return SAMPLING[self.sampling]
-
 
 @dataclass(frozen=True)
 class Mask:
@@ -351,7 +362,7 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Pretraining:
+class Pretraining(OfRecordings):
     """One pre-training recipe under one profile; windows in ms; `drop_path` as in `Finetuning`.
 
     `objective` holds the name of what is learned and its own settings, which each objective knows; `sensor_px` the size
@@ -379,23 +390,9 @@ class Pretraining:
     sensor_px: str | None = None
 
     @property
-    def sensor(self) -> Size | None:
-        """(height, width) in px of the sensor of recordings that do not name it, where the user gives it.
-
-        Raises:
-            UserError: `sensor_px` is no size.
-        """
-        return parse_size(self.sensor_px) if self.sensor_px else None
-
-    @property
     def arch(self) -> str:
         """What the backbone is called in records."""
         return "recurrent" if self.recurrent else "feedforward"
-
-    @property
-    def random_share(self) -> float:
-        """Share of the lanes that play random clips."""
-        return SAMPLING[self.sampling]
 
 
 def require_warmup(settings: Optimisation) -> None:

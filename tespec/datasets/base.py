@@ -85,7 +85,9 @@ class LabelledDataset(ABC):
     ) -> None:
         if not root.is_dir():
             raise UserError(root, "no such folder", f"give the folder of the {self.title} dataset")
-        self.root, self.splits, self.classes, self.given_sensor = root, splits, tuple(classes), sensor
+        self.root, self.classes, self.given_sensor = root, tuple(classes), sensor
+        self.splits = {split: tuple(names) for split, names in splits.items() if names}
+        self._refuse_shared()
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
         self.protocol = build(self.protocol_type, protocol or {}, "protocol")
@@ -96,17 +98,27 @@ class LabelledDataset(ABC):
             said = ", ".join(described or ())
             raise UserError(root, f"its classes are {said}, not {', '.join(classes)}", "name the same in the settings")
 
+    def _refuse_shared(self) -> None:
+        of_name: dict[str, str] = {}
+        for split, names in self.splits.items():
+            for name in set(names) - {"*"}:
+                other = of_name.setdefault(name, split)
+                if other != split:
+                    what = f"{name} is named for both {other} and {split}"
+                    raise UserError(self.root, what, "leave it in one of the settings' splits")
+
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split, as the settings give them.
 
         Raises:
             UserError: they name none.
         """
-        names = tuple(self.splits.get(split, ()))
-        if not names:
-            where = f"no recordings are named for split {split}"
-            raise UserError(self.root, where, "name them in the settings' splits")
-        return names
+        if split in self.splits:
+            return self.splits[split]
+        if split == HELD_OUT:
+            remedy = "take some out of splits.train and name them as splits.val: --set, a config, or a dataset.json"
+            raise UserError(self.root, f"{self.title} has no validation split: no recordings are named for one", remedy)
+        raise UserError(self.root, f"no recordings are named for split {split}", "name them in the settings' splits")
 
     @abstractmethod
     def find(self, split: str, name: str) -> RecordingFiles:

@@ -12,7 +12,7 @@ import pydantic
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.core.settings import Count, Flag, choice
-from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
@@ -20,7 +20,7 @@ from tespec.events.spatial import Region
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
 NUMBER = re.compile(r"(?:^|/)(\d+)\.png$")
-FOLDERS = ("train", "test", "")  # of a root in which sequences may lie
+FOLDERS = (*SPLITS, "")  # of a root in which sequences may lie
 # Layout: folders that may hold the masks, and the file of their times; {classes} is 11 or 19, {name} the sequence.
 LAYOUTS = {
     "README of uzh-rpg/DSEC, semantic/left/<n>classes": (

@@ -16,7 +16,7 @@ from tespec.datasets.lanes import lengths_of, serpentine
 from tespec.datasets.recording import LabelledRecording
 
 
-class Frame(NamedTuple):
+class LabelledSegment(NamedTuple):
     """Where the prediction for one label stands in a batch, and whose label it is."""
 
     lane: int
@@ -39,7 +39,7 @@ class EvaluationBatch(NamedTuple):
     histograms: Tensor
     fresh: Tensor
     place: Tensor
-    frames: list[Frame]
+    frames: list[LabelledSegment]
     labels: list[Any]
 
 
@@ -120,7 +120,7 @@ class EvaluationSteps(Dataset[EvaluationBatch]):
             recording = self._recordings[index]
             recording.fill(histograms[lane, :count], first, self._bins, self._rule)
             fresh[lane] |= first == 0
-            frames += [Frame(lane, int(recording.labelled[label]) - first, index, label) for label in scored]
+            frames += [LabelledSegment(lane, int(recording.labelled[label]) - first, index, label) for label in scored]
             labels += [recording.labels[label] for label in scored]
         place = torch.tensor([frame[:2] for frame in frames], dtype=torch.int64).reshape(-1, 2)
         return EvaluationBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), place, frames, labels)

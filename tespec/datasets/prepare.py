@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Job:
+class Packing:
     """One recording to pack: from where, to where, and what to copy beside it."""
 
     name: str
@@ -39,23 +39,23 @@ class Job:
     copies: tuple[tuple[Path, Path], ...]
 
 
-def jobs(dataset: LabelledDataset, out: Path | None) -> list[Job]:
+def packings(dataset: LabelledDataset, out: Path | None) -> list[Packing]:
     """What is to be packed: beside the recordings, or in `out`, where their labels are then copied to.
 
     Raises:
         UserError: a recording is missing, or holds histograms instead of events.
     """
     return [
-        _job(dataset.root, files, out or dataset.root) for split in dataset.splits for files in dataset.files(split)
+        _packing(dataset.root, files, out or dataset.root) for split in dataset.splits for files in dataset.files(split)
     ]
 
 
-def _job(root: Path, files: RecordingFiles, out: Path) -> Job:
+def _packing(root: Path, files: RecordingFiles, out: Path) -> Packing:
     if not isinstance(files.source, EventSource):
         raise UserError(files.source.path, "holds histograms, which are read as they are", "leave it as it is")
     target = out / store_of(files.source.path).relative_to(root)
     copies = () if out == root else tuple((path, out / path.relative_to(root)) for path in files.beside)
-    return Job(files.name, files.split, files.source, target, copies)
+    return Packing(files.name, files.split, files.source, target, copies)
 
 
 def prepare(
@@ -78,20 +78,20 @@ def prepare(
     Raises:
         UserError: a recording cannot be read, or the folder cannot be written to.
     """
-    planned = jobs(dataset, out)
+    planned = packings(dataset, out)
     place = out or dataset.root
     if not os.access(next(parent for parent in (place, *place.absolute().parents) if parent.exists()), os.W_OK):
         raise UserError(place, "cannot be written to", "name another folder with --out")
-    for job in planned:
-        for source, target in job.copies:
+    for packing in planned:
+        for source, target in packing.copies:
             copy(source, target)
     if out is not None and (dataset.root / DESCRIPTION).is_file():
         copy(dataset.root / DESCRIPTION, out / DESCRIPTION)
     packed: dict[str, dict[str, Any]] = {}
-    for job in _pack_all(planned, processes, progress):
-        header = json.loads((job.target / HEADER).read_text())
+    for packing in _pack_all(planned, processes, progress):
+        header = json.loads((packing.target / HEADER).read_text())
         facts = {name: header[name] for name in ("count", "clamped", "source", "sha256")}
-        packed[f"{job.split}/{job.name}"] = {"store": job.target.relative_to(place).as_posix(), **facts}
+        packed[f"{packing.split}/{packing.name}"] = {"store": packing.target.relative_to(place).as_posix(), **facts}
     manifest = place / MANIFEST
     facts = {"layout": dataset.layout, "recordings": dict(sorted(packed.items()))}
     return write_whole(manifest, json.dumps(facts, indent=1))
@@ -132,42 +132,42 @@ def _same(one: Path, other: Path) -> bool:
     return other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
-def _pack_all(planned: Sequence[Job], processes: int, progress: Progress | None) -> Iterator[Job]:
+def _pack_all(planned: Sequence[Packing], processes: int, progress: Progress | None) -> Iterator[Packing]:
     report = progress or (lambda name, done, total: None)
     if processes == 1 or len(planned) < 2:
-        for job in planned:
-            pack_job(job, report)
-            yield job
+        for packing in planned:
+            pack_recording(packing, report)
+            yield packing
         return
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         messages = manager.Queue()
         with ProcessPoolExecutor(min(processes, len(planned)), context) as pool:
-            pending = {pool.submit(_pack_and_tell, job, messages): job for job in planned}
+            pending = {pool.submit(_pack_and_tell, packing, messages): packing for packing in planned}
             while pending:
                 ended = [future for future in pending if future.done()]
                 while not messages.empty():
                     report(*messages.get())
                 for future in ended:
-                    job = pending.pop(future)
+                    packing = pending.pop(future)
                     future.result()
-                    yield job
+                    yield packing
                 if not ended:
                     wait(pending, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
 
 
-def _pack_and_tell(job: Job, messages: Any) -> None:
-    pack_job(job, lambda *state: messages.put(state))
+def _pack_and_tell(packing: Packing, messages: Any) -> None:
+    pack_recording(packing, lambda *state: messages.put(state))
 
 
-def pack_job(job: Job, progress: Progress) -> None:
+def pack_recording(packing: Packing, progress: Progress) -> None:
     """Pack one recording in this process."""
-    source, store = job.source, store_of(job.source.path)
+    source, store = packing.source, store_of(packing.source.path)
     if not is_recorded(source.path) and is_whole(store):
-        if store != job.target:
-            copy(store, job.target)
+        if store != packing.target:
+            copy(store, packing.target)
         return
     reader = open_reader(source.path, *(source.sensor or (None, None)))
-    pack(reader, job.target, source.path, lambda done, total: progress(job.name, done, total))
-    if store == job.target:
+    pack(reader, packing.target, source.path, lambda done, total: progress(packing.name, done, total))
+    if store == packing.target:
         shutil.rmtree(place_in_cache(reader), ignore_errors=True)  # the store of a first use, which is needed no more

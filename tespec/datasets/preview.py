@@ -7,33 +7,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.files import whole_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.rvt_archive import RULE as STORED_RULE
 from tespec.datasets.rvt_archive import ArchiveSource
 from tespec.events.intensity import estimate_intensity
-from tespec.pictures.drawing import NEGATIVE, POSITIVE, event_image, grey_image
-from tespec.pictures.labels import add_legend, draw_label, faded_events
+from tespec.pictures.labels import colours_of, draw_label, faded_events
+from tespec.pictures.panels import (
+    POLARITIES,
+    add_bar,
+    add_legend,
+    make_panels,
+    save_figure,
+    show_counts,
+    show_events,
+    show_grey,
+    ticks_of,
+    values_of,
+)
 
 BINS = 10
 CANDIDATES = 9  # labels, or windows, around a place among which the busiest is shown
 SETTLING_US = 3_000_000  # before the moment that is shown, for the intensity image to settle
-GREY_RANGE = 2.5  # standard deviations shown between black and white
 LONGEST_NAME = 26  # letters
-COLUMNS = ("events of the window", "histogram, all bins", "intensity, Eq. 7", "labels over the events")
+WIDTH = 16.0  # inches
+VEIL = 0.55  # opacity of events over masks
+COLUMNS = ("events of the window", "histogram: events at each pixel", "intensity, Eq. 7", "labels; events grey or dark")
 
 
 @dataclass(frozen=True)
-class Moment:
+class LabelledWindow:
     """What is shown in one row.
 
     Attributes:
@@ -49,7 +57,7 @@ class Moment:
     label: Any
 
 
-def moment(recording: LabelledRecording, place: int, rule: str, norm_events: float) -> Moment:
+def look_at(recording: LabelledRecording, place: int, rule: str, norm_events: float) -> LabelledWindow:
     """What is to be seen at a label, or in a window of a recording that has none.
 
     Args:
@@ -74,9 +82,11 @@ def moment(recording: LabelledRecording, place: int, rule: str, norm_events: flo
         )
     assert state is not None
     seconds = (end - int(recording.windows[0, 0])) / 1e6
-    title = f"{shortened(recording.name)}\n{seconds:.2f} s, {int(histogram.sum(dtype=np.int64)):,} events"
+    length = (end - int(recording.windows[window, 0])) / 1e3
+    events = int(histogram.sum(dtype=np.int64))
+    title = f"{shortened(recording.name)}\n{seconds:.2f} s: {events:,} events in {length:.0f} ms"
     label = recording.labels[place] if len(recording.labelled) else None
-    return Moment(title, histogram[0], state[0].numpy(), label)
+    return LabelledWindow(title, histogram[0], state[0].numpy(), label)
 
 
 def _shown(recording: LabelledRecording) -> NDArray[np.int64]:
@@ -124,46 +134,34 @@ def _events(recording: LabelledRecording, place: int, rule: str) -> int:
     return int(_histogram(recording, int(_shown(recording)[place]), rule).sum(dtype=np.int64))
 
 
-def draw(moments: Sequence[Moment], classes: Sequence[str], path: Path) -> None:
-    """Write a row of pictures for each moment as a PNG: four, or three where there are no labels."""
-    height, width = moments[0].intensity.shape
-    columns = COLUMNS if any(each.label is not None for each in moments) else COLUMNS[:-1]
-    row = 15 / len(columns) * height / width + 0.05
-    figure = Figure(figsize=(15, 0.7 + len(moments) * row), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(len(moments), len(columns), squeeze=False)
-    for number, (cells, each) in enumerate(zip(axes, moments, strict=True)):
-        _draw_row(cells, each)
-        cells[0].set_ylabel(each.title, fontsize=9)
-        if number == 0:
-            for axis, column in zip(cells, columns, strict=True):
-                axis.set_title(column, fontsize=11)
-    _add_polarities(figure)
-    if classes:
-        add_legend(figure, classes)
-    with whole_file(path) as unfinished:
-        figure.savefig(unfinished, dpi=80, format="png", metadata={"Software": None})
-
-
-def _add_polarities(figure: Figure) -> None:
-    """Say above the pictures what the colours of events are."""
-    said = ((POSITIVE, "positive events (brighter)"), (NEGATIVE, "negative events (darker)"))
-    handles = [Patch(color=colour, label=text) for colour, text in said]
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), fontsize=9, frameon=False)
-
-
-def _draw_row(cells: NDArray[np.object_], shown: Moment) -> None:
-    counts = shown.histogram.sum(axis=0, dtype=np.int64)
-    spread = GREY_RANGE * float(shown.intensity.std()) or 1.0
-    pictures = (
-        event_image(shown.histogram),
-        matplotlib.colormaps["inferno"](np.log1p(counts) / max(float(np.log1p(counts.max())), 1.0)),
-        grey_image(shown.intensity, spread),
-        faded_events(shown.histogram),
+def draw(shown: Sequence[LabelledWindow], classes: Sequence[str], path: Path) -> None:
+    """Write a row of pictures for each window as a PNG: four, or three where there are no labels."""
+    labels = [each.label for each in shown if each.label is not None]
+    columns = COLUMNS[: 4 if labels else 3]
+    colours = POLARITIES | colours_of(labels, classes)
+    figure, panels = make_panels(
+        len(shown), len(columns), shown[0].intensity.shape, WIDTH, bars=3 if labels else 2, legend=len(colours)
     )
-    for axis, picture in zip(cells, pictures, strict=False):
-        axis.imshow(picture, interpolation="nearest")
-        axis.set_xticks([])
-        axis.set_yticks([])
-    if shown.label is not None:
-        draw_label(cells[-1], shown.label)
+    for axis, column in zip(panels[0], columns, strict=True):
+        axis.set_title(column, fontsize=11)
+    for axes, each in zip(panels, shown, strict=True):
+        axes[0].set_ylabel(each.title, fontsize=9)
+        show_events(axes[0], each.histogram)
+        show_counts(axes[1], each.histogram)
+        show_grey(axes[2], each.intensity)
+        if each.label is not None:
+            _show_label(axes[3], each)
+    add_legend(figure, colours)
+    save_figure(figure, path, dpi=80)
+
+
+def _show_label(axis: Axes, shown: LabelledWindow) -> None:
+    """Show a label, with the events where both can be seen: below boxes, as dark veils over masks."""
+    axis.imshow(faded_events(shown.histogram), interpolation="nearest")
+    image = draw_label(axis, shown.label)
+    if image is not None and (limits := values_of([image])):
+        add_bar(axis, image, ticks_of(*limits), str(image.get_label()))
+    elif image is None and isinstance(shown.label, np.ndarray):
+        veil = np.zeros((*shown.intensity.shape, 4), np.float32)
+        veil[..., 3] = VEIL * shown.histogram.any(axis=0)
+        axis.imshow(veil, interpolation="nearest")

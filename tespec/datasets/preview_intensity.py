@@ -8,22 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.files import whole_file
 from tespec.datasets.recording import Recording
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.pictures.drawing import GREY_RANGE, add_event_legend, event_image, grey_image, spread_of
+from tespec.pictures.panels import POLARITIES, Image, add_legend, make_panels, save_figure, show_events, show_grey
 
 BINS, RULE = 10, "edges"
 ROWS = ("events of the window", "intensity, Eq. 6", "intensity, Eq. 7")
 PANEL = (3.2, 3.6)  # inches, widest and highest
 SETTLING = 10  # windows before the first one that is worth showing
-
-Image = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,8 @@ def instants(recording: Recording, windows: Sequence[int], alpha: float, norm_ev
         _, filtered = estimate_high_pass(counts, filtered, alpha=alpha, bin_seconds=seconds)
         if number in windows:
             since = (end - int(recording.windows[0, 0])) / 1e6
-            title = f"{since:.2f} s, {int(histograms.sum(dtype=np.int64)):,} events"
+            events = int(histograms.sum(dtype=np.int64))
+            title = f"{since:.2f} s: {events:,} events in {(end - start) / 1e3:.0f} ms"
             found.append(Instant(title, histograms[0], filtered[0, 0].numpy(), image[0].numpy()))
     return found
 
@@ -109,21 +105,14 @@ def draw_instants(
     """
     rows, columns = crop or (slice(None), slice(None))
     height, width = shown[0].intensity[rows, columns].shape
-    panel = min(PANEL[0], PANEL[1] * width / height)
-    size = (0.4 + panel * len(shown), 0.7 + len(ROWS) * (panel * height / width + 0.05))
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(len(ROWS), len(shown), squeeze=False)
-    for column, instant in zip(axes.T, shown, strict=True):
-        greys = (instant.high_pass[rows, columns], instant.intensity[rows, columns])
-        pictures = (event_image(instant.histogram[:, rows, columns]), *(grey_image(g, spread_of(g)) for g in greys))
-        column[0].set_title(instant.title, fontsize=9)
-        for axis, picture in zip(column, pictures, strict=True):
-            axis.imshow(picture, interpolation="nearest")
-            axis.set_xticks([])
-            axis.set_yticks([])
-    for axis, title in zip(axes[:, 0], (*ROWS[:-1], f"{ROWS[-1]}, N = {norm_events:g}"), strict=True):
+    panel = min(PANEL[0], PANEL[1] * width / height) + 0.45
+    figure, panels = make_panels(len(ROWS), len(shown), (height, width), panel * len(shown), len(shown), 3)
+    for axes, instant in zip(panels.T, shown, strict=True):
+        axes[0].set_title(instant.title, fontsize=9)
+        show_events(axes[0], instant.histogram[:, rows, columns])
+        show_grey(axes[1], instant.high_pass[rows, columns])
+        show_grey(axes[2], instant.intensity[rows, columns])
+    for axis, title in zip(panels[:, 0], (*ROWS[:-1], f"{ROWS[-1]}, N = {norm_events:g}"), strict=True):
         axis.set_ylabel(title, fontsize=9)
-    add_event_legend(figure, f"grey: zero; black and white: {GREY_RANGE:g} standard deviations below and above")
-    with whole_file(path) as unfinished:
-        figure.savefig(unfinished, dpi=100, format="png", metadata={"Software": None})
+    add_legend(figure, POLARITIES)
+    save_figure(figure, path, dpi=100)

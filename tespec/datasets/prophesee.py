@@ -11,7 +11,7 @@ import numpy as np
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.datasets.base import LEVELS, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
+from tespec.datasets.base import HELD_OUT, LEVELS, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at, speed_file
 from tespec.datasets.prophesee_boxes import (
     BoxLabels,
@@ -49,7 +49,7 @@ def find_root(root: Path) -> Path:
     return inside[0]
 
 
-def find_recordings(folder: Path) -> dict[str, tuple[Path, str]]:
+def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
     """Event file, or folder of an archive, and layout of each recording of a split, by name, in order.
 
     A folder that has the histograms of an archive, or the labels, counts as a recording: that the other is missing is
@@ -106,7 +106,9 @@ class PropheseeDataset(LabelledDataset):
         super().__init__(root, *arguments, **named)
         self.protocol.check()
         self.root = find_root(self.root)
-        self._found = {split: find_recordings(self.root / split) for split in self.splits}
+        self._found = {split: recordings_in(self.root / split) for split in self.splits}
+        if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
+            del self.splits[HELD_OUT]
         layouts: dict[str, Path] = {}
         for recordings in self._found.values():
             for path, layout in recordings.values():

@@ -40,7 +40,7 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
         raise UserError(reader.path, "holds no events", "give a recording with events")
 
 
-def load(reader: Reader) -> ArrayStream:
+def into_memory(reader: Reader) -> ArrayStream:
     """All events of a recording in memory.
 
     Raises:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
-from tespec.events.in_order import load
+from tespec.events.in_order import into_memory
 from tespec.events.packing import pack
 from tespec.events.provenance import files_of, is_of, is_recorded, sample
 from tespec.events.readers.aedat4 import open_aedat4
@@ -89,7 +89,7 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
 
 def load_events(path: str | Path, height: int | None = None, width: int | None = None) -> ArrayStream:
     """All events of a recording as it was recorded, in memory; see `open_events`."""
-    return load(open_reader(Path(path), height, width))
+    return into_memory(open_reader(Path(path), height, width))
 
 
 def open_reader(path: Path, height: int | None = None, width: int | None = None) -> Reader:

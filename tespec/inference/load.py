@@ -14,13 +14,13 @@ from tespec.models.layers import padded_size
 from tespec.tasks import find_task
 from tespec.tasks.base import Task, fresh_backbone
 from tespec.weights.files import read_weights
-from tespec.weights.load import load as load_backbone
+from tespec.weights.load import read_backbone
 
 SENSOR = "sensor"  # (H, W) in px of the histograms that a network was trained on
 PREFIX = "backbone."
 
 
-def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | nn.Module:
+def load_network(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | nn.Module:
     """A trained network in evaluation mode, ready for `.step(histogram, state)`.
 
     Args:
@@ -38,7 +38,7 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
     path = Path(path)
     _, recipe = read_weights(path)
     if "kind" not in recipe:
-        return load_backbone(path, height=height, width=width)
+        return read_backbone(path, height=height, width=width)
     rows, columns = sensor_of(path, recipe)
     model: nn.Module = load_trained(path, (height or rows, width or columns)).model
     return model

@@ -14,7 +14,7 @@ import torch
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, parse_size
-from tespec.datasets.base import RecordingFiles
+from tespec.datasets.base import TEST, RecordingFiles
 from tespec.datasets.finding import find_recordings
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.datasets.unlabelled import cut
@@ -48,6 +48,7 @@ def play(
         UserError: no window ends within the clip, or the events cannot be read.
     """
     ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
+    lengths = np.diff(recording.windows, axis=1)[:, 0] / 1e3
     shown = np.flatnonzero((ends >= clip[0]) & (ends <= clip[1]))
     if not len(shown):
         lasts = f"no window ends between {clip[0]:g} and {clip[1]:g} s; it lasts {ends[-1]:.2f} s"
@@ -62,7 +63,7 @@ def play(
         place = torch.zeros(1, 2, dtype=torch.int64, device=device)
         predictions, state = model.predict(segments.unsqueeze(1), state, place)
         (predicted,) = task.read(predictions)
-        yield Prediction(float(ends[index]), histogram[0], predicted, _truth(recording, index))
+        yield Prediction(float(ends[index]), float(lengths[index]), histogram[0], predicted, _truth(recording, index))
 
 
 def _truth(recording: Recording, window: int) -> Any:
@@ -153,8 +154,8 @@ def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | 
         raise UserError(f"--predict {wanted}", "no such file or folder", "check the path")
     if root is not None:
         dataset = open_dataset(replace(settings, sensor_px=sensor_px or settings.sensor_px), root)
-        for split in settings.splits:
-            for files in dataset.files(split) if settings.splits[split] else ():
+        for split in dataset.splits:
+            for files in dataset.files(split):
                 if _is_wanted(files, wanted):
                     return dataset.open(files)
                 names.append(files.name)
@@ -176,10 +177,10 @@ def _is_wanted(files: RecordingFiles, wanted: str) -> bool:
 def chosen(played: Sequence[Prediction], rows: int = ROWS) -> list[Prediction]:
     """A few predictions spread over all, of windows with a label if there are any."""
     labelled = [each for each in played if each.truth is not None] or list(played)
-    return [labelled[place] for place in spread(len(labelled), rows)]
+    return [labelled[place] for place in evenly(len(labelled), rows)]
 
 
-def spread(count: int, rows: int) -> list[int]:
+def evenly(count: int, rows: int) -> list[int]:
     """At most `rows` of the places 0 to `count` - 1, the first and the last among them."""
     places: list[int] = np.unique(np.linspace(0, count - 1, rows).round().astype(int)).tolist()
     return places
@@ -192,27 +193,27 @@ def _milliseconds(played: Sequence[Prediction]) -> int:
     return max(20, round(1000 * float(np.median(np.diff([each.seconds for each in played])))))
 
 
-SPLIT = "test"
 SECONDS = 8.0  # from the start of a recording; a recurrent network has to see all of them
 STRIP_ROWS = 3
 MIN_SCORE = 0.3
 
 
-def draw_strip(weights: Path, root: Path, device: torch.device, path: Path) -> None:
-    """Draw labelled moments of the first seconds of the first test recording that has some.
+def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, split: str = TEST) -> None:
+    """Draw labelled moments of the first seconds of the first recording of a split that has some.
 
     Args:
         weights: `model.safetensors` of a fine-tuning.
         root: folder of the task's data.
         device: where the network runs.
         path: of the PNG.
+        split: "test" or "val".
 
     Raises:
         UserError: weights or data cannot be read, or no label is that early.
     """
     settings = load_trained(weights).settings
     dataset = open_dataset(settings, root)
-    for files in dataset.files(SPLIT):
+    for files in dataset.files(split):
         recording = dataset.open(files)
         labelled = recording.windows[recording.labelled, 1]
         ends = (labelled - recording.windows[0, 0]) / 1e6
@@ -220,7 +221,7 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path) -> N
             continue
         early = ends[ends <= max(ends[0], SECONDS)]
         # Seconds of histograms at full size would fill the memory; only those that are drawn are kept.
-        wanted = {float(early[place]) for place in spread(len(early), STRIP_ROWS)}
+        wanted = {float(early[place]) for place in evenly(len(early), STRIP_ROWS)}
         clip = (min(wanted), max(wanted))
         model, task, settings = load_trained(weights, (recording.region.height, recording.region.width))
         shown = [
@@ -231,4 +232,4 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         draw_figure(shown, Style(task.draw, settings.classes), path)
         return
-    raise UserError(root, f"no recording of the split {SPLIT} has a label", "check the data")
+    raise UserError(root, f"no recording of the split {split} has a label", "check the data")

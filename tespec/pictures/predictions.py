@@ -11,13 +11,23 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 from PIL import Image
 
 from tespec.core.boxes import Boxes
 from tespec.core.files import whole_file
-from tespec.pictures.drawing import event_image
-from tespec.pictures.labels import add_legend, faded_events
+from tespec.pictures.labels import colours_of, faded_events
+from tespec.pictures.panels import (
+    POLARITIES,
+    add_bar,
+    add_legend,
+    make_panels,
+    save_figure,
+    show_events,
+    ticks_of,
+    values_of,
+)
 
 COLUMNS = ("events", "prediction", "ground truth")
 PANEL = 4.0  # inches
@@ -30,12 +40,14 @@ class Prediction:
 
     Attributes:
         seconds: since the recording's first window began.
+        milliseconds: length of the window.
         histogram: (2*bins, H, W) uint8 of the window.
         predicted: as the task's scorer wants it: a mask (H, W) uint8, a depth (H, W) float32 in m, `Boxes` ...
         truth: the label there, in the same form; None where there is none.
     """
 
     seconds: float
+    milliseconds: float
     histogram: NDArray[np.uint8]
     predicted: Any
     truth: Any
@@ -51,25 +63,23 @@ class Style(NamedTuple):
     """How the labels of a task look.
 
     Attributes:
-        draw: draws one over what an axis shows.
+        draw: draws one over what an axis shows; returns the image whose values a bar has to explain, if there is one.
         classes: those a legend names; none for a task without.
     """
 
-    draw: Callable[[Axes, Any], None]
+    draw: Callable[[Axes, Any], AxesImage | None]
     classes: Sequence[str]
 
 
 def draw_figure(shown: Sequence[Prediction], style: Style, path: Path) -> None:
     """Write a row of two or three pictures for each prediction as a PNG."""
-    figure = _figure(shown, style, _columns(shown))
-    with whole_file(path) as unfinished:
-        figure.savefig(unfinished, dpi=FIGURE_DPI, format="png", metadata={"Software": None})
+    save_figure(_figure(shown, style, _columns(shown), _limits(shown, style)), path, FIGURE_DPI)
 
 
 def draw_video(shown: Sequence[Prediction], style: Style, path: Path, milliseconds: int) -> None:
     """Write an animated GIF with a frame of `milliseconds` for each prediction; at least one."""
-    columns = _columns(shown)
-    pictures = (Image.fromarray(_pixels(each, style, columns)) for each in shown)
+    columns, limits = _columns(shown), _limits(shown, style)
+    pictures = (Image.fromarray(_pixels(_figure([each], style, columns, limits))) for each in shown)
     frames = [picture.quantize(dither=Image.Dither.NONE) for picture in pictures]
     how = {"save_all": True, "append_images": frames[1:], "duration": milliseconds, "loop": 0, "optimize": False}
     with whole_file(path) as unfinished:
@@ -80,32 +90,54 @@ def _columns(shown: Sequence[Prediction]) -> Sequence[str]:
     return COLUMNS if any(each.truth is not None for each in shown) else COLUMNS[:2]
 
 
-def _figure(shown: Sequence[Prediction], style: Style, columns: Sequence[str]) -> Figure:
-    height, width = shown[0].histogram.shape[1:]
-    row = PANEL * height / width + 0.05
-    figure = Figure(figsize=(PANEL * len(columns), 0.7 + len(shown) * row), layout="constrained")
-    FigureCanvasAgg(figure)
-    cells = figure.subplots(len(shown), len(columns), squeeze=False)
-    for number, (axes, each) in enumerate(zip(cells, shown, strict=True)):
-        for axis, column in zip(axes, columns, strict=True):
-            events = column == COLUMNS[0]
-            axis.imshow(event_image(each.histogram) if events else faded_events(each.histogram))
-            axis.set_xticks([])
-            axis.set_yticks([])
-            if number == 0:
-                axis.set_title(column, fontsize=11)
-        axes[0].set_ylabel(f"{each.seconds:.2f} s", fontsize=9)
-        style.draw(axes[1], each.predicted)
-        if each.truth is not None and len(axes) == len(COLUMNS):
-            style.draw(axes[2], each.truth)
-    if style.classes:
-        add_legend(figure, style.classes)
+def _limits(shown: Sequence[Prediction], style: Style) -> tuple[float, float] | None:
+    """Least and greatest value of what is true, or of what is predicted where nothing is known; None of no values.
+
+    The colours of two networks' pictures of one recording mean the same.
+    """
+    scratch = Figure().subplots()
+    for labels in ([each.truth for each in shown], [each.predicted for each in shown]):
+        if limits := values_of([style.draw(scratch, label) for label in labels if label is not None]):
+            return limits
+    return None
+
+
+def _figure(
+    shown: Sequence[Prediction], style: Style, columns: Sequence[str], limits: tuple[float, float] | None
+) -> Figure:
+    labels = [label for each in shown for label in (each.predicted, each.truth) if label is not None]
+    colours = POLARITIES | colours_of(labels, style.classes)
+    width = PANEL * len(columns) + 0.5 * (limits is not None)
+    size = shown[0].histogram.shape[1:]
+    figure, panels = make_panels(len(shown), len(columns), size, width, int(limits is not None), len(colours))
+    for axis, column in zip(panels[0], columns, strict=True):
+        axis.set_title(column, fontsize=11)
+    for axes, each in zip(panels, shown, strict=True):
+        show_events(axes[0], each.histogram)
+        axes[0].set_ylabel(f"{each.seconds:.2f} s\nevents of {each.milliseconds:.0f} ms", fontsize=9)
+        drawn = []
+        for axis, label in zip(axes[1:], (each.predicted, each.truth), strict=False):
+            axis.imshow(faded_events(each.histogram), interpolation="nearest")
+            drawn += [] if label is None else [style.draw(axis, label)]
+        images = [image for image in drawn if image is not None]
+        if images and limits:
+            _share_scale(axes[-1], images, limits)
+    add_legend(figure, colours)
     return figure
 
 
-def _pixels(prediction: Prediction, style: Style, columns: Sequence[str]) -> NDArray[np.uint8]:
-    """A figure of one prediction as (H, W, 3)."""
-    figure = _figure([prediction], style, columns)
+def _share_scale(axis: Axes, images: Sequence[AxesImage], limits: tuple[float, float]) -> None:
+    """Give images one scale and put its bar beside a panel, with points where values lie beyond it."""
+    for image in images:
+        image.set_clim(*limits)
+    low, high = values_of(images) or limits
+    beyond = {(True, True): "both", (True, False): "min", (False, True): "max", (False, False): "neither"}
+    extend = beyond[low < limits[0], high > limits[1]]
+    add_bar(axis, images[-1], ticks_of(*limits), str(images[-1].get_label()), extend)
+
+
+def _pixels(figure: Figure) -> NDArray[np.uint8]:
+    """A figure as (H, W, 3)."""
     figure.set_dpi(VIDEO_DPI)
     canvas = FigureCanvasAgg(figure)
     canvas.draw()

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import yaml
-
 from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, parse_yaml
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor
@@ -80,7 +79,7 @@ def parameters(cluster: str, given: list[str]) -> dict[str, Any]:
     """Parameters of jobs from KEY=VALUE pairs: submitit's common ones, or those of sbatch.
 
     Raises:
-        UserError: no KEY=VALUE.
+        UserError: no KEY=VALUE, or a value that is no YAML.
     """
     from submitit import AutoExecutor
 
@@ -90,7 +89,10 @@ def parameters(cluster: str, given: list[str]) -> dict[str, Any]:
         key, equals, text = each.partition("=")
         if not equals or not key:
             raise UserError(f"--slurm {each}", "is not KEY=VALUE", "write --slurm partition=gpu")
-        found[key if key in common else f"{cluster}_{key}"] = yaml.safe_load(text)
+        try:
+            found[key if key in common else f"{cluster}_{key}"] = parse_yaml(text)
+        except UNREADABLE as error:
+            raise UserError(f"--slurm {each}", "the value is not YAML", "quote it") from error
     return found
 
 

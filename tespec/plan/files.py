@@ -13,6 +13,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
 
 Arch = Literal["recurrent", "feedforward"]
+Split = Literal["test", "val"]
 
 
 class Facts(BaseModel):
@@ -35,11 +36,13 @@ class Cells(Facts):
         methods: None: all that can start from nothing, from a recipe or from a checkpoint given.
         architectures: those of them that a method has.
         tasks: None: all.
+        split: on which they are scored; None: the plan's.
     """
 
     methods: tuple[str, ...] | None = None
     architectures: tuple[Arch, ...] = ("recurrent", "feedforward")
     tasks: tuple[str, ...] | None = None
+    split: Split | None = None
 
 
 class Pretrainings(Facts):
@@ -50,10 +53,11 @@ class Pretrainings(Facts):
 
 
 class References(Facts):
-    """Floor ("prior") and ceiling ("frame") of tasks."""
+    """Floor ("prior") and ceiling ("frame") of tasks; `split` as of `Cells`."""
 
     kinds: tuple[Literal["prior", "frame"], ...] = ("prior", "frame")
     tasks: tuple[str, ...]
+    split: Split | None = None
 
 
 class Plan(Facts):
@@ -65,6 +69,7 @@ class Plan(Facts):
         world: the sample world that all runs are of; None: real data.
         data: folder that holds a folder for each data set; None: $TESPEC_DATA or ./data.
         profile: whose settings all runs have; None: the one that fits the data.
+        split: on which cells, ablations, references and probes are scored.
         seeds: of every run; a prior, which is counted and not drawn, has the first alone.
         cells: of the tables.
         pretrainings: beside those that other runs start from.
@@ -86,6 +91,7 @@ class Plan(Facts):
     world: World | None = None
     data: Path | None = None
     profile: str | None = None
+    split: Split = "test"
     seeds: tuple[NonNegativeInt, ...] = Field(default=(0,), min_length=1)
     cells: tuple[Cells, ...] = ()
     pretrainings: tuple[Pretrainings, ...] = ()

@@ -9,8 +9,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tespec.comparison.identity import TEST
 from tespec.core.errors import UserError
-from tespec.plan.files import Cells, Plan
+from tespec.plan.files import Cells, Plan, References
 
 if TYPE_CHECKING:
     from tespec.core.settings import Pretraining
@@ -33,6 +34,7 @@ class Job:
         seed: of everything random.
         changes: to the recipe of its pre-training.
         table: the ablation that it is a row of, "" for none; equal runs of several tables are one.
+        split: "test" or "val", on which it is scored; of a pre-training "test".
     """
 
     kind: str
@@ -42,17 +44,22 @@ class Job:
     seed: int
     changes: tuple[str, ...] = ()
     table: str = field(default="", compare=False)
+    split: str = TEST
 
     @property
     def label(self) -> str:
         """All but task and seed, for people."""
         kind = "" if self.kind == EVALUATION else self.kind
-        return " ".join(filter(None, (kind, self.method, self.arch, *self.changes)))
+        return " ".join(filter(None, (kind, self.method, self.arch, *self.changes, self._scored)))
+
+    @property
+    def _scored(self) -> str:
+        return "" if self.split == TEST else self.split
 
     @cached_property
     def name(self) -> str:
         """For people and for files."""
-        parts = [self.kind, self.method, self.task, self.arch, *self.changes, f"s{self.seed}"]
+        parts = [self.kind, self.method, self.task, self.arch, *self.changes, self._scored, f"s{self.seed}"]
         return re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
 
 
@@ -111,6 +118,10 @@ class Workshop:
             return None
         return Job(PRETRAINING, job.method, str(recipe["dataset"]), "", job.seed, job.changes)
 
+    def split(self, group: Cells | References) -> str:
+        """The split on which a group of runs is scored."""
+        return group.split or self.plan.split
+
     def with_pretrainings(self, jobs: Sequence[Job]) -> list[Job]:
         """Jobs behind the pre-trainings that they start from, each once."""
         return list(dict.fromkeys([*filter(None, map(self.before, jobs)), *jobs]))
@@ -153,13 +164,16 @@ def all_jobs(shop: Workshop) -> list[Job]:
             default = as_facts(pretraining_settings(ABLATED, shop.profile(ablation.task), shop.recipe_changes))
             rows = [tuple(row.changes(default)) for row in ablation.rows]
             found |= dict.fromkeys(
-                Job(EVALUATION, ABLATED, ablation.task, "recurrent", seed, changes, name) for changes in rows
+                Job(EVALUATION, ABLATED, ablation.task, "recurrent", seed, changes, name, plan.split)
+                for changes in rows
             )
         for each in plan.references:
             # What is counted has no seed.
             kinds = [name for name in each.kinds if name == "frame" or seed == plan.seeds[0]]
             found |= dict.fromkeys(
-                Job(REFERENCE, name, task, "feedforward", seed) for task in each.tasks for name in kinds
+                Job(REFERENCE, name, task, "feedforward", seed, split=shop.split(each))
+                for task in each.tasks
+                for name in kinds
             )
         for made in plan.pretrainings:
             for method in made.methods:
@@ -191,7 +205,8 @@ def _cells(kind: str, group: Cells, shop: Workshop, seed: int) -> Iterable[Job]:
     for arch in group.architectures:
         for name, method in able.items():
             if arch in method.architectures:
-                yield from (Job(kind, name, task, arch, seed) for task in group.tasks or known)
+                split = shop.split(group)
+                yield from (Job(kind, name, task, arch, seed, split=split) for task in group.tasks or known)
             elif len(group.architectures) == 1 and group.methods:
                 method.require(name, arch)
 
@@ -279,6 +294,7 @@ def command(job: Job, shop: Workshop, checkpoint: Path | None = None) -> list[st
         # The report shows the first seed of each row.
         quiet = job.kind == EVALUATION and (job.changes or job.seed != min(plan.seeds))
         arguments += ["--no-picture"] if quiet else []
+    arguments += ["--split", job.split] if job.split != TEST else []
     arguments += [part for change in changes for part in ("--set", change)]
     arguments += ["--profile", plan.profile] if plan.profile else []
     arguments += ["--seed", str(job.seed)]

@@ -29,7 +29,7 @@ THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Task:
+class Queued:
     """A command: its name, what gives its arguments once it is begun, and the names of those it has to wait for."""
 
     name: str
@@ -38,7 +38,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Places:
+class Pool:
     """Where jobs run.
 
     Attributes:
@@ -62,47 +62,47 @@ class Places:
 class Started:
     """A started job: its process, its log, and the device it was given."""
 
-    task: Task
+    queued: Queued
     process: subprocess.Popen[bytes] | ClusterProcess
     log: Path
     file: IO[bytes]
     device: str | None
 
 
-def work(tasks: Sequence[Task], places: Places) -> dict[str, str]:
+def work(queue: Sequence[Queued], pool: Pool) -> dict[str, str]:
     """Run all jobs, earlier ones first; gives the failed ones by name, with the last line they wrote.
 
     Raises:
         KeyboardInterrupt: a signal to stop; running jobs are told to write their checkpoints first.
     """
-    waiting, running = list(tasks), list[Started]()
+    waiting, running = list(queue), list[Started]()
     failed: dict[str, str] = {}
-    free: list[str | None] = [*places.gpus] or [None] * places.at_once
-    unfinished = {task.name for task in tasks}
+    free: list[str | None] = [*pool.gpus] or [None] * pool.at_once
+    unfinished = {queued.name for queued in queue}
     began = reported = time.monotonic()
     with _signals() as asked, _none_left_behind(running, asked):
         while (waiting or running) and not asked:
-            for task in list(waiting):
-                if free and unfinished.isdisjoint(task.needs):
-                    waiting.remove(task)
-                    running.append(_start(task, places, free.pop()))
+            for queued in list(waiting):
+                if free and unfinished.isdisjoint(queued.needs):
+                    waiting.remove(queued)
+                    running.append(_start(queued, pool, free.pop()))
             for item in [item for item in running if item.process.poll() is not None]:
                 running.remove(item)
                 free.append(item.device)
                 item.file.close()
                 _note_end(item)
-                unfinished.discard(item.task.name)
+                unfinished.discard(item.queued.name)
                 if item.process.returncode:
-                    failed[item.task.name] = _reason(item)
+                    failed[item.queued.name] = _reason(item)
                     _pass_over(item, waiting, unfinished, failed)
-                left = [each.name for each in (*waiting, *(other.task for other in running))]
-                say(f"{'failed' if item.process.returncode else 'done'}: {item.task.name}{places.tell(left)}")
+                left = [each.name for each in (*waiting, *(other.queued for other in running))]
+                say(f"{'failed' if item.process.returncode else 'done'}: {item.queued.name}{pool.tell(left)}")
             now = time.monotonic()
             # Fewer reports the longer it takes: a plan of days does not fill the screen.
-            if now - reported > max(places.every, 0.05 * (now - began)):
+            if now - reported > max(pool.every, 0.05 * (now - began)):
                 reported = now
                 for item in running:
-                    say(f"   {item.task.name}: {_last_line(item)}")
+                    say(f"   {item.queued.name}: {_last_line(item)}")
             time.sleep(POLL)
     if asked:
         raise KeyboardInterrupt("stopped; the same command goes on")
@@ -144,45 +144,45 @@ def _none_left_behind(running: Sequence[Started], asked: Sequence[int]) -> Itera
             item.file.close()
 
 
-def _pass_over(failure: Started, waiting: list[Task], unfinished: set[str], failed: dict[str, str]) -> None:
+def _pass_over(failure: Started, waiting: list[Queued], unfinished: set[str], failed: dict[str, str]) -> None:
     """Take those that need a failed job off the list."""
-    for task in [each for each in waiting if failure.task.name in each.needs]:
-        waiting.remove(task)
-        unfinished.discard(task.name)
-        failed[task.name] = f"{failure.task.name}, which it needs, failed ({failure.log})"
+    for queued in [each for each in waiting if failure.queued.name in each.needs]:
+        waiting.remove(queued)
+        unfinished.discard(queued.name)
+        failed[queued.name] = f"{failure.queued.name}, which it needs, failed ({failure.log})"
 
 
-def _start(task: Task, places: Places, device: str | None) -> Started:
+def _start(queued: Queued, pool: Pool, device: str | None) -> Started:
     """Start the process of a job, or submit it; what it prints goes to a log."""
-    log = places.logs / task.name / "log.txt"
+    log = pool.logs / queued.name / "log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     write_status(log.parent, RUNNING, 0)
     log.write_bytes(b"")
     # Two that work on the same jobs at once write to the same logs.
     file = log.open("ab")
-    called = [sys.executable, *task.arguments()]
-    if places.cluster is not None:
-        submitted = ClusterProcess(places.cluster, called, log, file)
-        say(f"submitted: {task.name} (log: {log})")
-        return Started(task, submitted, log, file, device)
+    called = [sys.executable, *queued.arguments()]
+    if pool.cluster is not None:
+        submitted = ClusterProcess(pool.cluster, called, log, file)
+        say(f"submitted: {queued.name} (log: {log})")
+        return Started(queued, submitted, log, file, device)
     # A group of its own: Ctrl-C in the terminal reaches the parent alone, which then stops its jobs one by one.
     process = subprocess.Popen(
         called,
         stdout=file,
         stderr=subprocess.STDOUT,
-        env=_environment(places, device),
+        env=_environment(pool, device),
         start_new_session=True,
         preexec_fn=_end_with_parent,
     )
-    say(f"running: {task.name} (log: {log})")
-    return Started(task, process, log, file, device)
+    say(f"running: {queued.name} (log: {log})")
+    return Started(queued, process, log, file, device)
 
 
-def _environment(places: Places, device: str | None) -> dict[str, str]:
+def _environment(pool: Pool, device: str | None) -> dict[str, str]:
     """This process's, with the job's GPU; on a CPU each job has its share of the cores, or they hinder each other."""
     if device is not None:
         return dict(os.environ) | {"CUDA_VISIBLE_DEVICES": device}
-    share = str(max(1, (os.cpu_count() or 1) // places.at_once))
+    share = str(max(1, (os.cpu_count() or 1) // pool.at_once))
     return dict.fromkeys(THREADS, share) | dict(os.environ)
 
 

@@ -11,8 +11,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tespec.comparison.basis import agrees, recipe_of
-from tespec.comparison.identity import canonical
+from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.records import Record, code_of
+from tespec.core.errors import UserError
 from tespec.plan.jobs import EVALUATION, PRETRAINING, PROBE, REFERENCE, Job, Workshop, recipe_settings
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ BACKBONE = "backbone.safetensors"  # what a pre-training leaves in its run's fol
 class Ledger:
     """The records of a plan's results, and which of them are its jobs'.
 
-    A record is a job's where it is of the same kind, method, task, architecture and seed, of the same settings but for
-    the precision, which the device decides, of the same data, code and weights.
+    A record is a job's where it is of the same kind, method, task, architecture, seed and split, of the same settings
+    but for the precision, which the device decides, of the same data, code and weights. Threads and torch's version do
+    not count: records name them.
     """
 
     def __init__(self, shop: Workshop, records: Sequence[Record]) -> None:
@@ -58,7 +60,8 @@ class Ledger:
         return self.shop.runs / record["name"] / BACKBONE if record else None
 
     def _is(self, record: Record, job: Job, config: Mapping[str, Any]) -> bool:
-        if job.kind != PRETRAINING and (record["task"], record["arch"]) != (job.task, job.arch):
+        scored = (record["task"], record["arch"], record["split"])
+        if job.kind != PRETRAINING and scored != (job.task, job.arch, job.split):
             return False
         if code_of(record) not in self._codes_of(job.kind, job.method) or canonical(
             _comparable(record["config"])
@@ -104,9 +107,22 @@ class Ledger:
         alike = shop.data[before.task].is_sample == data.is_sample
         return settings.after_pretraining_on(before.task) if alike else settings
 
+    def require_splits(self, jobs: Sequence[Job]) -> None:
+        """Refuse jobs that are scored on a split which their task's data has not.
+
+        Raises:
+            UserError: there are some.
+        """
+        for job in {job.task: job for job in jobs if job.split != TEST}.values():
+            if not self.settings(job).splits.get(job.split):
+                remedy = (
+                    "take recordings out of its splits.train and name them as splits.val (--configs), or leave it out"
+                )
+                raise UserError(f"plan {self.shop.plan.name}, {job.task}", "has no validation split", remedy)
+
     def _config(self, job: Job) -> dict[str, Any]:
         """What a job's record holds as its settings."""
-        from tespec.core.config import as_facts
+        from tespec.runs.finetune import config_of
 
         if job.kind == PRETRAINING:
             recipe = self.shop.recipe(job.method, job.task, job.changes)
@@ -119,7 +135,7 @@ class Ledger:
             from tespec.runs.probe import DEFINITION
 
             extra = {"probe": DEFINITION}
-        return _comparable(as_facts(self.settings(job)) | extra)
+        return _comparable(config_of(self.settings(job), job.split) | extra)
 
     def _fingerprint(self, job: Job) -> str:
         """Fingerprint of a job's data; empty where it is not made yet."""
@@ -131,9 +147,9 @@ class Ledger:
         if not data.root.exists():
             return ""
         if job.kind != PRETRAINING:
-            key = job.task
+            key = f"{job.task} {job.split}"
             if key not in self._prints:
-                self._prints[key] = fingerprint(*build_task(self.settings(job), data.root).splits)
+                self._prints[key] = fingerprint(*build_task(self.settings(job), data.root, job.split).splits)
             return self._prints[key]
         key = f"{job.method} {job.changes}"
         if key not in self._prints:

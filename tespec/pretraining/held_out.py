@@ -18,7 +18,7 @@ from tespec.datasets.batches import draw_mask
 from tespec.datasets.recording import Recording
 from tespec.events.intensity import estimate_high_pass
 from tespec.models.backbone import reset
-from tespec.pictures.drawing import Moment, draw_moments
+from tespec.pictures.pretraining import RebuiltSegment, draw_segments
 
 RECORDINGS = 8
 CHUNKS = 60  # of each recording
@@ -143,7 +143,7 @@ def draw_held_out(
     model.eval()
     target = model.own.target
     chosen = _choose(model, held_out)
-    moments: dict[_Place, Moment] = {}
+    rows: dict[_Place, RebuiltSegment] = {}
     state: Any = None
     filtered: torch.Tensor | None = None
     seconds = held_out.settings.window_ms / 1000 / held_out.settings.bins
@@ -158,7 +158,7 @@ def draw_held_out(
         )
         for title, place in zip(titles, chosen, strict=True):
             if place.chunk == number:
-                moments[place] = Moment(
+                rows[place] = RebuiltSegment(
                     title=f"{title}, {place.events:,} events",
                     histogram=chunk.batch["histograms"][0, place.segment].cpu().numpy(),
                     high_pass=_image_moments(high_pass[0, place.segment]),
@@ -166,7 +166,7 @@ def draw_held_out(
                     mask=reconstruction.mask[0].cpu().numpy(),
                     reconstruction=_image_moments(reconstruction.prediction[0, place.segment]),
                 )
-    draw_moments([moments[place] for place in chosen], path, target.kind)
+    draw_segments([rows[place] for place in chosen], path, target.kind)
 
 
 def _choose(model: Any, held_out: HeldOut) -> tuple[_Place, _Place]:

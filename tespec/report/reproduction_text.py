@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from statistics import median
 
 from tespec.comparison.records import Record
-from tespec.comparison.references import references_table
 from tespec.comparison.render import render_markdown
 from tespec.comparison.shown import claims_table
 from tespec.comparison.side_by_side import of_older_code
@@ -16,18 +15,16 @@ BEGIN, END = "<!-- results: written by plan.py --publish -->", "<!-- end of resu
 
 
 def results_text(records: Sequence[Record], picture: str) -> str:
-    """What the records are, figure, floor and ceiling, and what was shown.
+    """What the records are, the figure, and what was shown.
 
     Args:
         records: of the comparison.
         picture: path of the figure, as the page links it.
     """
-    references = references_table(records)
     parts = [
         of_older_code(records),
         ran(records),
         f"![Each method on each task]({picture})",
-        "" if references is None else render_markdown(references),
         render_markdown(claims_table(records)),
     ]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"

@@ -32,13 +32,13 @@ def hover(records: Sequence[Record]) -> str:
     """What a number's tip says of its runs: command, hash, seed, data and its fingerprint, date."""
     lines = [
         f"{record['command'] or record['name']}\n{record['id']}, seed {record['seed']}, "
-        f"data {record['data']} {record['data_fingerprint']}, {moment(record['written'])}"
+        f"data {record['data']} {record['data_fingerprint']}, {date_of(record['written'])}"
         for record in records
     ]
     return "\n".join(lines)
 
 
-def moment(written: str) -> str:
+def date_of(written: str) -> str:
     """A record's time for people; as it is where it is none."""
     try:
         return datetime.fromisoformat(written).astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
@@ -56,7 +56,7 @@ def _entry(record: Record) -> RunFacts:
     modified = " with uncommitted changes" if environment.get("modified") else ""
     facts = {
         "command": record["command"],
-        "written": moment(record["written"]),
+        "written": date_of(record["written"]),
         "hash": record["id"],
         "profile, seed": f"{record['profile']}, {record['seed']}",
         "data": f"{record['data']}, fingerprint {record['data_fingerprint']}",

@@ -44,7 +44,7 @@ class Data:
         return "sample" if self.is_sample else "paper"
 
 
-def find_recordings(dataset: str, given: Path | None, worlds: Path | None = None) -> Data:
+def find_unlabelled(dataset: str, given: Path | None, worlds: Path | None = None) -> Data:
     """Recordings for pre-training, as `find_data`; those the user gives are called by the name of their file or folder.
 
     Raises:

@@ -14,12 +14,13 @@ from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
+from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.recording import fingerprint
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
-from tespec.runs.run import Outcome, Run, carry_out, on_device
+from tespec.runs.run import WEIGHTS, Outcome, Run, carry_out, on_device
 from tespec.runs.setup import Setup
 from tespec.runs.train import accumulation_facts
 from tespec.tasks import build_task
@@ -29,12 +30,37 @@ from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import Origin, origin_of
 
-WEIGHTS = "model.safetensors"
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is measured: a method's backbone on a task.
+
+    Attributes:
+        name: the method's registered name.
+        method: starts the backbone.
+        settings: of the task, for one architecture.
+        data: the task's data.
+        checkpoint: weights to start from; None: a method that has a recipe is pre-trained first on the sample world.
+        seed: decides everything random.
+        setup: where and how.
+        pretraining_changes: `KEY=VALUE` settings of that pre-training.
+        split: "test" or "val", on which it is scored.
+    """
+
+    name: str
+    method: Method
+    settings: Finetuning
+    data: Data
+    checkpoint: Path | None
+    seed: int
+    setup: Setup
+    pretraining_changes: tuple[str, ...] = ()
+    split: str = TEST
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A method's backbone on a task, before anything is learned from labels.
+class Opened:
+    """Data, model and start of what is wanted, before anything is learned from labels.
 
     Attributes:
         run: what determines its result.
@@ -62,78 +88,54 @@ class Cell:
         )
 
 
-def finetune(
-    name: str,
-    method: Method,
-    settings: Finetuning,
-    data: Data,
-    checkpoint: Path | None,
-    seed: int,
-    setup: Setup,
-    pretraining_changes: tuple[str, ...] = (),
-) -> Record:
+def finetune(wanted: Wanted) -> Record:
     """Fine-tune and evaluate, or take up the complete record of the same run.
-
-    A method that has a recipe but no checkpoint is pre-trained first where the data is the sample world.
-
-    Args:
-        name: the method's registered name.
-        method: starts the backbone.
-        settings: the cell's settings.
-        data: the task's data.
-        checkpoint: weights to start from.
-        seed: decides everything random.
-        setup: where and how.
-        pretraining_changes: `KEY=VALUE` settings of that pre-training.
 
     Raises:
         UserError: data or weights that cannot be used.
     """
-    cell = open_cell("evaluation", name, method, settings, data, checkpoint, seed, setup, pretraining_changes)
-    return train_and_score(cell)
+    return train_and_score(open_run("evaluation", wanted, trains=True))
 
 
-def train_and_score(cell: Cell, said: Mapping[str, str] | None = None) -> Record:
-    """The record of a cell that is trained on its task; `said` adds to its protocol."""
-    run, task = cell.run, cell.task
-    batches = deal(task.steps, run.seed, cell.settings.batch_size, run.setup.accumulate)
+def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Record:
+    """The record of what is trained on its task; `said` adds to its protocol."""
+    run, task, settings = opened.run, opened.task, opened.settings
+    batches = deal(task.steps, run.seed, settings.batch_size, run.setup.accumulate)
 
     def evaluate() -> Outcome:
-        evaluation = task.evaluate(cell.model, run.device, run.setup.workers)
+        evaluation = task.evaluate(opened.model, run.device, run.setup.workers)
         if is_first():
-            write_weights(run.folder / WEIGHTS, cell.model.state_dict(), run.config | {"sensor": list(task.size)})
-        return cell.outcome(evaluation, said)
+            recipe = as_facts(settings) | {"sensor": list(task.size)}
+            write_weights(run.folder / WEIGHTS, opened.model.state_dict(), recipe)
+        return opened.outcome(evaluation, said)
 
-    return carry_out(run, evaluate, cell.model, batches)
+    return carry_out(run, evaluate, opened.model, batches)
 
 
-def open_cell(
-    kind: str,
-    name: str,
-    method: Method,
-    settings: Finetuning,
-    data: Data,
-    checkpoint: Path | None,
-    seed: int,
-    setup: Setup,
-    pretraining_changes: tuple[str, ...] = (),
-    extra: Mapping[str, Any] | None = None,
-) -> Cell:
-    """Data, model and start of a cell; arguments as of `finetune`, the kind of record, and what else determines it.
+def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, *, trains: bool = False) -> Opened:
+    """Open data, model and start.
+
+    Args:
+        kind: of its record.
+        wanted: what is measured.
+        extra: what else determines the result, for the record's settings.
+        trains: whether it is trained on the task.
 
     Raises:
         UserError: data or weights that cannot be used.
     """
     began = time.monotonic()
-    settings = with_start(settings, method, checkpoint, sample=data.is_sample, changes=pretraining_changes)
+    name, method, data, setup, seed = wanted.name, wanted.method, wanted.data, wanted.setup, wanted.seed
+    checkpoint, changes = wanted.checkpoint, wanted.pretraining_changes
+    settings = with_start(wanted.settings, method, checkpoint, sample=data.is_sample, changes=changes)
     settings = on_device(settings, setup)
     with rank_zero_first():
-        task = build_task(settings, data.root)
+        task = build_task(settings, data.root, wanted.split)
     if checkpoint is None and method.recipe is not None:
         if not data.is_sample:
             remedy = f"give --checkpoint FILE, or make one with benchmarks/pretrain.py --method {name} --data FOLDER"
             raise UserError(f"--method {name}", "needs pre-trained weights", remedy)
-        recipe = pretraining_settings(method.recipe, settings.profile, pretraining_changes, method.network)
+        recipe = pretraining_settings(method.recipe, settings.profile, changes, method.network)
         checkpoint = pretrain(name, method, recipe, sibling(data, recipe.dataset), seed, setup).weights
     if checkpoint is None and method.pretraining_data != "-":
         raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
@@ -150,7 +152,7 @@ def open_cell(
         method=method,
         task=settings.task,
         settings=settings,
-        config=as_facts(settings) | accumulation_facts(setup) | dict(extra or {}),
+        config=config_of(settings, wanted.split) | accumulation_facts(setup) | dict(extra or {}),
         data=data.label,
         data_fingerprint=fingerprint(*task.splits),
         seed=seed,
@@ -158,8 +160,15 @@ def open_cell(
         # Whatever the method did to it, the backbone training starts from is part of the result's identity.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,
+        split=wanted.split,
+        trained_on=fingerprint(task.train) if trains else "",
     )
-    return Cell(run, settings, task, model)
+    return Opened(run, settings, task, model)
+
+
+def config_of(settings: Finetuning, split: str) -> dict[str, Any]:
+    """Settings as the records of runs on a split hold them: recordings that have no part in the result are left out."""
+    return as_facts(settings) | {"splits": {name: list(settings.splits.get(name, ())) for name in (TRAIN, split)}}
 
 
 def with_start(

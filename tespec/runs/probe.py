@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +16,14 @@ from tespec.comparison.records import Record
 from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.settings import Finetuning
+from tespec.datasets.base import TRAIN
 from tespec.datasets.evaluation import evaluation_of
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.probes import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models.backbone import reset
-from tespec.pretraining.method import Method
-from tespec.runs.data import Data
-from tespec.runs.finetune import Cell, open_cell
+from tespec.runs.finetune import Opened, Wanted, open_run
 from tespec.runs.run import Outcome, carry_out
-from tespec.runs.setup import Setup
 from tespec.tasks.network import pick
 
 STRIDE = 8  # px of a patch
@@ -40,34 +36,25 @@ DEFINITION = (
 )
 
 
-def probe(
-    name: str,
-    method: Method,
-    settings: Finetuning,
-    data: Data,
-    checkpoint: Path | None,
-    seed: int,
-    setup: Setup,
-    pretraining_changes: tuple[str, ...] = (),
-) -> Record:
-    """Probe a method's backbone, or take up the complete record of it; arguments as of `finetune`.
+def probe(wanted: Wanted) -> Record:
+    """Probe a method's backbone, or take up the complete record of it.
 
     Raises:
         UserError: the task has no classes of pixels, or data or weights cannot be used.
     """
-    if settings.kind != "segmentation":
-        raise UserError(f"--probe --task {settings.task}", "probes are only for segmentation", "choose ddd17 or dsec")
+    if wanted.settings.kind != "segmentation":
+        where = f"--probe --task {wanted.settings.task}"
+        raise UserError(where, "probes are only for segmentation", "choose ddd17 or dsec")
     if world_size() > 1:
         raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
-    extra = {"probe": DEFINITION}
-    cell = open_cell("probe", name, method, settings, data, checkpoint, seed, setup, pretraining_changes, extra)
-    return carry_out(cell.run, lambda: _measured(cell))
+    opened = open_run("probe", wanted, {"probe": DEFINITION})
+    return carry_out(opened.run, lambda: _measured(opened))
 
 
-def _measured(cell: Cell) -> Outcome:
-    settings, began = cell.settings, time.monotonic()
-    features, labels = patches(cell, cell.task.train, "train")
-    queries, wanted = patches(cell, cell.task.test, "test")
+def _measured(opened: Opened) -> Outcome:
+    settings, task, began = opened.settings, opened.task, time.monotonic()
+    features, labels = patches(opened, task.train, TRAIN)
+    queries, wanted = patches(opened, task.scored, task.split)
     classes = len(settings.classes)
     metrics: dict[str, float] = {}
     of_classes: dict[str, float] = {}
@@ -77,20 +64,20 @@ def _measured(cell: Cell) -> Outcome:
         of_classes |= {f"{kind}_{each}": iou for each, iou in zip(settings.classes, found.iou, strict=True)}
     return Outcome(
         seconds=time.monotonic() - began,
-        protocol=cell.task.protocol() | {"scores": DEFINITION},
+        protocol=task.protocol() | {"scores": DEFINITION},
         metrics=metrics,
         classes=of_classes,
     )
 
 
 @torch.no_grad()
-def patches(cell: Cell, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
+def patches(opened: Opened, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
     """Features (N, C) and classes (N,) of patches of a split, on the CPU; drawn by the seed where there are more."""
-    settings, device = cell.settings, cell.run.device
-    backbone = cell.model.backbone.to(device).eval()
+    settings, device = opened.settings, opened.run.device
+    backbone = opened.model.backbone.to(device).eval()
     total = sum(len(recording.labelled) for recording in recordings)
     share = max(1, -(-PATCHES // max(total, 1)))
-    rng = np.random.default_rng([cell.run.seed, *split.encode()])
+    rng = np.random.default_rng([opened.run.seed, *split.encode()])
     features, labels, state, done = [], [], None, 0
     with progress(f"features of the {split} recordings", "labels") as advance:
         for batch in evaluation_of(settings, recordings):

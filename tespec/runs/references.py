@@ -12,11 +12,12 @@ from tespec.comparison.records import Record
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning
+from tespec.datasets.base import TEST
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data
-from tespec.runs.finetune import open_cell, train_and_score
+from tespec.runs.finetune import Wanted, open_run, train_and_score
 from tespec.runs.run import Outcome, carry_out
 from tespec.runs.setup import Setup
 from tespec.world.frames import with_frames
@@ -68,7 +69,7 @@ class Constant:
         return [self._answer] * count, None
 
 
-def reference(name: str, settings: Finetuning, data: Data, seed: int, setup: Setup) -> Record:
+def reference(name: str, settings: Finetuning, data: Data, seed: int, setup: Setup, split: str = TEST) -> Record:
     """Make a reference of a task, or take up the complete record of the same.
 
     Args:
@@ -77,24 +78,26 @@ def reference(name: str, settings: Finetuning, data: Data, seed: int, setup: Set
         data: the task's data, of the sample world for "frame".
         seed: decides everything random.
         setup: where and how.
+        split: "test" or "val", on which it is scored.
 
     Raises:
         UserError: there is no such reference, or data that it cannot be made of.
     """
     if name not in KINDS:
         raise UserError(f"reference {name}", "no such reference", f"choose from {', '.join(KINDS)}")
-    cell = open_cell(REFERENCE, name, KINDS[name], settings, data, None, seed, setup, extra={"input": name})
-    task = cell.task
+    wanted = Wanted(name, KINDS[name], settings, data, None, seed, setup, split=split)
+    opened = open_run(REFERENCE, wanted, {"input": name}, trains=name == "frame")
+    task = opened.task
     if name == "frame":
-        task.train, task.test = with_frames(task.train, data.root), with_frames(task.test, data.root)
+        task.train, task.scored = with_frames(task.train, data.root), with_frames(task.scored, data.root)
         said = "the true grey frame at the label's time, in every channel of the histogram"
-        return train_and_score(cell, {"input": said})
+        return train_and_score(opened, {"input": said})
 
     def evaluate() -> Outcome:
         said = "nothing: the most likely labels by the training set, the same for every frame"
-        return cell.outcome(task.evaluate(Constant(prior_of(task)), cell.run.device), {"input": said})
+        return opened.outcome(task.evaluate(Constant(prior_of(task)), opened.run.device), {"input": said})
 
-    return carry_out(cell.run, evaluate)
+    return carry_out(opened.run, evaluate)
 
 
 def prior_of(task: Any) -> Tensor | Boxes:

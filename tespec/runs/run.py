@@ -15,11 +15,21 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from tespec.comparison.identity import environment, identity, plugin_files, record_name, run_code
-from tespec.comparison.records import Record, by_other_code, code_of, find_record, new_record, write_record
+from tespec.comparison.identity import TEST, environment, identity, plugin_files, record_name, run_code
+from tespec.comparison.records import (
+    Record,
+    by_other_code,
+    code_of,
+    find_record,
+    new_record,
+    of_same_training,
+    write_record,
+)
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
+from tespec.datasets.base import TRAIN
+from tespec.models.execution import execute
 from tespec.pretraining.method import Method
 from tespec.runs.cost import ResourceMeter
 from tespec.runs.lock import locked, locked_if_free
@@ -29,6 +39,9 @@ from tespec.training.checkpoint import clear, is_cleared
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.loading import MicroBatches
 from tespec.training.status import DONE, read_status, write_status
+from tespec.weights.files import read_weights
+
+WEIGHTS = "model.safetensors"  # that a run of a task leaves in its folder
 
 Settings = TypeVar("Settings", Finetuning, Pretraining)
 
@@ -51,6 +64,8 @@ class Run:
         start: what records say of the weights that the backbone starts from, their hash included; of a pre-training
             nothing.
         began: when work on it began, by `time.monotonic`.
+        split: "test" or "val", on which it is scored.
+        trained_on: hash of the recordings that it is trained on, where others are scored on; else "".
     """
 
     kind: str
@@ -65,6 +80,8 @@ class Run:
     setup: Setup
     start: Mapping[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
+    split: str = TEST
+    trained_on: str = ""
 
     @property
     def device(self) -> torch.device:
@@ -88,13 +105,26 @@ class Run:
             "config": self.config,
             "data_fingerprint": self.data_fingerprint,
             "code": run_code(self.plugins),
+            "split": self.split,
         }
 
     @cached_property
     def name(self) -> str:
         """Name of its record and of its folder; runs that differ in what determines the result differ in it."""
-        hashes = identity(method=self.method_name, weights_sha256=self.start.get("start_sha256", ""), **self.key)
-        return record_name(self.kind, self.method_name, self.task, self.settings.arch, self.seed, hashes)
+        return self._name(self.kind, self.key)
+
+    @cached_property
+    def training(self) -> str:
+        """Name of what is trained, which runs share that are scored on other splits; "" where nothing is trained."""
+        if not self.trained_on:
+            return ""
+        config = self.config | {"splits": {TRAIN: self.config["splits"][TRAIN]}}
+        key = {"config": config, "data_fingerprint": self.trained_on, "split": TEST}
+        return self._name("training", self.key | key)
+
+    def _name(self, kind: str, key: Mapping[str, Any]) -> str:
+        hashes = identity(method=self.method_name, weights_sha256=self.start.get("start_sha256", ""), **key)
+        return record_name(kind, self.method_name, self.task, self.settings.arch, self.seed, hashes)
 
     @property
     def folder(self) -> Path:
@@ -141,7 +171,9 @@ def carry_out(
     """The record of a run: the complete one, read without a lock, or a new one by the process that gets the run's lock.
 
     Where another process makes it, this one waits, and takes the result; where that process ends without one, this one
-    goes on from its newest checkpoint. With `overwrite`, what was made while this one waited is new enough.
+    goes on from its newest checkpoint. With `overwrite`, what was made while this one waited is new enough. What was
+    trained for another split is not trained again where its record and its weights are there; one process at a time
+    works on a training.
 
     Args:
         run: what is computed.
@@ -154,7 +186,7 @@ def carry_out(
     before = broadcast(_complete(run, damage))
     if before is not None and not setup.overwrite:
         return _taken(run, before)
-    with locked(setup.runs, run.name) as holder:
+    with locked(setup.runs, run.training or run.name) as holder:
         found = broadcast(_complete(run, damage))
         if found is not None and (not setup.overwrite or found != before):
             return _taken(run, found)
@@ -180,8 +212,9 @@ def _computed(
     began, meter, trained = time.monotonic(), ResourceMeter(run.device), Trained([])
     times = {"open": opened}
     if model is not None and batches is not None:
-        optimisation = run.settings.optimisation
-        trained = train(model, batches, optimisation, seed=run.seed, setup=setup, run=run.name, facts=run.config)
+        trained = _trained_before(run, model) or train(
+            model, batches, run.settings.optimisation, seed=run.seed, setup=setup, run=run.name, facts=run.config
+        )
         times["train"] = trained.seconds
     outcome = evaluate()
     times |= {"evaluate": outcome.seconds, "total": trained.before + opened + time.monotonic() - began}
@@ -197,8 +230,9 @@ def _computed(
         recordings=outcome.recordings,
         classes=outcome.classes,
         weights=outcome.weights or run.start,
+        training=run.training,
         command=setup.command,
-        environment=environment(describe(run.device), run.plugins) | setup.facts(),
+        environment=environment(describe(run.device), run.plugins) | setup.facts() | trained.said,
         resources=meter.resources(),
         time=times,
         curve=trained.curve,
@@ -212,6 +246,35 @@ def _computed(
     return record
 
 
+def _trained_before(run: Run, model: nn.Module) -> Trained | None:
+    """The training of a run of another split that is complete, with its weights in `model`; None where there is none.
+
+    Raises:
+        UserError: the weights are not what such a run writes.
+    """
+    if not run.training or run.setup.overwrite:
+        return None
+    found: Record | None = None
+    if is_first():
+        others = of_same_training(run.setup.records, run.training, run.name)
+        found = next((each for each in others if (run.setup.runs / each["name"] / WEIGHTS).is_file()), None)
+    found = broadcast(found)
+    if found is None:
+        return None
+    path = run.setup.runs / found["name"] / WEIGHTS
+    tensors, _ = read_weights(path)
+    model.load_state_dict(tensors)
+    model.to(run.device)
+    execute(model, run.setup.execution)
+    say(
+        f"{run.name}: trained already, for the {found['split']} split ({path}), so it is only evaluated; "
+        "--overwrite trains again"
+    )
+    seconds, environment = found["time"].get("train", 0.0), found["environment"]
+    said = {"trained_by": found["name"]} | ({"modified": True} if environment.get("modified") else {})
+    return Trained(found["curve"], seconds, seconds, int(found["metrics"].get("skipped_steps", 0)), said=said)
+
+
 def finish(setup: Setup, run: str, steps: int) -> None:
     """Mark a run as done and remove its checkpoints, once its record is written; one without training has none."""
     folder = setup.runs / run
@@ -220,15 +283,16 @@ def finish(setup: Setup, run: str, steps: int) -> None:
         clear(folder)
 
 
-def leave(setup: Setup, run: str, steps: int) -> None:
+def leave(setup: Setup, record: Record, steps: int) -> None:
     """Say that a run is complete, and remove what a kill may have left of it, unless another process works on it."""
+    run = record["name"]
     say(f"{run} is complete already (--overwrite computes it again)")
     folder = setup.runs / run
     if not is_first() or not folder.is_dir():
         return
     if read_status(folder).get("state") == DONE and is_cleared(folder):
         return
-    with locked_if_free(setup.runs, run) as free:
+    with locked_if_free(setup.runs, record["training"] or run) as free:
         if free:
             finish(setup, run, steps)
 
@@ -236,7 +300,7 @@ def leave(setup: Setup, run: str, steps: int) -> None:
 def _taken(run: Run, record: Record) -> Record:
     if record["name"] != run.name:
         say(f"{run.name}: the result of other code ({code_of(record)}) is taken, as --accept-code says")
-    leave(run.setup, record["name"], run.settings.optimisation.steps)
+    leave(run.setup, record, run.settings.optimisation.steps)
     return record
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tespec.core.distributed import broadcast, is_first, world_size
 from tespec.core.progress import say
 from tespec.core.settings import Optimisation
-from tespec.models.execution import execute, has_batch_norm, synced
+from tespec.models.execution import execute, synced
 from tespec.runs.setup import Setup
 from tespec.training.checkpoint import checkpoints, latest_checkpoint, newest_whole, require_same_run, tidy
 from tespec.training.device import choose_device
@@ -39,6 +39,7 @@ class Trained:
         before: seconds of those up to the checkpoint that it went on from.
         skipped: steps that were passed over, since their numbers were not finite.
         tracker: takes the result, where there is one.
+        said: what the record's environment says of it besides.
     """
 
     curve: list[dict[str, float]]
@@ -46,6 +47,7 @@ class Trained:
     before: float = 0.0
     skipped: int = 0
     tracker: TrackHook | None = None
+    said: dict[str, Any] = field(default_factory=dict)
 
     def counts(self) -> dict[str, float]:
         """What a record says of steps passed over, where there were some."""
@@ -118,14 +120,13 @@ def train(
     return Trained(curve.curve, save.before + time.monotonic() - began, save.before, loop.skipped, tracker)
 
 
-def accumulation_facts(setup: Setup, model: nn.Module | None = None) -> dict[str, int]:
+def accumulation_facts(setup: Setup) -> dict[str, int]:
     """What gradient accumulation adds to a run's identity.
 
-    Batch statistics are those of a micro-batch, and so are means over labels, of which micro-batches may have different
-    numbers; only a `model` that has neither computes the same as without accumulation.
+    Batch statistics, means over labels, contrasts and Sinkhorn's assignments are then those of a micro-batch; and where
+    a loss has none of them, sums are rounded in another order.
     """
-    alike = model is not None and not has_batch_norm(model)
-    return {} if alike or setup.accumulate == 1 else {"accumulate": setup.accumulate}
+    return {} if setup.accumulate == 1 else {"accumulate": setup.accumulate}
 
 
 def unfinished_by_other_code(runs: Path, run: str) -> list[Path]:

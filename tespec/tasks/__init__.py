@@ -7,6 +7,7 @@ from typing import Any
 
 from tespec.core.registry import TASKS, find_registered, import_modules
 from tespec.core.settings import Finetuning
+from tespec.datasets.base import TEST
 from tespec.tasks.base import Task
 
 
@@ -16,13 +17,13 @@ def import_tasks() -> None:
         import_modules(package)
 
 
-def build_task(settings: Finetuning, root: Path) -> Task:
-    """The task that the settings name, on the data in `root`.
+def build_task(settings: Finetuning, root: Path, split: str = TEST) -> Task:
+    """The task that the settings name, on the data in `root`, scored on one of its splits: "test" or "val".
 
     Raises:
-        UserError: the data cannot be read.
+        UserError: the data cannot be read, or has no such split.
     """
-    task: Task = find_task(settings)(settings, root)
+    task: Task = find_task(settings)(settings, root, split)
     return task
 
 

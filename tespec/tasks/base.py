@@ -1,4 +1,4 @@
-"""What all kinds of task share: data, steps, and playing the test recordings; each adds its network and scores."""
+"""What all kinds of task share: data, steps, and playing the recordings scored on; each adds its network and scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, find_registered
 from tespec.core.scores import Score
 from tespec.core.settings import Finetuning
-from tespec.datasets.base import LabelledDataset
+from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps
 from tespec.datasets.evaluation import EvaluationBatch, evaluation_of
 from tespec.datasets.recording import LabelledRecording
@@ -31,11 +31,12 @@ from tespec.training.loading import Batches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a model on a test set.
+    """Scores of a model on the recordings of a split.
 
     Attributes:
         metrics: overall, by name.
@@ -67,6 +68,7 @@ class Task(ABC):
     Args:
         settings: the cell's settings.
         root: folder of the data set.
+        split: "test" or "val", on which it is scored.
 
     Attributes:
         collate: labels of a step, each with its lane's augmentation, as tensors of a batch.
@@ -74,22 +76,24 @@ class Task(ABC):
         test_time_augmentations: names of those it knows.
         settings: of the cell.
         dataset: the data set.
+        split: on which it is scored.
         train: recordings trained on.
-        test: recordings evaluated.
+        scored: recordings scored on.
 
     Raises:
-        UserError: the data cannot be read.
+        UserError: the data cannot be read, or has no such split.
     """
 
     collate: ClassVar[Collate]
     scores: ClassVar[Mapping[str, Score]]
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
 
-    def __init__(self, settings: Finetuning, root: Path) -> None:
-        self.settings = settings
+    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
+        self.settings, self.split = settings, split
         self._check_augmentation()
         self.dataset = open_dataset(settings, root)
-        self.train, self.test = self._opened("train"), self._opened("test")
+        self.dataset.names(split)  # before anything is opened
+        self.train, self.scored = self._opened(TRAIN), self._opened(split)
 
     def _check_augmentation(self) -> None:
         name, known = self.settings.test_time_augmentation, type(self).test_time_augmentations
@@ -103,8 +107,8 @@ class Task(ABC):
 
     @property
     def splits(self) -> tuple[list[LabelledRecording], list[LabelledRecording]]:
-        """Recordings trained on, and those evaluated."""
-        return self.train, self.test
+        """Recordings trained on, and those scored on."""
+        return self.train, self.scored
 
     @property
     def size(self) -> tuple[int, int]:
@@ -145,11 +149,11 @@ class Task(ABC):
     def protocol(self) -> dict[str, str]:
         """What the scores mean, in words."""
         return {
-            "train": named(self.train),
-            "test": named(self.test),
+            TRAIN: named(self.train),
+            self.split: named(self.scored),
             **self.dataset.describe(),
             "events": self.dataset.rule.describe() + self._state(),
-            "scored": f"every test label once; test-time augmentation: {self.settings.test_time_augmentation}",
+            "scored": f"every {self.split} label once; test-time augmentation: {self.settings.test_time_augmentation}",
             "histograms": f"{self.settings.bins} bins, rule {self.settings.rule}",
             "scores": self.scorer().definition(),
         }
@@ -172,14 +176,19 @@ class Task(ABC):
         """What a model predicts for labelled segments, as the scorer wants it for each."""
 
     @staticmethod
-    def draw(axis: Axes, label: Any) -> None:
-        """Draw a label, or what `read` makes of a prediction, over the events that `axis` shows."""
+    def draw(axis: Axes, label: Any) -> AxesImage | None:
+        """Draw a label, or what `read` makes of a prediction, over the events that `axis` shows.
+
+        Returns:
+            the image whose values a bar beside the pictures has to explain, under the name that `set_label` gave it;
+            None where there is none.
+        """
         from tespec.pictures.labels import draw_label
 
-        draw_label(axis, label)
+        return draw_label(axis, label)
 
     def player(self, model: Any) -> Any:
-        """What is asked for predictions of the test recordings: the model, or its test-time augmentation."""
+        """What is asked for predictions: the model, or its test-time augmentation."""
         return model
 
     def outcomes(self, predictions: Any, labels: Sequence[Any]) -> Sequence[Any]:
@@ -201,7 +210,7 @@ class Task(ABC):
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Evaluation:
-        """Play the test recordings once and score every label; processes share them out, and each has all scores.
+        """Play the scored recordings once and score every label; processes share them out, and each has all scores.
 
         Args:
             model: on `device`.
@@ -212,15 +221,15 @@ class Task(ABC):
             UserError: data cannot be read.
         """
         began, scorer, done = time.monotonic(), self.scorer(), 0
-        total = sum(len(recording.labelled) for recording in self.test)
-        steps = evaluation_of(self.settings, self.test, (rank(), world_size()))
+        total = sum(len(recording.labelled) for recording in self.scored)
+        steps = evaluation_of(self.settings, self.scored, (rank(), world_size()))
         batches = Batches(steps, 0, len(steps), workers, pin=device.type == "cuda")
         try:
             with progress("evaluation", "labels") as advance:
                 for batch, predictions in self._played(batches, self.player(model.eval()), device):
                     outcomes = self.outcomes(predictions, batch.labels)
                     for frame, truth, outcome in zip(batch.frames, batch.labels, outcomes, strict=True):
-                        self.score(scorer, outcome, truth, self.test[frame.recording], frame.label)
+                        self.score(scorer, outcome, truth, self.scored[frame.recording], frame.label)
                     done += len(batch.frames)
                     advance(done, total, "")
         except (RuntimeError, OSError, EOFError) as error:

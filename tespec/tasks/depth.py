@@ -19,6 +19,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Count, Finetuning, FromZero, Positive, Share, Width, build
+from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import CUT_OFFS, DepthScorer
 from tespec.models import Backbone
@@ -183,11 +184,11 @@ class DepthTask(Task):
         **{f"abs_{metres}": Score(f"Abs {metres} m ↓", "lower", "m") for metres in CUT_OFFS},
     }
 
-    def __init__(self, settings: Finetuning, root: Path) -> None:
+    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         self._head = head_of(settings)
         if settings.augmentation.zoom:
             raise UserError("augmentation.zoom", "zooming does not go with depth", "set it to 0")
-        super().__init__(settings, root)
+        super().__init__(settings, root, split)
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DepthModel:

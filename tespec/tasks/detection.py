@@ -22,6 +22,7 @@ from tespec.core.distributed import rank_without_labels, ranks_per_batch
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Depth, Finetuning, FromZero, Share, Width, build, choice
+from tespec.datasets.base import TEST
 from tespec.datasets.batches import WHOLE, LabelledSteps, Shard, Steps, join_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
@@ -220,9 +221,9 @@ class DetectionTask(Task):
         "ap75": Score("AP75 ↑", "higher", "%"),
     }
 
-    def __init__(self, settings: Finetuning, root: Path) -> None:
+    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         self._head = head_of(settings)
-        super().__init__(settings, root)
+        super().__init__(settings, root, split)
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DetectionModel:

@@ -20,6 +20,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, Share, Width, build
+from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_masks
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
@@ -246,12 +247,12 @@ class SegmentationTask(Task):
     }
     test_time_augmentations = tuple(VIEWS)
 
-    def __init__(self, settings: Finetuning, root: Path) -> None:
+    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         labels = settings.batch_size * min(settings.labels_per_chunk or settings.segments, settings.segments)
         if labels < 2:
             raise UserError("batch_size", "a step has a single label, and batch normalisation needs two", "give more")
         build(SegmentationHead, settings.head, "head")
-        super().__init__(settings, root)
+        super().__init__(settings, root, split)
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:

@@ -50,7 +50,7 @@ IMAGENET = (224, 224)
 
 
 @dataclass(frozen=True)
-class Source:
+class Naming:
     """A naming in which weights are published.
 
     Attributes:
@@ -80,7 +80,7 @@ class Source:
     data: str = ""
 
 
-OWN = Source(
+OWN = Naming(
     "tespec",
     "weights written by this harness",
     (r"(swin\.layers\.|swin\.patch_embed\.|resnet\.|stages\.0\.reduce\.).*",),
@@ -92,7 +92,7 @@ OWN = Source(
 # The first that fits is taken: those that hold a Swin under a prefix come before the bare ones.
 SOURCES = (
     OWN,
-    Source(
+    Naming(
         "tespec-release",
         "TESPEC's released encoder",
         (rf"{LEVEL}pure_backbone\.{BLOCK}",),
@@ -103,14 +103,14 @@ SOURCES = (
         has_lstms=True,
         data="1Mpx",
     ),
-    Source(
+    Naming(
         "moby",
         "MoBY's online encoder, a Swin Transformer",
         (rf"encoder\.{BLOCK}", r"(encoder_k\.|projector\.|projector_k\.|predictor\.|queue).*"),
         prefix=r"encoder\.",
         data="ImageNet-1k",
     ),
-    Source(
+    Naming(
         "simmim",
         "SimMIM's encoder, a Swin Transformer",
         (rf"encoder\.{BLOCK}", r"(encoder\.mask_token|decoder\.).*"),
@@ -120,7 +120,7 @@ SOURCES = (
     ),
     # Self-distillation evaluates the teacher. Its publishers' own fine-tuning leaves the patch embedding of 6 channels
     # out; TESPEC's comparison repeats it, and so does this.
-    Source(
+    Naming(
         "ecddp",
         "ECDDP's teacher, a Swin Transformer",
         (rf"teacher\.backbone\.{BLOCK}",),
@@ -128,7 +128,7 @@ SOURCES = (
         sensor=(192, 192),  # config/pretrain/swin_small.yml, img_size
         data="E-TartanAir",
     ),
-    Source(
+    Naming(
         "ecddp-student",
         "ECDDP's student, a Swin Transformer; the file holds no teacher",
         (rf"student\.backbone\.{BLOCK}",),
@@ -136,14 +136,14 @@ SOURCES = (
         sensor=(192, 192),
         data="E-TartanAir",
     ),
-    Source(
+    Naming(
         "swin-microsoft",
         "Swin Transformer in the naming of Microsoft, and of timm before 0.8",
         (BLOCK, r"layers\.0\.downsample\..*"),
     ),
-    Source("swin-timm-features", "Swin Transformer of timm, made with features_only", (BLOCK, "layers_.*")),
-    Source("swin-timm", "Swin Transformer in the naming of timm since 0.8", (BLOCK,)),
-    Source(
+    Naming("swin-timm-features", "Swin Transformer of timm, made with features_only", (BLOCK, "layers_.*")),
+    Naming("swin-timm", "Swin Transformer in the naming of timm since 0.8", (BLOCK,)),
+    Naming(
         "resnet50",
         "ResNet-50 in the naming of torchvision",
         ("conv1.weight", r"layer4\.2\.conv3\.weight"),  # the deepest convolution; ResNet-18 and -34 have none
@@ -187,7 +187,7 @@ class Converted:
         repeated: names of tensors that were repeated to more input channels.
     """
 
-    source: Source
+    source: Naming
     tensors: dict[str, Tensor]
     unused: tuple[str, ...]
     repeated: tuple[str, ...] = ()
@@ -246,7 +246,7 @@ def is_own(recipe: Mapping[str, Any]) -> bool:
     return "width" in recipe and "kind" not in recipe
 
 
-def recognised(tensors: Tensors) -> tuple[Tensors, Source | None]:
+def recognised(tensors: Tensors) -> tuple[Tensors, Naming | None]:
     """Tensors without the prefix of torch's data parallelism, and the source whose naming they have, None for none."""
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
@@ -276,7 +276,7 @@ def repeat_channels(weight: Tensor, channels: int, rescale: bool = False) -> Ten
     return (repeated * (given / channels) if rescale else repeated).contiguous()
 
 
-def _rename(tensors: Tensors, source: Source, where: object) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def _rename(tensors: Tensors, source: Naming, where: object) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Tensors by our names, and what was left out: first of the network, then of what stands beside it."""
     prefix = re.compile(source.prefix)
     ends = {name: found.end() for name in tensors if (found := prefix.match(name))}

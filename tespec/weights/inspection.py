@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
 from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
-from tespec.weights.convert import Converted, Source, convert, is_own
+from tespec.weights.convert import Converted, Naming, convert, is_own
 from tespec.weights.files import read_tensors, require_finite, sha256_of
 from tespec.weights.load import Fitted, fit
 
@@ -62,7 +62,7 @@ class Contents:
     sha256: str
     count: int
     numbers: int
-    source: Source
+    source: Naming
     arch: str | None
     converted: Converted
     recipe: dict[str, Any]

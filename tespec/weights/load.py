@@ -217,7 +217,7 @@ def _remedy(recipe: dict[str, Any], title: str, backbone: Backbone) -> str:
     return f"{made_for}; give weights of arch {backbone.arch!r}, recurrent={backbone.recurrent}"
 
 
-def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone:
+def read_backbone(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone:
     """Pre-trained backbone ready for `.step(histogram, state)`, in evaluation mode.
 
     Args:

@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 from tespec.core.errors import UserError
+from tespec.world.contents import CONTENTS, DATASETS
 from tespec.world.make import DEFAULT, make_world
-from tespec.world.plans import DATASETS, RECIPES
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tespec.world", description=__doc__)
-    parser.add_argument("--size", choices=sorted(RECIPES), default="small", help="how much to make")
+    parser.add_argument("--size", choices=sorted(CONTENTS), default="small", help="how much to make")
     parser.add_argument("--seed", type=int, default=0, help="streets of different seeds differ")
     parser.add_argument("--root", type=Path, help="folder in which worlds are kept (default: the cache)")
     parser.add_argument("--processes", type=int, help="recordings made at once (default: one per processor)")

@@ -18,8 +18,8 @@ from tespec.datasets.sources import Source
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream
 from tespec.events.spatial import Region
+from tespec.world.contents import Take, takes
 from tespec.world.layouts import STARTS
-from tespec.world.plans import Plan, plans
 from tespec.world.scene import make_camera
 from tespec.world.street import FRAME_RATE, Street, render
 
@@ -32,11 +32,11 @@ class FrameSource:
 
     Attributes:
         events: the source whose place it takes, and which says what the recording is.
-        plan: of the recording.
+        take: of the recording.
     """
 
     events: Source
-    plan: Plan
+    take: Take
 
     @property
     def path(self) -> Path:
@@ -59,7 +59,7 @@ class FrameSource:
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> Images:
         """(N, 2*bins, H, W) uint8: the frame at the end of each window (N, 2) in us, the same in every channel."""
-        film = _film(self.plan)
+        film = _film(self.take)
         frames = np.stack([_reduced(film.at(int(end)), region) for end in windows[:, 1]])
         return np.repeat(frames[:, None], 2 * bins, axis=1)
 
@@ -67,10 +67,10 @@ class FrameSource:
 class _Film:
     """Frames of a recording by time, each drawn once."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._street = Street(plan.seed, plan.seconds, plan.night)
-        self._camera = make_camera(plan.sensor.height, plan.sensor.width, plan.sensor.label_rows)
+    def __init__(self, take: Take) -> None:
+        self._take = take
+        self._street = Street(take.seed, take.seconds, take.night)
+        self._camera = make_camera(take.sensor.height, take.sensor.width, take.sensor.label_rows)
         self._drawn: dict[int, Images] = {}
 
     def at(self, time_us: int) -> Images:
@@ -79,17 +79,17 @@ class _Film:
         Raises:
             UserError: the recording does not last as long.
         """
-        number = round((time_us - STARTS[self._plan.dataset]) * FRAME_RATE / 1_000_000)
+        number = round((time_us - STARTS[self._take.dataset]) * FRAME_RATE / 1_000_000)
         if not 0 <= number < self._street.frames:
-            raise UserError(self._plan.name, f"has no frame at {time_us} us", "make the sample world again")
+            raise UserError(self._take.name, f"has no frame at {time_us} us", "make the sample world again")
         if number not in self._drawn:
             self._drawn[number] = render(self._street, self._camera, number).grey
         return self._drawn[number]
 
 
 @lru_cache(maxsize=64)
-def _film(plan: Plan) -> _Film:
-    return _Film(plan)
+def _film(take: Take) -> _Film:
+    return _Film(take)
 
 
 def _reduced(frame: Images, region: Region) -> Images:
@@ -112,7 +112,7 @@ def with_frames(recordings: Sequence[LabelledRecording], root: Path) -> list[Lab
     world = read_description(root).world
     if not world:
         raise UserError(root, "true frames are known of the sample world alone", "give data of the sample world")
-    planned = {plan.name: plan for plan in plans(str(world["size"]), int(world["seed"]), root.name)}
+    planned = {take.name: take for take in takes(str(world["size"]), int(world["seed"]), root.name)}
     missing = [recording.name for recording in recordings if recording.name not in planned]
     if missing:
         raise UserError(root, f"{', '.join(missing)}: no recording of this world", "make the sample world again")

@@ -17,9 +17,9 @@ from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
 from tespec.datasets.description import Description, of_facts
+from tespec.world.contents import DATASETS, VERSION, Take, content_of, takes
 from tespec.world.layouts import write_recording
 from tespec.world.layouts.ddd17 import CLASSES, IMAGE_STRIDE
-from tespec.world.plans import DATASETS, VERSION, Plan, plans, recipe
 from tespec.world.scene import make_camera
 from tespec.world.street import FRAME_RATE, Street, record
 
@@ -56,7 +56,7 @@ def make_world(
         UserError: unknown size or dataset, or negative seed.
     """
     for dataset in datasets:
-        recipe(size, dataset)
+        content_of(size, dataset)
     if seed < 0:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     folder = world_folder(size, seed, root)
@@ -77,18 +77,18 @@ def world_folder(size: str = "small", seed: int = 0, root: Path | None = None) -
 def _make(
     folder: Path, size: str, seed: int, datasets: Sequence[str], processes: int, progress: Progress | None
 ) -> None:
-    planned = [plan for dataset in datasets for plan in plans(size, seed, dataset)]
+    planned = [take for dataset in datasets for take in takes(size, seed, dataset)]
     for dataset in datasets:
         unfinished = _unfinished(folder, dataset)
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         description = _description(size, seed, dataset)
         (unfinished / "dataset.json").write_text(json.dumps(description, indent=1) + "\n")
-    left = {dataset: sum(plan.dataset == dataset for plan in planned) for dataset in datasets}
-    for done, plan in enumerate(_run(planned, folder, min(processes, len(planned))), start=1):
-        left[plan.dataset] -= 1
-        if not left[plan.dataset]:
-            _unfinished(folder, plan.dataset).replace(folder / plan.dataset)
+    left = {dataset: sum(take.dataset == dataset for take in planned) for dataset in datasets}
+    for done, take in enumerate(_run(planned, folder, min(processes, len(planned))), start=1):
+        left[take.dataset] -= 1
+        if not left[take.dataset]:
+            _unfinished(folder, take.dataset).replace(folder / take.dataset)
         if progress is not None:
             progress(done, len(planned))
 
@@ -97,17 +97,17 @@ def _unfinished(folder: Path, dataset: str) -> Path:
     return folder / f".{dataset}.unfinished"
 
 
-def _run(planned: list[Plan], folder: Path, processes: int) -> Iterator[Plan]:
+def _run(planned: list[Take], folder: Path, processes: int) -> Iterator[Take]:
     if processes <= 1:
-        for plan in planned:
-            make_recording(plan, _unfinished(folder, plan.dataset))
-            yield plan
+        for take in planned:
+            make_recording(take, _unfinished(folder, take.dataset))
+            yield take
         return
     _compile_kernels()
-    longest_first = sorted(planned, key=lambda plan: -plan.seconds * plan.sensor.height)
+    longest_first = sorted(planned, key=lambda take: -take.seconds * take.sensor.height)
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
     try:
-        futures = {pool.submit(make_recording, plan, _unfinished(folder, plan.dataset)): plan for plan in longest_first}
+        futures = {pool.submit(make_recording, take, _unfinished(folder, take.dataset)): take for take in longest_first}
         for future in as_completed(futures):
             future.result()
             yield futures[future]
@@ -132,12 +132,12 @@ def _compile_kernels() -> None:
         pass
 
 
-def make_recording(plan: Plan, root: Path) -> None:
+def make_recording(take: Take, root: Path) -> None:
     """Make one recording of a dataset in its folder."""
-    street = Street(plan.seed, plan.seconds, plan.night)
-    sensor = plan.sensor
+    street = Street(take.seed, take.seconds, take.night)
+    sensor = take.sensor
     film = record(street, make_camera(sensor.height, sensor.width, sensor.label_rows))
-    write_recording(film, root, plan)
+    write_recording(film, root, take)
 
 
 def description(size: str, seed: int, dataset: str) -> Description:
@@ -150,10 +150,10 @@ def description(size: str, seed: int, dataset: str) -> Description:
 
 
 def _description(size: str, seed: int, dataset: str) -> dict[str, Any]:
-    content = recipe(size, dataset)
+    content = content_of(size, dataset)
     splits: dict[str, list[str]] = {}
-    for plan in plans(size, seed, dataset):
-        splits.setdefault(plan.split, []).append(plan.name)
+    for take in takes(size, seed, dataset):
+        splits.setdefault(take.split, []).append(take.name)
     sensor = content.sensor
     described: dict[str, Any] = {
         "dataset": dataset,

@@ -5,18 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
 import torch
-from matplotlib.figure import Figure
 
-from tespec.core.files import whole_file
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity, high_pass_intensity
 from tespec.events.stream import Events
-from tespec.pictures.drawing import NEGATIVE, POSITIVE
-from tespec.world.layouts.ddd17 import mask
+from tespec.pictures.labels import UNKNOWN, class_colours, draw_label
+from tespec.pictures.panels import (
+    NEGATIVE,
+    POLARITIES,
+    POSITIVE,
+    add_bar,
+    add_legend,
+    make_panels,
+    save_figure,
+    show_grey,
+    ticks_of,
+)
+from tespec.world.layouts.ddd17 import CLASSES, mask
 from tespec.world.scene import Camera, make_camera
 from tespec.world.street import Frame, Street, record
 
@@ -27,9 +35,8 @@ SEGMENT_US, BINS = 50_000, 10
 SHOWN_EVENTS_US = 30_000
 DECAY = 5.0
 SETTLING = 200  # frames before the first moment that is worth showing
-COLOURS = np.array(
-    [(128, 64, 128), (88, 92, 104), (222, 210, 20), (70, 150, 45), (220, 25, 60), (20, 60, 200)], np.uint8
-)
+NEAREST, FARTHEST = 2.0, 150.0  # m
+WIDTH = 20.0  # inches
 COLUMNS = ("grey frame", "events of 30 ms", "classes", "depth", "intensity, Eq. 6", "intensity, Eq. 7")
 
 
@@ -46,14 +53,15 @@ class Moment(NamedTuple):
 def draw_world(path: Path, streets: tuple[tuple[int, bool], ...] = STREETS, camera: Camera = CAMERA) -> None:
     """Save a PNG with two moments, driving and standing, of each street (its seed, and whether it is night)."""
     rows = [moment for seed, night in streets for moment in moments(Street(seed, SECONDS, night), camera)]
-    figure = Figure(figsize=(3 * len(COLUMNS), 2.5 * len(rows)), dpi=100, layout="constrained")
-    for row, (axes, moment) in enumerate(zip(figure.subplots(len(rows), len(COLUMNS)), rows, strict=True)):
+    colours = POLARITIES | class_colours(CLASSES) | {"no depth: sky, or farther than the bar": UNKNOWN}
+    size = (camera.height, camera.width)
+    figure, panels = make_panels(len(rows), len(COLUMNS), size, WIDTH, bars=3, legend=len(colours))
+    for axis, title in zip(panels[0], COLUMNS, strict=True):
+        axis.set_title(title)
+    for axes, moment in zip(panels, rows, strict=True):
         _draw_row(axes, moment)
-        if row == 0:
-            for axis, title in zip(axes, COLUMNS, strict=True):
-                axis.set_title(title)
-    with whole_file(path) as unfinished:
-        figure.savefig(unfinished, format="png", metadata={"Software": None})
+    add_legend(figure, colours)
+    save_figure(figure, path, dpi=80)
 
 
 def moments(street: Street, camera: Camera) -> tuple[Moment, Moment]:
@@ -103,28 +111,18 @@ def _moment(frame: Frame, events: Events, standing_seconds: float) -> Moment:
 
 
 def _draw_row(axes: npt.NDArray[np.object_], moment: Moment) -> None:
+    grey, events, classes, depth, high_pass, rate_normalised = axes
     frame = moment.frame
-    dots = np.full((*frame.depth.shape, 3), 255, np.uint8)
-    positive, negative = (np.round(255 * np.array(colour)).astype(np.uint8) for colour in (POSITIVE, NEGATIVE))
-    dots[moment.recent.y, moment.recent.x] = np.where(moment.recent.p[:, None] == 1, positive, negative)
-    images: list[tuple[npt.NDArray[np.generic], str]] = [
-        (np.repeat(frame.grey[..., None], 3, axis=2), "gray"),
-        (dots, "gray"),
-        (COLOURS[mask(frame.label, len(frame.label))], "gray"),
-        (np.log(np.clip(frame.depth, 2.0, 150.0)), "magma"),
-        (_stretched(moment.high_pass), "gray"),
-        (_stretched(moment.rate_normalised), "gray"),
-    ]
-    for axis, (image, colours) in zip(axes, images, strict=True):
-        axis.imshow(image, cmap=matplotlib.colormaps[colours])
-        axis.set_xticks([])
-        axis.set_yticks([])
+    grey.imshow(frame.grey, cmap="gray", vmin=0, vmax=255)
+    dots = np.ones((*frame.depth.shape, 3), np.float32)
+    dots[moment.recent.y, moment.recent.x] = np.where(moment.recent.p[:, None] == 1, POSITIVE, NEGATIVE)
+    events.imshow(dots, interpolation="nearest")
+    draw_label(classes, mask(frame.label, len(frame.label)))
+    shown = draw_label(depth, np.where(frame.depth < FARTHEST, frame.depth, np.nan))
+    assert shown is not None
+    shown.set_clim(NEAREST, FARTHEST)
+    add_bar(depth, shown, ticks_of(NEAREST, FARTHEST), str(shown.get_label()))
+    show_grey(high_pass, moment.high_pass)
+    show_grey(rate_normalised, moment.rate_normalised)
     stood = moment.standing_seconds
-    state = f"standing for {stood:.1f} s" if stood > 0 else f"driving {frame.ego_speed:.1f} m/s"
-    axes[0].set_ylabel(state)
-
-
-def _stretched(image: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Between -1 and 1 with grey in the middle; one event in a hundred may saturate."""
-    reach = max(np.quantile(np.abs(image), 0.99), 1e-6)
-    return np.clip(image / np.float32(reach), -1, 1)
+    grey.set_ylabel(f"standing for {stood:.1f} s" if stood > 0 else f"driving at {frame.ego_speed:.1f} m/s")

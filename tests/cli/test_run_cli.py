@@ -110,6 +110,22 @@ def test_a_cell_prints_its_scores(call, tiny_world, tmp_path):
     assert "moving: " in out
 
 
+def test_a_cell_is_scored_on_the_validation_split(call, tiny_world, tmp_path):
+    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--arch", "feedforward"]
+    arguments += ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2", *places(tmp_path)]
+    _, by_test, _ = call(run_cli, *arguments)
+    code, by_val, said = call(run_cli, *arguments, "--split", "val")
+    assert code == 0
+    assert by_val.startswith("scratch on ddd17 (feedforward, data: sample, val split): ")
+    assert by_val.partition(": ")[2] != by_test.partition(": ")[2]
+    assert "trained already, for the test split" in said
+    assert len(list((tmp_path / "results" / "pictures").iterdir())) == 2
+    for more in ([], ["--dry-run"]):
+        code, _, said = call(run_cli, *arguments, "--split", "val", "--set", "splits.val=[]", *more)
+        assert code == 2
+        assert "DDD17 has no validation split: no recordings are named for one; take some out of" in said
+
+
 def test_pretrains_on_a_single_recording(call, tmp_path):
     recording = REPOSITORY / "tests" / "data" / "evt3_640x480_2.08s.raw"
     few = ["--set", "optimisation.steps=2", *WARMUP, "--set", "batch_size=2", "--set", "segments=2"]

@@ -20,7 +20,8 @@ from tespec.core.paths import REPOSITORY
 
 NAMES = ("detection", "segmentation", "depth")
 ENDS = (".csv", "_long.csv", ".tex", ".md", ".html")
-TABLES = (*NAMES, *(f"ablation_{name}" for name in ablations()), *plain_tables())
+PUBLISHED = (f"ablation_{name}" for name, ablation in ablations().items() if ablation.has_published)
+TABLES = (*NAMES, *PUBLISHED, *plain_tables())
 FILES = {f"{name}{end}" for name in TABLES for end in ENDS}
 
 
@@ -111,6 +112,7 @@ def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.Cap
         (["--data", "ddd17"], "--data ddd17: no such evaluation in"),
         (["--profile", "paper"], "choose from sample"),
         (["--columns", "measured", "--results", "."], "holds no record of an evaluation"),
+        (["--only", "ablation_memory"], "--only ablation_memory: nothing was measured of it; run the plan"),
         (["--check"], "holds nothing to check: no evaluation on real data"),
         (["--contrasts", "--split", "val"], "--split val: no such evaluation in"),
         (["--baseline", "moby"], "--baseline moby: has no record; choose from scratch"),
@@ -176,7 +178,15 @@ def test_a_baseline_gives_a_table_of_gains(results: Path, capsys: pytest.Capture
     (results / "runs" / "ours.json").write_text(json.dumps(ours))
     assert main(["--results", str(results), "--baseline", "scratch"]) == 0
     assert "+3.500" in capsys.readouterr().out
-    assert (results / "tables" / "against_scratch.tex").is_file()
+    page = (results / "tables" / "against_scratch.tex").read_text(encoding="utf-8")
+    assert r"\label{tab:against_scratch}" in page
+
+
+def test_of_the_measured_alone_no_table_has_the_papers_numbers(results: Path) -> None:
+    assert main(["--results", str(results), "--columns", "measured"]) == 0
+    written = {path.name for path in (results / "tables").glob("*_long.csv")}
+    assert written == {"segmentation_long.csv"}
+    assert not any(",paper," in (results / "tables" / name).read_text(encoding="utf-8") for name in written)
 
 
 def test_contrasts_are_decided_and_written(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

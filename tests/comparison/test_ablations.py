@@ -1,5 +1,3 @@
-""""""
-
 from __future__ import annotations
 
 import re
@@ -9,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison.ablations import ablation_table, ablations, changed, measured_rows, measured_table, read_ablation
+from tespec.comparison.ablations import ablations, changed, measured_rows, measured_table, read_ablation
 from tespec.comparison.records import Record
 from tespec.comparison.render import render_text
 from tespec.core.config import as_facts, pretraining_settings
@@ -113,19 +111,6 @@ def test_numbers_that_are_scaled_are_the_papers():
         assert found == numbers
 
 
-def test_measured_numbers_stand_beside_the_papers():
-    ablation = read_ablation("patch_norm")
-    records = [{"name": f"a{miou}", "metrics": {"miou": miou, "mean_class_acc": 50.0}} for miou in (60.0, 62.0)]
-    table = ablation_table(ablation, {"w/ norm": records}, ["A note."])
-    without, default = table.rows
-    assert [cell.text for cell in default.cells[:4]] == ["w/ norm (default)", "62.774", "61.000 ± 1.414", "-1.774"]
-    assert [cell.text for cell in without.cells[1:4]] == ["61.792", "-", "-"]
-    assert default.cells[2].runs == 2
-    assert default.cells[1].bold
-    assert not default.cells[2].bold
-    assert "A note." in render_text(table)
-
-
 def test_an_unknown_table_is_named():
     with pytest.raises(UserError, match="ablation mask: no such table; choose from masking, steps"):
         read_ablation("mask")
@@ -135,7 +120,7 @@ def test_an_ablation_of_this_project_has_no_published_numbers():
     own = [ablation for name, ablation in ablations().items() if name not in PAPERS]
     assert own
     for ablation in own:
-        text = render_text(ablation_table(ablation, {}))
+        text = render_text(measured_table(ablation, None))
         assert not re.search(r"\d\.\d{3}", text)
 
 
@@ -162,6 +147,28 @@ def test_a_rows_settings_are_those_that_are_run(name: str, profile: str) -> None
         assert changed(row, default) == as_facts(pretraining_settings("tespec", profile, row.changes(default)))
 
 
+def test_measured_numbers_stand_beside_the_papers_own_bold(record: Make) -> None:
+    real = {"data": "dsec", "profile": "paper", "config": {"width": "tiny"}}
+    records = [fine_tuned(record, DEFAULT, miou, seed=seed, **real) for seed, miou in enumerate((60.0, 62.0))]
+    records.append(fine_tuned(record, row_recipe("patch_norm", "w/o norm"), 70.0, **real))
+    ablation = read_ablation("patch_norm")
+    (found,) = measured_rows(ablation, records)
+    table = measured_table(ablation, found)
+    without, default = table.rows
+    assert [cell.text for cell in default.cells[1:4]] == ["62.774", "61.000 ± 1.414", "-1.774"]
+    assert [cell.text for cell in without.cells[1:4]] == ["61.792", "70.000", "+8.208"]
+    assert default.cells[2].runs == 2
+    assert [[cell.bold for cell in row.cells[1:3]] for row in table.rows] == [[False, False], [True, False]]
+    # Neither the sample world's numbers nor those of another split have a distance from the paper's.
+    for change in ({"data": "sample"}, {"split": "val"}):
+        (other,) = measured_rows(ablation, [each | change for each in records])
+        assert [column.headers[-1] for column in measured_table(ablation, other).columns[1:]] == [
+            "paper",
+            "measured",
+        ] * 2
+    assert any("validation split" in note for note in measured_table(ablation, other).notes)
+
+
 def test_records_find_their_rows_by_the_weights_they_started_from(record: Make) -> None:
     records = [
         fine_tuned(record, row_recipe("target", "Eq. 6"), 41.0),
@@ -176,7 +183,8 @@ def test_records_find_their_rows_by_the_weights_they_started_from(record: Make) 
         "Eq. 7": [43.0, 44.0],
     }
     shown = render_text(measured_table(read_ablation("target"), found))
-    assert "43.500 ± 0.707*" in shown
+    assert "43.500 ± 0.707 " in shown
+    assert "Nothing can be told apart in mIoU, mAcc." in shown
     assert "Fewer seeds: Eq. 6." in shown
 
 

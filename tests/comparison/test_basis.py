@@ -40,11 +40,16 @@ def test_one_run_has_no_deviation_and_a_lacking_one_no_average() -> None:
         {"protocol": {"scores": "another definition", "events": "of the recurrent model"}},
         {"config": {"optimisation": {"steps": 151}, "arch": "recurrent"}},
         {"task": "dsec"},
+        {"split": "val"},
     ],
 )
 def test_records_of_another_basis_are_never_put_together(record: Make, change: dict[str, Any]) -> None:
-    found = bases([record(), record(seed=1), record(seed=2, **change)])
+    split = {"split": change.get("split", "test")}
+    found = bases(
+        [record(), record(seed=1), record(seed=2, **{k: v for k, v in change.items() if k != "split"}) | split]
+    )
     assert sorted(len(basis.records) for basis in found) == [1, 2]
+    assert {basis.split for basis in found} == {"test", split["split"]}
 
 
 def test_the_two_architectures_share_a_basis(record: Make) -> None:
@@ -89,6 +94,15 @@ def test_another_backbone_is_another_row(record: Make) -> None:
     (basis,) = bases([record("ecddp", method=method) for method in methods])
     assert len(basis.cells()) == 2
     assert basis.superseded == ()
+
+
+def test_references_share_the_basis_of_the_methods(record: Make) -> None:
+    own = {"config": record(arch="feedforward")["config"] | {"input": "frame"}, "arch": "feedforward"}
+    seen = record("frame", kind="reference", protocol=record(arch="feedforward")["protocol"] | {"input": "x"}, **own)
+    (basis,) = bases([record(), seen])
+    assert basis.records == (record() | {"written": basis.records[0]["written"]}, seen)
+    (alone, other) = bases([record(), seen | {"data_fingerprint": "another"}])
+    assert len(alone.records) == len(other.records) == 1
 
 
 def test_real_data_comes_before_the_sample_world(record: Make) -> None:

@@ -51,8 +51,25 @@ def test_revision_says_whether_files_were_changed(tmp_path: Path, monkeypatch: p
     assert environment()["modified"] is True
     source.write_text("one")
     assert environment()["modified"] is False
-    source.with_name("new.py").write_text("not known to git")
+    cache = source.parent / "__pycache__"
+    cache.mkdir()
+    (cache / "file.cpython-310.pyc").write_bytes(b"")
+    (tmp_path / ".gitignore").write_text("__pycache__/\nignored.py\n*.pth\n")
+    source.with_name("weights.pth").write_bytes(b"")
+    assert environment()["modified"] is False
+    for new in ("new.py", "ignored.py"):
+        source.with_name(new).write_text("not known to git")
+        assert environment()["modified"] is True
+        source.with_name(new).unlink()
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "own.yaml").write_text("a: 1")
     assert environment()["modified"] is True
+
+
+def test_a_revision_that_git_says_nothing_of_is_not_called_unmodified(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = module._git
+    monkeypatch.setattr(module, "_git", lambda *a: None if "status" in a else original(*a))
+    assert environment()["modified"] is None
 
 
 def test_plugins_are_recorded_by_name_and_hash(tmp_path: Path) -> None:

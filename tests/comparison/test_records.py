@@ -13,6 +13,7 @@ from tespec.comparison.records import (
     by_other_code,
     code_of,
     find_record,
+    of_different_arithmetic,
     read_record,
     read_records,
     write_record,
@@ -32,6 +33,7 @@ PARTS: dict[str, Any] = {
     "data_fingerprint": "0123456789ab",
     "weights_sha256": "",
     "code": "01234567",
+    "split": "test",
 }
 CHANGED: dict[str, Any] = {
     "kind": "pretraining",
@@ -44,12 +46,17 @@ CHANGED: dict[str, Any] = {
     "data_fingerprint": "ba9876543210",
     "weights_sha256": "ff",
     "code": "76543210",
+    "split": "val",
 }
 
 
 @pytest.mark.parametrize("part", sorted(PARTS))
 def test_identity_changes_with_each_part(part: str) -> None:
     assert identity(**PARTS) != identity(**(PARTS | {part: CHANGED[part]}))
+
+
+def test_runs_scored_on_the_test_split_have_the_names_of_before_there_were_others() -> None:
+    assert identity(**PARTS) == identity(**{name: part for name, part in PARTS.items() if name != "split"})
 
 
 def test_identity_does_not_depend_on_the_order_of_settings() -> None:
@@ -185,9 +192,36 @@ def test_a_record_of_the_first_layout_is_still_read() -> None:
     assert json.loads(path.read_text())["schema"] == 1
     found = read_record(path)
     assert (found["schema"], found["resources"], found["scores"]) == (SCHEMA, {}, {})
+    assert (found["split"], found["training"]) == ("test", "")
     assert found["metrics"]["accuracy"] == pytest.approx(86.52, abs=0.01)
     ((again,), problems) = read_records(path.parent)
     assert (again, problems) == (found, [])
+
+
+def test_a_record_says_on_which_split_its_scores_stand(record: Make, tmp_path: Path) -> None:
+    made = record(split="val", training="training-x")
+    assert made["id"] != record()["id"]
+    found = read_record(write_record(made, tmp_path))
+    assert (found["split"], found["training"]) == ("val", "training-x")
+    older = {name: value for name, value in record().items() if name not in ("split", "training")}
+    (tmp_path / f"{record()['name']}.json").write_text(json.dumps(older))
+    assert {each["split"] for each in read_records(tmp_path)[0]} == {"test", "val"}
+    for field, wrong in (("split", "train"), ("training", 3)):
+        with pytest.raises(UserError, match=f"field '{field}' holds"):
+            record(**{field: wrong})
+
+
+def test_numbers_of_different_arithmetic_are_named(record: Make) -> None:
+    def by(torch: str, threads: int, accelerator: str = "cpu") -> Record:
+        return record(environment={"packages": {"torch": torch}, "threads": threads, "device": accelerator})
+
+    assert of_different_arithmetic([by("2.6.0", 1), by("2.6.0", 1)]) == ""
+    assert of_different_arithmetic([by("2.6.0", 1), record(environment={})]) == ""
+    assert of_different_arithmetic([by("2.6.0", 1), by("2.11.0", 1)]) == (
+        "computed by different arithmetic (torch 2.11.0 and 2.6.0), which changes digits"
+    )
+    mixed = of_different_arithmetic([by("2.6.0", 1), by("2.6.0", 2), by("2.6.0", 8, "cuda")])
+    assert mixed == "computed by different arithmetic (1 and 2 threads), which changes digits"
 
 
 def test_memory_and_energy_are_numbers(record: Make, tmp_path: Path) -> None:

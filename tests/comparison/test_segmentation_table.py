@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tespec.comparison.records import Record
-from tespec.comparison.render import render_long_csv
+from tespec.comparison.rows import NETWORKS
 from tespec.comparison.side_by_side import published_table
 from tespec.comparison.table import Cell, Row, Table
 
@@ -45,17 +43,101 @@ def test_measured_numbers_stand_in_the_published_row(sample_records: list[Record
 
 def test_best_measured_number_is_bold_beside_the_papers_own_bold(sample_records: list[Record]) -> None:
     table = published_table("segmentation", sample_records)
-    bold = {row.facts["method"] for row in table.rows if measured(table, row).bold}
-    assert bold == {"tespec"}
+    bold = {(row.facts["method"], row.facts["arch"]) for row in table.rows if measured(table, row).bold}
+    assert bold == {("tespec", "recurrent")}
+    assert any(note.startswith("Bold: ") for note in table.notes)
+    assert not any("nothing can be told apart" in note for note in table.notes)
     (paper,) = cells(
         table, row_of(table, "ecddp", "feedforward", "†"), task="ddd17", metric="mean_class_acc", source="paper"
     )
     assert paper.bold
 
 
-def test_a_single_measured_row_is_no_best(record: Make) -> None:
-    table = published_table("segmentation", [record()])
-    assert not measured(table, row_of(table, "scratch")).bold
+def test_where_nothing_can_be_told_apart_nothing_is_bold_and_the_table_says_so(record: Make) -> None:
+    close = [record(name, seed=seed, miou=40.0 + seed * flip) for name, flip in (("scratch", 1), ("tespec", -1))
+             for seed in range(3)]  # fmt: skip
+    for records in (close, [record(), record("tespec", miou=60.0)]):
+        table = published_table("segmentation", records)
+        assert not any(measured(table, row).bold for row in table.rows)
+        said = "profile sample: nothing can be told apart in mIoU, mAcc, moving mIoU, standing mIoU."
+        assert any(note.endswith(said) for note in table.notes)
+    alone = published_table("segmentation", [record()])
+    assert not measured(alone, row_of(alone, "scratch")).bold
+    assert not any("nothing can be told apart" in note for note in alone.notes)
+
+
+def references(record: Make, **changes: Any) -> list[Record]:
+    """A floor with one seed and a ceiling with two."""
+    config = record(arch="feedforward")["config"]
+    made = [("prior", "-", 20.0, 0), ("frame", "Swin-T/7", 70.0, 0), ("frame", "Swin-T/7", 71.0, 1)]
+    return [
+        record(name, "feedforward", kind="reference", seed=seed, miou=miou, config=config | {"input": name},
+               method={"title": name, "group": "References", "backbone": backbone}) | changes
+        for name, backbone, miou, seed in made
+    ]  # fmt: skip
+
+
+def test_floor_and_ceiling_have_grey_rows_below_the_methods(sample_records: list[Record], record: Make) -> None:
+    table = published_table("segmentation", [*sample_records, *references(record)])
+    floor, ceiling = table.groups[-1].rows
+    assert floor.cells[0].text == "Floor: no input"
+    assert ceiling.cells[0].text == "Ceiling: true frame"
+    assert (measured(table, floor).text, measured(table, ceiling).text) == ("20.000", "70.500 ± 0.707")
+    for row in (floor, ceiling):
+        assert row.grey
+        assert not any(cell.bold for cell in row.cells)
+        assert all(cell.value is None for cell in cells(table, row, source="paper"))
+    assert measured(table, row_of(table, "tespec")).bold
+    assert [row.cells[0].text for row in published_table("segmentation", references(record)).rows] == [
+        row.cells[0].text for row in published_table("segmentation", []).rows
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"data": "ddd17"}, {"data_fingerprint": "another"}, {"profile": "small"}, {"split": "val"}]
+)
+def test_references_of_another_basis_stand_in_no_column(record: Make, changes: dict[str, str]) -> None:
+    assert published_table("segmentation", [record(), *references(record, **changes)]) == published_table(
+        "segmentation", [record()]
+    )
+
+
+def test_a_method_of_a_references_name_is_a_method(record: Make) -> None:
+    mine = record("frame", "feedforward", miou=50.0)
+    table = published_table("segmentation", [mine, *references(record)])
+    shown = {
+        row.cells[0].text: (measured(table, row).value, row.grey) for group in table.groups[-2:] for row in group.rows
+    }
+    assert shown["frame"] == (50.0, False)
+    assert shown["Ceiling: true frame"] == (70.5, True)
+
+
+def test_splits_have_columns_of_their_own_and_only_the_test_split_a_distance_from_the_paper(record: Make) -> None:
+    real = {"data": "ddd17", "profile": "paper", "config": {}}
+    chosen = record(miou=58.0, **real) | {"split": "val", "name": "chosen"}
+    table = published_table("segmentation", [record(miou=56.0, **real), chosen])  # type: ignore[list-item]
+    headings = list(dict.fromkeys(column.headers[1] for column in table.columns if len(column.headers) == 3))
+    assert headings == [
+        "paper", "measured: DDD17, profile paper", "measured: DDD17, profile paper, validation split"
+    ]  # fmt: skip
+    row = row_of(table, "scratch")
+    assert [cell.value for cell in cells(table, row, source="measured", metric="miou", split="test", frames="")] == [
+        56.0
+    ]
+    assert [cell.value for cell in cells(table, row, source="measured", metric="miou", split="val", frames="")] == [
+        58.0
+    ]
+    assert len(cells(table, row, source="difference", metric="miou")) == 1
+    assert not cells(table, row, source="difference", split="val")
+
+
+def test_a_number_of_modified_code_is_marked(record: Make) -> None:
+    changed = record("tespec", environment={"modified": True})
+    table = published_table("segmentation", [record(environment={"modified": None}), record(seed=1), changed])
+    assert measured(table, row_of(table, "tespec", mark="§")).mark == "§"
+    assert measured(table, row_of(table, "scratch")).mark == ""
+    assert "§ made by code with uncommitted changes, which no revision holds" in table.all_notes()
+    assert not any("§" in note for note in published_table("segmentation", [record()]).all_notes())
 
 
 def test_methods_without_published_rows_get_their_own(sample_records: list[Record], record: Make) -> None:
@@ -182,15 +264,30 @@ def test_measured_rows_say_what_was_made_here(record: Make) -> None:
         }
 
     assert labels("measured") == {
-        "scratch": ["No Pre-training", "Swin-T/7 (micro)", "Yes", "-"],
-        "tespec": ["TESPEC (Ours)", "Swin-T/7 (micro)", "Yes", "1mpx of the sample world"],
+        "scratch": ["No Pre-training", "Swin/7, width 24", "Yes", "-"],
+        "tespec": ["TESPEC (Ours)", "Swin/7, width 24", "Yes", "1mpx, sample world"],
     }
     assert labels("both")["tespec"] == ["TESPEC (Ours)", "Swin-T/7", "Yes", "1Mpx"]
-    tidy = csv.DictReader(io.StringIO(render_long_csv(published_table("segmentation", records))))
-    said = {(line["source"], line["backbone"], line["pretraining"]) for line in tidy if line["method"] == "tespec"}
-    assert said == {("paper", "Swin-T/7", "1Mpx"), ("measured", "Swin-T/7 (micro)", "1mpx of the sample world")}
+    assert any(
+        note.endswith("smaller networks: Swin/7, width 24 for Swin-T/7.")
+        for note in published_table("segmentation", records).notes
+    )
     for columns in ("measured", "both"):
         assert any(
             "weights made here: TESPEC on 1mpx" in note
             for note in published_table("segmentation", records, columns).notes
         )
+
+
+def test_networks_are_called_what_they_are() -> None:
+    from tespec.models.event_maxvit import ARCHITECTURES as MAXVIT
+    from tespec.models.event_resnet import ARCHITECTURES as RESNET
+    from tespec.models.event_swin import ARCHITECTURES as SWIN
+    from tespec.models.event_swin import WINDOW
+
+    assert set(NETWORKS) == {"", *SWIN, *RESNET, *MAXVIT}
+    assert NETWORKS["micro"] == f"Swin/{WINDOW}, width {SWIN['micro'].width}"
+    # A convolution before the stages, two in each block, and the classifier are counted.
+    depth = 2 + 2 * sum(RESNET["resnet-micro"].layers)
+    assert NETWORKS["resnet-micro"] == f"ResNet{depth}, width {RESNET['resnet-micro'].width}"
+    assert NETWORKS["maxvit-micro"] == f"MaxViT, width {MAXVIT['maxvit-micro'].width}"

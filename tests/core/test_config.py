@@ -111,7 +111,7 @@ def test_numbers_are_read_as_people_write_them(number):
 def test_what_the_data_says_wins_over_the_config_and_the_user_over_both():
     of_data = {"splits": {"train": ["a"], "test": ["b"]}, "protocol": {"rows": 64}}
     settings = finetuning_settings("ddd17", "recurrent", "sample", [], of_data)
-    assert settings.splits == {"train": ("a",), "test": ("b",)}
+    assert settings.splits == {"train": ("a",), "test": ("b",), "val": ()}
     assert settings.protocol["rows"] == 64
     own = finetuning_settings("ddd17", "recurrent", "sample", ["protocol.rows=32"], of_data)
     assert own.protocol["rows"] == 32

@@ -12,7 +12,7 @@ def test_official_archives_have_none(tmp_path):
 
 def test_the_sample_world_describes_itself(tiny_world):
     ddd17 = read_description(tiny_world / "ddd17")
-    assert ddd17.splits == {"train": ("dir0", "dir1"), "test": ("dir2",)}
+    assert ddd17.splits == {"train": ("dir0", "dir1"), "test": ("dir2",), "val": ("dir3",)}
     assert (len(ddd17.classes), ddd17.label_rows) == (6, 64)
     assert read_description(tiny_world / "1mpx").classes is None
 

@@ -57,7 +57,7 @@ def test_both_equations_see_the_same_histograms_from_the_start_on():
         np.testing.assert_array_equal(instant.histogram, histograms[number])
         np.testing.assert_allclose(instant.intensity, video[0, number], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(instant.high_pass, filtered[0, number], rtol=1e-4, atol=1e-5)
-    assert [instant.title.split(",")[0] for instant in shown] == ["0.10 s", "0.25 s"]
+    assert [instant.title.split(":")[0] for instant in shown] == ["0.10 s", "0.25 s"]
 
 
 def test_blur_stays_behind_a_moving_bar_under_eq_6_and_goes_under_eq_7():

@@ -1,7 +1,7 @@
 import pytest
 
 from tespec.core.errors import UserError
-from tespec.datasets.prophesee import ARCHIVE, DAT, H5, find_recordings, find_root, labels_without_events
+from tespec.datasets.prophesee import ARCHIVE, DAT, H5, find_root, labels_without_events, recordings_in
 from tespec.datasets.rvt_archive import FILES, LABELS, REPRESENTATIONS
 
 
@@ -16,32 +16,32 @@ def test_recordings_are_found_by_name_in_every_layout(tmp_path):
     touch(*files, tmp_path / "b_bbox.npy", tmp_path / "readme.txt", tmp_path / "other.dat")
     touch(tmp_path / "d_td.dat.store" / "header.json", tmp_path / "e" / REPRESENTATIONS / FILES[1])
     (tmp_path / "empty").mkdir()
-    assert find_recordings(tmp_path) == {
+    assert recordings_in(tmp_path) == {
         "a": (files[1], H5),
         "b": (files[0], DAT),
         "c": (files[2], H5),
         "d": (tmp_path / "d_td.dat", DAT),
         "e": (tmp_path / "e", ARCHIVE),
     }
-    assert list(find_recordings(tmp_path)) == sorted("abcde")
-    assert find_recordings(tmp_path / "nowhere") == {}
+    assert list(recordings_in(tmp_path)) == sorted("abcde")
+    assert recordings_in(tmp_path / "nowhere") == {}
 
 
 def test_a_store_beside_its_file_is_the_same_recording(tmp_path):
     touch(tmp_path / "a_td.dat", tmp_path / "a_td.dat.store" / "header.json")
-    assert find_recordings(tmp_path) == {"a": (tmp_path / "a_td.dat", DAT)}
+    assert recordings_in(tmp_path) == {"a": (tmp_path / "a_td.dat", DAT)}
 
 
 @pytest.mark.parametrize("part", [REPRESENTATIONS / "event_representations_in_progress.h5", LABELS])
 def test_half_an_archive_is_not_passed_over(tmp_path, part):
     touch(tmp_path / "a" / part)
-    assert find_recordings(tmp_path) == {"a": (tmp_path / "a", ARCHIVE)}
+    assert recordings_in(tmp_path) == {"a": (tmp_path / "a", ARCHIVE)}
 
 
 def test_a_recording_that_is_there_twice_is_refused(tmp_path):
     touch(tmp_path / "a_td.dat", tmp_path / "a_td.dat.h5")
     with pytest.raises(UserError, match=r"a_td\.dat\.h5: is there as a_td\.dat as well; keep one of them"):
-        find_recordings(tmp_path)
+        recordings_in(tmp_path)
 
 
 def test_boxes_without_events_are_found(tmp_path):

@@ -1,14 +1,17 @@
-"""Nothing that is tested on is pre-trained on: official archives, which hold no dataset.json, in every layout."""
+"""Nothing that is tested or validated on is trained on: with a dataset.json and without, in every layout."""
 
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
+from tespec.core import config
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
+from tespec.core.paths import CONFIGS
 from tespec.core.settings import Downsample
 from tespec.datasets.finding import find_recordings
 from tespec.datasets.images import open_images
@@ -34,6 +37,14 @@ TRAINED = {
     "dsec": {"zurich_city_00_a", "zurich_city_01_a"},
     "gen1": {"17-04-13_15-05-10", "17-04-13_15-05-11"},
     "1mpx": {"moorea_2019-02-19_000"},
+}
+# What a path holds where it belongs to the twin's validation split.
+VALIDATED = {
+    "ddd17": "dir3",
+    "mvsec": "outdoor_day3",
+    "dsec": "zurich_city_09_a",
+    "gen1": "17-04-13_15-05-12",
+    "1mpx": "moorea_2019-02-19_001",
 }
 NEEDS_MORE = ("no-size", "125ms")  # layouts that cannot be read without being told more, or not at all
 EVERY_LAYOUT = [
@@ -96,6 +107,52 @@ def test_what_archives_validate_on_is_held_out(tiny_world, tmp_path, dataset):
     division = divide(official(tiny_world, tmp_path, dataset), 50, WHOLE)
     assert {Path(recording.name).parts[0] for recording in division.train} == {"train"}
     assert {Path(recording.name).parts[0] for recording in division.held_out} == {"val"}
+
+
+def assert_validated_apart(dataset, train, held_out):
+    assert train
+    assert not [name for name in train if VALIDATED[dataset] in f"{name}/"]
+    assert held_out
+    assert all(VALIDATED[dataset] in name for name in held_out)
+
+
+@pytest.mark.parametrize(("dataset", "layout"), [each for each in EVERY_LAYOUT if each[1] != "outer"])
+def test_what_a_description_validates_on_is_held_out_and_nothing_else(tiny_world, tmp_path, dataset, layout):
+    root = official(tiny_world, tmp_path, dataset, layout)
+    shutil.copy(tiny_world / dataset / "dataset.json", root)
+    division = divide(root, 50, WHOLE)
+    train, held_out = ([recording.name for recording in part] for part in (division.train, division.held_out))
+    assert_validated_apart(dataset, train, held_out)
+    assert division.tested_on
+
+
+@pytest.fixture
+def no_added_configs(monkeypatch):
+    monkeypatch.setattr(config, "_added", {})
+
+
+@pytest.mark.usefixtures("no_added_configs")
+@pytest.mark.parametrize("dataset", ["ddd17", "mvsec", "dsec"])
+def test_what_a_config_of_ones_own_validates_on_is_held_out(tiny_world, tmp_path, dataset):
+    text = (CONFIGS / "tasks" / f"{dataset}.yaml").read_text()
+    facts = yaml.safe_load(text)
+    facts["splits"]["val"] = [VALIDATED[dataset]]
+    facts["splits"]["train"] = [name for name in facts["splits"]["train"] if name != VALIDATED[dataset]]
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(facts | {"name": "own"}))
+    config.add_file("tasks", tmp_path / "own.yaml")
+    root = official(tiny_world, tmp_path, dataset, "flat" if dataset == "dsec" else "")
+    division = divide(root, 50, WHOLE)
+    train, held_out = ([recording.name for recording in part] for part in (division.train, division.held_out))
+    assert_validated_apart(dataset, train, held_out)
+
+
+@pytest.mark.parametrize(("method", "dataset"), [("ecdp", "ddd17"), ("moby", "ddd17"), ("moby", "dsec")])
+def test_images_and_pairs_are_trained_on_without_what_is_validated_on(tiny_world, dataset, method):
+    network = "resnet" if method == "ecdp" else "swin"
+    task = build_objective(pretraining_settings(method, "sample", [], network), tiny_world / dataset)
+    found = task.recordings()
+    train, held_out = ([name for name, each in found.items() if part in each] for part in ("train", "held_out"))
+    assert_validated_apart(dataset, train, held_out)
 
 
 @pytest.mark.parametrize("dataset", TESTED)

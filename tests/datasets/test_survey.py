@@ -110,7 +110,8 @@ def test_labels_of_each_kind():
 def test_a_whole_dataset(tiny_world, tmp_path):
     dataset = dataset_in(tiny_world / "ddd17")
     found = list(survey(dataset))
-    assert [(facts.split, facts.name) for facts in found] == [("train", "dir0"), ("train", "dir1"), ("test", "dir2")]
+    names = [("train", "dir0"), ("train", "dir1"), ("test", "dir2"), ("val", "dir3")]
+    assert [(facts.split, facts.name) for facts in found] == names
     assert report.problems(found) == []
     for facts in found:
         stamps = np.fromfile(tiny_world / "ddd17" / facts.name / "events.dat.t", "<i8")

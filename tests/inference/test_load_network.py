@@ -25,7 +25,7 @@ def test_a_loaded_network_says_what_the_trained_one_said(tiny_world, tmp_path, n
     assert trained.settings == task.settings
     state = expected_state = None
     for segment in range(3):
-        histogram = torch.from_numpy(task.test[0].histograms(segment, 1, 10, "edges"))
+        histogram = torch.from_numpy(task.scored[0].histograms(segment, 1, 10, "edges"))
         predicted, state = loaded.step(histogram, state)
         expected, expected_state = model.step(histogram, expected_state)
         if name == "gen1":

@@ -13,7 +13,7 @@ from tespec.datasets.evaluation import EvaluationSteps
 from tespec.inference.load import load_trained
 from tespec.inference.predict import Request, chosen, find, play, predict
 from tespec.pictures.labels import draw_label
-from tespec.pictures.predictions import Prediction, Style, draw_video
+from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 
@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 @torch.no_grad()
 def test_playing_says_what_the_evaluation_scores(tiny_world, tmp_path, arch):
     path, model, task = written(tiny_world, tmp_path, "ddd17", arch)
-    recording = task.test[0]
+    recording = task.scored[0]
     moments = list(play(*load_trained(path), recording, (0.5, 1.5), CPU))
     assert 0 < len(moments) < len(recording)
     scored, state = {}, None
@@ -43,7 +43,7 @@ def test_playing_says_what_the_evaluation_scores(tiny_world, tmp_path, arch):
 @pytest.mark.parametrize("name", ["gen1", "mvsec"])
 def test_a_figure_and_a_video_are_drawn(tiny_world, tmp_path, name):
     path, _, task = written(tiny_world, tmp_path, name)
-    drawn = predict(path, Request(task.test[0].name, tmp_path / "out", (0.0, 0.6), 0.3), tiny_world / name, CPU)
+    drawn = predict(path, Request(task.scored[0].name, tmp_path / "out", (0.0, 0.6), 0.3), tiny_world / name, CPU)
     assert drawn.labelled > 0
     assert sorted((tmp_path / "out").iterdir()) == sorted((drawn.figure, drawn.video))
     with Image.open(drawn.video) as video:
@@ -76,14 +76,14 @@ def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path, recordi
 def test_a_path_into_the_data_set_comes_with_its_labels(tiny_world):
     data = Data(tiny_world / "ddd17", "sample")
     settings = settings_of(data, "ddd17", "recurrent")
-    recording = build_task(settings, data.root).test[0]
+    recording = build_task(settings, data.root).scored[0]
     found = find(settings, str(recording.path), data.root)
     assert (found.name, len(found)) == (recording.name, len(recording))
 
 
 def prediction(truth=None, seconds=1.0):
     boxes = make_boxes(np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2]))
-    return Prediction(seconds, np.zeros((20, 32, 32), np.uint8), boxes, truth)
+    return Prediction(seconds, 50.0, np.zeros((20, 32, 32), np.uint8), boxes, truth)
 
 
 def test_boxes_of_low_scores_are_not_drawn():
@@ -97,6 +97,39 @@ def test_windows_with_labels_are_chosen_and_spread():
     played = [prediction(prediction().predicted if number % 3 == 0 else None, number) for number in range(31)]
     assert [each.seconds for each in chosen(played)] == [0, 9, 21, 30]
     assert chosen(played[1:2]) == played[1:2]
+
+
+def depths(value, truth):
+    """A prediction of one depth everywhere, in m, and what is true of its upper half."""
+    known = np.full((32, 32), np.nan, np.float32)
+    known[:16] = truth
+    return Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), np.full((32, 32), value, np.float32), known)
+
+
+def test_colours_of_depth_span_what_is_true_in_every_panel(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("tespec.pictures.predictions.save_figure", lambda figure, path, dpi: figures.append(figure))
+    draw_figure([depths(1.0, 3.0), depths(90.0, 40.0)], Style(draw_label, ()), tmp_path / "x.png")
+    (figure,) = figures
+    shown = [axis.images[-1] for axis in figure.axes if axis.get_title() != "events"]
+    limits = {image.get_clim() for image in shown if image.get_label() == "depth in m"}
+    assert limits == {(3.0, 40.0)}
+    bars = [bar for axis in figure.axes for bar in axis.child_axes]
+    assert [(bar.get_yticks()[0], bar.get_yticks()[-1], bar.get_ylabel()) for bar in bars] == [
+        (3, 40, "depth in m")
+    ] * 2
+    assert "events of 50 ms" in figure.axes[0].get_ylabel()
+    assert "no label" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_without_truth_colours_span_what_is_predicted(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("tespec.pictures.predictions.save_figure", lambda figure, path, dpi: figures.append(figure))
+    draw_figure(
+        [replace(depths(value, 0.0), truth=None) for value in (4.0, 9.0)], Style(draw_label, ()), tmp_path / "x"
+    )
+    assert len(figures[0].axes) == 4
+    assert figures[0].axes[1].images[-1].get_clim() == (4.0, 9.0)
 
 
 def test_frames_of_a_video_have_one_size(tmp_path):

@@ -71,6 +71,23 @@ def test_mistakes_are_answered_in_one_line(tmp_path, monkeypatch, capsys, option
     assert not list(tmp_path.iterdir())
 
 
+def test_cells_of_both_splits_are_trained_once(plan, found, tmp_path):
+    one = "{methods: [scratch], architectures: [feedforward], tasks: [ddd17]"
+    (tmp_path / "both.yaml").write_text(
+        f"world: {{size: tiny}}\nprofile: tiny\ncells:\n  - {one}, split: val}}\n  - {one}}}\n"
+    )
+    done = plan(tmp_path / "both.yaml", "--processes", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (of_test, of_val) = sorted(found().values(), key=lambda each: list(each[1]))
+    assert (list(of_test[1]), list(of_val[1])) == (["dir2"], ["dir3"])
+    assert of_test[2] == of_val[2]
+    log = tmp_path / "runs" / "plans" / "both" / "evaluation-scratch-ddd17-feedforward-val-s0" / "log.txt"
+    assert "trained already, for the test split" in log.read_text()
+    assert "2 of 2 runs are done" in plan(tmp_path / "both.yaml", "--status").stdout
+    other = plan(tmp_path / "both.yaml", "--only", "ddd17", "--seeds", "1", "--split", "val", "--dry-run")
+    assert "--split val" in other.stdout
+
+
 @pytest.mark.slow
 def test_two_starts_at_once_end_with_all_runs_each_computed_once(start, tmp_path):
     called = ["tiny", "--only", "evaluation", "ddd17", "scratch", "tespec", "--seeds", "0", "--processes", "2"]

@@ -14,19 +14,19 @@ import pytest
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.plan.cluster import Command, executor_of, parameters, require_submitit
-from tespec.plan.schedule import Places, Task, work
+from tespec.plan.schedule import Pool, Queued, work
 from tespec.training.status import read_status
 
 
-def task(folder, name, code, *needs):
+def queued(folder, name, code, *needs):
     arguments = ["-c", f"from pathlib import Path; folder = Path({str(folder)!r}); {code}"]
-    return Task(name, lambda: arguments, needs)
+    return Queued(name, lambda: arguments, needs)
 
 
 def test_jobs_wait_for_what_they_need_and_are_heard(tmp_path, capsys):
-    first = task(tmp_path, "first", "import time; print('at it', flush=True); time.sleep(1); (folder / 'a').touch()")
-    second = task(tmp_path, "second", "assert (folder / 'a').exists(); (folder / 'b').touch()", "first")
-    assert work([second, first], Places(tmp_path / "logs", at_once=2, every=0.1)) == {}
+    first = queued(tmp_path, "first", "import time; print('at it', flush=True); time.sleep(1); (folder / 'a').touch()")
+    second = queued(tmp_path, "second", "assert (folder / 'a').exists(); (folder / 'b').touch()", "first")
+    assert work([second, first], Pool(tmp_path / "logs", at_once=2, every=0.1)) == {}
     assert (tmp_path / "b").exists()
     said = capsys.readouterr().err
     assert said.index("done: first") < said.index("running: second")
@@ -34,10 +34,10 @@ def test_jobs_wait_for_what_they_need_and_are_heard(tmp_path, capsys):
 
 
 def test_a_failing_job_takes_those_with_it_that_need_it_and_no_others(tmp_path):
-    failing = task(tmp_path, "failing", "raise SystemExit('error: the disk is full')")
-    waiting = task(tmp_path, "waiting", "(folder / 'never').touch()", "failing")
-    other = task(tmp_path, "other", "(folder / 'b').touch()")
-    failed = work([failing, waiting, other], Places(tmp_path / "logs", at_once=1))
+    failing = queued(tmp_path, "failing", "raise SystemExit('error: the disk is full')")
+    waiting = queued(tmp_path, "waiting", "(folder / 'never').touch()", "failing")
+    other = queued(tmp_path, "other", "(folder / 'b').touch()")
+    failed = work([failing, waiting, other], Pool(tmp_path / "logs", at_once=1))
     log = tmp_path / "logs" / "failing" / "log.txt"
     assert failed == {
         "failing": f"error: the disk is full (exit code 1, {log})",
@@ -50,8 +50,8 @@ def test_a_failing_job_takes_those_with_it_that_need_it_and_no_others(tmp_path):
 
 def test_each_gpu_has_one_job_at_a_time(tmp_path):
     code = "import os; (folder / os.environ['CUDA_VISIBLE_DEVICES']).touch(exist_ok=False); import time; time.sleep(1)"
-    jobs = [task(tmp_path, name, code) for name in ("a", "b")]
-    assert work(jobs, Places(tmp_path / "logs", at_once=2, gpus=["2", "5"])) == {}
+    jobs = [queued(tmp_path, name, code) for name in ("a", "b")]
+    assert work(jobs, Pool(tmp_path / "logs", at_once=2, gpus=["2", "5"])) == {}
     assert {"2", "5"} <= {path.name for path in tmp_path.iterdir()}
 
 
@@ -59,14 +59,14 @@ def test_jobs_share_the_cores_unless_the_environment_says_otherwise(tmp_path, mo
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
     code = "import os; (folder / 'n').write_text(os.environ['OMP_NUM_THREADS'] + ' ' + os.environ['NUMBA_NUM_THREADS'])"
-    assert work([task(tmp_path, "a", code)], Places(tmp_path / "logs", at_once=1)) == {}
+    assert work([queued(tmp_path, "a", code)], Pool(tmp_path / "logs", at_once=1)) == {}
     assert (tmp_path / "n").read_text() == f"{os.cpu_count()} 3"
 
 
 SCHEDULER = """
 import sys
 from pathlib import Path
-from tespec.plan.schedule import Places, Task, work
+from tespec.plan.schedule import Pool, Queued, work
 code = '''
 import os, signal, sys, time
 from pathlib import Path
@@ -77,7 +77,7 @@ signal.signal(signal.SIGINT, save)
 Path(sys.argv[1], "pid").write_text(str(os.getpid()))
 time.sleep(300)
 '''
-work([Task("long", lambda: ["-c", code, sys.argv[1]])], Places(Path(sys.argv[1]) / "logs", at_once=1))
+work([Queued("long", lambda: ["-c", code, sys.argv[1]])], Pool(Path(sys.argv[1]) / "logs", at_once=1))
 """
 
 
@@ -112,9 +112,9 @@ def test_a_stopped_scheduler_leaves_no_job_behind(tmp_path, number):
 def test_a_cluster_s_jobs_end_as_processes_do(tmp_path):
     pytest.importorskip("submitit")
     cluster = executor_of("local", [], tmp_path / "jobs")
-    fine = task(tmp_path, "fine", "(folder / 'a').touch()")
-    failing = task(tmp_path, "failing", "raise SystemExit('error: the disk is full')")
-    failed = work([fine, failing], Places(tmp_path / "logs", at_once=2, cluster=cluster))
+    fine = queued(tmp_path, "fine", "(folder / 'a').touch()")
+    failing = queued(tmp_path, "failing", "raise SystemExit('error: the disk is full')")
+    failed = work([fine, failing], Pool(tmp_path / "logs", at_once=2, cluster=cluster))
     assert (tmp_path / "a").exists()
     assert failed == {"failing": f"error: the disk is full (exit code 1, {tmp_path / 'logs' / 'failing' / 'log.txt'})"}
 
@@ -147,10 +147,17 @@ def test_a_cluster_without_submitit_is_refused(monkeypatch):
         require_submitit("slurm")
 
 
-@pytest.mark.parametrize("given", ["partition", "=gpu"])
-def test_job_parameters_are_pairs(given):
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("partition", "is not KEY=VALUE"),
+        ("=gpu", "is not KEY=VALUE"),
+        ("partition=[", "the value is not YAML; quote it"),
+    ],
+)
+def test_job_parameters_are_pairs(given, what):
     pytest.importorskip("submitit")
-    with pytest.raises(UserError, match="is not KEY=VALUE"):
+    with pytest.raises(UserError, match=what):
         parameters("slurm", [given])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from tespec.comparison.published import read_published
 from tespec.comparison.records import new_record
 from tespec.core.config import names
 from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY, RESULTS
 from tespec.core.registry import METHODS, register_methods
-from tespec.plan.files import Cells, Plan, World, read_plan
+from tespec.plan.files import Cells, Plan, References, World, read_plan
 from tespec.plan.jobs import (
     EVALUATION,
     PRETRAINING,
@@ -106,6 +108,10 @@ def test_a_record_of_other_code_data_settings_or_weights_is_not_a_job_s(tmp_path
         "accumulated": {"config": config | {"accumulate": 2}},
         "kind": {"kind": "probe"},
         "seed": {"seed": 1},
+        "split": {"split": "val"},
+        "method": {"method_name": "tespec"},
+        "task": {"task": "dsec"},
+        "architecture": {"arch": "feedforward"},
     }
     for changes in others.values():
         assert Ledger(shop, [record_of(scratch, ledger, **changes)]).record(scratch) is None
@@ -124,6 +130,49 @@ def test_a_record_of_other_code_data_settings_or_weights_is_not_a_job_s(tmp_path
     made = Ledger(shop, [right])
     made._found[shop.before(tespec)] = {"name": "x", "weights": {"sha256": "another"}}
     assert made.record(tespec) is None
+
+
+@pytest.mark.parametrize("kind", ["cells", "probes", "references"])
+def test_jobs_on_the_validation_split_are_others(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    if kind == "references":
+        groups = [References(tasks=("ddd17",), split=split) for split in ("test", "val")]
+    else:
+        one = {"methods": ("scratch",), "architectures": ("recurrent",), "tasks": ("ddd17",)}
+        groups = [Cells(**one, split=split) for split in ("test", "val")]
+    plan = Plan(name="a", title="a", world=World(size="tiny"), profile="tiny", **{kind: groups})
+    shop, jobs = workshop(plan, tmp_path)
+    ledger = Ledger(shop, [])
+    of_test, of_val = ([job for job in jobs if job.split == split] for split in ("test", "val"))
+    assert len(of_test) == len(of_val) > 0
+    assert len({job.name for job in jobs}) == len({(job.label, job.method) for job in jobs}) == len(jobs)
+    for one, other in zip(of_test, of_val, strict=True):
+        assert "--split" not in command(one, shop)
+        assert "--split val" in " ".join(command(other, shop))
+        records = [record_of(job, ledger, split=job.split) for job in (one, other)]
+        assert records[0]["config"]["splits"].keys() == {"train", "test"}
+        assert records[1]["config"]["splits"].keys() == {"train", "val"}
+        for job, own in zip((one, other), records, strict=True):
+            assert Ledger(shop, records).record(job) == own
+            assert Ledger(shop, [each for each in records if each != own]).record(job) is None
+
+
+def test_a_plan_is_scored_on_the_split_that_it_names(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    shop, jobs = workshop(read_plan("small").model_copy(update={"split": "val"}), tmp_path)
+    assert {job.split for job in jobs} == {"val"}
+    assert {job.split for job in shop.with_pretrainings(jobs) if job.kind == PRETRAINING} == {"test"}
+    Ledger(shop, []).require_splits(jobs)
+
+
+def test_data_without_a_validation_split_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("tespec.runs.data.given_data", lambda dataset: tmp_path)
+    shop, jobs = workshop(read_plan("tables").model_copy(update={"split": "val"}), tmp_path)
+    ledger = Ledger(shop, [])
+    for task in ("ddd17", "dsec", "mvsec"):
+        with pytest.raises(UserError, match=rf"plan tables, {task}: has no validation split; take recordings out of"):
+            ledger.require_splits(select(jobs, [task]))
+    ledger.require_splits(select(jobs, ["gen1", "1mpx"]))
 
 
 def test_weights_that_are_given_decide(tmp_path, monkeypatch):
@@ -238,6 +287,28 @@ def test_real_data_that_is_missing_is_named_and_never_replaced(tmp_path, monkeyp
     (tmp_path / "data" / "ddd17").mkdir(parents=True)
     with pytest.raises(UserError, match=r"^\./data/1mpx, \./data/dsec, .*: the data of plan tables is not there; "):
         workshop(read_plan("tables"), tmp_path)
+    plan = read_plan("tables").model_copy(update={"cells": (Cells(methods=("tespec",), tasks=("ddd17",)),)})
+    with pytest.raises(UserError, match=r"^\./data/1mpx: the data of plan tables is not there; "):
+        workshop(plan, tmp_path)
+    # The world that a plan names gives way to a folder that is given, and stands in for nothing of it.
+    demo, empty = read_plan("demo").model_copy(update={"world": None}), tmp_path / "empty"
+    with pytest.raises(UserError, match=r"empty/ddd17: the data of plan demo is not there; "):
+        find_all_data(Workshop(demo, tmp_path, tmp_path), [Job(EVALUATION, "scratch", "ddd17", "recurrent", 0)], empty)
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="not a git checkout")
+@pytest.mark.parametrize("name", names("plans"))
+def test_no_plan_writes_over_a_file_that_git_tracks(name):
+    plan = read_plan(name)
+    folder = RESULTS.parent / (plan.results or RESULTS.name)
+    asked = ["git", "-C", str(REPOSITORY), "ls-files", str(folder)]
+    tracked = set(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines())
+    place = folder.relative_to(REPOSITORY).as_posix()
+    # Its records end in the hash of this code, and it writes no tables but those it shows.
+    assert not [
+        path for path in tracked if path.startswith(f"{place}/runs/") and path.endswith(f"{package_code()}.json")
+    ]
+    assert not [path for path in tracked if plan.show and path.startswith(f"{place}/tables/{plan.show}")]
 
 
 MISTAKES = [

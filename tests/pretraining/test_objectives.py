@@ -12,7 +12,7 @@ from tespec.core.registry import OBJECTIVES, register_methods
 from tespec.pretraining.method import find_method
 from tespec.pretraining.objective import build_objective, own_settings
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import finetune
+from tespec.runs.finetune import Wanted, finetune
 from tespec.runs.pretrain import pretrain
 from tespec.runs.setup import Setup
 from tespec.training.hooks import CheckpointHook
@@ -101,7 +101,7 @@ def test_a_task_starts_from_them(world, tmp_path, case, arch):
     data = Data(world / "mvsec", "sample")
     few = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
     settings = settings_of(data, "mvsec", arch, None, few, method.network)
-    record = finetune(case, method, settings, data, result.weights, 0, setup_in(tmp_path))
+    record = finetune(Wanted(case, method, settings, data, result.weights, 0, setup_in(tmp_path)))
     weights = record["weights"]
     fresh = [name for name in weights["fresh"] if not name.startswith("lstms.")]
     assert not fresh

@@ -37,8 +37,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     started.quit()
 
 
-def opened(browser: Any, results: Path) -> Any:
-    main(["--results", str(results), "--baseline", "scratch"])
+def opened(browser: Any, results: Path, *options: str) -> Any:
+    main(["--results", str(results), *options])
     browser.get(f"file://{results / 'report.html'}")
     return browser
 
@@ -76,8 +76,8 @@ def test_a_click_sorts_and_a_third_one_puts_back(browser: Any, results: Path, ma
     assert [each.text for each in headings] == ["Methods added here"]
 
 
-def test_tables_whose_headings_are_units_are_sorted_group_by_group(browser: Any, results: Path) -> None:
-    opened(browser, results)
+def test_tables_whose_headings_are_units_are_sorted_group_by_group(browser: Any, tmp_path: Path) -> None:
+    opened(browser, tmp_path)
     xpath = "//h3[starts-with(., 'Training and inference time')]/following-sibling::div[1]/table"
     table = browser.find_element(By.XPATH, xpath)
     (head,) = [each for each in table.find_elements(By.CSS_SELECTOR, "th[data-column]") if each.text.startswith("Gen1")]
@@ -145,3 +145,25 @@ def test_a_strangers_record_runs_nothing(browser: Any, results: Path, hostile: R
     opened(browser, results)
     assert browser.title == "Pre-training for event cameras, compared"
     assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+def test_a_methods_name_stays_when_its_table_is_moved_sideways(browser: Any, results: Path, make) -> None:
+    write_record(make("mine"), results / "runs")
+    opened(browser, results)
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    )
+    places = """
+        const frame = document.querySelector("#segmentation .wide");
+        frame.scrollLeft = arguments[0];
+        const left = (each) => Math.round(each.getBoundingClientRect().left);
+        const shown = ["tr:not(.heading) td", ".heading span"].map((each) => left(frame.querySelector(each)));
+        return [frame.scrollLeft, ...shown];
+    """
+    _, *before = browser.execute_script(places, 0)
+    moved, *after = browser.execute_script(places, 200)
+    wide = browser.execute_script("return document.documentElement.scrollWidth")
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert moved == 200
+    assert all(abs(one - two) <= 2 for one, two in zip(before, after, strict=True))
+    assert wide == 390

@@ -58,22 +58,23 @@ def test_a_page_has_every_section_and_leads_to_every_run(results: Path, capsys: 
     anchors = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
     links = {str(attributes["href"])[1:] for attributes in page.all("a")}
     assert links <= anchors
-    assert {"segmentation", "gains", "ablations", "curves", "bars", "predictions", "times", "facts", "runs"} <= links
+    assert {"segmentation", "gains", "curves", "bars", "predictions", "times", "runs"} <= links
     assert {f"run-{path.stem}" for path in (results / "runs").glob("*.json")} <= anchors
     assert "+4.000" in text
     assert "40.500 ± 0.707" in text
     assert "4 runs" in capsys.readouterr().out
 
 
-def test_contrasts_and_references_have_sections_of_their_own(make, tmp_path: Path) -> None:
+def test_contrasts_have_a_section_and_references_rows_of_their_own(make, tmp_path: Path) -> None:
     records = [make(name, seed=seed) for name in ("scratch", "tespec") for seed in range(2)]
     floor = make("prior", kind="reference", arch="feedforward", metrics={"miou": 12.345})
     text = report([*records, floor], tmp_path)
     sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
     assert "TESPEC beats no pre-training" in sections["contrasts"]
     assert "holds on 0, contrary on 0, undecided on 5" in sections["contrasts"]
-    assert "12.345" in sections["references"]
-    assert not any("12.345" in sections[name] for name in ("segmentation", "bars", "curves"))
+    assert "Floor: no input" in sections["segmentation"]
+    assert "12.345" in sections["segmentation"]
+    assert not any("12.345" in sections[name] for name in ("bars", "curves"))
 
 
 def test_a_measured_number_shows_commands_and_hashes(results: Path) -> None:
@@ -99,7 +100,7 @@ def test_charts_of_one_task_are_told_apart(make, tmp_path: Path) -> None:
     text = report(records, tmp_path)
     titles = re.findall(r'alt="([^"]*: recordings)"', text)
     told = ("paper", "sample (1)", "sample (2)")
-    assert titles == [f"ddd17 on sample, {each}, recurrent: recordings" for each in told]
+    assert titles == [f"DDD17 on the sample world, {each}, recurrent: recordings" for each in told]
 
 
 def test_nothing_is_loaded_from_elsewhere(results: Path) -> None:
@@ -107,7 +108,7 @@ def test_nothing_is_loaded_from_elsewhere(results: Path) -> None:
     text = (results / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     kinds = Counter(str(each["src"]).partition(",")[0] for each in page.all("img"))
-    assert kinds == {"data:image/webp;base64": 2, "data:image/svg+xml;base64": 3}
+    assert kinds == {"data:image/webp;base64": 2, "data:image/svg+xml;base64": 4}
     assert page.all("link") == []
     assert not re.search(r"(src|href)=\"(https?:)?//|@import|url\(", text)
     (policy,) = (each["content"] for each in page.all("meta") if "http-equiv" in each)
@@ -192,9 +193,9 @@ def test_rows_of_which_nothing_was_measured_are_counted_not_shown(results: Path)
     sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
     assert sections["segmentation"].count("left out: nothing was measured there.") == 1
     assert "MoBY" not in sections["segmentation"]
-    # Of detection nothing was measured at all: the paper's table stands whole.
-    assert "MoBY" in sections["detection"]
-    assert "left out" not in sections["detection"]
+    # Of what nothing was measured at all there is no table.
+    assert not {"detection", "depth", "ablations", "facts"} & set(sections)
+    assert re.search(r"Only what was measured is shown: 2 rows\. \d\d rows of the paper&#39;s tables have no", text)
 
 
 def test_a_task_of_ones_own_has_a_section(make, tmp_path: Path) -> None:
@@ -204,3 +205,19 @@ def test_a_task_of_ones_own_has_a_section(make, tmp_path: Path) -> None:
     sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))
     assert "1.500" in sections["task_hall"]
     assert "Error (m) ↓" in sections["task_hall"]
+
+
+def test_rows_of_one_method_are_told_apart_by_their_names(make, tmp_path: Path) -> None:
+    records = [make("scratch", arch=arch) for arch in ("recurrent", "feedforward")]
+    text = report([*records, make("tespec")], tmp_path)
+    rows = re.findall(
+        r"<tr><td>(.*?)</td>", dict(re.findall(r'<section id="(\w+)">(.*?)</section>', text, re.DOTALL))["segmentation"]
+    )
+    assert rows == ["No Pre-training, feed-forward", "No Pre-training, recurrent", "TESPEC (Ours)"]
+
+
+def test_names_and_headings_of_groups_stay_when_a_table_is_moved_sideways(make, tmp_path: Path) -> None:
+    text = report([make("mine")], tmp_path)
+    assert re.search(r"td:first-child[^{]*{[^}]*position: sticky; left: 0;", text)
+    assert re.search(r"tr.heading span {[^}]*position: sticky", text)
+    assert re.search(r'<tr class="heading"><td colspan="\d+"><span>Methods added here</span></td></tr>', text)

@@ -14,7 +14,7 @@ from tespec.report.reproduction_text import BEGIN, END, put_in, results_text
 Make = Callable[..., Record]
 
 
-def test_results_are_contrasts_and_references_of_the_records(make: Make) -> None:
+def test_results_are_contrasts_of_the_records(make: Make) -> None:
     records = [
         make(name, arch=arch, seed=seed)
         for name in ("scratch", "tespec")
@@ -25,7 +25,6 @@ def test_results_are_contrasts_and_references_of_the_records(make: Make) -> None
     text = results_text(records, "pictures/it.png")
     assert "8 fine-tunings, 1 references" in text
     assert "](pictures/it.png)" in text
-    assert "12.345" in text
     assert re.search(r"DDD17 \| mIoU ↑ \| undecided \| over no pre-training \| \+0\.000", text)
     assert text.count("holds on 0") == 9
 

@@ -41,7 +41,7 @@ def cell(world: Path, folder: Path, arch: str, method: str = "tespec", **changes
     data = Data(world / "ddd17", "sample")
     settings = settings_of(data, "ddd17", arch, PROFILE)
     setup = setup_in(folder, **changes)
-    return dict(finetune.finetune(method, find_method(method), settings, data, None, 0, setup))
+    return dict(finetune.finetune(finetune.Wanted(method, find_method(method), settings, data, None, 0, setup)))
 
 
 def pretraining(world: Path, folder: Path, **changes: Any) -> str:

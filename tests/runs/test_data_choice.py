@@ -4,7 +4,7 @@ import pytest
 
 from tespec.core.errors import UserError
 from tespec.runs import data as choice
-from tespec.runs.data import find_data, find_recordings
+from tespec.runs.data import find_data, find_unlabelled
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_sample_data_is_known_by_its_description(tmp_path):
     recording = tmp_path / "train" / "street_td.dat"
     recording.parent.mkdir()
     recording.touch()
-    assert find_recordings("1mpx", recording).is_sample
+    assert find_unlabelled("1mpx", recording).is_sample
 
 
 def test_a_broken_description_is_named(tmp_path):
@@ -69,4 +69,4 @@ def test_the_sample_world_stands_in_and_says_so(tmp_path):
 def test_recordings_are_called_by_the_name_of_their_file(tmp_path):
     recording = tmp_path / "night drive-2.raw"
     recording.touch()
-    assert find_recordings("1mpx", recording).label == "night_drive_2"
+    assert find_unlabelled("1mpx", recording).label == "night_drive_2"

@@ -9,7 +9,7 @@ from tespec.core.registry import METHODS, register_methods
 from tespec.core.settings import ARCHITECTURES
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import finetune
+from tespec.runs.finetune import Wanted, finetune
 from tespec.world import make_world
 
 FEW = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
@@ -38,7 +38,7 @@ def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
     data = Data(world / task, "sample")
     few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
     settings = settings_of(data, task, arch, None, few, kind.network)
-    record = finetune(method, kind, settings, data, None, 0, setup_in(runs), tuple(FEW))
+    record = finetune(Wanted(method, kind, settings, data, None, 0, setup_in(runs), tuple(FEW)))
     weights = record["weights"]
     assert (weights["loaded"] == 0) == (kind.pretraining_data == "-")
     assert all(name.startswith("lstms.") for name in weights["fresh"])

@@ -11,7 +11,7 @@ from tespec.core.registry import register_methods
 from tespec.datasets.batches import join_boxes
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import finetune
+from tespec.runs.finetune import Wanted, finetune
 from tespec.tasks import build_task
 from tespec.tasks.base import Task, named
 
@@ -30,7 +30,7 @@ def run(world, folder, task, arch="recurrent", **changes):
     setup = setup_in(folder, **changes)
     data = Data(world / task, "sample")
     settings = settings_of(data, task, arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
-    return finetune("scratch", find_method("scratch"), settings, data, None, 0, setup)
+    return finetune(Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup))
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
@@ -42,7 +42,7 @@ def test_from_data_to_record(tiny_world, tmp_path, task, arch):
     assert set(record["metrics"]) >= METRICS[task]
     splits = json.loads((tiny_world / task / "dataset.json").read_text())["splits"]
     assert set(record["recordings"]) <= set(splits["test"])
-    assert record["config"]["splits"] == splits
+    assert record["config"]["splits"] == {split: splits[split] for split in ("train", "test")}
     for name in ("train", "test", "layout", "events", "labels", "scores", "histograms"):
         assert record["protocol"][name]
 
@@ -50,7 +50,7 @@ def test_from_data_to_record(tiny_world, tmp_path, task, arch):
 def played_one_by_one(task, model, *, carried):
     """Scores of a model that sees one label's events at a time, since the one before or in a clip of three windows."""
     scorer, settings = task.scorer(), task.settings
-    for recording in task.test:
+    for recording in task.scored:
         state, seen = None, 0
         for label, end in enumerate(recording.labelled.tolist()):
             first = seen if carried else max(0, end - 2)
@@ -160,7 +160,7 @@ def test_protocols_that_papers_differ_in_exist_by_name(tiny_world):
         build_task(settings_of(data, "dsec", "recurrent", None, [f"protocol.labels={which}"]), data.root)
         for which in ("all", "ess")
     )
-    for one, other in zip(whole.test, subset.test, strict=True):
+    for one, other in zip(whole.scored, subset.scored, strict=True):
         assert other.label_times.tolist() == one.label_times[6::2].tolist()
     assert "subset of ESS" in subset.protocol()["labels"]
     data = Data(tiny_world / "mvsec", "sample")
@@ -168,4 +168,4 @@ def test_protocols_that_papers_differ_in_exist_by_name(tiny_world):
         build_task(settings_of(data, "mvsec", "recurrent", None, [f"protocol.depth={which}"]), data.root)
         for which in ("raw", "rect")
     )
-    assert (raw.test[0].labels[3] != rect.test[0].labels[3]).mean() > 0.2
+    assert (raw.scored[0].labels[3] != rect.scored[0].labels[3]).mean() > 0.2

@@ -10,7 +10,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import finetune
+from tespec.runs.finetune import Wanted, finetune
 from tespec.tasks import build_task
 from tespec.tasks.segmentation import SegmentationTask
 from tespec.training.loop import Loop
@@ -25,7 +25,7 @@ def run(world, folder, method="scratch", arch="recurrent", seed=0, checkpoint=No
     setup = setup_in(folder, **changes)
     data = Data(world / "ddd17", "sample")
     settings = settings_of(data, "ddd17", arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
-    return finetune(method, find_method(method), settings, data, checkpoint, seed, setup, FEW_PRETRAINING)
+    return finetune(Wanted(method, find_method(method), settings, data, checkpoint, seed, setup, FEW_PRETRAINING))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_real_data_needs_a_checkpoint(tiny_world, tmp_path):
     data = Data(tiny_world / "ddd17", "ddd17")
     settings = settings_of(data, "ddd17", "recurrent", "sample", FEW)
     with pytest.raises(UserError, match=r"--method tespec: needs pre-trained weights; give --checkpoint FILE"):
-        finetune("tespec", find_method("tespec"), settings, data, None, 0, setup_in(tmp_path))
+        finetune(Wanted("tespec", find_method("tespec"), settings, data, None, 0, setup_in(tmp_path)))
 
 
 def test_what_fails_after_the_training_does_not_lose_it(straight, tiny_world, tmp_path, monkeypatch):

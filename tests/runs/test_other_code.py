@@ -12,7 +12,7 @@ from tespec.core.registry import METHODS, register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs import train
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import finetune
+from tespec.runs.finetune import Wanted, finetune
 from tespec.runs.pretrain import pretrain
 from tespec.training.hooks import CheckpointHook
 from tespec.training.status import read_status
@@ -58,7 +58,7 @@ def test_a_plugin_that_was_edited_is_run_again(tiny_world, tmp_path, capsys):
         path.write_text(text)
         register_methods([path])
         setup = setup_in(tmp_path, plugins=(path,), **changes)
-        record = finetune("edited", find_method("edited"), settings, data, None, 0, setup)
+        record = finetune(Wanted("edited", find_method("edited"), settings, data, None, 0, setup))
         return record, capsys.readouterr().err
 
     first, _ = run(PLUGIN)

@@ -45,7 +45,7 @@ def test_one_short_recording_is_learned_by_heart(request, task):
     settings = settings_of(data, task, "recurrent", None, [*COMMON, f"segments={windows}", *changes])
     built = build_task(settings, data.root)
     recording = built.train[0].part(0, windows)
-    built.train = built.test = [replace(recording, name="one")]
+    built.train = built.scored = [replace(recording, name="one")]
     torch.manual_seed(0)
     model, curve = built.model(), CurveHook(interval=1)
     loop = Loop(model, built.steps(0), settings.optimisation, seed=0, device=torch.device("cpu"), hooks=[curve])

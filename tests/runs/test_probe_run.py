@@ -5,15 +5,15 @@ from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
+from tespec.runs.finetune import Wanted
 from tespec.runs.probe import probe
 
 
 def run(world, folder, task="ddd17", arch="recurrent", **changes):
     register_methods()
     data = Data(world / task, "sample")
-    return probe(
-        "scratch", find_method("scratch"), settings_of(data, task, arch), data, None, 0, setup_in(folder, **changes)
-    )
+    settings, setup = settings_of(data, task, arch), setup_in(folder, **changes)
+    return probe(Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup))
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])

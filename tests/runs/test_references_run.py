@@ -8,8 +8,6 @@ import pytest
 from short_runs import setup_in
 
 from tespec.comparison.records import read_records
-from tespec.comparison.references import references_table
-from tespec.comparison.render import render_text
 from tespec.comparison.side_by_side import published_table
 from tespec.core.errors import UserError
 from tespec.runs.data import Data, settings_of
@@ -45,7 +43,7 @@ def test_the_floor_of_depth_is_right_where_training_and_test_are_the_same(tiny_w
     assert (answer.numpy()[near] == truth[near]).all()
 
 
-def test_references_never_stand_in_the_tables_of_methods(tiny_world, tmp_path):
+def test_references_stand_in_a_table_only_beside_methods(tiny_world, tmp_path):
     seen = made(tiny_world, tmp_path, "frame", "ddd17")
     floor = made(tiny_world, tmp_path, "prior", "ddd17")
     records, problems = read_records(tmp_path / "results" / "runs")
@@ -54,9 +52,12 @@ def test_references_never_stand_in_the_tables_of_methods(tiny_world, tmp_path):
     assert seen["id"] != floor["id"]
     table = published_table("segmentation", records)
     assert not any(column.facts.get("source") == "measured" for column in table.columns)
-    shown = render_text(references_table(records))
-    assert "Prior of the labels" in shown
-    assert "True grey frame" in shown
+    method = {"kind": "evaluation", "method_name": "scratch", "method": {"title": "a", "backbone": "Swin-T/7"}}
+    config = {key: value for key, value in seen["config"].items() if key != "input"}
+    protocol = {key: value for key, value in seen["protocol"].items() if key != "input"}
+    beside = published_table("segmentation", [*records, seen | method | {"config": config, "protocol": protocol}])
+    assert [row.cells[0].text for row in beside.groups[-1].rows] == ["Floor: no input", "Ceiling: true frame"]
+    assert all(any(cell.runs for cell in row.cells) for row in beside.groups[-1].rows)
 
 
 def test_an_unknown_reference_or_kind_of_task_is_refused(tiny_world, tmp_path):

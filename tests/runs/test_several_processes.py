@@ -91,8 +91,8 @@ def test_gradient_accumulation_computes_what_one_batch_computes(world, tmp_path,
     compute(case, world, tmp_path / "accumulated", accumulate=2)
     whole, accumulated = record_of(tmp_path / "whole"), record_of(tmp_path / "accumulated")
     assert accumulated["environment"]["accumulate"] == 2
-    # Batch statistics are those of a micro-batch: another result, another name.
-    assert (accumulated["id"] == whole["id"]) == case.startswith("tespec")
+    # Sums are rounded in another order, and batch statistics are those of a micro-batch: another name.
+    assert accumulated["id"] != whole["id"]
     tolerance = 1e-5 if case.startswith("tespec") else 0.2
     for ours, theirs in zip(whole["curve"], accumulated["curve"], strict=True):
         assert theirs == pytest.approx(ours, rel=tolerance, abs=tolerance)

@@ -7,7 +7,7 @@ from tespec.core.registry import register_methods
 from tespec.models import EventSwin
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import open_cell
+from tespec.runs.finetune import Wanted, open_run
 from tespec.weights.files import write_weights
 
 LOWER = "peak_lr_after.1Mpx=0.00025"
@@ -29,8 +29,9 @@ def start(tmp_path):
 def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, start, data, peak):
     world = Data(tiny_world / "1mpx", "sample")
     settings = settings_of(world, "1mpx", "feedforward", None, [LOWER])
-    cell = open_cell("evaluation", "ecddp", find_method("ecddp"), settings, world, start(data), 0, setup_in(tmp_path))
-    assert cell.settings.optimisation.peak_lr == cell.run.config["optimisation"]["peak_lr"] == peak
+    wanted = Wanted("ecddp", find_method("ecddp"), settings, world, start(data), 0, setup_in(tmp_path))
+    opened = open_run("evaluation", wanted)
+    assert opened.settings.optimisation.peak_lr == opened.run.config["optimisation"]["peak_lr"] == peak
 
 
 def test_a_dry_run_prints_it(tiny_world, tmp_path, start, monkeypatch, capsys):

@@ -98,7 +98,7 @@ def read_references(folder: Path) -> None:
         for name in TABLES:
             render_text(published_table(name, []))
         for ablation in ablations_module.ablations().values():
-            render_text(ablations_module.ablation_table(ablation, {}))
+            render_text(ablations_module.measured_table(ablation, None))
         for table in published_module.plain_tables().values():
             render_text(table)
         audit_module.render_audit()

@@ -39,7 +39,7 @@ def test_a_label_that_is_no_class_is_refused():
 def predicted_one_by_one(task, model):
     """By recording and label: what is predicted for a recording that is played alone, window by window."""
     settings, found = task.settings, {}
-    for number, recording in enumerate(task.test):
+    for number, recording in enumerate(task.scored):
         state = None
         for window in range(len(recording)):
             histograms = torch.from_numpy(recording.histograms(window, 1, settings.bins, settings.rule))[None]
@@ -58,7 +58,7 @@ def predicted_in_evaluation(task, model, workers, monkeypatch):
         return type(task).outcomes(task, predictions, labels)
 
     def score(scorer, outcome, truth, recording, label):
-        found[task.test.index(recording), label] = waiting.pop(0)
+        found[task.scored.index(recording), label] = waiting.pop(0)
         type(task).score(task, scorer, outcome, truth, recording, label)
 
     monkeypatch.setattr(task, "outcomes", outcomes)
@@ -79,7 +79,7 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         changes = ["segments=3", f"evaluation_lanes={lanes}"]
         task = build_task(settings_of(data, name, "recurrent", None, changes), data.root)
         # A few windows, beyond the first half second, in which no box is scored.
-        task.test = [each.part(12, 17 + number) for number, each in enumerate(task.test[:2])]
+        task.scored = [each.part(12, 17 + number) for number, each in enumerate(task.scored[:2])]
         torch.manual_seed(0)
         model = task.model().eval()
         if name == "gen1":  # so that a fresh network finds boxes

@@ -36,5 +36,6 @@ def test_picture_is_written_with_a_row_per_moment(tmp_path):
     path = tmp_path / "world.png"
     draw_world(path, ((3, False),), CAMERA)
     with Image.open(path) as picture:
-        assert picture.size == (1800, 500)
+        assert picture.width == 1600
+        assert 400 < picture.height < 800
     assert [file.name for file in tmp_path.iterdir()] == ["world.png"]

@@ -17,8 +17,8 @@ from tespec.core.errors import UserError
 from tespec.events import open_events
 from tespec.world import make_world
 from tespec.world.__main__ import main
+from tespec.world.contents import CONTENTS, DATASETS, VERSION, takes
 from tespec.world.layouts.ddd17 import image_index
-from tespec.world.plans import DATASETS, RECIPES, VERSION, plans
 
 
 def description(world, dataset):
@@ -51,7 +51,7 @@ def test_dataset_files_describe_the_world(tiny_world):
     assert ddd17["world"] == {"version": VERSION, "seed": 0, "size": "tiny"}
     assert ddd17["sensor"] == {"height": 80, "width": 96}
     assert ddd17["label_rows"] == 64
-    assert ddd17["splits"] == {"train": ["dir0", "dir1"], "test": ["dir2"]}
+    assert ddd17["splits"] == {"train": ["dir0", "dir1"], "test": ["dir2"], "val": ["dir3"]}
     assert len(ddd17["classes"]) == 6
     one_mpx = description(tiny_world, "1mpx")
     for split, names in one_mpx["splits"].items():
@@ -116,14 +116,14 @@ def test_image_index_counts_events_strictly_before_the_image():
 
 
 def test_recordings_of_a_world_and_of_two_worlds_never_share_a_street():
-    for size in RECIPES:
-        seeds = [plan.seed for seed in (0, 1) for dataset in DATASETS for plan in plans(size, seed, dataset)]
+    for size in CONTENTS:
+        seeds = [take.seed for seed in (0, 1) for dataset in DATASETS for take in takes(size, seed, dataset)]
         assert len(set(seeds)) == len(seeds)
 
 
 def test_small_world_has_day_and_night_in_training_and_test():
     for dataset, split in (("ddd17", "train"), ("ddd17", "test"), ("1mpx", "train"), ("gen1", "test")):
-        nights = [plan.night for plan in plans("small", 0, dataset) if plan.split == split]
+        nights = [take.night for take in takes("small", 0, dataset) if take.split == split]
         assert 0 < sum(nights) < len(nights) / 2
 
 
@@ -136,7 +136,7 @@ def test_two_processes_make_the_same_bytes_as_one(tiny_world, tmp_path):
         progress=lambda done, total: made.append((done, total)),
         datasets=DATASETS,
     )
-    assert made == [(k, 19) for k in range(1, 20)]
+    assert made == [(k, 22) for k in range(1, 23)]
     assert contents(again) == contents(tiny_world)
 
 
@@ -175,7 +175,7 @@ def test_leftovers_of_a_killed_run_are_cleared(tiny_world, tmp_path):
 
 def test_what_is_missing_of_a_world_is_made(tiny_world, tmp_path):
     made = []
-    for datasets, count in ((("mvsec",), 3), (("gen1", "mvsec"), 4), (("gen1",), 0)):
+    for datasets, count in ((("mvsec",), 4), (("gen1", "mvsec"), 4), (("gen1",), 0)):
         make_world("tiny", root=tmp_path, processes=1, progress=lambda *state: made.append(state), datasets=datasets)
         assert len(made) == count
         made.clear()

@@ -19,7 +19,7 @@ from tespec.world.street import FRAME_RATE
 def opened(world, name):
     root = world / name
     settings = settings_of(Data(root, "sample"), name, "feedforward")
-    return build_task(settings, root).test, root
+    return build_task(settings, root).scored, root
 
 
 def test_ddd17_frames_are_the_images_beside_the_masks(tiny_world):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, count_events, dataset, part, read_events, reading
+from tespec.events.readers.hdf5 import AGAIN, dataset, number_of_events, part, read_events, reading
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.stream import Events, Reader
 
@@ -30,7 +30,7 @@ def open_dsec(path: Path, height: int | None = None, width: int | None = None) -
     Raises:
         UserError: damaged or incomplete file.
     """
-    count = count_events(path)
+    count = number_of_events(path)
     with reading(path, OFFSET):
         offset = int(dataset(path, OFFSET, "iu", 0)[()])
     if abs(offset) > LARGEST_OFFSET:

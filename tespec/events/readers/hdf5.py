@@ -189,7 +189,7 @@ def require_own_data(path: Path, name: str, found: h5py.Dataset) -> None:
         raise UserError(path, f"{name} lies in other files", "give a file that holds its data itself")
 
 
-def count_events(path: Path) -> int:
+def number_of_events(path: Path) -> int:
     """Number of events of a file with the datasets x, y, t and p in the group "events".
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 import h5py
 
 from tespec.core.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, count_events, found_within, open_file, part, read_events, reading
+from tespec.events.readers.hdf5 import AGAIN, found_within, number_of_events, open_file, part, read_events, reading
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.stream import Reader
 
@@ -23,7 +23,7 @@ def open_rvt(path: Path, height: int | None = None, width: int | None = None) ->
     Raises:
         UserError: damaged or incomplete file, no sensor size, or one that contradicts the file.
     """
-    count = count_events(path)
+    count = number_of_events(path)
     size = resolve_size(path, height, width, _named(path))
     return Reader(path, *size, count, lambda: read_events(path, size, count))
 

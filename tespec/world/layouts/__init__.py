@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from tespec.core.errors import UserError
+from tespec.world.contents import Take
 from tespec.world.layouts import ddd17, dsec, mvsec, objects, prophesee
-from tespec.world.plans import Plan
 from tespec.world.street import Film
 
-WRITERS: dict[str, Callable[[Film, Path, Plan], None]] = {
+WRITERS: dict[str, Callable[[Film, Path, Take], None]] = {
     "ddd17": ddd17.write,
     "gen1": prophesee.write,
     "1mpx": prophesee.write,
@@ -32,7 +32,7 @@ STARTS = {"ddd17": 0, "gen1": 0, "1mpx": 0, "dsec": dsec.OFFSET_US, "mvsec": mvs
 SPEEDS_BESIDE = ("gen1", "1mpx", "dsec", "mvsec")
 
 
-def write_recording(film: Film, root: Path, plan: Plan) -> None:
+def write_recording(film: Film, root: Path, take: Take) -> None:
     """Write one recording into the folder of its dataset, in that dataset's layout.
 
     By the camera's speed driving and standing can be scored apart: `ego_speed/<name>.npy`, float64 (N, 2), holds the
@@ -42,13 +42,13 @@ def write_recording(film: Film, root: Path, plan: Plan) -> None:
 
     def watched() -> Film:
         for frame, events in film:
-            moments.append((STARTS.get(plan.dataset, 0) + frame.time_us, frame.ego_speed))
+            moments.append((STARTS.get(take.dataset, 0) + frame.time_us, frame.ego_speed))
             yield frame, events
 
-    WRITERS[plan.dataset](watched(), root, plan)
-    if plan.dataset in SPEEDS_BESIDE:
+    WRITERS[take.dataset](watched(), root, take)
+    if take.dataset in SPEEDS_BESIDE:
         (root / "ego_speed").mkdir(exist_ok=True)
-        np.save(root / "ego_speed" / f"{plan.name}.npy", np.array(moments, np.float64))
+        np.save(root / "ego_speed" / f"{take.name}.npy", np.array(moments, np.float64))
 
 
 def relayout(root: Path, dataset: str, layout: str) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from tespec.world import scene
-from tespec.world.plans import Plan
+from tespec.world.contents import Take
 from tespec.world.street import Film
 
 CLASSES = ("flat", "background", "object", "vegetation", "human", "vehicle")
@@ -37,12 +37,12 @@ def mask(label: npt.NDArray[np.uint8], label_rows: int) -> npt.NDArray[np.uint8]
     return _OF_SCENE[label[:label_rows]]
 
 
-def write(film: Film, root: Path, plan: Plan) -> None:
+def write(film: Film, root: Path, take: Take) -> None:
     """Write `<name>/`: events in ns, every third frame as an image, masks of the images from `FIRST_LABEL_US` on.
 
     Beside the archive's files stands `ego_speed.npy`, float32 (images,), m/s.
     """
-    folder = root / plan.name
+    folder = root / take.name
     (folder / "index").mkdir(parents=True)
     (folder / "imgs").mkdir()
     times: list[npt.NDArray[np.int64]] = []
@@ -66,7 +66,7 @@ def write(film: Film, root: Path, plan: Plan) -> None:
             if frame.time_us >= FIRST_LABEL_US:
                 # A fixed date: the same world is the same bytes.
                 member = zipfile.ZipInfo(f"segmentation_masks/mask_{number:08d}.png", (2000, 1, 1, 0, 0, 0))
-                masks.writestr(member, _png(mask(frame.label, plan.sensor.label_rows)))
+                masks.writestr(member, _png(mask(frame.label, take.sensor.label_rows)))
     all_times, stamps = np.concatenate(times), np.array(image_times, np.int64)
     for span in INDEX_MS:
         np.save(folder / "index" / f"index_{span}ms.npy", image_index(all_times, stamps, 1000 * span))

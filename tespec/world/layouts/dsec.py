@@ -14,7 +14,7 @@ from PIL import Image
 
 from tespec.events.stream import Events
 from tespec.world import scene
-from tespec.world.plans import Plan
+from tespec.world.contents import Take
 from tespec.world.street import Film
 
 CLASSES = ("11classes", "19classes")
@@ -46,14 +46,14 @@ _NUMBERS = {
 _OF_SCENE = np.array([_NUMBERS[label] for label in range(scene.CLASSES)], np.uint8).T
 
 
-def write(film: Film, root: Path, plan: Plan) -> None:
+def write(film: Film, root: Path, take: Take) -> None:
     """Write `<split>/<name>/`: events and rectification, masks of 11 and 19 classes at 20 Hz with their times.
 
     The film is the rectified view. Its events are moved to where the lens would have shown them, so that only
     rectified events lie on the labels.
     """
-    sensor = plan.sensor
-    folder = root / plan.split / plan.name
+    sensor = take.sensor
+    folder = root / take.split / take.name
     (folder / "events" / "left").mkdir(parents=True)
     for classes in CLASSES:
         (folder / "semantic" / "left" / classes).mkdir(parents=True)

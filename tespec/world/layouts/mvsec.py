@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tespec.events.stream import Events
-from tespec.world.plans import Plan
+from tespec.world.contents import Take
 from tespec.world.street import FRAME_RATE, Film
 
 EVENTS = "davis/left/events"
@@ -25,9 +25,9 @@ GAPS = 0.2  # share of pixels without a return
 SHIFT = 2  # px by which the rectified depth is moved against the raw one
 
 
-def write(film: Film, root: Path, plan: Plan) -> None:
+def write(film: Film, root: Path, take: Take) -> None:
     """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with depth."""
-    rng = np.random.default_rng(plan.seed)
+    rng = np.random.default_rng(take.seed)
     columns: list[Events] = []
     images: list[npt.NDArray[np.uint8]] = []
     depths: list[npt.NDArray[np.float32]] = []
@@ -45,13 +45,13 @@ def write(film: Film, root: Path, plan: Plan) -> None:
     early = [-period * number for number in range(DEPTHS_BEFORE, 0, -1)]
     depths, stamps = [depths[0]] * DEPTHS_BEFORE + depths, early + stamps
     x, y, t, p = (np.concatenate(column) for column in zip(*columns, strict=True))
-    with h5py.File(root / f"{plan.name}_data.hdf5", "w") as file:
+    with h5py.File(root / f"{take.name}_data.hdf5", "w") as file:
         rows = np.stack([x, y, _seconds(t), 2.0 * p - 1], axis=1)
         _put(file, "events", rows.astype(np.float64), chunks=(min(1 << 14, len(rows)), 4))
         _put(file, "image_raw", np.stack(images))
         _put(file, "image_raw_ts", _seconds(np.array(image_stamps)))
         _put(file, "image_raw_event_inds", np.searchsorted(t, image_stamps).astype(np.int64))
-    with h5py.File(root / f"{plan.name}_gt.hdf5", "w") as file:
+    with h5py.File(root / f"{take.name}_gt.hdf5", "w") as file:
         raw = np.stack(depths)
         for name, values in (("depth_image_raw", raw), ("depth_image_rect", np.roll(raw, (SHIFT, SHIFT), (1, 2)))):
             _put(file, name, values, chunks=(1, *raw.shape[1:]))

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from tespec.events import Events, load_events
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.world import scene
+from tespec.world.contents import Take
 from tespec.world.layouts.dsec import BLOSC
-from tespec.world.plans import Plan
 from tespec.world.street import FRAME_RATE, Film, Frame
 
 # 40 bytes a box (prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py).
@@ -107,23 +107,23 @@ def _box(pixels: npt.NDArray[np.bool_], time_us: int, number: int, track: int) -
 LABELS = {"gen1": (GEN1, 4), "1mpx": (ONE_MPX, 60)}  # classes, and labels per second
 
 
-def write(film: Film, root: Path, plan: Plan) -> None:
+def write(film: Film, root: Path, take: Take) -> None:
     """Write `<split>/<name>_td.dat` and `<split>/<name>_bbox.npy`.
 
     Labels are at the official rates, at the frames that are nearest in time.
     """
-    classes, rate = LABELS[plan.dataset]
-    labelled = {round(number * FRAME_RATE / rate) for number in range(1, int(plan.seconds * rate) + 1)}
+    classes, rate = LABELS[take.dataset]
+    labelled = {round(number * FRAME_RATE / rate) for number in range(1, int(take.seconds * rate) + 1)}
     columns, boxes = [], [np.empty(0, BOX)]
     for frame, events in film:
         columns.append(events)
         if frame.index in labelled:
             boxes.append(frame_boxes(frame, classes))
-    folder = root / plan.split
+    folder = root / take.split
     folder.mkdir(exist_ok=True)
     x, y, t, p = (np.concatenate(column) for column in zip(*columns, strict=True))
-    write_dat(folder / f"{plan.name}_td.dat", x, y, t, p, plan.sensor.height, plan.sensor.width)
-    save_boxes(folder / f"{plan.name}_bbox.npy", np.concatenate(boxes))
+    write_dat(folder / f"{take.name}_td.dat", x, y, t, p, take.sensor.height, take.sensor.width)
+    save_boxes(folder / f"{take.name}_bbox.npy", np.concatenate(boxes))
 
 
 WINDOW_US, BINS, LARGEST = 50_000, 10, 10

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from tespec.comparison.records import Record, new_record
-from tespec.report.charts import draw_reproduction
+from tespec.report.comparison_figure import draw_reproduction
 
 
 def made(kind: str, name: str, task: str, arch: str, seed: int, **metrics: float) -> Record:

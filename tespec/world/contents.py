@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tespec.core.errors import UserError
 
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -27,52 +27,57 @@ class Content:
         sensor: of all its recordings.
         splits: number of recordings of each, and the seconds that each lasts; recordings are numbered through.
         first_street: number of the street of its first recording, within the world's.
+        val_street: number of the street of the first validation recording, where those do not follow on.
     """
 
     sensor: Sensor
     splits: dict[str, tuple[int, float]]
     first_street: int
+    val_street: int | None = None
 
 
-# Numbers of streets decide events: those of a dataset stay what they are when another one grows.
-RECIPES: dict[str, dict[str, Content]] = {
+# Numbers of streets decide events: those of a dataset stay what they are when another one grows, and those of training
+# and test where a validation split is added behind them.
+CONTENTS: dict[str, dict[str, Content]] = {
     "tiny": {
-        "ddd17": Content(Sensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0)}, 0),
+        "ddd17": Content(Sensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}, 0, 700),
         "1mpx": Content(Sensor(64, 96, 64), {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}, 3),
         "gen1": Content(Sensor(64, 80, 64), {"train": (2, 2.0), "val": (1, 2.0), "test": (1, 2.0)}, 100),
-        "dsec": Content(Sensor(64, 80, 56), {"train": (2, 2.0), "test": (1, 2.0)}, 200),
-        "mvsec": Content(Sensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0)}, 300),
+        "dsec": Content(Sensor(64, 80, 56), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}, 200, 720),
+        "mvsec": Content(Sensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0), "val": (1, 2.0)}, 300, 740),
         "objects": Content(Sensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}, 400),
     },
     "small": {
-        "ddd17": Content(Sensor(120, 160, 96), {"train": (8, 8.0), "test": (4, 10.0)}, 0),
+        "ddd17": Content(Sensor(120, 160, 96), {"train": (8, 8.0), "test": (4, 10.0), "val": (3, 6.0)}, 0, 700),
         "1mpx": Content(Sensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}, 12),
         "gen1": Content(Sensor(96, 128, 96), {"train": (8, 8.0), "val": (2, 8.0), "test": (4, 8.0)}, 100),
-        "dsec": Content(Sensor(96, 128, 88), {"train": (8, 8.0), "test": (3, 8.0)}, 200),
-        "mvsec": Content(Sensor(96, 128, 96), {"train": (1, 60.0), "test": (4, 8.0)}, 300),
+        "dsec": Content(Sensor(96, 128, 88), {"train": (8, 8.0), "test": (3, 8.0), "val": (3, 8.0)}, 200, 720),
+        "mvsec": Content(Sensor(96, 128, 96), {"train": (1, 60.0), "test": (4, 8.0), "val": (2, 8.0)}, 300, 740),
         "objects": Content(Sensor(180, 240, 180), {"train": (12, 8.0), "val": (2, 8.0)}, 400),
     },
     # The sensors' true sizes, as far as a GPU's comparison needs them.
     "medium": {
-        "ddd17": Content(Sensor(260, 346, 200), {"train": (16, 12.0), "test": (6, 12.0)}, 500),
-        "1mpx": Content(Sensor(260, 346, 260), {"train": (24, 12.0), "test": (6, 12.0)}, 530),
-        "gen1": Content(Sensor(240, 304, 240), {"train": (16, 12.0), "test": (6, 12.0)}, 570),
-        "dsec": Content(Sensor(480, 640, 440), {"train": (8, 12.0), "test": (3, 12.0)}, 600),
-        "mvsec": Content(Sensor(260, 346, 260), {"train": (1, 60.0), "test": (4, 12.0)}, 620),
+        "ddd17": Content(Sensor(260, 346, 200), {"train": (16, 12.0), "test": (6, 12.0), "val": (3, 12.0)}, 500, 700),
+        "1mpx": Content(Sensor(260, 346, 260), {"train": (24, 12.0), "test": (6, 12.0), "val": (3, 12.0)}, 530, 760),
+        "gen1": Content(Sensor(240, 304, 240), {"train": (16, 12.0), "test": (6, 12.0), "val": (3, 12.0)}, 570, 780),
+        "dsec": Content(Sensor(480, 640, 440), {"train": (8, 12.0), "test": (3, 12.0), "val": (3, 12.0)}, 600, 720),
+        "mvsec": Content(Sensor(260, 346, 260), {"train": (1, 60.0), "test": (4, 12.0), "val": (2, 12.0)}, 620, 740),
         "objects": Content(Sensor(260, 346, 260), {"train": (24, 12.0), "val": (2, 12.0)}, 640),
     },
 }
-DATASETS = tuple(RECIPES["small"])
+DATASETS = tuple(CONTENTS["small"])
 NIGHT_EVERY = 4  # every fourth recording of a split is a night
 STREETS_PER_WORLD = 1000  # seeds set aside for the streets of one world; those below 3000 belong to none
 
 DSEC_NAMES = {
     "train": tuple(f"zurich_city_{number}_a" for number in ("00", "01", "02", "04", "05", "06", "07", "08")),
     "test": ("zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"),
+    "val": ("zurich_city_09_a", "zurich_city_10_a", "zurich_city_11_a"),
 }
 MVSEC_NAMES = {
     "train": ("outdoor_day2",),
     "test": ("outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"),
+    "val": ("outdoor_day3", "outdoor_night4"),
 }
 # Number within the dataset, split, and number within the split to a name like those of the official recordings.
 NAMES: dict[str, Callable[[int, str, int], str]] = {
@@ -86,8 +91,8 @@ NAMES: dict[str, Callable[[int, str, int], str]] = {
 
 
 @dataclass(frozen=True)
-class Plan:
-    """One recording to make; `seed` is the street's, no two recordings of a world share it."""
+class Take:
+    """A recording to make; `seed` is the street's, no two recordings of a world share it."""
 
     dataset: str
     split: str
@@ -98,27 +103,30 @@ class Plan:
     night: bool
 
 
-def recipe(size: str, dataset: str) -> Content:
+def content_of(size: str, dataset: str) -> Content:
     """What a world of a size holds in the layout of one dataset.
 
     Raises:
         UserError: there is no such size or dataset.
     """
-    if size not in RECIPES:
-        raise UserError(f"sample world '{size}'", "no such size", f"choose one of {', '.join(RECIPES)}")
-    if dataset not in RECIPES[size]:
+    if size not in CONTENTS:
+        raise UserError(f"sample world '{size}'", "no such size", f"choose one of {', '.join(CONTENTS)}")
+    if dataset not in CONTENTS[size]:
         raise UserError(f"sample world, dataset '{dataset}'", "no such dataset", f"choose from {', '.join(DATASETS)}")
-    return RECIPES[size][dataset]
+    return CONTENTS[size][dataset]
 
 
-def plans(size: str, seed: int, dataset: str) -> list[Plan]:
+def takes(size: str, seed: int, dataset: str) -> list[Take]:
     """All recordings of one dataset of a world, in a fixed order."""
-    content = recipe(size, dataset)
-    made: list[Plan] = []
+    content = content_of(size, dataset)
+    made: list[Take] = []
     for split, (recordings, seconds) in content.splits.items():
         for index in range(recordings):
             name = NAMES[dataset](len(made), split, index)
             night = "night" in name or (dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2)
-            street = STREETS_PER_WORLD * (seed + 3) + content.first_street + len(made)
-            made.append(Plan(dataset, split, name, content.sensor, seconds, street, night))
+            street = content.first_street + len(made)
+            if split == "val" and content.val_street is not None:
+                street = content.val_street + index
+            seed_of_street = STREETS_PER_WORLD * (seed + 3) + street
+            made.append(Take(dataset, split, name, content.sensor, seconds, seed_of_street, night))
     return made

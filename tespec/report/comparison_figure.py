@@ -1,0 +1,82 @@
+"""The figure of a comparison: all tasks side by side, a dot for each method and architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tespec.comparison.basis import Average, average, metric
+from tespec.comparison.published import scheme_of
+from tespec.comparison.records import Record
+from tespec.comparison.references import of_references
+from tespec.comparison.shown import newest_bases
+from tespec.core.files import whole_file
+from tespec.report.charts import ARCHITECTURES, WORDS, preference, title_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TASKS = ("dsec", "ddd17", "gen1", "1mpx", "mvsec")  # those of the paper come first
+APART = 0.16  # of a row, between the dots of one method
+
+
+def draw_reproduction(records: Sequence[Record], path: Path) -> None:
+    """Draw a PNG of all tasks beside each other: a dot for each method and architecture, intervals, floor, ceiling."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    chosen = newest_bases(records)
+    tasks = sorted(chosen, key=lambda task: (TASKS.index(task) if task in TASKS else len(TASKS), task))
+    titles = {record["method_name"]: title_of(record) for task in tasks for record in chosen[task].records}
+    methods = sorted(titles, key=preference)
+    figure: Figure = Figure(figsize=(2.7 * len(tasks) + 1.4, 0.55 * len(methods) + 1.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
+    for panel, task in zip(panels, tasks, strict=True):
+        _draw_task(panel, task, chosen[task].records, methods, records)
+    panels[0].set_yticks(range(len(methods)), [titles[name] for name in methods])
+    panels[0].set_ylim(len(methods) - 0.5, -0.5)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(len(labels), len(tasks)), frameon=False, fontsize=8
+    )
+    with whole_file(path) as unfinished:
+        figure.savefig(unfinished, dpi=130, format="png", metadata={"Software": None})
+
+
+def _draw_task(
+    panel: Axes, task: str, members: Sequence[Record], methods: Sequence[str], records: Sequence[Record]
+) -> None:
+    scheme = scheme_of(task, records)
+    for side, (arch, colour) in enumerate(ARCHITECTURES.items()):
+        places, values, low, high = [], [], [], []
+        for row, method in enumerate(methods):
+            runs = [each for each in members if (each["method_name"], each["arch"]) == (method, arch)]
+            each = average([metric(record, scheme.main.name) for record in runs])
+            if each is None:
+                continue
+            places.append(row + (2 * side - 1) * APART)
+            values.append(each.value)
+            low.append(each.value - _ends(each)[0])
+            high.append(_ends(each)[1] - each.value)
+        label = WORDS[arch]
+        panel.errorbar(values, places, xerr=[low, high], fmt="o", color=colour, capsize=2, ms=4, lw=1, label=label)
+    for method, style, label in (("prior", ":", "floor: prior of the labels"), ("frame", "--", "true grey frame")):
+        runs = [each for each in of_references(records) if (each["task"], each["method_name"]) == (task, method)]
+        found = average([metric(record, scheme.main.name) for record in runs])
+        if found is not None:
+            panel.axvline(found.value, color="0.4", ls=style, lw=1, label=label)
+    panel.set_title(scheme.title_of(task), fontsize=10)
+    panel.set_xlabel(scheme.main.title, fontsize=9)
+    panel.tick_params(labelsize=8)
+    panel.grid(axis="x", color="0.9")
+    panel.set_axisbelow(True)
+    if scheme.main.better == "lower":
+        panel.invert_xaxis()
+
+
+def _ends(found: Average) -> tuple[float, float]:
+    """Of the 95 % interval; the value itself where there is none."""
+    return (found.value, found.value) if found.interval is None else (found.interval.low, found.interval.high)

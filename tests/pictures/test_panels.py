@@ -1,0 +1,186 @@
+"""Panels say what their colours mean."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from PIL import Image
+
+from tespec.core.files import read_yaml
+from tespec.core.paths import REPOSITORY
+from tespec.metrics.segmentation import IGNORE
+from tespec.pictures.labels import UNKNOWN, class_colour, class_colours, colours_of, draw_label
+from tespec.pictures.panels import (
+    NEGATIVE,
+    POLARITIES,
+    POSITIVE,
+    add_legend,
+    event_image,
+    make_panels,
+    reach_of,
+    save_figure,
+    show_counts,
+    show_events,
+    show_grey,
+    ticks_of,
+)
+from tespec.pictures.pretraining import HIDDEN
+
+# What people see who lack one kind of cone, of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
+EYES = {
+    "all cones": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+TASKS = ("ddd17", "dsec", "gen1", "1mpx")
+# CIE 1976 distances; two neighbouring patches differ at about 2.3.
+LEAST = {"ddd17": 28.0, "dsec": 18.0, "gen1": 45.0, "1mpx": 45.0}
+
+
+def lab(colours, eyes):
+    """sRGB colours (N, 3) as these eyes see them, in CIE L*a*b* of white D65."""
+    colours = np.asarray(colours, float)
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    xyz = np.clip(linear @ np.asarray(eyes).T, 0, 1) @ XYZ.T / XYZ.sum(axis=1)
+    x, y, z = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116).T
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
+
+
+def least_distance(colours, eyes):
+    seen = lab(colours, eyes)
+    distances = np.linalg.norm(seen[:, None] - seen[None], axis=-1)
+    return distances[np.triu_indices(len(seen), 1)].min()
+
+
+def test_white_and_primaries_have_the_lab_of_the_standard():
+    expected = [[100, 0, 0], [53.24, 80.09, 67.20], [87.73, -86.18, 83.18]]
+    np.testing.assert_allclose(lab([[1, 1, 1], [1, 0, 0], [0, 1, 0]], np.eye(3)), expected, atol=0.05)
+
+
+@pytest.mark.parametrize("eyes", EYES)
+@pytest.mark.parametrize("task", TASKS)
+def test_classes_of_a_data_set_are_told_apart(task, eyes):
+    classes = read_yaml(REPOSITORY / "configs" / "tasks" / f"{task}.yaml")["classes"]
+    colours = list(class_colours(classes).values())
+    assert least_distance(colours, EYES[eyes]) >= LEAST[task]
+    assert min(least_distance([each, UNKNOWN], EYES[eyes]) for each in colours) >= 20
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_polarities_and_hidden_pixels_are_told_apart(eyes):
+    assert least_distance([POSITIVE, NEGATIVE, HIDDEN, (1, 1, 1)], EYES[eyes]) >= 30
+
+
+def legend_of(figure):
+    (legend,) = figure.legends
+    entries = zip(legend.get_texts(), legend.get_patches(), strict=True)
+    return {text.get_text(): patch.get_facecolor()[:3] for text, patch in entries}
+
+
+def pixels(axis):
+    """What the last picture of an axis shows, (H, W, 3) or (H, W, 4)."""
+    return np.asarray(axis.images[-1].get_array())
+
+
+def test_a_mask_has_the_colours_of_its_legend():
+    classes = [f"class {number}" for number in range(11)]
+    mask = np.array([[*range(11), IGNORE]], np.uint8)
+    figure, panels = make_panels(1, 1, mask.shape, 6)
+    assert draw_label(panels[0, 0], mask) is None
+    add_legend(figure, colours_of([mask], classes))
+    drawn = pixels(panels[0, 0])
+    assert drawn.shape == (1, 12, 3)  # opaque: what is below does not change them
+    assert [to_hex(each) for each in drawn[0]] == [to_hex(each) for each in legend_of(figure).values()]
+    assert list(legend_of(figure)) == [*classes, "no label"]
+    assert "no label" not in colours_of([mask[:, :11]], classes)
+
+
+def test_a_legend_explains_both_polarities():
+    histogram = np.zeros((4, 1, 4), np.uint8)
+    histogram[:, 0, 0] = [0, 0, 200, 200]
+    histogram[:, 0, 1] = [200, 200, 3, 0]
+    histogram[:, 0, 2] = [1, 0, 0, 1]
+    np.testing.assert_allclose(event_image(histogram)[0], [POSITIVE, NEGATIVE, NEGATIVE, (1, 1, 1)], rtol=1e-6)
+    figure, panels = make_panels(1, 1, (1, 4), 4)
+    show_events(panels[0, 0], histogram)
+    add_legend(figure, POLARITIES)
+    (positive, first), (negative, second) = legend_of(figure).items()
+    assert "positive" in positive
+    assert "negative" in negative
+    np.testing.assert_allclose([first, second], pixels(panels[0, 0])[0, :2], rtol=1e-6)
+
+
+def bar_of(axis):
+    (bar,) = axis.child_axes
+    return bar
+
+
+def test_grey_is_zero_and_the_bar_names_black_and_white():
+    image = np.array([[-9.0, -2.0, 0.0, 1.0, 2.0]], np.float32)
+    axis = Figure().subplots()
+    show_grey(axis, image, "events", reach=2.0)
+    shown = axis.images[-1]
+    np.testing.assert_allclose(shown.to_rgba(image)[0, :, 0], [0, 0, 0.5, 0.75, 1], atol=0.01)
+    assert bar_of(axis).get_yticks().tolist() == [-2, 0, 2]
+    assert bar_of(axis).get_ylabel() == "events"
+    show_grey(still := Figure().subplots(), np.zeros((2, 2), np.float32))
+    assert reach_of(np.zeros((2, 2), np.float32)) == 1
+    assert bar_of(still).get_yticks().tolist() == [-1, 0, 1]
+
+
+def test_the_bar_of_counts_ends_at_the_largest():
+    histogram = np.zeros((20, 2, 3), np.uint8)
+    histogram[3:5, 0, 0], histogram[0, 1, 1] = 17, 1
+    axis = Figure().subplots()
+    show_counts(axis, histogram)
+    ticks = bar_of(axis).get_yticks()
+    assert (ticks[0], ticks[-1]) == (1, 34)
+    assert bar_of(axis).get_ylabel() == "events at a pixel"
+    show_counts(Figure().subplots(), np.zeros((20, 2, 3), np.uint8))
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 1), (2.5, 91.3), (0.4, 0.45), (1, 255), (1.978, 80)])
+def test_ticks_begin_and_end_with_the_range(low, high):
+    ticks = ticks_of(low, high)
+    assert (ticks[0], ticks[-1]) == (low, high)
+    assert ticks == sorted(set(ticks))
+    assert all(second >= 1.29 * first for first, second in pairwise(ticks[: -1 if len(ticks) == 2 else None]))
+
+
+def test_a_depth_is_drawn_plain_and_says_its_unit():
+    depth = np.array([[2.0, 80.0, np.nan, 0.0, -1.0]], np.float32)
+    axis = Figure().subplots()
+    shown = draw_label(axis, depth)
+    assert shown is not None
+    assert shown.get_label() == "depth in m"
+    assert np.ma.getmaskarray(shown.get_array()).tolist() == [[False, False, True, True, True]]
+    below = np.asarray(axis.images[0].get_array())
+    np.testing.assert_allclose(below, np.broadcast_to(UNKNOWN, below.shape), rtol=1e-6)
+    assert list(colours_of([depth], ())) == ["no label"]
+
+
+def test_panels_of_one_figure_are_as_large_with_a_bar_as_without(tmp_path):
+    figure, panels = make_panels(2, 2, (24, 32), 8, bars=1, legend=2)
+    rng = np.random.default_rng(0)
+    for axis in panels[:, 0]:
+        show_events(axis, rng.integers(0, 2, (20, 24, 32), np.uint8))
+    for axis in panels[:, 1]:
+        show_grey(axis, rng.normal(size=(24, 32)).astype(np.float32))
+    add_legend(figure, POLARITIES)
+    save_figure(figure, tmp_path / "a.png", 50)
+    sizes = {tuple(np.round(axis.get_position().size, 3)) for axis in panels.flat}
+    assert len(sizes) == 1
+    with Image.open(tmp_path / "a.png") as drawn:
+        assert drawn.width == 400
+
+
+def test_colours_repeat_rather_than_end():
+    assert class_colour(11) == class_colour(0)
