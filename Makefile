@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python 
 export PYTHON PIP_ARGS
 unexport PYTHONPATH
 
-.PHONY: help demo setup test test-slow test-anywhere soak lint clean
+.PHONY: help demo setup test test-slow test-anywhere soak gpu lint clean
 # Two pips in one environment do not get along, whatever -j says.
 .NOTPARALLEL:
 
@@ -39,6 +39,9 @@ soak: .venv/dev.stamp  ## kill, damage and watch for an hour
 	$(BIN)/python tests/soak/kills.py --kills 1000 --minutes 15
 	$(BIN)/python tests/soak/fuzz.py --cases 100000
 	$(BIN)/python tests/soak/memory.py --steps 2000
+
+gpu: .venv/run.stamp  ## check and measure on this machine's GPU (nine minutes); GPU_ARGS="--device cpu --small": without
+	$(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
 
 lint: .venv/dev.stamp  ## style, formatting and types
 	$(BIN)/ruff check

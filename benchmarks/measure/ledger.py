@@ -17,6 +17,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import write_whole
 from tespec.training.device import describe
 
+GPU = "gpu"  # the part that gpu.py measures
 WIDE = 50  # signs of the first column
 UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
@@ -36,7 +37,7 @@ def line(row: Row, limits: Limits | None, judged: bool = True) -> str:
     """
     title = f"{row.stage}, {row.case}, {row.device}"
     if row.seconds is None and not row.figures:
-        return f"{title:{WIDE}}{row.note}"
+        return f"{title:{WIDE}}{'FAILED: ' if row.failed else ''}{row.note}"
     over = row.over_limit(limits)
     cells = (
         f"{duration(row.seconds) if row.seconds else '':>11}",
@@ -47,6 +48,7 @@ def line(row: Row, limits: Limits | None, judged: bool = True) -> str:
     )
     below = [row.size + (f"; peers: {row.peers}" if row.peers else "")] if row.size else []
     below += [f"{name} {si(value)}".rstrip() for name, value in row.figures.items()]
+    below += ["FAILED"] if row.failed else []
     below += [row.note] if row.note else []
     for verdict in row.verdicts() if judged else ():
         below.append(verdict.upper() if "missed" in verdict else verdict)
@@ -92,22 +94,27 @@ COLUMNS = ("stage", "what", "ours", "peers", "ratio", "rate", "x limit", "target
 
 
 def page(ledger: Mapping[str, Any]) -> str:
-    """The rows of a ledger as a table, under what they were measured on."""
+    """The rows of a ledger as a table, under what they were measured on, and the stages that failed."""
     return "\n".join(_lines(ledger)) + "\n"
 
 
 def _lines(ledger: Mapping[str, Any]) -> Iterator[str]:
-    machine = ledger["environment"]
-    yield f"# {ledger['part']}: {machine['cpu']}, {machine['cores']} cores\n"
+    machine, part = ledger["environment"], ledger["part"]
+    devices = f", {machine['device']}" if machine["device"] != "cpu" else ""
+    yield f"# {part}: {machine['cpu']}, {machine['cores']} cores{devices}\n"
     yield (
-        f"Written by `python benchmarks/speed.py`; docs/performance.md explains it. Revision "
-        f"{machine['revision'][:12] or 'unknown'}{' with changes' if machine['modified'] else ''}, "
+        f"Written by `python benchmarks/{'gpu' if part == GPU else 'speed'}.py`; docs/performance.md explains it. "
+        f"Revision {machine['revision'][:12] or 'unknown'}{' with changes' if machine['modified'] else ''}, "
         f"Python {machine['python']}, torch {machine['packages']['torch']}, {ledger['threads']} thread; "
         f"{ledger['load_before']:.1f} other processes wanted a core before.\n"
     )
     for device, limits in ledger["limits"].items():
         bandwidth, flops = limits["bandwidth"] / 1e9, limits["flops"] / 1e9
         yield f"{device}: copies {bandwidth:.1f} GB/s, {limits['dtype']} products {flops:,.0f} GFLOP/s.\n"
+    if failed := [row for row in ledger["rows"] if row["failed"]]:
+        yield f"{len(failed)} of {len(ledger['rows'])} rows **failed**; the last column says how.\n"
+    for name, said in ledger.get("unfinished", {}).items():
+        yield f"Stage {name} **did not finish**: {said}\n"
     yield f"| {' | '.join(COLUMNS)} |"
     yield "|" + "---|" * len(COLUMNS)
     for row in ledger["rows"]:
@@ -123,7 +130,8 @@ def _cells(row: Mapping[str, Any]) -> Iterator[str]:
     yield f"{si(row['rate'])}{row['unit']}/s" if row["rate"] else ""
     yield f"{row['over_limit']:.1f}" if row["over_limit"] else ""
     figures = [f"{name} {si(value)}".strip() for name, value in row["figures"].items()]
-    yield "; ".join([*(f"**{each}**" if "missed" in each else each for each in row["targets"]), *figures,
+    failed = ["**failed**"] if row["failed"] else []
+    yield "; ".join([*failed, *(f"**{each}**" if "missed" in each else each for each in row["targets"]), *figures,
                      *([row["note"]] if row["note"] else [])])  # fmt: skip
 
 

@@ -193,7 +193,7 @@ def _measured(conditions: Conditions, case: Case, device: torch.device) -> Row:
 PAPER_SECONDS = {"dsec": 14.6e-3, "ddd17": 14.0e-3, "mvsec": 13.8e-3, "gen1": 20.4e-3, "1mpx": 20.9e-3}
 PROFILES = ("paper", "sample")
 THREADS = {"cpu": (1, 2), "cuda": (1,)}
-COMPILED = ("paper", "gen1")  # what is compiled on a CPU, where each network takes the compiler a minute or more
+COMPILED = ("paper", "gen1")  # what is compiled: each network takes the compiler a minute or more
 BUDGET = 4.0  # s of the runs of one row
 FEWEST = 5  # runs
 WARM = 2  # steps before
@@ -204,9 +204,14 @@ def inference(conditions: Conditions) -> Iterator[Row]:
     """Every task's network in both profiles."""
     for device in conditions.devices:
         for profile in conditions.size(PROFILES, PROFILES[1:]):
-            for task in conditions.size(tuple(SIZES), QUICK_TASKS):
-                yield from _task(conditions, device, profile, task)
+            yield from latency(conditions, device, profile)
     yield from conditions.without_gpu("inference", *(f"{profile}, {task}" for profile in PROFILES for task in SIZES))
+
+
+def latency(conditions: Conditions, device: torch.device, profile: str) -> Iterator[Row]:
+    """Every task's network in one profile on one device."""
+    for task in conditions.size(tuple(SIZES), QUICK_TASKS):
+        yield from _task(conditions, device, profile, task)
 
 
 def _task(conditions: Conditions, device: torch.device, profile: str, task: str) -> Iterator[Row]:
@@ -222,7 +227,7 @@ def _task(conditions: Conditions, device: torch.device, profile: str, task: str)
                 case = f"{profile}, {task}, {name}, {threads} thread{'s' * (threads > 1)}"
                 row = Row("inference", case, device.type, f"one segment of {height}x{width} px, eager")
                 yield _streamed(conditions, row, step, frame, threads, task)
-        if device.type == "cuda" or (profile, task) in conditions.size((COMPILED,), ()):
+        if (profile, task) in conditions.size((COMPILED,), ()):
             row = Row("inference", f"{profile}, {task}, backbone, compiled", device.type, f"{height}x{width} px")
             yield _compiled(conditions, row, network.backbone.step, frame, task)
 

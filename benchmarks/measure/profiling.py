@@ -10,6 +10,7 @@ import torch
 from benchmarks.measure import parts
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.networks import SIZES, histograms, objective_batch, objective_network, task_network
+from benchmarks.measure.training import Nothing
 from tespec.training.loop import Loop
 
 TOP = 12  # operators shown
@@ -22,7 +23,7 @@ def profile(conditions: Conditions) -> Iterator[str]:
     device = conditions.gpu or conditions.devices[0]
     for name, size in conditions.size((("paper", PAPER), ("sample", SAMPLE)), (("sample", SAMPLE),)):
         network, settings = objective_network(name, size)
-        loop = Loop(network, _Nothing(), settings.optimisation, seed=0, device=device)
+        loop = Loop(network, Nothing(), settings.optimisation, seed=0, device=device)
         loop.model.train()
         batch = objective_batch(network, lanes, segments, size, device)
         what = f"training step, {name} profile, {lanes} x {segments} frames of {size[0]}x{size[1]} px"
@@ -35,10 +36,6 @@ def profile(conditions: Conditions) -> Iterator[str]:
             state = detector.step(frame)[1]
             what = f"inference step, {name} profile with detection head, one frame of 360x640 px"
             yield _profiled(what, detector, lambda d=detector, f=frame, s=state: d.step(f, s), device)  # type: ignore[misc]
-
-
-class _Nothing(torch.utils.data.Dataset[Any]):
-    """No data: the loop's steps are taken one by one."""
 
 
 def _profiled(what: str, network: Any, step: Callable[[], Any], device: torch.device) -> str:

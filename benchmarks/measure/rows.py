@@ -108,9 +108,15 @@ TARGETS: dict[tuple[str, str], dict[str, tuple[Target, ...]]] = {
         "cpu": (at_least("ratio", 1.5, ">= 1.5x frame by frame"),),
         "cuda": (at_least("ratio", 2, ">= 2x frame by frame"),),
     },
+    ("input", "augmented batch"): {"cpu": (at_most("cores_at_goal", 4, "<= 4 cores feed 1,100 frames/s"),)},
     ("input", "waiting"): {
         "cpu": (at_most("wait_share", 0.05, "<= 5 % waiting"),),
         "cuda": (at_most("wait_share", 0.05, "<= 5 % waiting"),),
+    },
+    ("training step", "paper profile"): {"cuda": (at_least("rate", 1_100, ">= 1,100 frames/s"),)},
+    **{
+        ("inference", f"paper, {task}, with head, 1 thread"): {"cuda": (at_most("seconds", 2e-3, "<= 2 ms a segment"),)}
+        for task in ("dsec", "ddd17", "mvsec", "gen1", "1mpx")
     },
     ("detection", "one test set"): {"cpu": (at_least("ratio", 5, ">= 5x pycocotools"),)},
     **{

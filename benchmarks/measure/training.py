@@ -12,21 +12,25 @@ from itertools import count as numbers
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import h5py
 import hdf5plugin
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.events import BINS, BUSY, SENSOR_1MPX, WINDOW_US, make_store
-from benchmarks.measure.networks import histograms, objective_network
+from benchmarks.measure.networks import histograms, objective_batch, objective_network
 from benchmarks.measure.rows import Row, synchronise
 from tespec.core.config import pretraining_settings
 from tespec.core.settings import Downsample, Pretraining
 from tespec.datasets.lanes import Lanes
+from tespec.datasets.recording import Recording
 from tespec.datasets.unlabelled import divide
+from tespec.events.spatial import apply_maps
 from tespec.events.store import StoreStream, open_store
 from tespec.events.windows import window_histograms
 from tespec.models import EventSwin
@@ -106,11 +110,26 @@ def _building(conditions: Conditions, root: Path, archive: Path) -> Iterator[Row
     )  # fmt: skip
     augmented = build_objective(settings, root).steps(0)
     measured = conditions.compare(
-        replace(row, case="augmented batch", size=f"{frames} frames of {size}, flip and zoom", peers=""),
-        lambda: augmented[0],
+        replace(
+            row, case="augmented batch", size=f"{frames} frames of {size}, flip and zoom", peers="counted, then mapped"
+        ),
+        lambda: augmented[0]["histograms"],
+        lambda: _counted_then_mapped(augmented),
+        torch.equal,
     )
     figures = {"bytes_per_frame": batch.nbytes / frames, "cores_at_goal": GOAL / (measured.rate or 1)}
     yield replace(measured, figures=figures, note=f"{figures['cores_at_goal']:.1f} cores feed {GOAL:,} frames/s")
+
+
+def _counted_then_mapped(steps: Any) -> Tensor:
+    """The histograms of step 0, all events counted before the image is flipped and zoomed."""
+
+    def fill(recording: Recording, out: np.ndarray, first: int, bins: int, rule: str, view: Any) -> None:
+        out[...] = apply_maps(recording.histograms(first, len(out), bins, rule), view, 0)
+
+    with patch.object(Recording, "fill", fill):
+        histograms: Tensor = steps[0]["histograms"]
+    return histograms
 
 
 def _first_window(settings: Pretraining, steps: Any) -> int:
@@ -160,6 +179,42 @@ def _waiting(conditions: Conditions, root: Path, device: torch.device) -> Row:
         f"{workers} workers", seconds=statistics.median(steps), runs=count, work=frames, unit="frames",
         figures={"wait_share": max(wait / step for wait, step in zip(waits, steps, strict=True))},
     )  # fmt: skip
+
+
+class Nothing(torch.utils.data.Dataset[Any]):
+    """No data: a loop's steps are taken one by one."""
+
+
+STEP = {"paper": (8, 15, (360, 640)), "sample": (2, 3, (96, 160))}  # lanes, segments and size of the histograms
+HOURS = 400_000 / 3600  # of the paper's steps, each of a second
+
+
+def training_step(conditions: Conditions) -> Iterator[Row]:
+    """A whole step of the paper's pre-training on one GPU, optimizer included, its batch on the device."""
+    device = conditions.devices[-1]
+    profile = conditions.size("paper", "sample")
+    lanes, segments, size = STEP[profile]
+    torch.manual_seed(0)
+    network, settings = objective_network(profile, size)
+    loop = Loop(network, Nothing(), settings.optimisation, seed=0, device=device)
+    loop.model.train()
+    batch = objective_batch(network, lanes, segments, size, device)
+    with FlopCounterMode(display=False) as flops:
+        loop.train_step(batch)
+    loop.train_step(batch)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    row = Row(
+        "training step", f"{profile} profile", device.type,
+        f"{lanes} x {segments} frames of {size[0]}x{size[1]} px, {loop.settings.precision}",
+        work=lanes * segments, unit="frames", computed=flops.get_total_flops(),
+    )  # fmt: skip
+    row = conditions.compare(row, lambda: loop.train_step(batch), budget=60.0)
+    figures = {"flops": row.computed, "flops_per_second": row.computed / (row.seconds or 1)}
+    if device.type == "cuda":
+        figures["peak_bytes"] = float(torch.cuda.max_memory_allocated(device))
+        figures["hours_of_400000_steps"] = HOURS * (row.seconds or 0)
+    yield replace(row, figures=figures)
 
 
 PASSES = 7 * 4  # bytes of a weight: weight and both moments read and written, gradient read

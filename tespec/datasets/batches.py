@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from torch.utils.data import Dataset
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Finetuning, Mask, Pretraining
-from tespec.datasets.augment import Maps, apply_maps, draw_maps, move_boxes
+from tespec.datasets.augment import Maps, draw_maps, move_boxes
 from tespec.datasets.labels import IGNORE
-from tespec.datasets.lanes import Lanes, Slot, lengths_of, serpentine
+from tespec.datasets.lanes import Lanes, Slot, lengths_of
 from tespec.datasets.recording import LabelledRecording, Recording
+from tespec.events.spatial import apply_maps
 
 Shard = tuple[int, int]  # which, of how many, pieces of a batch: one for each rank and gradient accumulation step
 WHOLE: Shard = (0, 1)
@@ -119,8 +120,7 @@ class Steps(Dataset[dict[str, Tensor]]):
             recording = self._recordings[slot.recording]
             generator = lanes.generator("augmentation", lane, slot.play)
             maps = draw_maps(generator, self._augmentation, recording.region.height, recording.region.width)
-            played = recording.histograms(slot.first, lanes.segments, self._bins, self._rule)
-            histograms[row] = apply_maps(played, maps, 0)
+            recording.fill(histograms[row], slot.first, self._bins, self._rule, maps)
             drawn.append(maps)
         fresh = torch.tensor([slot.fresh for slot in slots])
         return {"histograms": torch.from_numpy(histograms), "fresh": fresh}, drawn
@@ -233,111 +233,3 @@ class LabelledSteps(Steps):
         last = len(labels) - 1
         others = self._lanes.generator("labels", lane, step).permutation(last)[: self._per_chunk - 1]
         return [labels[index] for index in sorted([*others.tolist(), last])]
-
-
-class LabelledSegment(NamedTuple):
-    """Where the prediction for one label stands in a batch, and whose label it is."""
-
-    lane: int
-    segment: int
-    recording: int
-    label: int
-
-
-class EvaluationBatch(NamedTuple):
-    """Histograms (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, and the frames to score; all others are padding."""
-
-    histograms: Tensor
-    fresh: Tensor
-    frames: list[LabelledSegment]
-
-
-class _Chunk(NamedTuple):
-    """Windows of a recording that are played at once, and those of its labels that are scored there."""
-
-    recording: int
-    first: int
-    windows: int
-    labels: range
-
-
-def evaluation_of(
-    settings: Finetuning, recordings: Sequence[LabelledRecording], shard: Shard = WHOLE
-) -> Iterator[EvaluationBatch]:
-    """The batches on which a network is evaluated that was trained by `settings`: as it has learned to see windows."""
-    return evaluation_batches(
-        recordings,
-        (settings.evaluation_lanes if settings.carries_state else settings.batch_size) * shard[1],
-        settings.segments,
-        settings.bins,
-        settings.rule,
-        stateful=settings.carries_state,
-        clips=settings.recurrent,
-        shard=shard,
-    )
-
-
-def evaluation_batches(
-    recordings: Sequence[LabelledRecording],
-    lanes: int,
-    segments: int,
-    bins: int,
-    rule: str,
-    *,
-    stateful: bool = True,
-    clips: bool = False,
-    shard: Shard = WHOLE,
-) -> Iterator[EvaluationBatch]:
-    """Every label of every recording exactly once, in batches of `lanes` times `segments` windows at most.
-
-    A lane that has no more windows is padded with empty ones, which are in no batch's `frames`.
-
-    Args:
-        recordings: what is evaluated.
-        lanes: recordings played side by side; fewer if there are fewer.
-        segments: windows per lane and batch.
-        bins: time bins per window.
-        rule: binning rule, see `event_histogram`.
-        stateful: whether recordings are played in order, each on one lane, whose state starts afresh with it and is
-            carried to its end. If not, every state is fresh.
-        clips: what is played where no state is carried: for each label the `segments` windows that end at it, fewer at
-            the beginning of a recording; or each window once, since it stands alone.
-        shard: which lanes are played; all shards together play every label once.
-    """
-    cut = _clips if clips and not stateful else _in_a_row
-    chunks = [cut(index, recording, segments) for index, recording in enumerate(recordings)]
-    if stateful:
-        programme = [
-            [chunk for index in playlist for chunk in chunks[index]]
-            for playlist in serpentine(lengths_of(recordings), lanes)
-        ]
-    else:
-        flat = [chunk for each in chunks for chunk in each]
-        programme = [flat[lane::lanes] for lane in range(min(lanes, len(flat)))]
-    programme = programme[shard[0] :: shard[1]]
-    height, width = recordings[0].region.height, recordings[0].region.width
-    for step in range(max(map(len, programme), default=0)):
-        histograms = np.zeros((len(programme), segments, 2 * bins, height, width), np.uint8)
-        fresh, frames = np.full(len(programme), not stateful), []
-        for lane, playlist in enumerate(programme):
-            if step >= len(playlist):
-                continue
-            index, first, count, labels = playlist[step]
-            histograms[lane, :count] = recordings[index].histograms(first, count, bins, rule)
-            fresh[lane] |= first == 0
-            frames += [
-                LabelledSegment(lane, int(recordings[index].labelled[label]) - first, index, label) for label in labels
-            ]
-        yield EvaluationBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), frames)
-
-
-def _in_a_row(index: int, recording: LabelledRecording, segments: int) -> list[_Chunk]:
-    counts = {first: min(segments, len(recording) - first) for first in range(0, len(recording), segments)}
-    return [_Chunk(index, first, count, recording.labels_in(first, count)) for first, count in counts.items()]
-
-
-def _clips(index: int, recording: LabelledRecording, segments: int) -> list[_Chunk]:
-    return [
-        _Chunk(index, max(0, end - segments + 1), min(segments, end + 1), range(label, label + 1))
-        for label, end in enumerate(recording.labelled.tolist())
-    ]

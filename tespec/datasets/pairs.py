@@ -15,13 +15,14 @@ from torch.utils.data import Dataset
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
-from tespec.datasets.augment import apply_maps, draw_maps
+from tespec.datasets.augment import draw_maps
 from tespec.datasets.batches import WHOLE, Shard, lanes_of
 from tespec.datasets.images import GREY_MEAN, pixels_of, read_image
 from tespec.datasets.lanes import Shuffled
 from tespec.datasets.recording import Recording
 from tespec.datasets.windows import windows_of_length
 from tespec.events.readers.ddd17 import image_index
+from tespec.events.spatial import apply_maps
 
 FOLDER = "imgs"
 MIDDLE = round(255 * GREY_MEAN)  # what lies outside of an image
@@ -91,9 +92,11 @@ class PairSteps(Dataset[dict[str, Tensor]]):
             recording = self._recordings[index]
             window = number - int(self._ends[index]) + len(recording)
             generator = np.random.default_rng([self._seed, *b"augmentation", position])
-            maps = draw_maps(generator, settings.augmentation, recording.region.height, recording.region.width)
-            histogram = recording.histograms(window, 1, settings.bins, settings.rule)
-            histograms.append(apply_maps(histogram, maps, 0))
+            size = (recording.region.height, recording.region.width)
+            maps = draw_maps(generator, settings.augmentation, *size)
+            histogram = np.empty((1, 2 * settings.bins, *size), np.uint8)
+            recording.fill(histogram, window, settings.bins, settings.rule, maps)
+            histograms.append(histogram)
             images.append(apply_maps(recording.image(window), maps, MIDDLE)[None])
         return {
             "histograms": torch.from_numpy(np.stack(histograms)),

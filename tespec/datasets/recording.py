@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets.sources import Source
+from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import Windows
-from tespec.events import EventStream
-from tespec.events.spatial import Region
+from tespec.events import EventStream, window_histograms
+from tespec.events.spatial import Region, View, apply_maps
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -58,6 +58,19 @@ class Recording:
             UserError: the events cannot be read.
         """
         return self.source.histograms(self.windows[first : first + count], bins, rule, self.region)
+
+    def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View | None = None) -> None:
+        """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8.
+
+        Raises:
+            UserError: the events cannot be read.
+        """
+        windows = self.windows[first : first + len(out)]
+        if isinstance(self.source, EventSource):
+            window_histograms(self.source.stream, windows, bins, rule=rule, region=self.region, view=view, out=out)
+        else:
+            histograms = self.source.histograms(windows, bins, rule, self.region)
+            out[...] = histograms if view is None else apply_maps(histograms, view, 0)
 
 
 class Labels(Protocol[T_co]):

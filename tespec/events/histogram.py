@@ -204,8 +204,8 @@ def count_words(layout, words, borders, first_ms, times, height, width, rows, co
         times: (bins + 1,) int64 borders of the bins in us, rising.
         height: rows of the sensor.
         width: columns of the sensor.
-        rows: (>= 1024,) where each row of the sensor lands in the histogram; below 0: nowhere.
-        columns: (>= 2048,) likewise of columns.
+        rows: (K, >= 1024) at which rows of the histogram each of the sensor's is seen; below 0: nowhere.
+        columns: (L, >= 2048) likewise of columns.
         clip: uint8 largest count.
         histogram: (2 * bins, H, W) uint8, counted on top of.
         fresh: what it holds is replaced.
@@ -218,28 +218,58 @@ def count_words(layout, words, borders, first_ms, times, height, width, rows, co
     bins, wide = len(times) - 1, np.uint64(histogram.shape[2])
     area = histogram.shape[1] * histogram.shape[2]
     ends = _ends_of_bins(words, borders, first_ms, times, layout.us_shift)
-    places = np.empty(max(1, np.diff(ends).max()), np.uint32)
-    cells, outside = histogram.reshape(-1), np.uint32(0)
-    of_x, of_y = np.uint64(layout.columns - 1), np.uint64(layout.rows - 1)
-    y_shift, p_shift = np.uint64(layout.y_shift), np.uint64(layout.p_shift)
+    longest = max(1, np.diff(ends).max())
+    places, shown, again = np.empty(longest, np.uint32), np.empty(longest, np.uint32), np.empty(longest, np.uint32)
+    cells, whole = histogram.reshape(-1), True
     for k in range(bins):
         negative, positive = np.uint64(k * area), np.uint64(bins * area)
         if fresh:
             # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
             cells[k * area : (k + 1) * area] = 0
             cells[(bins + k) * area : (bins + k + 1) * area] = 0
+        given = words[ends[k] : ends[k + 1]]
+        whole &= _inside(layout, given, height, width)
         # Places first, counts after: neither loop has a branch to mispredict, and stores do not hold up what follows.
-        kept = np.int64(0)
-        for i in range(ends[k], ends[k + 1]):
-            word = np.uint64(words[i])
-            x, y = word & of_x, (word >> y_shift) & of_y
-            outside |= np.uint32(x >= np.uint64(width)) | np.uint32(y >= np.uint64(height))
-            column, row, polarity = columns[x], rows[y], (word >> p_shift) & np.uint64(1)
-            places[kept] = np.uint32(negative + polarity * positive + np.uint64(row) * wide + np.uint64(column))
-            kept += np.int64((column | row) >= 0)
-        for i in range(kept):
-            cells[places[i]] += np.uint8(cells[places[i]] < clip)
+        kept = _place(layout, given, rows[0], columns[0], negative, positive, wide, places, shown)
+        _add(cells, places, kept, clip)
+        for i in range(len(rows)):
+            for j in range(len(columns)):
+                if i or j:
+                    some = _place(layout, shown[:kept], rows[i], columns[j], negative, positive, wide, places, again)
+                    _add(cells, places, some, clip)
+    return whole
+
+
+@njit(cache=True, nogil=True)
+def _inside(layout, words, height, width):  # type: ignore[no-untyped-def]
+    """Whether all coordinates are those of the sensor."""
+    outside = np.uint32(0)
+    for word in words:
+        x, y = word & np.uint32(layout.columns - 1), (word >> np.uint32(layout.y_shift)) & np.uint32(layout.rows - 1)
+        outside |= np.uint32(x >= np.uint32(width)) | np.uint32(y >= np.uint32(height))
     return outside == 0
+
+
+@njit(cache=True, nogil=True)
+def _place(layout, words, rows, columns, negative, positive, wide, places, shown):  # type: ignore[no-untyped-def]
+    """Number of words that are seen; their places go into `places`, they themselves into `shown`."""
+    of_x, of_y = np.uint64(layout.columns - 1), np.uint64(layout.rows - 1)
+    y_shift, p_shift = np.uint64(layout.y_shift), np.uint64(layout.p_shift)
+    kept = np.int64(0)
+    for i in range(len(words)):
+        word = np.uint64(words[i])
+        x, y = word & of_x, (word >> y_shift) & of_y
+        column, row, polarity = columns[x], rows[y], (word >> p_shift) & np.uint64(1)
+        places[kept] = np.uint32(negative + polarity * positive + np.uint64(row) * wide + np.uint64(column))
+        shown[kept] = words[i]
+        kept += np.int64((column | row) >= 0)
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def _add(cells, places, count, clip):  # type: ignore[no-untyped-def]
+    for i in range(count):
+        cells[places[i]] += np.uint8(cells[places[i]] < clip)
 
 
 @njit(cache=True, nogil=True)

@@ -1,4 +1,4 @@
-"""Cropping and downsampling, done on event coordinates before anything is counted.
+"""Cropping, downsampling, flip and zoom, done on event coordinates before anything is counted.
 
 Counting the events that nearest-exact sub-sampling keeps gives the same bits as counting all of them at full size and
 sub-sampling the histogram, with a quarter of the events and of the memory at factor 2.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 from numba import njit
@@ -54,6 +55,13 @@ class Region:
         """(65536,) where each row, and (65536,) where each column of the sensor lands; `DROPPED`: nowhere."""
         return _places(self.height, self.factor, self.keep), _places(self.width, self.factor, self.keep)
 
+    def seen(self, view: View | None = None) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(K, 65536) at which rows, and (L, 65536) at which columns each of the sensor's is seen; see `seen_places`."""
+        rows, columns = self.places()
+        if view is None:
+            return rows[None], columns[None]
+        return seen_places(rows, view.rows), seen_places(columns, view.columns)
+
 
 @lru_cache(maxsize=64)
 def _places(size: int, factor: int, keep: str) -> NDArray[np.int32]:
@@ -64,6 +72,56 @@ def _places(size: int, factor: int, keep: str) -> NDArray[np.int32]:
     if keep == "nearest":
         places[coordinates % factor != factor // 2] = DROPPED
     return places
+
+
+class View(Protocol):
+    """How an image is seen, flipped, zoomed or both: an index map for each side."""
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """(H,) source row of each row of the result; `DROPPED` lies outside of the image."""
+        ...
+
+    @property
+    def columns(self) -> NDArray[np.int64]:
+        """(W,) source column of each column, likewise."""
+        ...
+
+
+def apply_maps(image: NDArray[Any], view: View, outside: float) -> NDArray[Any]:
+    """Image (..., H, W) as it is seen; pixels from outside of it get the value `outside`.
+
+    Where nothing changes, the image itself is returned.
+    """
+    seen = image
+    # One side after the other takes a third of the time of indexing both at once; most sides stay as they are.
+    for axis, sources in ((-2, view.rows), (-1, view.columns)):
+        if np.array_equal(sources, np.arange(image.shape[axis])):
+            continue
+        seen = seen.take(sources, axis=axis)
+        seen.swapaxes(axis, -1)[..., sources == DROPPED] = outside
+    return seen
+
+
+def seen_places(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Where each coordinate of the sensor is seen, along one side; zooming in shows some of them several times.
+
+    Args:
+        places: (N,) where each coordinate of the sensor lands in the region, or `DROPPED`.
+        sources: (size,) coordinate of the region that is seen at each place, or `DROPPED`.
+
+    Returns:
+        (K, N) the places at which each coordinate is seen, `DROPPED` where there is no first, second ... one.
+    """
+    size = len(sources)
+    where = np.flatnonzero(sources != DROPPED)
+    order = where[np.argsort(sources[where], kind="stable")]
+    shown = sources[order]
+    nth = np.arange(len(shown)) - np.searchsorted(shown, shown)
+    # The last column stands for what the region drops.
+    seen = np.full((int(nth.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
+    seen[nth, shown] = order
+    return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])
 
 
 @njit(cache=True, nogil=True)

@@ -18,7 +18,6 @@ from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
 from tespec.events.histogram import count_words
 from tespec.events.provenance import describe
-from tespec.events.spatial import Region
 from tespec.events.stream import Events
 
 VERSION = 2
@@ -83,13 +82,18 @@ class StoreStream:
         return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
 
     def count_events(
-        self, times: NDArray[np.int64], region: Region, clip: int, out: NDArray[np.uint8], fresh: bool = False
+        self,
+        times: NDArray[np.int64],
+        seen: tuple[NDArray[np.int32], NDArray[np.int32]],
+        clip: int,
+        out: NDArray[np.uint8],
+        fresh: bool = False,
     ) -> None:
-        """Count the events of a window on top of `out`, as `slice`, `Region.apply` and `count_events` do.
+        """Count the events of a window on top of `out`, as `slice`, `Region.apply`, `count_events` and `apply_maps` do.
 
         Args:
             times: (bins + 1,) borders of the bins in us, rising.
-            region: where the events are counted.
+            seen: where the events are counted, `Region.seen`.
             clip: largest count, at most 255.
             out: (2 * bins, H, W) uint8 of the region's size.
             fresh: whatever `out` holds is not counted on top of but replaced.
@@ -99,9 +103,8 @@ class StoreStream:
         """
         first, end = self._milliseconds(int(times[0]), int(times[-1]))
         words, borders = self._words_of(first, end)
-        rows, columns = region.places()
         sizes = self._first_ms + first, times, self.height, self.width
-        self._require(count_words(LAYOUT, words, borders, *sizes, rows, columns, np.uint8(clip), out, fresh))
+        self._require(count_words(LAYOUT, words, borders, *sizes, *seen, np.uint8(clip), out, fresh))
 
     def _milliseconds(self, t0: int, t1: int) -> tuple[int, int]:
         """The milliseconds that hold t0 <= t < t1 (us), counted from the first of the recording."""

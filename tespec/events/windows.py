@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.events.histogram import CLIP, bin_times, check_window, count_events, first_after, rvt_bin_times
-from tespec.events.spatial import Region
+from tespec.events.spatial import Region, View, apply_maps
 from tespec.events.store import StoreStream
 from tespec.events.stream import EventStream
 
@@ -21,6 +21,8 @@ def window_histograms(
     rule: str = "edges",
     clip: int = CLIP,
     region: Region | None = None,
+    view: View | None = None,
+    out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """Histograms of `windows`, negative polarity first.
 
@@ -32,6 +34,8 @@ def window_histograms(
             counts events at a border on both sides of it.
         clip: largest count.
         region: part of the sensor that is used, and its downsampling; default: all of it.
+        view: flip and zoom of the region; default: as it is. Nothing is seen where it shows what lies outside.
+        out: C-contiguous array for the result, whatever it holds; default: a new one.
 
     Returns:
         (T, 2*bins, H, W) uint8; a window without events is zero.
@@ -45,11 +49,15 @@ def window_histograms(
     if limits.ndim != 2 or limits.shape[1] != 2:
         raise ValueError(f"windows have the shape {limits.shape} instead of (T + 1,) or (T, 2)")
     region = region or Region(stream.height, stream.width)
-    histograms = np.empty((len(limits), 2 * bins, region.height, region.width), np.uint8)
+    shape = (len(limits), 2 * bins, region.height, region.width)
+    histograms = np.empty(shape, np.uint8) if out is None else out
+    if histograms.shape != shape or histograms.dtype != np.uint8 or not histograms.flags.c_contiguous:
+        raise ValueError(f"out must be C-contiguous uint8 {shape}, not {histograms.dtype} {histograms.shape}")
+    seen = region.seen(view)
     for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
         check_window(start, end, bins, rule, clip)
         if rule == "edges" and isinstance(stream, StoreStream):
-            stream.count_events(bin_times(start, end, bins), region, clip, histogram, fresh=True)
+            stream.count_events(bin_times(start, end, bins), seen, clip, histogram, fresh=True)
             continue
         events = stream.slice(start, first_after(end, rule))
         if not len(events.t):
@@ -62,4 +70,6 @@ def window_histograms(
         x, y, t, p = region.apply(events)
         sizes = {"height": region.height, "width": region.width, "clip": clip}
         count_events(x, y, t, p, times, out=histogram, fresh=True, **sizes)
+        if view is not None:
+            histogram[...] = apply_maps(histogram, view, 0)
     return histograms

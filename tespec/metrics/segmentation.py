@@ -80,7 +80,10 @@ class SegmentationScorer:
         self, predicted: NDArray[np.integer], labels: NDArray[np.integer], recording: str, groups: Sequence[str] = ()
     ) -> None:
         """Count one frame: predicted and labelled classes (H, W), its recording and the groups it belongs to."""
-        matrix = confusion(predicted, labels, len(self.classes))
+        self.add(confusion(predicted, labels, len(self.classes)), recording, groups)
+
+    def add(self, matrix: NDArray[np.int64], recording: str, groups: Sequence[str] = ()) -> None:
+        """Add the confusion matrix of one frame."""
         for key in (("all", ""), ("recording", recording), *(("group", group) for group in groups)):
             self._matrices[key] = self._matrices.get(key, 0) + matrix
 

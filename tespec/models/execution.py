@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tespec.core.errors import UserError
-from tespec.models.backbone import Backbone
+from tespec.models.backbone import Backbone, ConvLstm
 
 
 def has_batch_norm(model: nn.Module) -> bool:

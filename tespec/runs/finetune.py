@@ -103,7 +103,7 @@ def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Re
     batches = deal(task.steps, run.seed, settings.batch_size, run.setup.accumulate)
 
     def evaluate() -> Outcome:
-        evaluation = task.evaluate(opened.model, run.device)
+        evaluation = task.evaluate(opened.model, run.device, run.setup.workers)
         if is_first():
             recipe = as_facts(settings) | {"sensor": list(task.size)}
             write_weights(run.folder / WEIGHTS, opened.model.state_dict(), recipe)

@@ -17,7 +17,7 @@ from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.datasets.base import TRAIN
-from tespec.datasets.batches import evaluation_of
+from tespec.datasets.evaluation import evaluation_of
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.probes import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores
@@ -84,9 +84,7 @@ def patches(opened: Opened, recordings: Sequence[LabelledRecording], split: str)
             maps, state = backbone(batch.histograms.to(device), reset(state, batch.fresh.to(device)))
             if not batch.frames:
                 continue
-            place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames], device=device)
-            for frame, each in zip(batch.frames, _at_stride(pick(maps, place)), strict=True):
-                mask = recordings[frame.recording].labels[frame.label]
+            for mask, each in zip(batch.labels, _at_stride(pick(maps, batch.place.to(device))), strict=True):
                 classes = patch_classes(mask, len(settings.classes))
                 rows, columns = np.nonzero(classes != IGNORE)
                 drawn = rng.permutation(len(rows))[:share]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,12 +19,15 @@ from tespec.core.registry import DATASETS, find_registered
 from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, Size
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
-from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps, evaluation_of
+from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps
+from tespec.datasets.evaluation import EvaluationBatch, evaluation_of
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.windows import WindowRule
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
+from tespec.training.device import with_precision
+from tespec.training.loading import Batches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +55,7 @@ class Evaluation:
     seconds: float
 
 
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NAMED = 80  # recordings in one text
 STANDING = 0.1  # m/s; below, the camera counts as standing
 
@@ -203,34 +207,50 @@ class Task(ABC):
         """What is asked for predictions: the model, or its test-time augmentation."""
         return model
 
-    def score(self, scorer: Any, predicted: Any, recording: LabelledRecording, label: int) -> None:
-        """Tell the scorer of one prediction."""
-        scorer.update(predicted, recording.labels[label], recording.name, groups_of(recording, label))
+    def outcomes(self, predictions: Any, labels: Sequence[Any]) -> Sequence[Any]:
+        """What the scorer is told of each label: by default what `read` makes of its prediction.
+
+        Args:
+            predictions: of a model for labelled segments, on its device.
+            labels: of these segments, as the recordings give them.
+        """
+        return self.read(predictions)
+
+    def score(self, scorer: Any, outcome: Any, truth: Any, recording: LabelledRecording, label: int) -> None:
+        """Tell the scorer of one outcome; `truth` is the recording's label number `label`."""
+        scorer.update(outcome, truth, recording.name, groups_of(recording, label))
 
     def of_classes(self, overall: Any) -> dict[str, float]:
         """The score of each class, from the scorer's overall scores; none where a task has no classes."""
         return {}
 
     @torch.no_grad()
-    def evaluate(self, model: Any, device: torch.device) -> Evaluation:
-        """Play the scored recordings once and score every label; processes share them out, and each has all scores."""
-        settings, began = self.settings, time.monotonic()
-        scorer, state, done = self.scorer(), None, 0
+    def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Evaluation:
+        """Play the scored recordings once and score every label; processes share them out, and each has all scores.
+
+        Args:
+            model: on `device`.
+            device: where it predicts, in the precision of its training.
+            workers: processes that read events and labels; 0: this one does.
+
+        Raises:
+            UserError: data cannot be read.
+        """
+        began, scorer, done = time.monotonic(), self.scorer(), 0
         total = sum(len(recording.labelled) for recording in self.scored)
-        player = self.player(model.eval())
-        with progress("evaluation", "labels") as advance:
-            for batch in evaluation_of(settings, self.scored, (rank(), world_size())):
-                state = reset(state, batch.fresh.to(device))
-                histograms = batch.histograms.to(device)
-                if not batch.frames:
-                    state = player.advance(histograms, state)
-                    continue
-                place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames], device=device)
-                predictions, state = player.predict(histograms, state, place)
-                for frame, predicted in zip(batch.frames, self.read(predictions), strict=True):
-                    self.score(scorer, predicted, self.scored[frame.recording], frame.label)
-                done += len(batch.frames)
-                advance(done, total, "")
+        steps = evaluation_of(self.settings, self.scored, (rank(), world_size()))
+        batches = Batches(steps, 0, len(steps), workers, pin=device.type == "cuda")
+        try:
+            with progress("evaluation", "labels") as advance:
+                for batch, predictions in self._played(batches, self.player(model.eval()), device):
+                    outcomes = self.outcomes(predictions, batch.labels)
+                    for frame, truth, outcome in zip(batch.frames, batch.labels, outcomes, strict=True):
+                        self.score(scorer, outcome, truth, self.scored[frame.recording], frame.label)
+                    done += len(batch.frames)
+                    advance(done, total, "")
+        except (RuntimeError, OSError, EOFError) as error:
+            batches.require_workers(error, self.settings.optimisation.steps)
+            raise
         others = all_gather(scorer.state())
         scorer.merge(state for process, state in enumerate(others) if process != rank())
         overall = scorer.overall()
@@ -242,6 +262,23 @@ class Task(ABC):
             definition=scorer.definition(),
             seconds=time.monotonic() - began,
         )
+
+    def _played(
+        self, batches: Iterable[Any], player: Any, device: torch.device
+    ) -> Iterator[tuple[EvaluationBatch, Any]]:
+        """The batches that have labels, and what is predicted for these, state carried through all batches."""
+        half = HALF.get(with_precision(self.settings.optimisation, device).precision)
+        state = None
+        for batch in batches:
+            histograms, fresh, place = (each.to(device, non_blocking=True) for each in batch[:3])
+            state = reset(state, fresh)
+            with torch.autocast(device.type, half, enabled=half is not None):
+                if batch.frames:
+                    predictions, state = player.predict(histograms, state, place)
+                else:
+                    state = player.advance(histograms, state)
+            if batch.frames:
+                yield batch, predictions
 
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:

@@ -131,6 +131,7 @@ class DepthModel(Network):
         loss = self.si_weight * si + self.gradient_weight * gradient + nothing
         return {"loss": loss, "loss_si": si, "loss_gradient": gradient}
 
+    @in_fp32
     def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Tensor:
         """Depth (L, H, W) in m; nothing is clipped."""
         return self._metres(self._normalised(features, size))

@@ -285,10 +285,10 @@ class DetectionTask(Task):
         """Boxes of each labelled segment."""
         return predictions
 
-    def score(self, scorer: Any, predicted: Boxes, recording: LabelledRecording, label: int) -> None:
-        """Tell the scorer of one prediction, and of the time by the recording's clock."""
+    def score(self, scorer: Any, outcome: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
+        """Tell the scorer of one frame, and of the time by the recording's clock."""
         time_us = int(recording.label_times[label])
-        scorer.update(predicted, recording.labels[label], recording.name, time_us, groups_of(recording, label))
+        scorer.update(outcome, truth, recording.name, time_us, groups_of(recording, label))
 
     def of_classes(self, overall: Any) -> dict[str, float]:
         """AP of each class that has ground truth."""

@@ -22,11 +22,12 @@ from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_masks
+from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
 from tespec.models.backbone import BackboneState, resized
 from tespec.models.layers import crop, in_fp32, padded_size
-from tespec.tasks.base import Task
+from tespec.tasks.base import Task, groups_of
 from tespec.tasks.network import Network, pick, stand_in
 
 SMOOTH = 1.0
@@ -201,6 +202,31 @@ def _view(histograms: Tensor, size: tuple[int, int], mirrored: bool) -> Tensor:
     return scaled.unflatten(0, histograms.shape[:2])
 
 
+def confusions(predicted: Tensor, labels: Tensor, classes: int) -> NDArray[np.int64]:
+    """The `tespec.metrics.segmentation.confusion` of each image, counted on the device of the predictions.
+
+    Args:
+        predicted: (L, H, W) classes 0 to `classes` - 1, of any type of whole numbers.
+        labels: (L, H, W) uint8, 255 where there is none.
+        classes: number of classes.
+
+    Returns:
+        (L, classes, classes) int64 number of pixels by label (row) and prediction (column).
+
+    Raises:
+        ValueError: there are other labels than 255 and the classes.
+    """
+    images, cells = len(labels), classes * classes
+    # Pixels without a label, and with one that is no class, have a cell each: dropping them would wait for the device.
+    other = torch.where(labels == IGNORE, cells, cells + 1)
+    cell = torch.where(labels < classes, labels.long() * classes + predicted, other)
+    cell += (cells + 2) * torch.arange(images, device=cell.device)[:, None, None]
+    counted = torch.bincount(cell.flatten(), minlength=images * (cells + 2)).view(images, cells + 2).cpu().numpy()
+    if counted[:, cells + 1].any():
+        raise ValueError(f"labels that are neither {IGNORE} nor one of {classes} classes")
+    return counted[:, :cells].reshape(images, classes, classes)
+
+
 @pydantic.dataclasses.dataclass(frozen=True)
 class SegmentationHead:
     """Width and dropout of UperNet."""
@@ -253,6 +279,17 @@ class SegmentationTask(Task):
         """Class of each pixel, from logits (L, classes, H, W)."""
         classes: NDArray[np.uint8] = predictions.argmax(dim=1).to(torch.uint8).cpu().numpy()
         return list(classes)
+
+    def outcomes(self, predictions: Tensor, labels: Sequence[NDArray[np.uint8]]) -> Sequence[NDArray[np.int64]]:
+        """The confusion matrix of each label, counted on the device."""
+        truth = torch.from_numpy(np.stack(labels)).to(predictions.device, non_blocking=True)
+        return list(confusions(predictions.argmax(dim=1), truth, predictions.shape[1]))
+
+    def score(
+        self, scorer: Any, outcome: NDArray[np.int64], truth: Any, recording: LabelledRecording, label: int
+    ) -> None:
+        """Tell the scorer of one confusion matrix."""
+        scorer.add(outcome, recording.name, groups_of(recording, label))
 
     def of_classes(self, overall: Any) -> dict[str, float]:
         """Intersection over union of each class."""

@@ -102,9 +102,14 @@ class Batches:
         UserError: data cannot be read any more.
     """
 
-    def __init__(self, steps: Dataset[Batch], first: int, last: int, workers: int, *, pin: bool) -> None:
+    def __init__(self, steps: Dataset[Any], first: int, last: int, workers: int, *, pin: bool) -> None:
         loader = DataLoader(
-            _Answers(steps), batch_size=None, sampler=range(first, last), num_workers=workers, pin_memory=pin
+            _Answers(steps),
+            batch_size=None,
+            sampler=range(first, last),
+            num_workers=workers,
+            pin_memory=pin,
+            collate_fn=_as_it_is,
         )
         self._batches = iter(loader)
         self._workers = workers
@@ -135,6 +140,10 @@ class Batches:
             f"a process that prepares batches died at step {step}, as for want of memory",
             "go on with fewer workers and --resume",
         ) from error
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _one_died(batches: _MultiProcessingDataLoaderIter) -> bool:

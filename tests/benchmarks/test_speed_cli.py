@@ -27,6 +27,7 @@ COMPARED = {
     ("recurrent", "sample profile"),
     ("optimizer", "Adam"),
     ("input", "batch"),
+    ("input", "augmented batch"),
     ("detection", "one test set"),
 }
 

@@ -7,8 +7,9 @@ from torch.nn.functional import interpolate
 
 from tespec.core.boxes import make_boxes
 from tespec.core.settings import Augmentation
-from tespec.datasets.augment import OUTSIDE, SMALLEST, Maps, apply_maps, draw_maps, move_boxes
+from tespec.datasets.augment import SMALLEST, Maps, draw_maps, move_boxes
 from tespec.events import event_histogram
+from tespec.events.spatial import DROPPED, apply_maps
 
 PAPER = Augmentation(flip=0.5, zoom=0.8, zoom_in_share=0.8, zoom_in=(1.0, 1.5), zoom_out=(1.0, 1.2))
 FLIP = Augmentation(1.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
@@ -24,7 +25,7 @@ def pixel_by_pixel(image, maps, outside):
     seen = np.full_like(image, outside)
     for i, row in enumerate(maps.rows):
         for j, column in enumerate(maps.columns):
-            if row != OUTSIDE and column != OUTSIDE:
+            if row != DROPPED and column != DROPPED:
                 seen[..., i, j] = image[..., row, column]
     return seen
 
@@ -33,7 +34,7 @@ def pixel_by_pixel(image, maps, outside):
 def test_maps_stay_within_the_image_and_keep_its_order(seed, height, width):
     maps = draw(PAPER, seed, height, width)
     for side, size in zip(maps[:2], (height, width), strict=True):
-        inside = side[side != OUTSIDE]
+        inside = side[side != DROPPED]
         assert side.shape == (size,)
         assert inside.min() >= 0
         assert inside.max() < size
@@ -82,8 +83,8 @@ def test_zooming_in_shows_a_part_of_the_image_at_that_scale(factor):
 def test_zooming_out_shows_the_whole_image_among_nothing():
     settings = Augmentation(0.0, 1.0, 0.0, (1.0, 1.0), (1.2, 1.2))
     rows, columns, *_ = draw(settings, 0, 120, 160)
-    assert [(side != OUTSIDE).sum() for side in (rows, columns)] == [100, 133]
-    assert rows[rows != OUTSIDE][[0, -1]].tolist() == [0, 119]
+    assert [(side != DROPPED).sum() for side in (rows, columns)] == [100, 133]
+    assert rows[rows != DROPPED][[0, -1]].tolist() == [0, 119]
     seen = apply_maps(np.ones((120, 160), np.uint8), Maps(rows, columns), 255)
     assert (seen == 1).sum() == 100 * 133
     assert (seen == 255).sum() == 120 * 160 - 100 * 133
@@ -117,8 +118,8 @@ def test_zooming_picks_the_pixels_that_resizing_picks(seed, height, width, facto
 
 def test_shares_are_those_of_the_paper():
     maps = [draw(PAPER, seed, 90, 120) for seed in range(3000)]
-    flipped = np.mean([np.diff(m.columns[m.columns != OUTSIDE]).sum() < 0 for m in maps])
-    zoomed_out = np.mean([(m.rows == OUTSIDE).any() for m in maps])
+    flipped = np.mean([np.diff(m.columns[m.columns != DROPPED]).sum() < 0 for m in maps])
+    zoomed_out = np.mean([(m.rows == DROPPED).any() for m in maps])
     untouched = np.mean([np.array_equal(m.rows, np.arange(90)) for m in maps])
     assert flipped == pytest.approx(0.5, abs=0.03)
     assert zoomed_out == pytest.approx(0.8 * 0.2, abs=0.03)

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.core.settings import Augmentation
+from tespec.datasets.augment import Maps, draw_maps
 from tespec.events.histogram import count_events
 from tespec.events.packing import pack
-from tespec.events.spatial import Region
+from tespec.events.spatial import Region, apply_maps
 from tespec.events.store import WORDS, open_store
 from tespec.events.stream import ArrayStream
 from tespec.events.windows import window_histograms
@@ -52,6 +54,39 @@ def test_equal_to_counting_the_events(
     np.testing.assert_array_equal(counted, window_histograms(stream, windows, bins, region=region, clip=clip))
 
 
+VIEWS = Augmentation(flip=0.5, zoom=0.9, zoom_in_share=0.6, zoom_in=(1.0, 4.0), zoom_out=(1.0, 2.0))
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32), region=st.sampled_from(REGIONS), rule=st.sampled_from(["edges", "rvt"]))
+def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule, tmp_path_factory):
+    stream = recording(seed, 4000, 5_000, 0)
+    packed = open_store(pack(stream, tmp_path_factory.mktemp("store") / "recording"))
+    view = draw_maps(np.random.default_rng(seed), VIEWS, region.height, region.width)
+    windows = [(0, 3_000), (3_000, 5_000), (9_000, 9_500)]
+    wanted = apply_maps(window_histograms(stream, windows, 4, rule=rule, region=region), view, 0)
+    for each in (stream, packed):
+        out = np.full_like(wanted, 7)
+        window_histograms(each, windows, 4, rule=rule, region=region, view=view, out=out)
+        np.testing.assert_array_equal(out, wanted)
+
+
+def test_any_index_map_is_a_view(tmp_path: Path) -> None:
+    stream = recording(0, 4000, 5_000, 0)
+    packed, rng = open_store(pack(stream, tmp_path / "recording")), np.random.default_rng(0)
+    view = Maps(*(rng.integers(-1, side, side) for side in (HEIGHT, WIDTH)))
+    nothing = Maps(*(np.full(side, -1) for side in (HEIGHT, WIDTH)))
+    wanted = apply_maps(window_histograms(stream, [0, 5_000], 4), view, 0)
+    np.testing.assert_array_equal(window_histograms(packed, [0, 5_000], 4, view=view), wanted)
+    assert not window_histograms(packed, [0, 5_000], 4, view=nothing).any()
+
+
+@pytest.mark.parametrize("out", [np.zeros((1, 4, 20, 31), np.uint8), np.zeros((1, 4, 20, 30), np.int8)])
+def test_an_array_that_does_not_fit_is_refused(out: NDArray[np.uint8]) -> None:
+    with pytest.raises(ValueError, match="out must be"):
+        window_histograms(recording(0, 9, 900, 0), [0, 900], 2, out=out)
+
+
 @pytest.mark.parametrize("change", [31 << 0, 1023 << 22], ids=["column outside", "microsecond outside"])
 def test_damaged_words_are_refused(change: int, tmp_path: Path) -> None:
     folder = pack(recording(0, 400, 5_000, 0), tmp_path / "recording")
@@ -67,11 +102,11 @@ def test_damaged_words_are_refused(change: int, tmp_path: Path) -> None:
 def test_what_an_array_held_is_replaced_or_counted_on_top_of(stored: bool, tmp_path: Path) -> None:
     stream = recording(0, 400, 5_000, 0)
     packed = open_store(pack(stream, tmp_path / "recording"))
-    times, region = np.array([0, 1_000, 5_000]), Region(HEIGHT, WIDTH)
+    times, seen = np.array([0, 1_000, 5_000]), Region(HEIGHT, WIDTH).seen()
 
     def count(out: NDArray[np.uint8], fresh: bool) -> NDArray[np.uint8]:
         if stored:
-            packed.count_events(times, region, 255, out, fresh=fresh)
+            packed.count_events(times, seen, 255, out, fresh=fresh)
         else:
             sizes = {"height": HEIGHT, "width": WIDTH, "clip": 255}
             count_events(*stream.slice(0, 5_000), times, out=out, fresh=fresh, **sizes)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
-from tespec.datasets.batches import evaluation_batches
+from tespec.datasets.evaluation import EvaluationSteps
 from tespec.inference.load import load_trained
 from tespec.inference.predict import Request, chosen, find, play, predict
 from tespec.pictures.labels import draw_label
@@ -29,7 +29,7 @@ def test_playing_says_what_the_evaluation_scores(tiny_world, tmp_path, arch):
     moments = list(play(*load_trained(path), recording, (0.5, 1.5), CPU))
     assert 0 < len(moments) < len(recording)
     scored, state = {}, None
-    for batch in evaluation_batches([recording], 1, 5, 10, "edges", stateful=arch == "recurrent"):
+    for batch in EvaluationSteps([recording], 1, 5, 10, "edges", stateful=arch == "recurrent"):
         place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames])
         logits, state = model.predict(batch.histograms, state if arch == "recurrent" else None, place)
         for frame, mask in zip(batch.frames, task.read(logits), strict=True):

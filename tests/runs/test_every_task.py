@@ -58,7 +58,7 @@ def played_one_by_one(task, model, *, carried):
             place = torch.tensor([[0, end - first]])
             predictions, after = model.predict(torch.from_numpy(histograms)[None], state, place)
             state, seen = (after, end + 1) if carried else (None, 0)
-            task.score(scorer, task.read(predictions)[0], recording, label)
+            task.score(scorer, task.read(predictions)[0], recording.labels[label], recording, label)
     return scorer.overall().metrics()
 
 
