@@ -13,6 +13,7 @@ from benchmarks.measure.detection import detection
 from benchmarks.measure.events import histogram, intensity, prepare, store
 from benchmarks.measure.networks import inference, recurrent, switches
 from benchmarks.measure.rows import Row
+from benchmarks.measure.scaling import scaling
 from benchmarks.measure.training import batches, forecasts, growth, optimizer
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
@@ -53,10 +54,11 @@ STAGES: dict[str, Stage] = {
     "inference": inference,
     "growth": growth,
     "switches": switches,
+    "scaling": scaling,
 }
 
 # What one command measures together; the parts beside "stages" take minutes by themselves.
-LONG = ("inference", "growth", "switches")
+LONG = ("inference", "growth", "switches", "scaling")
 PARTS: dict[str, tuple[str, ...]] = {
     "stages": tuple(name for name in STAGES if name not in LONG),
     **{name: (name,) for name in LONG},

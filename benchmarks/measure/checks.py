@@ -185,7 +185,7 @@ def resume(conditions: Conditions) -> Iterator[Row]:
 
 def _resumed(row: Row, make: Callable[[], Training], device: torch.device) -> Row:
     training = make()
-    be_deterministic(True)
+    be_deterministic(True, device)
     try:
         straight, before, after = (training.loop(device) for _ in range(3))
         _steps(training, straight, 2 * STEPS)
@@ -196,7 +196,7 @@ def _resumed(row: Row, make: Callable[[], Training], device: torch.device) -> Ro
         after.load_state_dict(torch.load(saved, weights_only=True, map_location="cpu"))
         _steps(training, after, STEPS)
     finally:
-        be_deterministic(False)
+        be_deterministic(False, device)
     ends = (loop.model.state_dict().values() for loop in (straight, after))
     largest = max(float((a.float() - b.float()).abs().max()) for a, b in zip(*ends, strict=True) if a.numel())
     return replace(row, figures={"largest_difference": largest}, failed=largest != 0)

@@ -35,7 +35,7 @@ from tespec.events.store import StoreStream, open_store
 from tespec.events.windows import window_histograms
 from tespec.models import EventSwin
 from tespec.pretraining.objective import build_objective
-from tespec.runs.cost import Way, blueprint_of_pretraining
+from tespec.runs.cost import Way, blueprint_of_pretraining, planned
 from tespec.runs.meta import bytes_saved_for_backward
 from tespec.training.loading import Batches
 from tespec.training.loop import Loop
@@ -213,6 +213,7 @@ def training_step(conditions: Conditions) -> Iterator[Row]:
     figures = {"flops": row.computed, "flops_per_second": row.computed / (row.seconds or 1)}
     if device.type == "cuda":
         figures["peak_bytes"] = float(torch.cuda.max_memory_allocated(device))
+        figures["dry_run_bytes"] = float(planned(settings, settings.dataset).cost(Way()).training)
         figures["hours_of_400000_steps"] = HOURS * (row.seconds or 0)
     yield replace(row, figures=figures)
 
