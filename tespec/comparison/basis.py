@@ -27,9 +27,16 @@ def recipe_of(record: Record) -> dict[str, Any] | None:
     return {name: recipe[name] for name in SETTINGS}
 
 
+def is_older(record: Record) -> bool:
+    """Whether its weights were made by a recipe of an older version, which had other settings."""
+    return recipe_of(record) is None and isinstance(record["weights"].get("recipe"), dict)
+
+
 def recipe_key(record: Record) -> str:
     """Equal for records whose weights were made by the same settings."""
-    return canonical(recipe_of(record))
+    if not is_older(record):
+        return canonical(recipe_of(record))
+    return canonical({name: value for name, value in record["weights"]["recipe"].items() if name != "seed"})
 
 
 def is_default(record: Record) -> bool:
@@ -143,7 +150,7 @@ def bases(records: Sequence[Record]) -> list[Basis]:
 
     References share a basis with evaluations, but for what their networks see. Architectures and backbones share one
     although each has its own windows, batch and width; as soon as one of them was run with more than one such setting,
-    they are kept apart.
+    they are kept apart. Records that are all variants (see `Basis`) make no basis.
     """
     shared: dict[str, list[Record]] = defaultdict(list)
     for record in records:
@@ -160,7 +167,7 @@ def bases(records: Sequence[Record]) -> list[Basis]:
         divided.extend([members] if one_each else exact.values())
     divided.sort(key=lambda members: _order(members[0]))
     methods = [members for members in divided if any(record["kind"] != "reference" for record in members)]
-    return [_basis(members, methods) for members in divided]
+    return [_basis(members, methods) for members in divided if len(_variants(members)) < len(members)]
 
 
 def _order(record: Record) -> tuple[bool, str, str, bool, str]:
@@ -217,12 +224,19 @@ def _basis(members: Sequence[Record], divided: Sequence[Sequence[Record]]) -> Ba
 
 
 def _variants(members: Sequence[Record]) -> list[Record]:
-    """Records of a row that are not of its pre-training: the unchanged recipe's, or the newest where there is none."""
+    """Records of a row that are not of its pre-training: the unchanged recipe's, or the newest where there is none.
+
+    Of several recipes of an older version none can be told to be the unchanged one, so that all of them are left out.
+    """
     rows: dict[RowKey, list[Record]] = defaultdict(list)
     for record in members:
         rows[row_key(record)].append(record)
     found = []
-    for records in rows.values():
+    for every in rows.values():
+        older = [record for record in every if is_older(record)]
+        unclear = older if len({recipe_key(record) for record in older}) > 1 else []
+        found += unclear
+        records = [record for record in every if record not in unclear]
         recipes = {recipe_key(record) for record in records}
         if len(recipes) < 2:
             continue

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from tespec.comparison.ablations import METRICS
-from tespec.comparison.basis import Basis, agrees, bases, metric, recipe_key, recipe_of, row_key
+from tespec.comparison.basis import Basis, agrees, bases, is_older, metric, recipe_key, recipe_of, row_key
 from tespec.comparison.contrasts import (
     NOT_MEASURED,
     VERDICTS,
@@ -60,10 +60,10 @@ def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *
     for record in sorted(every, key=lambda record: (record["written"], record["name"])):
         value = metric(record, scheme.main.name)
         if value is not None:
-            name = canonical([*row_key(record), _pretraining(record)])
+            name = canonical([*row_key(record), recipe_key(record)])
             scores.setdefault(name, {})[record["seed"]] = sign * value
             newest[name] = record
-    older = Counter(row_key(record) for record in newest.values() if _is_older(record))
+    older = Counter(row_key(record) for record in newest.values() if is_older(record))
     unclear = frozenset(key[:2] for key, count in older.items() if count > 1)
     rows = {record["name"] for record in basis.records}
     found = {
@@ -71,22 +71,10 @@ def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *
         for cell in cells
         for name, record in newest.items()
         if (_is(record, parsed(cell)) if by_recipe else record["name"] in rows and _is_named(record, parsed(cell)))
-        and not (_is_older(record) and row_key(record)[:2] in unclear)
+        and not (is_older(record) and row_key(record)[:2] in unclear)
     }
     floor = _floor(basis, records, scheme)
     return Evidence(fit(scores), found, floor, sign, scheme.decimals, unclear)
-
-
-def _is_older(record: Record) -> bool:
-    """Whether its weights were made by a recipe whose settings are those of an older version."""
-    return recipe_of(record) is None and isinstance(record["weights"].get("recipe"), dict)
-
-
-def _pretraining(record: Record) -> Any:
-    """Equal for records whose weights were made by the same settings."""
-    if not _is_older(record):
-        return recipe_key(record)
-    return {name: value for name, value in record["weights"]["recipe"].items() if name != "seed"}
 
 
 def _sign(main: Named) -> float:

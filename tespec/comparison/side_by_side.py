@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tespec.comparison.basis import Basis, average, bases, is_default, metric
+from tespec.comparison.basis import Basis, average, bases, is_default, is_older, metric
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import Named, Scheme, read_scheme
 from tespec.comparison.records import Record, of_different_arithmetic
@@ -291,8 +291,11 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
     if names := _names(basis, lambda cell: not is_default(cell[0])):
         notes.append(f"{title}, {heading}: the weights of {names} come from a pre-training with changed settings.")
     if basis.variants:
-        count = len(basis.variants)
-        notes.append(f"{title}, {heading}: {count} run{'s' if count > 1 else ''} after other pre-trainings left out.")
+        count, older = len(basis.variants), sum(map(is_older, basis.variants))
+        why = f" ({older} by recipes of an older version, which cannot be told apart)" if older else ""
+        notes.append(
+            f"{title}, {heading}: {count} run{'s' if count > 1 else ''} after other pre-trainings left out{why}."
+        )
     if mixed := of_different_arithmetic(basis.records):
         notes.append(f"{title}, {heading}: {mixed}.")
     if basis.superseded:
