@@ -155,3 +155,18 @@ def test_a_setting_that_came_later_changes_no_older_recipe(record):
     assert is_default(made)
     made["weights"]["recipe"]["optimisation"]["steps"] = 3
     assert not is_default(made)
+
+
+def test_several_recipes_of_an_older_version_give_no_number(record: Make) -> None:
+    def older(miou: float, seed: int, steps: int) -> Record:
+        made = pretrained(record, miou, seed=seed)
+        made["weights"]["recipe"] = {"name": "tespec", "random_share": 0.0, "seed": seed, "steps": steps}
+        return made
+
+    plain = record("scratch")
+    (alone,) = bases([plain, older(50.0, 0, 400), older(51.0, 1, 400)])
+    assert sorted(len(members) for members in alone.cells().values()) == [1, 2]
+    (several,) = bases([plain, older(50.0, 0, 400), older(51.0, 1, 800)])
+    assert [record["method_name"] for record in several.records] == ["scratch"]
+    assert any("cannot be told apart" in note for note in basis_notes(several, "measured", "DDD17"))
+    assert not bases([older(50.0, 0, 400), older(51.0, 1, 800)])
