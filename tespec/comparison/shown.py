@@ -205,9 +205,9 @@ def baseline_table(records: Sequence[Record], baseline: str, split: str = TEST) 
     tasks: dict[tuple[str, str, str], list[str]] = {}
     titles = {}
     for task, basis in sorted(newest_bases(of_split(records, split)).items()):
-        cells = basis.cells()
-        for key, members in cells.items():
-            titles[key[0]] = " ".join(members[0]["method"]["title"].split())
+        cells = {row_key(record): record for record in (*basis.records, *basis.variants)}
+        for key, record in cells.items():
+            titles[key[0]] = " ".join(record["method"]["title"].split())
             if key[0] != baseline and any(each[:2] == (baseline, key[1]) for each in cells):
                 tasks.setdefault(key, []).append(task)
     several = {key[:2] for key, count in Counter(key[:2] for key in tasks).items() if count > 1}

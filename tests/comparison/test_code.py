@@ -64,7 +64,7 @@ BESIDE = {
     "tespec/inference/load.py",  # tespec.load, for users
     "tespec/runs/lock.py",
     "tespec/core/progress.py",
-    "tespec/runs/cost.py",
+    "tespec/runs/resources.py",
     "tespec/training/status.py",
 }
 

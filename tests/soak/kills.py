@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
@@ -31,6 +31,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from tespec.comparison.records import Record
 from tespec.core.config import finetuning_settings
 from tespec.runs import train as training
 from tespec.runs.lock import locked
@@ -79,7 +80,7 @@ def run_once(folder: Path, *, workers: int = 0) -> None:
     model = Small()
     with locked(setup.runs, RUN):
         if (folder / "curve.json").is_file():
-            leave(setup, RUN, STEPS)
+            leave(setup, cast("Record", {"name": RUN, "training": ""}), STEPS)
             return
         trained = train(model, SmallSteps(), SETTINGS, seed=5, setup=setup, run=RUN, facts={})
         write_weights(setup.runs / RUN / "model.safetensors", model.state_dict(), {})

@@ -96,7 +96,7 @@ WAYS = {
     "labels elsewhere in time": Way(
         index(lambda table: table + np.array([10**13, 0, 0])), "no mask lies within the recording's events"
     ),
-    "missing recording": Way(at(one, shutil.rmtree), "recording of the test split is missing"),
+    "missing recording": Way(at(one, shutil.rmtree), "split is missing"),
     "no index": Way(lambda root: shutil.rmtree(one(root) / "index"), "index: holds none of"),
     "half an index": Way(index(lambda table: table[: len(table) // 2]), "has no image among"),
     "index of two columns": Way(index(lambda table: table[:, :2]), "instead of (images, 3)"),
