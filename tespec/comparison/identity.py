@@ -244,7 +244,9 @@ def _revision(repository: Path) -> dict[str, Any]:
     revision = _git(repository, "rev-parse", "HEAD")
     if not (repository / ".git").exists() or revision is None:
         return {"revision": "", "modified": None}
-    asked = ("--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--", *SOURCES)
+    # Without the slash, git also names ignored folders whose names only begin so (tespec.egg-info).
+    folders = [f"{source}/" for source in SOURCES]
+    asked = ("--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--", *folders)
     changes = _git(repository, "status", *asked)
     if changes is None:
         return {"revision": revision, "modified": None}

@@ -54,7 +54,9 @@ def test_revision_says_whether_files_were_changed(tmp_path: Path, monkeypatch: p
     cache = source.parent / "__pycache__"
     cache.mkdir()
     (cache / "file.cpython-310.pyc").write_bytes(b"")
-    (tmp_path / ".gitignore").write_text("__pycache__/\nignored.py\n*.pth\n")
+    (tmp_path / ".gitignore").write_text("__pycache__/\nignored.py\n*.pth\n*.egg-info/\n")
+    (tmp_path / "tespec.egg-info").mkdir()
+    (tmp_path / "tespec.egg-info" / "PKG-INFO").write_text("of an installation")
     source.with_name("weights.pth").write_bytes(b"")
     assert environment()["modified"] is False
     for new in ("new.py", "ignored.py"):
