@@ -9,20 +9,21 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
 
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
+from tespec.events import readers
 from tespec.events.in_order import into_memory
 from tespec.events.packing import pack
 from tespec.events.provenance import files_of, is_of, is_recorded, sample
-from tespec.events.readers.aedat4 import open_aedat4
 from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
 from tespec.events.readers.dsec import open_dsec
 from tespec.events.readers.hdf5 import open_file, recording_kind
 from tespec.events.readers.mvsec import open_mvsec
-from tespec.events.readers.prophesee_dat import open_dat
-from tespec.events.readers.prophesee_raw import open_raw
 from tespec.events.readers.rvt import open_rvt
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.store import HEADER, StoreStream, header_of, is_whole, open_store, store_of
@@ -48,13 +49,15 @@ def open_h5(path: Path, height: int | None = None, width: int | None = None) -> 
 
 
 H5_KINDS: dict[str, Open] = {"dsec": open_dsec, "mvsec": open_mvsec, "rvt": open_rvt}
-READERS: dict[str, Open] = {
-    ".dat": open_dat,
-    ".raw": open_raw,
-    ".aedat4": open_aedat4,
-    ".h5": open_h5,
-    ".hdf5": open_h5,
-}
+
+
+def readers_in(package: ModuleType) -> dict[str, Open]:
+    """What the modules of a package say they read: `READS`, which gives an opening function for each suffix."""
+    modules = (import_module(f"{package.__name__}.{found.name}") for found in iter_modules(package.__path__))
+    return {suffix: reader for module in modules for suffix, reader in getattr(module, "READS", {}).items()}
+
+
+READERS: dict[str, Open] = {**readers_in(readers), ".h5": open_h5, ".hdf5": open_h5}
 
 
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> StoreStream:

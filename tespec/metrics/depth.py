@@ -11,9 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.core.scores import Score
 from tespec.metrics.frames import Kind, members
 
 CUT_OFFS = (10, 20, 30)  # m
+SCORES = {
+    "abs": Score("Abs ↓", "lower", "m"),
+    **{f"delta_{power}": Score(f"δ{sign} ↑", "higher") for power, sign in enumerate("₁₂₃", start=1)},
+    "rms": Score("RMS ↓", "lower", "m"),
+    "rms_log": Score("RMSlog ↓", "lower"),
+    "abs_rel": Score("AbsRel ↓", "lower"),
+    **{f"abs_{metres}": Score(f"Abs {metres} m ↓", "lower", "m") for metres in CUT_OFFS},
+}
 NAMES = ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log", "abs_rel", *(f"abs_{m}" for m in CUT_OFFS))
 
 ERRORS = (

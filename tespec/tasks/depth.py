@@ -17,11 +17,10 @@ from torch.nn.functional import avg_pool2d, conv2d
 from tespec.core.distributed import global_mean, has_no_labels, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
-from tespec.core.scores import Score
 from tespec.core.settings import Count, Finetuning, FromZero, Positive, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_depths
-from tespec.metrics.depth import CUT_OFFS, DepthScorer
+from tespec.metrics.depth import SCORES, DepthScorer
 from tespec.models import Backbone
 from tespec.models.layers import crop, in_fp32, sent
 from tespec.models.midas import MidasHead
@@ -175,14 +174,7 @@ class DepthTask(Task):
     """A data set with depth; see `Task`."""
 
     collate = stack_depths
-    scores: ClassVar = {
-        "abs": Score("Abs ↓", "lower", "m"),
-        **{f"delta_{power}": Score(f"δ{sign} ↑", "higher") for power, sign in enumerate("₁₂₃", start=1)},
-        "rms": Score("RMS ↓", "lower", "m"),
-        "rms_log": Score("RMSlog ↓", "lower"),
-        "abs_rel": Score("AbsRel ↓", "lower"),
-        **{f"abs_{metres}": Score(f"Abs {metres} m ↓", "lower", "m") for metres in CUT_OFFS},
-    }
+    scores: ClassVar = SCORES
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         self._head = head_of(settings)

@@ -213,3 +213,6 @@ class _Table:
         start = place + struct.unpack_from("<I", self._content, place)[0]
         (count,) = struct.unpack_from("<I", self._content, start)
         return self._content, start + 4, count
+
+
+READS = {".aedat4": open_aedat4}

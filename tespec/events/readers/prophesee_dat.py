@@ -91,3 +91,6 @@ def write_dat(
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         file.write(text.encode() + bytes((12, RECORD.itemsize)))
         records.tofile(file)
+
+
+READS = {".dat": open_dat}

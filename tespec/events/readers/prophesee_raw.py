@@ -135,3 +135,6 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
             n += 1
     state[3], state[5], state[6] = high, wraps, timed
     return x[:n], y[:n], t[:n], p[:n]
+
+
+READS = {".raw": open_raw}
