@@ -40,6 +40,7 @@ def random_frames(
         count, extra = rng.integers(0 if number else 1, boxes + 1), rng.integers(0, 4)
         corners, label = _corners(rng, count), rng.choice(present, count)
         near = corners + rng.normal(0, 3, corners.shape)
+        near[:, 2:] = np.maximum(near[:, 2:], near[:, :2] + 1)  # the harness scores no box without an area, COCO does
         again = rng.random(count) < 0.3
         found = np.concatenate([near, near[again] + 1, _corners(rng, extra)])
         wrong = rng.random(count) < 0.1
