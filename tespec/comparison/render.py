@@ -111,6 +111,7 @@ def _inert(cell: str) -> str:
 PREAMBLE = r"% \usepackage{booktabs,graphicx,xcolor}"
 LETTER, BETWEEN = 4.6, 8.0  # pt
 WIDEST = 470.0 / 0.6  # pt: the text of a page of a journal, at which 10 pt type is scaled down to 6 pt
+LONG_NOTES = 2000  # letters, from which on notes are set still smaller, so that a page holds them and the table
 LATEX_FIT = r"\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -175,12 +176,16 @@ def _latex_table(table: Table, name: str) -> str:
     lines += _latex_headers(table)
     for group in table.groups:
         lines.append(r"\midrule")
-        if group.heading:
-            lines.append(rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\textit{{{latex(group.heading)}}}}} \\")
+        # Boxes without a width: a long heading goes over several lines instead of stretching the last column.
+        lines += [
+            rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\rlap{{\textit{{{latex(line)}}}}}}} \\"
+            for line in textwrap.wrap(group.heading, _total(_widths(table, _texts(table))))
+        ]
         lines += [_latex_row(row) for row in group.rows]
     lines += [r"\bottomrule", r"\end{tabular}}", LATEX_FIT]
     if notes := table.all_notes():
-        lines += [r"\par\smallskip", r"\begin{minipage}{\linewidth}\footnotesize"]
+        size = r"\footnotesize" if sum(map(len, notes)) < LONG_NOTES else r"\scriptsize"
+        lines += [r"\par\smallskip", rf"\begin{{minipage}}{{\linewidth}}{size}"]
         lines += [rf"{latex(note)}\par" for note in notes]
         lines.append(r"\end{minipage}")
     return "\n".join([*lines, r"\end{table*}"])

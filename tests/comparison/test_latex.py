@@ -25,7 +25,7 @@ PACKAGES = {
 }
 KERNEL = """
     begin end centering caption label setlength tabcolsep sbox multicolumn textit textbf ifdim wd linewidth usebox else
-    fi par smallskip footnotesize textbackslash textasciitilde textasciicircum textless textgreater textbar pm uparrow
+    fi par smallskip footnotesize scriptsize rlap textbackslash textasciitilde textasciicircum textless textgreater textbar pm uparrow
     downarrow Delta delta alpha times dagger ddagger S
 """
 SPAN = re.compile(r"\\multicolumn\{(\d+)\}\{[lc]\}")
