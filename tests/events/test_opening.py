@@ -49,7 +49,7 @@ def test_what_is_no_recording_is_refused(tmp_path):
     (tmp_path / "folder.dat").mkdir()
     for name, message in (
         ("gone.raw", "no such file or folder; check the path"),
-        ("notes.txt", r"no reader for '\.txt'; give a file of \.dat, \.raw"),
+        ("notes.txt", r"no reader for '\.txt'; give a file of \.aedat4, \.dat, \.raw"),
         ("plain", "no reader for 'files without a suffix'"),
         ("empty.raw", "the file is empty; copy it again"),
         ("folder.dat", "neither a packed store nor a DDD17 recording"),
