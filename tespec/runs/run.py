@@ -187,8 +187,13 @@ def carry_out(
         model: trained in place.
         batches: what it is trained on; None where nothing is trained.
         damage: what is wrong with the files that a record names, "" for nothing.
+
+    Raises:
+        UserError: histograms are to be counted on the device, and the batches hold no packed events.
     """
     setup, opened = run.setup, time.monotonic() - run.began
+    if batches is not None and setup.count_on_device:
+        batches.count_on_device()
     before = broadcast(_complete(run, damage))
     if before is not None and not setup.overwrite:
         return _taken(run, before)
