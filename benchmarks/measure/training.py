@@ -34,9 +34,11 @@ from tespec.events.spatial import apply_maps
 from tespec.events.store import StoreStream, open_store
 from tespec.events.windows import window_histograms
 from tespec.models import EventSwin
+from tespec.models.execution import Execution, execute
 from tespec.pretraining.objective import build_objective
 from tespec.runs.cost import Way, blueprint_of_pretraining, planned
 from tespec.runs.meta import bytes_saved_for_backward
+from tespec.training.device import be_deterministic, is_fast
 from tespec.training.loading import Batches
 from tespec.training.loop import Loop
 from tespec.training.optimizer import OPTIMIZERS
@@ -196,6 +198,9 @@ def training_step(conditions: Conditions) -> Iterator[Row]:
     lanes, segments, size = STEP[profile]
     torch.manual_seed(0)
     network, settings = objective_network(profile, size)
+    # As a run computes on such a device where nothing is said.
+    be_deterministic(False, device)
+    execute(network, Execution(), is_fast(device, False))
     loop = Loop(network, Nothing(), settings.optimisation, seed=0, device=device)
     loop.model.train()
     batch = objective_batch(network, lanes, segments, size, device)
@@ -267,7 +272,7 @@ def forecasts(conditions: Conditions) -> Iterator[Row]:
         for device in conditions.devices:
             task = build_objective(settings, root)
             steps = task.steps(0)
-            told = blueprint_of_pretraining(task).cost(Way(half=device.type == "cuda"))
+            told = blueprint_of_pretraining(task).cost(Way(half=device.type == "cuda", fused=False))
             loop = Loop(task.network(), steps, settings.optimisation, seed=0, device=device)
             loop.model.train()
             taken = []
