@@ -120,7 +120,7 @@ def without_tables(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("name", ["segmentation", "detection"])
 def test_fused_attention_on_meta_keeps_what_it_keeps_in_a_real_step(name: str) -> None:
-    """On a CPU by another kernel than on a GPU: it takes no gradient of the mask, and does not pad it to whole eights."""
+    """A CPU has another kernel than a GPU: it gives a mask no gradient, and does not pad it to whole eights."""
     task, arch, network = REAL[name]
     settings = finetuning_settings(task, arch, "sample", SMALL, network=network)
     size = (64, 96)
