@@ -121,6 +121,19 @@ def _building(conditions: Conditions, root: Path, archive: Path) -> Iterator[Row
     )
     figures = {"bytes_per_frame": batch.nbytes / frames, "cores_at_goal": GOAL / (measured.rate or 1)}
     yield replace(measured, figures=figures, note=f"{figures['cores_at_goal']:.1f} cores feed {GOAL:,} frames/s")
+    packed = build_objective(settings, root).steps(0)
+    packed.count_on_device()
+    sent = packed[0]
+    measured = conditions.compare(
+        replace(
+            row, case="batch for the device", size=f"{frames} frames of {size}, flip and zoom, counted on the device",
+            moved=sum(each.nbytes for each in sent.values()), peers="histograms of the same",
+        ),
+        lambda: packed[0], lambda: augmented[0],
+        lambda ours, peers: torch.equal(packed.arrived(ours)["histograms"], peers["histograms"]),
+    )  # fmt: skip
+    figures = {"bytes_per_frame": sent["words"].nbytes / frames, "cores_at_goal": GOAL / (measured.rate or 1)}
+    yield replace(measured, figures=figures, note=f"{figures['cores_at_goal']:.1f} cores feed {GOAL:,} frames/s")
 
 
 def _counted_then_mapped(steps: Any) -> Tensor:
