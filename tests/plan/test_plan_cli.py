@@ -71,6 +71,7 @@ def test_mistakes_are_answered_in_one_line(tmp_path, monkeypatch, capsys, option
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_cells_of_both_splits_are_trained_once(plan, found, tmp_path):
     one = "{methods: [scratch], architectures: [feedforward], tasks: [ddd17]"
     (tmp_path / "both.yaml").write_text(

@@ -54,6 +54,20 @@ def run(world, folder, case, **changes):
     return pretrain(name, method, resolved, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
 
 
+@pytest.fixture(scope="module")
+def made(world, tmp_path_factory):
+    """The folder and the result of a case's pre-training, which is made once."""
+    found = {}
+
+    def make(case):
+        if case not in found:
+            folder = tmp_path_factory.mktemp("made")
+            found[case] = folder, run(world, folder, case)
+        return found[case]
+
+    return make
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_few_steps_lower_the_loss_and_train_the_backbone(name):
     make, batch = NETWORKS[name]
@@ -77,9 +91,9 @@ def test_a_few_steps_lower_the_loss_and_train_the_backbone(name):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_from_data_to_weights(world, tmp_path, case):
-    result = run(world, tmp_path, case)
-    (path,) = (tmp_path / "results" / "runs").iterdir()
+def test_from_data_to_weights(made, case):
+    folder, result = made(case)
+    (path,) = (folder / "results" / "runs").iterdir()
     record = json.loads(path.read_text())
     assert record["metrics"] == result.metrics
     assert {"feature_std", "feature_rank"} < set(result.metrics)
@@ -91,12 +105,18 @@ def test_from_data_to_weights(world, tmp_path, case):
     assert recipe["recurrent"] == (record["arch"] == "recurrent")
 
 
-@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
-@pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp"])
-def test_a_task_starts_from_them(world, tmp_path, case, arch):
-    if (case, arch) == ("ecdp", "recurrent"):
-        pytest.skip("there is none")
-    result = run(world, tmp_path, case)
+@pytest.mark.parametrize(
+    ("case", "arch"),
+    [
+        ("moby", "recurrent"),
+        ("ecdp", "feedforward"),
+        pytest.param("moby", "feedforward", marks=pytest.mark.slow),
+        pytest.param("ecddp", "recurrent", marks=pytest.mark.slow),
+        pytest.param("ecddp", "feedforward", marks=pytest.mark.slow),
+    ],
+)
+def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
+    _, result = made(case)
     method = find_method(case)
     data = Data(world / "mvsec", "sample")
     few = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
@@ -110,8 +130,14 @@ def test_a_task_starts_from_them(world, tmp_path, case, arch):
     assert ("swin.patch_embed.proj.weight" in weights["adapted"]) == (case == "moby")
 
 
-@pytest.mark.parametrize("case", ["moby", "tespec, Eq. 6", "tespec, ecddp", "tespec, cpc", "ecdp"])
-def test_resumed_equals_uninterrupted(world, tmp_path, case, monkeypatch):
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("moby", "tespec, Eq. 6", "tespec, ecddp"),
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("tespec, cpc", "ecdp")),
+    ],
+)
+def test_resumed_equals_uninterrupted(world, made, tmp_path, case, monkeypatch):
     original = CheckpointHook.after_train_iter
 
     def stop_at(hook, loop, step, batch=None, outputs=None):
@@ -119,7 +145,7 @@ def test_resumed_equals_uninterrupted(world, tmp_path, case, monkeypatch):
             hook._request_stop(2, None)
         original(hook, loop, step, batch, outputs)
 
-    straight = run(world, tmp_path / "straight", case)
+    _, straight = made(case)
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointHook, "after_train_iter", stop_at)
         with pytest.raises(KeyboardInterrupt):
