@@ -1,0 +1,68 @@
+"""What records of pre-trainings say: whether features stayed alive, and what memory is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tespec.comparison.records import Record
+
+LEAST_RANK = 8.0  # of the last stage's features
+NOISE = 0.1  # share of the rank that it may lose without counting as falling
+LAST_STAGE, SINCE_ZEROED = "last_stage", "since_zeroed"  # curves
+GROUPS = ("moving", "standing", "all")
+KNOWING_NOTHING = "_knowing_nothing"
+
+
+def healthy(record: Record) -> tuple[bool, str]:
+    """Whether a pre-training is accepted, and why or why not.
+
+    It is where the rank of the last stage's features on data held out is above `LEAST_RANK`, and at the end no more
+    than `NOISE` below the highest rank seen before.
+    """
+    rank = record["metrics"].get("last_stage_rank")
+    if rank is None:
+        return False, "its record does not say the last stage's rank"
+    if rank <= LEAST_RANK:
+        return False, f"the last stage's rank is {rank:.1f}, not above {LEAST_RANK:g}"
+    ranks = [point["rank"] for point in record["curves"].get(LAST_STAGE, ())]
+    if not ranks:
+        return False, "its record does not say the last stage's rank over the training"
+    if ranks[-1] < (1 - NOISE) * max(ranks):
+        return False, f"the last stage's rank falls from {max(ranks):.1f} to {ranks[-1]:.1f}"
+    return True, f"the last stage's rank is {rank:.1f}, and does not fall ({' '.join(f'{each:.1f}' for each in ranks)})"
+
+
+def held_out_loss(record: Record) -> float | None:
+    """The loss of a pre-training on data held out, by which its settings are chosen; None where it has none.
+
+    Of masked reconstruction that with the state carried; of the others "loss".
+    """
+    metrics = record["metrics"]
+    names = ("loss_masked_carried", "loss_all_carried", "loss")
+    return next((metrics[name] for name in names if name in metrics), None)
+
+
+def relative_losses(points: Sequence[Mapping[str, float]], group: str) -> list[tuple[float, float]]:
+    """(seconds since the state was zeroed, share of the loss of one who knows nothing) of a group of moments."""
+    return [
+        (point["seconds"], point[group] / point[group + KNOWING_NOTHING])
+        for point in points
+        if group in point and point[group + KNOWING_NOTHING] > 0
+    ]
+
+
+def memory_worth(record: Record) -> str:
+    """The loss without memory, after 1 s and after 3 s, in words; "" where it was not measured."""
+    points = record["curves"].get(SINCE_ZEROED, [])
+    said = []
+    for group in GROUPS:
+        found = relative_losses(points, group)
+        if found:
+            numbers = (_at(found, seconds) for seconds in (0.0, 1.0, 3.0))
+            said.append("{}: without memory {:.3f}, after 1 s {:.3f}, after 3 s {:.3f}".format(group, *numbers))
+    return "loss, as a share of that of one who knows nothing, " + "; ".join(said) if said else ""
+
+
+def _at(found: Sequence[tuple[float, float]], seconds: float) -> float:
+    """The share at the segment that ends nearest to `seconds` after the zeroing."""
+    return min(found, key=lambda each: abs(each[0] - seconds))[1]
