@@ -11,6 +11,13 @@ NOISE = 0.1  # share of the rank that it may lose without counting as falling
 LAST_STAGE, SINCE_ZEROED = "last_stage", "since_zeroed"  # curves
 GROUPS = ("moving", "standing", "all")
 KNOWING_NOTHING = "_knowing_nothing"
+TARGETS = {
+    "intensity": "intensity, Eq. 7",
+    "high_pass": "intensity, Eq. 6",
+    "uniform_decay": "intensity, uniform decay",
+    "histograms": "histograms",
+}
+OBJECTIVES = {"cpc": "CPC", "ecddp": "ECDDP"}
 
 
 def healthy(record: Record) -> tuple[bool, str]:
@@ -30,6 +37,16 @@ def healthy(record: Record) -> tuple[bool, str]:
     if ranks[-1] < (1 - NOISE) * max(ranks):
         return False, f"the last stage's rank falls from {max(ranks):.1f} to {ranks[-1]:.1f}"
     return True, f"the last stage's rank is {rank:.1f}, and does not fall ({' '.join(f'{each:.1f}' for each in ranks)})"
+
+
+def learned(record: Record) -> str:
+    """What a pre-training learns to do, in a word or two: the target that is rebuilt, or the objective."""
+    objective = record["config"].get("objective", {})
+    kind = str(objective.get("type", ""))
+    target = objective.get("target")
+    if isinstance(target, Mapping):
+        return TARGETS.get(str(target.get("kind")), str(target.get("kind")))
+    return OBJECTIVES.get(kind, kind.replace("_", " "))
 
 
 def held_out_loss(record: Record) -> float | None:
