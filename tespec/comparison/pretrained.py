@@ -59,21 +59,36 @@ def held_out_loss(record: Record) -> float | None:
     return next((metrics[name] for name in names if name in metrics), None)
 
 
-def relative_losses(points: Sequence[Mapping[str, float]], group: str) -> list[tuple[float, float]]:
-    """(seconds since the state was zeroed, share of the loss of one who knows nothing) of a group of moments."""
-    return [
-        (point["seconds"], point[group] / point[group + KNOWING_NOTHING])
-        for point in points
-        if group in point and point[group + KNOWING_NOTHING] > 0
-    ]
+def relative_losses(record: Record, group: str) -> list[tuple[float, float]]:
+    """The loss of a group of moments against the time since the state was zeroed, chunk by chunk.
+
+    Within a chunk, over which a mask stays, the loss rises as what the mask hides was last seen before it; a mean over
+    chunks shows the memory alone.
+
+    Returns:
+        (seconds, share of the loss of one who knows nothing) for each chunk, seconds at its middle; none where it was
+        not measured.
+    """
+    points = record["curves"].get(SINCE_ZEROED, [])
+    length = record["config"]["segments"] if points else 1
+    found = []
+    for chunk in (points[first : first + length] for first in range(0, len(points), length)):
+        there = [point for point in chunk if group in point]
+        loss, nothing = (sum(each[name] * each[f"{group}_count"] for each in there) for name in _names(group))
+        if nothing > 0:
+            found.append(((chunk[0]["seconds"] + chunk[-1]["seconds"]) / 2, loss / nothing))
+    return found
+
+
+def _names(group: str) -> tuple[str, str]:
+    return group, group + KNOWING_NOTHING
 
 
 def memory_worth(record: Record) -> str:
     """The loss without memory, after 1 s and after 3 s, in words; "" where it was not measured."""
-    points = record["curves"].get(SINCE_ZEROED, [])
     said = []
     for group in GROUPS:
-        found = relative_losses(points, group)
+        found = relative_losses(record, group)
         if found:
             numbers = (_at(found, seconds) for seconds in (0.0, 1.0, 3.0))
             said.append("{}: without memory {:.3f}, after 1 s {:.3f}, after 3 s {:.3f}".format(group, *numbers))
@@ -81,5 +96,5 @@ def memory_worth(record: Record) -> str:
 
 
 def _at(found: Sequence[tuple[float, float]], seconds: float) -> float:
-    """The share at the segment that ends nearest to `seconds` after the zeroing."""
+    """The share of the chunk that is nearest to `seconds` after the zeroing."""
     return min(found, key=lambda each: abs(each[0] - seconds))[1]

@@ -28,7 +28,6 @@ LOOKS = (
     ("#e69f00", (0, (1, 1)), "P"),
 )
 ORDER = ("intensity, Eq. 7", "intensity, Eq. 6", "intensity, uniform decay", "histograms", "CPC")
-EVERY = 10  # points from marker to marker
 
 Line = list[tuple[float, list[float]]]
 
@@ -36,8 +35,8 @@ Line = list[tuple[float, list[float]]]
 def memory_figure(records: Sequence[Record], path: Path) -> None:
     """Write a PNG with a panel for moving and one for standing moments, and a line for each target or objective.
 
-    A line is the mean over seeds of the loss, as a share of that of one who knows nothing, and its band the standard
-    error; where two seeds or more say it. Settings or data of their own are a line of their own.
+    A line is the mean over seeds of the loss, as a share of that of one who knows nothing, chunk by chunk, and its band
+    the standard error, where there are two seeds or more. Other settings or data are a line of their own.
 
     Args:
         records: of any kind; pre-trainings that measured it are drawn.
@@ -82,7 +81,7 @@ def _place(name: str) -> int:
 
 def _mean_line(runs: Sequence[Record], group: str) -> Line:
     """(seconds, the shares of all seeds) at the times that all of them have."""
-    each = [dict(relative_losses(record["curves"][SINCE_ZEROED], group)) for record in runs]
+    each = [dict(relative_losses(record, group)) for record in runs]
     return [(seconds, [run[seconds] for run in each]) for seconds in each[0] if all(seconds in run for run in each)]
 
 
@@ -92,7 +91,7 @@ def _draw(panel: Axes, group: str, members: dict[str, list[Record]]) -> None:
         colour, dashes, marker = LOOKS[index % len(LOOKS)]
         seconds, means = [each[0] for each in line], [mean(each[1]) for each in line]
         panel.plot(
-            seconds, means, color=colour, linestyle=dashes, marker=marker, markevery=(0, EVERY), markersize=6,
+            seconds, means, color=colour, linestyle=dashes, marker=marker, markersize=5,
             linewidth=2, label=name,
         )  # fmt: skip
         if len(runs) > 1:
