@@ -34,7 +34,7 @@ from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
 from tespec.pretraining.health import FRAMES, stage_spreads
 from tespec.pretraining.held_out import HeldOut
-from tespec.pretraining.memory import Remembering, losses_since_zeroed
+from tespec.pretraining.memory import SECONDS, Remembering, losses_since_zeroed
 
 SHOWN = 8  # names in a line
 SEED = 0  # of what objectives draw on data held out, the same for every run
@@ -315,6 +315,16 @@ class EventObjective(PretrainingTask):
     def chunks(self, device: torch.device) -> HeldOut:
         """The recordings held out, chunk by chunk."""
         return HeldOut(self._division.held_out, self.settings, device, self.masks())
+
+    def protocol(self) -> dict[str, str]:
+        """What the numbers mean, in words."""
+        said = super().protocol()
+        if self.settings.recurrent and hasattr(self.network_type, "segment_losses"):
+            said[SINCE_ZEROED] = (
+                f"loss against seconds since the backbone's state was zeroed, up to {SECONDS:g}, on the same moments, the "
+                "target's state carried; beside it that of one who knows nothing: zero predicted, or chance"
+            )
+        return said
 
     def curves(self, model: Any, device: torch.device) -> dict[str, list[dict[str, float]]]:
         """The loss against the time since the state was zeroed, of a network that has one and says what it loses."""
