@@ -4,6 +4,7 @@ python benchmarks/tables.py
 python benchmarks/tables.py --only depth --columns measured --data sample
 python benchmarks/tables.py --baseline scratch
 python benchmarks/tables.py --contrasts
+python benchmarks/tables.py --rates --results results/sample-small-rates
 python benchmarks/tables.py --check
 python benchmarks/tables.py --audit
 """
@@ -24,6 +25,7 @@ from tespec.comparison.ablations import Ablation, Measured, ablations, measured_
 from tespec.comparison.audit import render_audit
 from tespec.comparison.deviations import deviations
 from tespec.comparison.published import COMPARED, OWN, TABLES, edited, plain_tables, schemes
+from tespec.comparison.rates import rates_table
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import FORMS, print_table
 from tespec.comparison.shown import baseline_table, claims_table, of_split
@@ -73,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="hold measured numbers against the paper's; print no table"
     )
     parser.add_argument("--contrasts", action="store_true", help="what was shown of the paper's claims, by task")
+    parser.add_argument("--rates", action="store_true", help="which peak rate each pre-training takes, of those tried")
     parser.add_argument("--audit", action="store_true", help="the gains that the paper names, and its contradictions")
     parser.add_argument(
         "--split", choices=SPLITS, default=SPLITS[0], help="what --contrasts and --baseline look at (default: test)"
@@ -88,6 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder, out = options.results / "runs", options.out or options.results / "tables"
     records, notes = found_in(folder)
+    if options.rates:
+        write_tables([("rates", annotated(rates_table(records), notes))], out)
+        return WARNED if notes else 0
     chosen = narrowed(records, {"data": options.data, "profile": options.profile}, folder)
     evaluations = [record for record in chosen if record["kind"] == "evaluation"]
     if evaluations and (options.contrasts or options.baseline) and not of_split(evaluations, options.split):
