@@ -1,8 +1,8 @@
 """MEM: masked event modelling (Klenk et al., "Masked Event Modeling", WACV 2024).
 
-In a first stage a tokenizer learns to draw an image of the events from a grid of tokens, each one of a codebook's. In the
-second one it stays as it is: patches of the histograms are hidden in blocks, and the backbone has to name the tokens
-there. ConvLSTMs carry their state from step to step, so that they may remember what is hidden.
+In a first stage a tokenizer learns to draw an image of the events from a grid of tokens, each one of a codebook's. In
+the second one it stays as it is: patches of the histograms are hidden in blocks, and the backbone has to name the
+tokens there. ConvLSTMs carry their state from step to step, so that they may remember what is hidden.
 
 How this differs from the publication is said under `deviations` in `RECIPE`.
 """
@@ -26,7 +26,7 @@ from tespec.core.settings import Clip, Count, Depth, FromZero, Mask, Optimisatio
 from tespec.core.settings import whole as whole_number
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
-from tespec.models.layers import STRIDE, crop, in_fp32, pad_to, padded_size, sent
+from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.masking import MaskPatch, replace_hidden
 from tespec.pretraining.method import Method
 from tespec.pretraining.objective import SEED, EventObjective
@@ -108,7 +108,7 @@ TOKENIZE, MODEL = range(2)
 
 @in_fp32
 def event_image(histograms: Tensor, hot: float) -> Tensor:
-    """What the tokenizer sees (N, 2, H, W) float32, from 0 to 1: events of each polarity over the frame's greatest count.
+    """What the tokenizer sees (N, 2, H, W) float32: events of each polarity over the frame's greatest count, 0 to 1.
 
     Pixels with far more events than the others count as zero (tum-vision/mem, mem/transforms.py).
 
@@ -173,7 +173,7 @@ class Tokenizer(nn.Module):
 
 @in_fp32
 def mixed_tokens(logits: Tensor, noise: Tensor, temperature: Tensor, codebook: Tensor) -> Tensor:
-    """Vectors (N, D, h, w) of tokens that are drawn by logits (N, K, h, w), softly, so that a gradient flows (Gumbel)."""
+    """Vectors (N, D, h, w) of tokens drawn by logits (N, K, h, w), softly, so that a gradient flows (Gumbel)."""
     return torch.einsum("nkhw,kd->ndhw", softmax((logits + noise) / temperature, 1), codebook)
 
 
@@ -489,15 +489,15 @@ objective:
     temperature: [1.0, 0.5]  # eventvae/train_vae.py, starting_temp and temp_min
     kl_weight: 7.5e-6      # vae_kl_loss_weight 1e-10 for the sum over a batch of 384 images of 196 tokens
   deviations:              # from tum-vision/mem
-    - MEM's network is a Swin that sees 10 bins for each polarity, instead of a ViT-B/16 that sees one; its tokens are of
-      the sum over the bins, as published
+    - MEM's network is a Swin that sees 10 bins for each polarity, instead of a ViT-B/16 that sees one; its tokens are
+      of the sum over the bins, as published
     - MEM names four tokens of 16 px at each place of the Swin's last stage, instead of one of each place of a ViT
     - MEM hides pixels by a learned patch of pixels before they are embedded, instead of by a learned token after it
     - MEM's blocks keep their range of areas until half of the patches is hidden, where the last one is cut; published,
       they shrink with what is left to hide, and a mask may end short of it
     - MEM's tokenizer sees squares of the frame; published, the whole frame resized to 224 px
-    - MEM's temperature falls over the whole first stage by a constant factor a step; published, faster and faster within
-      its first epochs
+    - MEM's temperature falls over the whole first stage by a constant factor a step; published, faster and faster
+      within its first epochs
     - in memory (recurrent true) MEM hides the same patches in all segments of a step, and carries the state
 dataset: 1mpx
 recurrent: false
@@ -519,7 +519,8 @@ optimisation:
   steps: 100000            # this project's, of both stages together
   warmup_steps: 1000       # pt_warmup_steps
   clip: {by: norm, at: 1.0}  # pt_grad_clip
-  # mem/run_mem_pretraining.py, weight_decay; exempt: mem/optim_factory.py. The tokenizer has none (eventvae/train_vae.py).
+  # mem/run_mem_pretraining.py, weight_decay; exempt: mem/optim_factory.py. The tokenizer has none, as
+  # eventvae/train_vae.py trains it by Adam.
   weight_decay: {start: 0.05, end: 0.05, exempt: [vectors]}
   patch_embed_lr: 1.0
   precision: auto

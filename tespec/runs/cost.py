@@ -28,6 +28,7 @@ from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.tasks.network import pick
 from tespec.training.loading import Batch
+from tespec.training.stages import begin, stages_of
 
 # Settings that change neither the network nor the size of a batch.
 DECIDE_NO_COST = frozenset(
@@ -122,7 +123,8 @@ class Cost:
     """What a training takes of each GPU.
 
     Attributes:
-        flops: floating-point operations of an optimizer step; a multiplication and its addition are two.
+        flops: floating-point operations of an optimizer step; a multiplication and its addition are two. Where stages
+            differ, those of the mean step.
         kept: bytes that a forward pass keeps for its backward pass, without weights.
         fixed: bytes of weights, gradients and optimizer.
         training: most bytes in use at once in a step.
@@ -225,8 +227,24 @@ class Blueprint:
             # Not fused: on `meta` torch takes no fused kernel, and attention's matrices are kept.
             execute(self.model, Execution(recompute=way.recompute, fused_attention=False, channels_last=False))
             with _without_data(self.model):
-                self._counts[key] = count_step(self.model.train(), self.batch(lanes), way.half)
+                self._counts[key] = self._count_stages(self.batch(lanes), way.half)
         return self._counts[key]
+
+    def _count_stages(self, batch: Batch, half: bool) -> StepCount:
+        """The mean step's operations, and the most memory that a step of any stage takes."""
+        stages = stages_of(self.model, self.settings.optimisation)
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        counts = []
+        for number in range(len(stages)):
+            begin(self.model, number)
+            counts.append(count_step(self.model.train(), batch, half))
+        for each in trained:
+            each.requires_grad_(True)  # gradients and moments are those of all stages
+        flops = sum(stage.steps * count.flops for stage, count in zip(stages, counts, strict=True))
+        return StepCount(
+            round(flops / sum(stage.steps for stage in stages)),
+            *(max(getattr(count, name) for count in counts) for name in ("kept", "peak", "state")),
+        )
 
     def fitting(self, gpu: Gpu, number: int = 1, half: bool = True) -> Cost | None:
         """The first way that fits, of those without switches, recomputing, and accumulating; None where none does."""

@@ -187,7 +187,6 @@ MISTAKES = [
         "objective.tokenizer.share=1",
         r"objective\.tokenizer\.share: 1 leaves one of the two stages without",
     ),
-    ("mem", "1mpx", "optimisation.steps=1", r"optimisation\.steps: 1 is too few for two stages; give 2 or more"),
     ("ecdp", "1mpx", None, r"no recording has images in imgs/; give recordings of the DDD17 archive"),
     ("ecdp", "ddd17", "recurrent=true", r"recurrent: pairs of events and image have no order in time"),
 ]

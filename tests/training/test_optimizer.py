@@ -38,8 +38,8 @@ FILES = {
     # config/ours/pr_vits.yml: base_lr, warmup_epoch; config/ours/base/ours_pretraining_base.yml: weight_decay;
     # trainer/pr_trainer.py: base_lr times batch / 256, no clipping; README.md: 4 nodes of 4 GPUs of 64.
     "ecdp": "Yan98/Event-Camera-Data-Pre-training",
-    # configs/nimagenet.conf: pt_batch_size, pt_lr, pt_warmup_steps, pt_grad_clip, pt_dropout; mem/run_mem_pretraining.py:
-    # opt, weight_decay, min_lr.
+    # configs/nimagenet.conf: pt_batch_size, pt_lr, pt_warmup_steps, pt_grad_clip, pt_dropout;
+    # mem/run_mem_pretraining.py: opt, weight_decay, min_lr.
     "mem": "tum-vision/mem",
     # Appendix, table of implementation settings; what it leaves out is uzh-rpg/RVT's, config/general.yaml.
     "tespec": "the paper",
