@@ -132,7 +132,7 @@ def test_event_images_are_counts_of_each_polarity_without_hot_pixels():
 
 
 def test_what_is_named_is_what_is_hidden(monkeypatch):
-    """On a frame that is smaller than what the backbone sees, where places and masks count in rows of another length."""
+    """Where a frame is smaller than what the backbone sees, places and masks count in rows of another length."""
     model, seen = event_modelling(), {}
 
     def hide(tokens, mask, patch):

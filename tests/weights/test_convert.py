@@ -282,7 +282,7 @@ def with_(state, **extra):
     ("state", "message"),
     [
         ({"event_head.weight": torch.zeros(1)} | published.vit(), "is ECDP's ViT-S"),
-        (published.vit("backbone."), "is a vision transformer without stages .*, no Swin: it cannot start this backbone"),
+        (published.vit("backbone."), "is a vision transformer without stages .*, no Swin: it cannot start this"),
         (published.mem()["model"], "is a ViT as MEM and BEiT have it, no Swin: it cannot start this backbone"),
         (published.mem_tokenizer()["weights"], "is MEM's tokenizer, an autoencoder and no backbone"),
         ({"stages.0.blocks.0.attn.w_msa.qkv.weight": torch.zeros(1)}, "naming of OpenMMLab"),
