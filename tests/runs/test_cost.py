@@ -94,7 +94,7 @@ def test_a_cell_on_meta_keeps_what_a_real_step_keeps(name: str) -> None:
     assert saved(blueprint.model, blueprint.batch(2)) == pytest.approx(real, rel=0.01)
 
 
-@pytest.mark.parametrize("recipe", ["tespec", "moby", "imagenet", "ecddp", "ecdp"])
+@pytest.mark.parametrize("recipe", ["tespec", "moby", "imagenet", "ecddp", "ecdp", "cm3ae"])
 def test_a_pretraining_on_meta_keeps_what_a_real_step_keeps(recipe: str) -> None:
     register_methods()
     settings = pretraining_settings(recipe, "sample", ["segments=3"] if recipe == "tespec" else [])
