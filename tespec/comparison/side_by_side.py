@@ -101,7 +101,7 @@ def side_by_side(scheme: Scheme, found: Sequence[Basis], frames: Sequence[str] =
                 pairs += _measured(scheme, task, block, entries, frames, differences=columns == "both")
     heads = [column for column, _ in pairs]
     rows = {
-        index: Row(tuple(cells[index] for _, cells in pairs), not entry.ranked, entry.facts)
+        index: Row(tuple(cells[index] for _, cells in pairs), not entry.ranked, entry.facts, _about(entry.cited))
         for index, entry in enumerate(entries)
         if columns != "measured" or members[index]
     }
@@ -119,8 +119,6 @@ def side_by_side(scheme: Scheme, found: Sequence[Basis], frames: Sequence[str] =
         if silent:
             title = scheme.title_of(block.basis.task)
             notes.append(f"{title}, {block.heading}: nothing can be told apart in {', '.join(silent)}.")
-    if columns != "measured":
-        notes += [_about(row) for row in scheme.beyond]
     notes += [ABOUT] if any(is_reference(record) for records in members for record in records) else []
     for block in blocks:
         notes += basis_notes(block.basis, block.heading, scheme.title_of(block.basis.task))
@@ -223,8 +221,10 @@ def _published_cell(entry: Entry, task: Named, each: Named, decimals: int) -> Ce
     return Cell(f"{value:.{decimals}f}", value, bold=bold, mark=entry.published.mark)
 
 
-def _about(row: CitedRow) -> str:
-    """A note on a row of another publication."""
+def _about(row: CitedRow | None) -> str:
+    """The note of a row of another publication; empty for other rows."""
+    if row is None:
+        return ""
     return (
         f"{row.title}, {row.backbone} (grey): not the paper's, nor held against it, but of {row.citation}. "
         f"Protocol ({row.source}): {row.protocol}. Other than here: {row.differs}."
