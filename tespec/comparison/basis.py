@@ -70,7 +70,7 @@ def _agree(recipe: Any, default: Any) -> bool:
 # What a task sets for each architecture on its own, and a profile for each kind of network; two of them in one column
 # may differ in these alone.
 OF_THE_NETWORK = {
-    "config": ("arch", "batch_size", "random_share", "sampling", "segments", "width", "window_ms"),
+    "config": ("arch", "batch_size", "optimisation", "random_share", "sampling", "segments", "width", "window_ms"),
     "protocol": ("events",),
 }
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from tespec.comparison.ablations import AblationRow, read_ablation
-from tespec.comparison.published import published, table_of
+from tespec.comparison.published import published, stand_in, table_of
 from tespec.comparison.statistics import ALPHA, Estimate, Fit, holm, student_interval
 from tespec.core.errors import UserError
 from tespec.core.paths import CONFIGS
@@ -62,12 +62,12 @@ class Claim:
     comparisons: tuple[Comparison, ...]
     tasks: tuple[str, ...] = ()
 
-    def by_task(self) -> dict[str, list[Comparison]]:
-        """Its comparisons on each task."""
+    def by_task(self, measured: Iterable[str] = ()) -> dict[str, list[Comparison]]:
+        """Its comparisons on each task; of an ablation on its own, or on the measured one that stands in for it."""
         found: dict[str, list[Comparison]] = {}
         for comparison in self.comparisons:
             table, colon, _ = comparison.cells[0].partition(": ")
-            for task in (_task_of(table),) if colon else self.tasks:
+            for task in (stand_in(_task_of(table), measured),) if colon else self.tasks:
                 found.setdefault(task, []).append(comparison)
         return found
 
