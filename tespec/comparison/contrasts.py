@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -62,14 +62,24 @@ class Claim:
     comparisons: tuple[Comparison, ...]
     tasks: tuple[str, ...] = ()
 
-    def by_task(self, measured: Iterable[str] = ()) -> dict[str, list[Comparison]]:
-        """Its comparisons on each task; of an ablation on its own, or on the measured one that stands in for it."""
+    def by_task(self, evidence: Mapping[str, Evidence] | None = None) -> dict[str, list[Comparison]]:
+        """Its comparisons on each task.
+
+        Those of an ablation are on its own task, or on the one that stands in for it (`stand_in`) where all of their
+        cells were measured by the evidence on each task.
+        """
         found: dict[str, list[Comparison]] = {}
         for comparison in self.comparisons:
             table, colon, _ = comparison.cells[0].partition(": ")
-            for task in (stand_in(_task_of(table), measured),) if colon else self.tasks:
+            for task in (_judged_on(table, comparison, evidence or {}),) if colon else self.tasks:
                 found.setdefault(task, []).append(comparison)
         return found
+
+
+def _judged_on(ablation: str, comparison: Comparison, evidence: Mapping[str, Evidence]) -> str:
+    own = _task_of(ablation)
+    other = stand_in(own, evidence)
+    return other if other in evidence and set(comparison.cells) <= evidence[other].cells.keys() else own
 
 
 @cache

@@ -243,7 +243,7 @@ def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split:
     evidence = {task: evidence_of(basis, records, cells, by_recipe=by_recipe) for task, basis in found.items()}
     questions = []
     for claim in claims:
-        for task, comparisons in claim.by_task(found).items():
+        for task, comparisons in claim.by_task(evidence).items():
             scheme = scheme_of(task, found[task].records if task in found else ())
             parts = [part_of(each, evidence.get(task)) for each in comparisons]
             questions.append(Question(claim, task, scheme, comparisons, parts))

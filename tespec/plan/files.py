@@ -177,7 +177,9 @@ def read_plan(name: str) -> Plan:
 
 def _refusal(path: Path, error: ValidationError) -> UserError:
     """The first thing that is wrong with a plan."""
-    first: Any = error.errors()[0]
+    every: list[Any] = list(error.errors())
+    # A name that is wrong may be another one that is missing.
+    first = next((each for each in every if each["type"] == "extra_forbidden"), every[0])
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         last = str(first["loc"][-1])
