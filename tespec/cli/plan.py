@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 CLUSTERS = ("slurm", "local")
 SECONDS_BETWEEN_REPORTS = 10.0
 BASELINE = "scratch"  # what gains are reckoned over
+CONTROLLED = "val"  # split on which controls are measured
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -310,7 +311,7 @@ def headline(record: Record) -> str:
 
 
 def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
-    """Print the tables and contrasts of a plan's records, and write them, the report and the figure into a folder.
+    """Print the tables, contrasts and controls of a plan's records, and write them, report and figure into a folder.
 
     Returns:
         1 where something was left out, else 0.
@@ -335,6 +336,8 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     out = ["--out", str(folder / "tables")]
     code = tables.main([*narrowed, *gains, *out])
     code |= tables.main([*narrowed, "--contrasts", *out])
+    if any((record["kind"], record["split"]) == ("evaluation", CONTROLLED) for record in chosen):
+        code |= tables.main([*narrowed, "--controls", "--split", CONTROLLED, *out])
     code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
     picture = folder / "comparison.png"
     draw_reproduction(chosen, picture)
