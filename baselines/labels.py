@@ -44,7 +44,9 @@ class Labels(Method):
         if "kind" not in recipe or not inner:
             remedy = "give the model.safetensors of a run, or another --method for weights of a pre-training"
             raise UserError(checkpoint, "holds no network that a run has trained with labels", remedy)
-        made = {"recurrent": recipe.get("arch") == "recurrent"}
-        report = load_tensors(backbone, inner, recipe | made, checkpoint)
+        # What is left is a backbone's file, which has no task.
+        of_backbone = {name: value for name, value in recipe.items() if name != "kind"}
+        of_backbone["recurrent"] = recipe.get("arch") == "recurrent"
+        report = load_tensors(backbone, inner, of_backbone, checkpoint)
         head = sorted(name for name in tensors if not name.startswith(BACKBONE))
         return replace(report, unused=(*report.unused, *head), recipe=recipe)
