@@ -321,8 +321,8 @@ class EventObjective(PretrainingTask):
         said = super().protocol()
         if self.settings.recurrent and hasattr(self.network_type, "segment_losses"):
             said[SINCE_ZEROED] = (
-                f"loss against seconds since the backbone's state was zeroed, up to {SECONDS:g}, on the same moments, the "
-                "target's state carried; beside it that of one who knows nothing: zero predicted, or chance"
+                f"loss against seconds since the backbone's state was zeroed, up to {SECONDS:g}, on the same moments, "
+                "the target's state carried; beside it that of one who knows nothing: zero predicted, or chance"
             )
         return said
 
