@@ -24,10 +24,10 @@ from tespec.core.settings import Flag, FromZero, Mask, Positive, choice
 from tespec.datasets.description import read_description
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
-from tespec.models.event_swin import PATCH, EventSwin
-from tespec.models.layers import STRIDE, crop, in_fp32
+from tespec.models.event_swin import EventSwin
+from tespec.models.layers import crop, in_fp32
 from tespec.pretraining.held_out import draw_held_out, held_out_losses
-from tespec.pretraining.masking import MaskPatch, replace_hidden
+from tespec.pretraining.masking import MaskPatch, check_mask_unit, replace_hidden
 from tespec.pretraining.method import Method
 from tespec.pretraining.objective import EventObjective
 
@@ -76,9 +76,7 @@ class MaskedSettings:
     visible_weight: FromZero  # of the error on visible patches; 0 in the paper
 
     def __post_init__(self) -> None:
-        unit = self.mask.unit
-        if unit % PATCH or STRIDE % unit:
-            raise UserError("objective.mask.unit", f"{unit} px is not made of whole tokens", "choose 4, 8, 16 or 32")
+        check_mask_unit(self.mask)
 
     @property
     def autoencoding(self) -> bool:

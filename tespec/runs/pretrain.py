@@ -64,7 +64,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         say(note)
     seed_everything(derive(seed, "model"))
     model = objective.network()
-    config = as_facts(settings) | accumulation_facts(setup)
+    config = as_facts(settings) | accumulation_facts(setup.accumulate)
     fingerprint = objective.fingerprint()
     run = Run(
         "pretraining", name, method, data.label, settings, config, data.label, fingerprint, seed, setup, began=began

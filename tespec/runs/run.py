@@ -191,8 +191,13 @@ def carry_out(
         batches: what it is trained on; None where nothing is trained.
         damage: what is wrong with the files that a record names, "" for nothing.
         watch: measures the last stage beside the training, for the record's curve of this name.
+
+    Raises:
+        UserError: histograms are to be counted on the device, and the batches hold no packed events.
     """
     setup, opened = run.setup, time.monotonic() - run.began
+    if batches is not None and setup.count_on_device:
+        batches.count_on_device()
     before = broadcast(_complete(run, damage))
     if before is not None and not setup.overwrite:
         return _taken(run, before)

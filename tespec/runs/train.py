@@ -125,13 +125,13 @@ def train(
     return Trained(curve.curve, seconds, save.before, loop.skipped, tracker, curve.watched)
 
 
-def accumulation_facts(setup: Setup) -> dict[str, int]:
-    """What gradient accumulation adds to a run's identity.
+def accumulation_facts(steps: int) -> dict[str, int]:
+    """What so many gradient accumulation steps add to a run's identity.
 
     Batch statistics, means over labels, contrasts and Sinkhorn's assignments are then those of a micro-batch; and where
     a loss has none of them, sums are rounded in another order.
     """
-    return {} if setup.accumulate == 1 else {"accumulate": setup.accumulate}
+    return {} if steps == 1 else {"accumulate": steps}
 
 
 def unfinished_by_other_code(runs: Path, run: str) -> list[Path]:

@@ -75,6 +75,8 @@ WATCHES = 4  # times that what is measured beside a training is
 class CurveHook(Hook):
     """Keeps the mean of every loss over intervals of steps, and what is measured beside the training.
 
+    An interval also ends where a new stage of the training has other losses.
+
     Args:
         interval: in steps.
         watch: measures numbers by name, and leaves the network as it was; the first process asks it `WATCHES` times,
@@ -94,15 +96,20 @@ class CurveHook(Hook):
 
     def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Add the losses of one step."""
+        if self._sums and self._sums.keys() != outputs.keys():
+            self._close(step)
         for name, value in outputs.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
         self._count += 1
         if loop.step % self._interval == 0 or loop.step == loop.settings.steps:
-            means = {name: (total / self._count).item() for name, total in self._sums.items()}
-            self.curve.append({"step": loop.step, **means})
-            self._sums, self._count = {}, 0
+            self._close(loop.step)
         if self._watch and is_first() and loop.step in _evenly(loop.settings.steps):
             self.watched.append({"step": loop.step, **self._watch()})
+
+    def _close(self, step: int) -> None:
+        means = {name: (total / self._count).item() for name, total in self._sums.items()}
+        self.curve.append({"step": step, **means})
+        self._sums, self._count = {}, 0
 
     def state_dict(self) -> dict[str, Any]:
         """The curves so far and the sums of the interval that is open."""

@@ -48,6 +48,19 @@ def test_leaves_weights_record_and_picture(straight):
     ]
 
 
+def test_counting_on_the_device_changes_nothing_but_where_it_is_done(straight, tiny_world, tmp_path):
+    result = run(tiny_world, tmp_path, count_on_device=True)
+    (wanted,), (record,) = (
+        [json.loads(path.read_text()) for path in (folder / "results" / "runs").iterdir()]
+        for folder in (straight[0], tmp_path)
+    )
+    assert record["environment"]["count_on_device"]
+    assert "count_on_device" not in wanted["environment"]
+    for part in ("id", "name", "metrics", "curve", "weights"):
+        assert record[part] == wanted[part], part
+    assert result.metrics == straight[1].metrics
+
+
 def test_carried_and_zeroed_states_differ(straight):
     metrics = straight[1].metrics
     assert metrics["loss_masked_carried"] != metrics["loss_masked_zeroed"]
