@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from tespec.cli.command import Parser, by_installed_command
 from tespec.cli.cost import add_cost_options
-from tespec.cli.options import add_accept_code, add_configs, add_own, bring_in, whole_number
+from tespec.cli.options import add_accept_code, add_configs, add_own, bring_in, positive, whole_number
 from tespec.comparison.identity import TEST
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -65,6 +65,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--cluster", choices=CLUSTERS, help="runs as jobs, --processes at once (needs submitit)")
     how.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="of the jobs; repeatable")
     how.add_argument("--workers", type=whole_number, default=0, metavar="N", help="as of run.py")
+    how.add_argument("--device", help="as of run.py, as are the following three")
+    how.add_argument("--accumulate", type=positive, default=1, metavar="N", help="gradient accumulation steps: other "
+                     "runs, of other names, where a loss sees its whole batch")  # fmt: skip
+    how.add_argument("--recompute", action="store_true", help="activation checkpointing")
+    how.add_argument("--count-on-device", action="store_true", help="count histograms on the device")
     how.add_argument("--results", type=Path, metavar="DIR", help="folder of records (default: the plan's, or results)")
     how.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="folder of checkpoints, weights and logs")
     add_accept_code(how)
@@ -111,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     bring_in(options)
     shop = Workshop(plan, results, options.runs, tuple(options.accept_code), tuple(options.plugins),
-                    tuple(options.configs), options.workers)  # fmt: skip
+                    tuple(options.configs), options.workers, options.accumulate, switches(options))  # fmt: skip
     jobs = select(all_jobs(shop), options.only)
     looking = options.dry_run or options.status
     shop = find_all_data(shop, jobs, options.data, needed=not options.dry_run)
@@ -167,6 +172,13 @@ def chosen(plan: Plan, options: argparse.Namespace) -> Plan:
     if options.data:
         changes["world"] = None
     return plan.model_copy(update=changes)
+
+
+def switches(options: argparse.Namespace) -> tuple[str, ...]:
+    """Options of each run that decide no result."""
+    device = ("--device", options.device) if options.device else ()
+    recompute = ("--recompute",) if options.recompute else ()
+    return (*device, *recompute, *(("--count-on-device",) if options.count_on_device else ()))
 
 
 def named_files(given: Sequence[str]) -> dict[str, Path]:

@@ -4,6 +4,7 @@ python benchmarks/tables.py
 python benchmarks/tables.py --only depth --columns measured --data sample
 python benchmarks/tables.py --baseline scratch
 python benchmarks/tables.py --contrasts
+python benchmarks/tables.py --rates --results results/sample-small-rates
 python benchmarks/tables.py --controls
 python benchmarks/tables.py --curves
 python benchmarks/tables.py --check
@@ -28,6 +29,7 @@ from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import curves_table, learning_curves
 from tespec.comparison.deviations import deviations
 from tespec.comparison.published import COMPARED, OWN, TABLES, edited, plain_tables, schemes
+from tespec.comparison.rates import rates_table
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import FORMS, print_table
 from tespec.comparison.shown import baseline_table, claims_table, of_split
@@ -78,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="hold measured numbers against the paper's; print no table"
     )
     parser.add_argument("--contrasts", action="store_true", help="what was shown of the paper's claims, by task")
+    parser.add_argument("--rates", action="store_true", help="which peak rate each pre-training takes, of those tried")
     parser.add_argument("--controls", action="store_true", help="whether such runs could show what there is to see")
     parser.add_argument("--curves", action="store_true", help="scores without pre-training by steps, with a figure")
     parser.add_argument("--audit", action="store_true", help="the gains that the paper names, and its contradictions")
@@ -102,6 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder, out = options.results / "runs", options.out or options.results / "tables"
     records, notes = found_in(folder)
+    if options.rates:
+        write_tables([("rates", annotated(rates_table(records), notes))], out)
+        return WARNED if notes else 0
     chosen = narrowed(records, {"data": options.data, "profile": options.profile}, folder)
     evaluations = [record for record in chosen if record["kind"] == "evaluation"]
     if evaluations and (pages or options.baseline) and not of_split(evaluations, options.split):

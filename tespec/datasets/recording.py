@@ -18,6 +18,8 @@ from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream, window_histograms
 from tespec.events.spatial import Region, View, apply_maps
+from tespec.events.store import StoreStream
+from tespec.events.windows import window_words
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -51,6 +53,11 @@ class Recording:
         """The open recording."""
         return self.source.stream
 
+    @property
+    def has_words(self) -> bool:
+        """Whether its events are those of a packed store, neither rectified nor histograms from the beginning."""
+        return isinstance(self.source, EventSource) and self.source.rectify_map is None
+
     def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
         """Histograms (count, 2*bins, H, W) of the windows from `first` on.
 
@@ -71,6 +78,16 @@ class Recording:
         else:
             histograms = self.source.histograms(windows, bins, rule, self.region)
             out[...] = histograms if view is None else apply_maps(histograms, view, 0)
+
+    def words(self, first: int, count: int, bins: int, rule: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Packed events of `count` windows from `first` on, where `has_words`: see `window_words`.
+
+        Raises:
+            UserError: the events cannot be read.
+        """
+        stream = self.stream
+        assert isinstance(stream, StoreStream)
+        return window_words(stream, self.windows[first : first + count], bins, rule=rule)
 
 
 class Labels(Protocol[T_co]):

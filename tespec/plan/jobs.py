@@ -90,6 +90,8 @@ class Workshop:
         plugins: Python files to import.
         configs: folders of further configs.
         workers: processes that prepare batches, of each run.
+        accumulate: gradient accumulation steps of each run.
+        switches: further options of each run, which decide no result.
         data: where the data sets are, by name; see `find_all_data`.
     """
 
@@ -100,6 +102,8 @@ class Workshop:
     plugins: tuple[Path, ...] = ()
     configs: tuple[Path, ...] = ()
     workers: int = 0
+    accumulate: int = 1
+    switches: tuple[str, ...] = ()
     data: dict[str, Data] = field(default_factory=dict)
 
     @property
@@ -371,6 +375,8 @@ def command(job: Job, shop: Workshop, checkpoint: Path | None = None) -> list[st
     arguments += ["--profile", plan.profile] if plan.profile else []
     arguments += ["--seed", str(job.seed)]
     arguments += ["--threads", str(plan.threads)] if plan.threads else []
+    arguments += ["--accumulate", str(shop.accumulate)] if shop.accumulate > 1 else []
+    arguments += shop.switches
     arguments += [part for path in shop.plugins for part in ("--import", str(path))]
     arguments += [part for path in shop.configs for part in ("--configs", str(path))]
     arguments += [part for code in shop.accept_code for part in ("--accept-code", code)]

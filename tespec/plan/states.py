@@ -174,18 +174,20 @@ class Ledger:
     def _config(self, job: Job) -> dict[str, Any]:
         """What a job's record holds as its settings."""
         from tespec.runs.finetune import config_of
+        from tespec.runs.train import accumulation_facts
 
+        accumulated = accumulation_facts(self.shop.accumulate)
         if job.kind == PRETRAINING:
             recipe = self.shop.recipe(job.method, job.task, job.changes)
             assert recipe is not None
-            return _comparable(recipe)
-        extra: dict[str, Any] = {}
+            return _comparable(recipe | accumulated)
+        extra: dict[str, Any] = accumulated
         if job.kind == REFERENCE:
-            extra = {"input": job.method}
+            extra = extra | {"input": job.method}
         elif job.kind == PROBE:
             from tespec.runs.probe import DEFINITION
 
-            extra = {"probe": DEFINITION}
+            extra = extra | {"probe": DEFINITION}
         return _comparable(config_of(self.settings(job), job.split) | extra)
 
     def _fingerprint(self, job: Job) -> str:

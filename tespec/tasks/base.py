@@ -21,6 +21,7 @@ from tespec.core.settings import Finetuning, Size, most_labels
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps
 from tespec.datasets.evaluation import EvaluationBatch, EvaluationSteps, evaluation_of, windows_alone
+from tespec.datasets.labels import STANDING
 from tespec.datasets.recording import LabelledRecording, with_label_share
 from tespec.datasets.windows import WindowRule
 from tespec.models import Backbone, build_backbone
@@ -57,7 +58,6 @@ class Evaluation:
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NAMED = 80  # recordings in one text
-STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
 class Task(ABC):

@@ -244,6 +244,17 @@ def test_commands_name_nothing_of_this_machine_where_the_world_is_the_usual_one(
     assert str(tmp_path / "world" / "ddd17") in command(job, shop)
 
 
+def test_jobs_are_computed_as_the_plan_is_told_and_accumulation_is_another_run(tmp_path):
+    plain, jobs = workshop(read_plan("tiny"), tmp_path)
+    shop, _ = workshop(read_plan("tiny"), tmp_path, accumulate=2, switches=("--device", "cpu", "--recompute"))
+    ledger = Ledger(shop, [])
+    for job in shop.with_pretrainings(jobs):
+        given = " ".join(command(job, shop))
+        assert " --accumulate 2 --device cpu --recompute --workers 0 " in given
+        assert "--accumulate" not in " ".join(command(job, plain))
+        assert ledger._config(job) == Ledger(plain, [])._config(job) | {"accumulate": 2}
+
+
 def test_jobs_are_given_the_files_and_configs_of_one_s_own(tmp_path):
     shop, jobs = workshop(read_plan("tiny"), tmp_path, plugins=(tmp_path / "mine.py",), configs=(tmp_path,))
     for job in shop.with_pretrainings(jobs):

@@ -44,7 +44,7 @@ def compute_by(processes, world, folder, *cases):
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 
-SOME = ["gen1, unlabelled", "mvsec, frozen", "tespec", "moby", "ecddp"]
+SOME = ["gen1, unlabelled", "mvsec, frozen", "tespec", "moby", "ecddp", "mem"]
 ALL = [*TASKS, *OBJECTIVES]
 
 
