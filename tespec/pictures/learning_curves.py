@@ -35,7 +35,7 @@ def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
         path: of the PNG.
     """
     tasks = list(dict.fromkeys(curve.task for curve in curves))
-    figure = Figure(figsize=(4.0 * len(AXES), 2.9 * len(tasks) + 0.5), layout="constrained")
+    figure = Figure(figsize=(4.0 * len(AXES) + 2.0, 2.9 * len(tasks) + 0.5), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(tasks), len(AXES), squeeze=False, sharey="row")
     for row, task in zip(panels, tasks, strict=True):
@@ -45,15 +45,18 @@ def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
                 _draw(panel, curve, per_step(curve), _rate(curve, of_task))
             _draw_floors(panel, of_task)
             panel.set_xscale("log")
-            panel.set_xlabel(f"{seen} (logarithmic)" if seen == "steps" else f"{seen} seen (logarithmic)", fontsize=8)
+            places = sorted({point.steps * per_step(curve) for curve in of_task for point in curve.points})
+            panel.set_xticks(places, [f"{place:,}" for place in places])
+            panel.minorticks_off()
+            panel.set_xlabel(seen if seen == "steps" else f"{seen} seen", fontsize=8)
             panel.tick_params(labelsize=7)
-            panel.grid(color="0.9", which="both")
+            panel.grid(color="0.9")
             panel.set_axisbelow(True)
         scheme = of_task[0].scheme
         row[0].set_ylabel(f"{scheme.title_of(task)}: {scheme.main.title}", fontsize=9)
         if scheme.main.better == "lower":
             row[0].invert_yaxis()
-        row[0].legend(fontsize=6, frameon=False)
+        row[-1].legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0))
     save_figure(figure, path, dpi=110)
 
 
