@@ -28,6 +28,8 @@ PROFILE = (
     "tasks",
     "pretraining",
 )  # what a profile holds
+# Of a fine-tuning, what a task's config need not say.
+UNSAID: dict[str, Any] = {"label_share": 1.0, "evaluate_without_state": False}
 _added: dict[str, dict[str, Path]] = {}  # by kind and name
 
 
@@ -98,7 +100,7 @@ def finetuning_settings(
     Raises:
         UserError: there is no such task or setting, or a value that it cannot have.
     """
-    facts, scale = _read("tasks", task), _profile(profile)
+    facts, scale = UNSAID | _read("tasks", task), _profile(profile)
     facts.pop("tolerance", None)
     facts = merge(facts, scale["finetuning"], f"profile {profile}")
     facts = merge(facts, scale["tasks"].get(task, {}), f"profile {profile}, task {task}")

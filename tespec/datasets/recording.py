@@ -154,6 +154,59 @@ class LabelledRecording(Recording):
         )
 
 
+@dataclass(frozen=True)
+class ChosenLabels:
+    """Some labels of a recording: those that `numbers` names, in this order."""
+
+    every: Labels[Any]
+    numbers: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.every[int(self.numbers[index])]
+
+    def part(self, first: int, end: int) -> ChosenLabels:
+        """The labels from `first` to `end` (exclusive)."""
+        return replace(self, numbers=self.numbers[first:end])
+
+    def checksums(self) -> list[int]:
+        """Those of all labels of the recording."""
+        return self.every.checksums()
+
+
+def spread(count: int) -> NDArray[np.int64]:
+    """The numbers 0 to `count` - 1 in an order of which any beginning is spread evenly (van der Corput's sequence)."""
+    bits = max(1, (count - 1).bit_length())
+    places = np.arange(1, 2**bits + 1) % 2**bits
+    reversed_bits = sum(((places >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
+    numbers = np.asarray(reversed_bits, np.int64) * count >> bits
+    _, first = np.unique(numbers, return_index=True)
+    return numbers[np.sort(first)]
+
+
+def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> list[LabelledRecording]:
+    """Recordings with the same events and a share of their labels, one at least of each recording that has some.
+
+    Which labels these are follows from their number alone; a smaller share is a part of a larger one.
+    """
+    return [_thinned(recording, share) for recording in recordings]
+
+
+def _thinned(recording: LabelledRecording, share: float) -> LabelledRecording:
+    count = len(recording.labelled)
+    kept = np.sort(spread(count)[: max(1, round(share * count))]) if count else np.empty(0, np.int64)
+    if len(kept) == count:
+        return recording
+    return replace(
+        recording,
+        labels=ChosenLabels(recording.labels, kept),
+        labelled=recording.labelled[kept],
+        ego_speed=None if recording.ego_speed is None else recording.ego_speed[kept],
+    )
+
+
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:
     """Recordings without the stretches in which `longest` windows or more in a row lead to no label.
 

@@ -28,6 +28,7 @@ from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.tasks.network import pick
 from tespec.training.loading import Batch
+from tespec.training.stages import begin, stages_of
 
 # Settings that change neither the network nor the size of a batch.
 DECIDE_NO_COST = frozenset(
@@ -128,7 +129,8 @@ class Cost:
     """What a training takes of each GPU.
 
     Attributes:
-        flops: floating-point operations of an optimizer step; a multiplication and its addition are two.
+        flops: floating-point operations of an optimizer step; a multiplication and its addition are two. Where stages
+            differ, those of the mean step.
         kept: bytes that a forward pass keeps for its backward pass, without weights.
         fixed: bytes of weights, gradients and optimizer.
         training: most bytes in use at once in a step.
@@ -252,7 +254,7 @@ class Blueprint:
         if key not in self._counts:
             self._execute(way.fused, way.recompute)
             with _without_data(self.model):
-                self._counts[key] = count_step(self.model.train(), self.batch(lanes), way.half)
+                self._counts[key] = self._count_stages(self.batch(lanes), way.half)
         return self._counts[key]
 
     def _evaluation(self, fused: bool) -> Played:
@@ -261,6 +263,22 @@ class Blueprint:
             with _without_data(self.model):
                 self._played[fused] = self.play()
         return self._played[fused]
+
+    def _count_stages(self, batch: Batch, half: bool) -> StepCount:
+        """The mean step's operations, and the most memory that a step of any stage takes."""
+        stages = stages_of(self.model, self.settings.optimisation)
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        counts = []
+        for number in range(len(stages)):
+            begin(self.model, number)
+            counts.append(count_step(self.model.train(), batch, half))
+        for each in trained:
+            each.requires_grad_(True)  # gradients and moments are those of all stages
+        flops = sum(stage.steps * count.flops for stage, count in zip(stages, counts, strict=True))
+        return StepCount(
+            round(flops / sum(stage.steps for stage in stages)),
+            *(max(getattr(count, name) for count in counts) for name in ("kept", "peak", "state")),
+        )
 
     def _execute(self, fused: bool, recompute: bool = False) -> None:
         # Left open, attention is fused where there is any.

@@ -31,6 +31,7 @@ from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batch, Batches, MicroBatches, on_device
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
 from tespec.training.replicas import replicated, require_gradients
+from tespec.training.stages import begin, stage_at, stages_of
 
 NONE_YET = -1
 STOP, SKIP = "stop", "skip"
@@ -119,6 +120,9 @@ class Loop:
     A step whose loss or gradients are not finite changes no weight: the optimizer is told on the device. Whether there
     was one is asked where `looks` says so, and before a checkpoint.
 
+    A network may be trained in stages (`tespec.training.stages`): the optimizer passes over what a stage does not
+    train, neither its weights nor its moments change.
+
     Attributes:
         device: where it trains.
         step: number of optimizer steps done.
@@ -148,9 +152,16 @@ class Loop:
         self._hooks = hooks
         self._workers = workers
         self._wrapper = build_optimizer(model, self.settings, self._steps.accumulate)
-        self._replica = replicated(model)
         self._trained = [each for each in model.parameters() if each.requires_grad]
+        self._stages = stages_of(model, self.settings)
+        self._begin(0)
         self._watch = Watch(device)
+
+    def _begin(self, stage: int) -> None:
+        begin(self.model, stage)
+        self._stage = stage
+        # Ranks exchange the gradients of what is trained when replicas are made.
+        self._replica = replicated(self.model)
 
     def run(self) -> None:
         """Train until the last step of the settings.
@@ -197,7 +208,11 @@ class Loop:
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
         """One optimizer step on this rank's micro-batches, which are on the device; gives the losses."""
-        rate, decay = learning_rate(self.settings, self.step), weight_decay(self.settings, self.step)
+        number, within = stage_at(self._stages, self.step)
+        if number != self._stage:
+            self._begin(number)
+        stage = self._stages[number]
+        rate, decay = learning_rate(stage, within), weight_decay(stage, within)
         for group in self._wrapper.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
@@ -220,7 +235,7 @@ class Loop:
             scaler.unscale_(self._wrapper.optimizer)
         elif self.device.type != "meta":  # where no optimizer is fused
             self._wrapper.optimizer.found_inf = self._watch.halted
-        clip(self._trained, self.settings.clip)
+        clip(self._trained, stage.clip)
         self._wrapper.step()
         self._wrapper.zero_grad()
         self.states = states

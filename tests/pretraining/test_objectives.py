@@ -31,6 +31,9 @@ CASES = {
     "tespec, ecddp": ("tespec", "1mpx", ["objective=ecddp"]),
     "ecddp": ("ecddp", "1mpx", []),
     "ecdp": ("ecdp", "ddd17", []),
+    "mem": ("mem", "1mpx", []),
+    "mem, memory": ("mem", "1mpx", ["recurrent=true", "segments=4", "sampling=streams"]),
+    "cm3ae": ("cm3ae", "ddd17", []),
     "moby": ("moby", "objects", []),
     "imagenet": ("imagenet", "objects", []),
 }
@@ -110,9 +113,13 @@ def test_from_data_to_weights(made, case):
     [
         ("moby", "recurrent"),
         ("ecdp", "feedforward"),
+        ("mem", "recurrent"),
+        ("cm3ae", "feedforward"),
         pytest.param("moby", "feedforward", marks=pytest.mark.slow),
         pytest.param("ecddp", "recurrent", marks=pytest.mark.slow),
         pytest.param("ecddp", "feedforward", marks=pytest.mark.slow),
+        pytest.param("mem", "feedforward", marks=pytest.mark.slow),
+        pytest.param("cm3ae", "recurrent", marks=pytest.mark.slow),
     ],
 )
 def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
@@ -133,8 +140,8 @@ def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
 @pytest.mark.parametrize(
     "case",
     [
-        *("moby", "tespec, Eq. 6", "tespec, ecddp"),
-        *(pytest.param(case, marks=pytest.mark.slow) for case in ("tespec, cpc", "ecdp")),
+        *("moby", "tespec, Eq. 6", "tespec, ecddp", "mem", "cm3ae"),
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("tespec, cpc", "ecdp", "mem, memory")),
     ],
 )
 def test_resumed_equals_uninterrupted(world, made, tmp_path, case, monkeypatch):
@@ -191,8 +198,30 @@ MISTAKES = [
     ("moby", "objects", "recurrent=true", r"recurrent: images have no order in time; set it to false"),
     ("moby", "objects", "objective.channels=2", r"objective.channels: 2 is neither grey nor RGB; choose 1 or 3"),
     ("moby", "ddd17/dir0/index", None, r"holds 0 images"),
+    (
+        "mem",
+        "1mpx",
+        "objective.mask.unit=64",
+        r"objective\.mask\.unit: 64 px is the stride of no stage; choose 4, 8, 16",
+    ),
+    (
+        "mem",
+        "1mpx",
+        "objective.tokenizer.crop=40",
+        r"objective\.tokenizer\.crop: 40 px is not made of whole tokens of 16",
+    ),
+    (
+        "mem",
+        "1mpx",
+        "objective.tokenizer.share=1",
+        r"objective\.tokenizer\.share: 1 leaves one of the two stages without",
+    ),
     ("ecdp", "1mpx", None, r"no recording has images in imgs/; give recordings of the DDD17 archive"),
     ("ecdp", "ddd17", "recurrent=true", r"recurrent: pairs of events and image have no order in time"),
+    ("cm3ae", "ddd17", "objective.mask.unit=24", r"objective.mask.unit: 24 px is not made of whole tokens; choose 4"),
+    ("cm3ae", "ddd17", "objective.mask.ratio=0", r"objective.mask.ratio: 0 of \d+ patches leaves none to hide; give"),
+    ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 of \d+ patches leaves none to show; give"),
+    ("cm3ae", "ddd17", "objective.decoder.type=None", r"objective.decoder.type: unknown model 'None'; choose from"),
 ]
 
 
@@ -209,7 +238,11 @@ def test_mistakes_are_named(world, name, data, change, message):
         network()
 
 
-def test_masks_need_patches(world):
-    settings = pretraining_settings("tespec", "sample", [], "resnet")
-    with pytest.raises(UserError, match="objective masked_reconstruction: resnet-micro has no patches to hide"):
-        build_objective(settings, world / "1mpx").network()
+@pytest.mark.parametrize(
+    ("name", "data", "objective"),
+    [("tespec", "1mpx", "masked_reconstruction"), ("cm3ae", "ddd17", "frame_event_autoencoder")],
+)
+def test_masks_need_patches(world, name, data, objective):
+    settings = pretraining_settings(name, "sample", [], "resnet")
+    with pytest.raises(UserError, match=f"objective {objective}: resnet-micro has no patches to hide"):
+        build_objective(settings, world / data).network()

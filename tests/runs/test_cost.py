@@ -172,7 +172,7 @@ def test_what_an_evaluation_plays_is_known_of_the_large_archives() -> None:
     assert played("ddd17", "recurrent") is None
 
 
-@pytest.mark.parametrize("recipe", ["tespec", "moby", "imagenet", "ecddp", "ecdp"])
+@pytest.mark.parametrize("recipe", ["tespec", "moby", "imagenet", "ecddp", "ecdp", "mem", "cm3ae"])
 def test_a_pretraining_on_meta_keeps_what_a_real_step_keeps(recipe: str) -> None:
     register_methods()
     settings = pretraining_settings(recipe, "sample", ["segments=3"] if recipe == "tespec" else [])

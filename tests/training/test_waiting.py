@@ -58,7 +58,11 @@ def _goes_on(name, args, kwargs):
     return kwargs.get("non_blocking", False) or (name == "copy_" and len(args) > 2 and args[2])
 
 
-def trained(case, device, steps=2):
+# The case, and the step from which on it is trained: one of each stage.
+STAGES = [*((case, 0) for case in CASES), ("mem", 5)]
+
+
+def trained(case, device, first, steps=2):
     model, batch = CASES[case]()
     loop = Loop(model, [batch], SETTINGS, seed=0, device=device)
     loop.model.train()
@@ -67,7 +71,7 @@ def trained(case, device, steps=2):
         # Of another type the intensity is computed as on other devices, and not by the CPU's own kernel.
         batch["histograms"] = batch["histograms"].short()
     with Waits(device) as waits:
-        for loop.step in range(steps):
+        for loop.step in range(first, first + steps):
             losses = loop.train_step(batch)
     return loop, losses, waits.found
 
@@ -75,18 +79,20 @@ def trained(case, device, steps=2):
 SEEN = ("masked_reconstruction", "ecddp", "detection")  # of all, which the meta device tells of as well
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=() if case in SEEN else pytest.mark.slow) for case in CASES])
-def test_a_step_reads_nothing_from_its_device(case, monkeypatch):
+@pytest.mark.parametrize(
+    ("case", "first"), [pytest.param(*each, marks=() if each[0] in SEEN else pytest.mark.slow) for each in STAGES]
+)
+def test_a_step_reads_nothing_from_its_device(case, first, monkeypatch):
     # On a CPU it is the loop itself that looks, where that costs nothing.
     monkeypatch.setattr("tespec.training.loop._sums_are_finite", lambda loss, gradients: False)
-    _, losses, found = trained(case, torch.device("cpu"))
+    _, losses, found = trained(case, torch.device("cpu"), first)
     assert found == []
     assert torch.isfinite(losses["loss"])
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_whole_step_runs_on_the_meta_device(case):
-    loop, losses, found = trained(case, META)
+@pytest.mark.parametrize(("case", "first"), STAGES)
+def test_a_whole_step_runs_on_the_meta_device(case, first):
+    loop, losses, found = trained(case, META, first)
     assert found == []
     assert losses["loss"].device == META
     assert all(each.device == META for each in loop.model.state_dict().values())
