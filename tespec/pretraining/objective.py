@@ -234,7 +234,9 @@ class PretrainingTask(ABC):
         """About `FRAMES` frames of the data held out, the same for every run."""
         return islice(self.held_out(device), max(1, FRAMES // self.lanes_held_out))
 
-    def stages(self, model: Any, device: torch.device, stages: Sequence[int] = range(4)) -> dict[str, dict[str, float]]:
+    def spreads(
+        self, model: Any, device: torch.device, stages: Sequence[int] = range(4)
+    ) -> dict[str, dict[str, float]]:
         """How features of some stages differ there, see `stage_spreads`."""
         return stage_spreads(model.backbone, self._features(model, self.glimpse(device)), stages)
 

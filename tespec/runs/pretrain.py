@@ -88,7 +88,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
 def _last_stage(run: Run, objective: Any, model: Any) -> dict[str, float]:
     """Spread and rank of the last stage's features, on a small part of the data held out, by this rank alone."""
     with single_rank(), evaluating(model):
-        (found,) = objective.stages(model, run.device, [3]).values()
+        (found,) = objective.spreads(model, run.device, [3]).values()
     return {name: found[name] for name in ("std", "rank")}
 
 
@@ -99,7 +99,7 @@ def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
         with single_rank():
             began = time.monotonic()
             metrics = objective.evaluate(model, run.device)
-            stages, curves = objective.stages(model, run.device), objective.curves(model, run.device)
+            stages, curves = objective.spreads(model, run.device), objective.curves(model, run.device)
             seconds = time.monotonic() - began
             objective.draw(model, run.device, run.setup.picture(run.name))
         recipe = run.config | {
