@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from functools import cache
@@ -75,6 +75,35 @@ class PublishedRow:
 
 
 @dataclass(frozen=True)
+class CitedRow:
+    """A method that the paper has not got, as its own publication reports it: shown, never compared with.
+
+    Attributes:
+        method: name that it has, or would have, in records.
+        title: name in the table.
+        backbone: network.
+        recurrent: whether the network has memory.
+        pretraining: data of the pre-training.
+        citation: the publication.
+        source: where its facts were read.
+        protocol: how its numbers are made.
+        differs: what of it is done otherwise here.
+        scores: by (task, metric), of the data sets that it reports on; None where the number is not at hand.
+    """
+
+    method: StrictStr
+    title: StrictStr
+    backbone: StrictStr
+    recurrent: StrictBool
+    pretraining: StrictStr
+    citation: StrictStr
+    source: StrictStr
+    protocol: StrictStr
+    differs: StrictStr
+    scores: dict[tuple[str, str], Amount | None]
+
+
+@dataclass(frozen=True)
 class PublishedGroup:
     """Rows between two rules, under a heading or none."""
 
@@ -93,6 +122,7 @@ class Scheme:
         metrics: of each task.
         main: the metric that methods are judged by.
         groups: published rows; none for a task that is not the paper's.
+        beyond: rows of other publications.
         marks: footnotes by their sign.
     """
 
@@ -102,6 +132,7 @@ class Scheme:
     metrics: tuple[Named, ...]
     main: Named
     groups: tuple[PublishedGroup, ...] = ()
+    beyond: tuple[CitedRow, ...] = ()
     marks: dict[StrictStr, StrictStr] = field(default_factory=dict)
 
     @property
@@ -180,13 +211,35 @@ def read_published(name: str) -> Scheme:
         if not wanted or any(not wanted <= set(row.scores) for group in groups for row in group.rows):
             raise ValueError("a score is missing")
         main = {metric.name: metric for metric in metrics}[PRIMARY[name]]
-        return Scheme(content["title"], content["decimals"], tasks, metrics, main, groups, content["marks"])
+        beyond = cited_rows(name, metrics)
+        return Scheme(content["title"], content["decimals"], tasks, metrics, main, groups, beyond, content["marks"])
+
+
+def cited_rows(name: str, metrics: tuple[Named, ...]) -> tuple[CitedRow, ...]:
+    """The rows of other publications for a table, of `results/paper/beyond.yaml`.
+
+    Raises:
+        UserError: the file is not as it was shipped.
+    """
+    with published(PAPER / "beyond.yaml") as content:
+        return tuple(CitedRow(**(row | {"scores": _scores(row, metrics)})) for row in content.get(name, []))
 
 
 @cache
 def table_of(task: str) -> str:
     """Name of the comparison table that a task stands in, "" where it stands in none."""
     return next((name for name in TABLES if task in {each.name for each in read_published(name).tasks}), "")
+
+
+def stand_in(task: str, measured: Iterable[str]) -> str:
+    """On which of the tasks that were measured an ablation of `task` is judged.
+
+    It is `task` itself where that was measured, else the first one by name that stands in the same table; `task` where
+    there is none.
+    """
+    table, there = table_of(task), sorted(measured)
+    alike = [name for name in there if table and table_of(name) == table]
+    return task if task in there or not alike else alike[0]
 
 
 @contextmanager
@@ -206,13 +259,16 @@ def published(path: Path) -> Iterator[Any]:
 
 
 def _row(facts: dict[str, Any], metrics: tuple[Named, ...]) -> PublishedRow:
-    scores = {
+    bold = frozenset((task, metric) for task, names in facts.get("bold", {}).items() for metric in names)
+    return PublishedRow(**(facts | {"scores": _scores(facts, metrics), "bold": bold}))
+
+
+def _scores(facts: dict[str, Any], metrics: tuple[Named, ...]) -> dict[tuple[str, str], Any]:
+    return {
         (task, metric.name): value
         for task, values in facts["scores"].items()
         for metric, value in zip(metrics, values, strict=True)
     }
-    bold = frozenset((task, metric) for task, names in facts.get("bold", {}).items() for metric in names)
-    return PublishedRow(**(facts | {"scores": scores, "bold": bold}))
 
 
 def edited(folder: Path = PAPER) -> list[str]:

@@ -145,6 +145,7 @@ LATEX = {
     "†": r"$^\dagger$",
     "‡": r"$^\ddagger$",
     "§": r"$^\S$",
+    "¶": r"$^\P$",
 }
 
 
@@ -327,7 +328,7 @@ def _text_lines(table: Table, room: float) -> Iterator[Text]:
             yield _joined(_aligned(*each) for each in zip(shown, widths, sides, strict=True))
     yield Text("=" * total)
     bold = [f"{BEST} set in bold"] if any(cell.bold for row in table.rows for cell in row.cells) else []
-    for note in (*(f"{mark} {text}" for mark, text in table.used_marks().items()), *bold, *table.notes):
+    for note in (*table.footnotes(), *bold, *table.notes):
         yield from map(Text, textwrap.wrap(one_line(note), int(room), subsequent_indent="  "))
 
 

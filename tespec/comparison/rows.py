@@ -1,4 +1,4 @@
-"""Rows of a comparison table: the published ones, one for each measured method that has none, floor and ceiling."""
+"""Rows of a comparison table: published ones, cited ones, one for each measured method without, floor and ceiling."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tespec.comparison.basis import Basis, RowKey, row_key
-from tespec.comparison.published import PublishedRow, Scheme
+from tespec.comparison.published import CitedRow, PublishedRow, Scheme
 from tespec.comparison.records import Record
 from tespec.comparison.references import TITLES, is_reference
 from tespec.comparison.table import MISSING
 
 OWN_GROUP = "Methods added here"
+BEYOND = "Beyond the paper"  # group of methods that other publications propose
 PUBLISHED, SAMPLE = "paper", "sample"  # the paper's own profile, and data of the sample world
 # Networks in records by the name of their width: None for those that methods name, else what a smaller one is.
 NETWORKS = {
@@ -24,13 +25,14 @@ NETWORKS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """What a row of the table is about: a published row, or records that share a `key` and have none.
+    """What a row of the table is about: a published row, a cited one, or records that share a `key` and have none.
 
     Rows that are not ranked take no part in the search for the best number.
     """
 
     facts: dict[str, str]
     published: PublishedRow | None = None
+    cited: CitedRow | None = None
     key: RowKey | None = None
     ranked: bool = True
 
@@ -56,7 +58,7 @@ def published_row_of(record: Record, scheme: Scheme) -> int | None:
 
 
 def entries_of(scheme: Scheme, used: Sequence[Basis]) -> tuple[list[Entry], list[tuple[str, list[int]]]]:
-    """All entries, published ones first, and the table's groups as (heading, indices of entries)."""
+    """All entries, published ones first, then cited ones, and the table's groups as (heading, indices of entries)."""
     entries = [Entry(_published_facts(row), row, ranked=row.ranked) for row in scheme.rows]
     headings: list[tuple[str, list[int]]] = []
     first = 0
@@ -64,6 +66,9 @@ def entries_of(scheme: Scheme, used: Sequence[Basis]) -> tuple[list[Entry], list
         headings.append((group.heading, list(range(first, first + len(group.rows)))))
         first += len(group.rows)
     own: dict[str, list[int]] = {}
+    for cited in scheme.beyond:
+        own.setdefault(BEYOND, []).append(len(entries))
+        entries.append(Entry(_published_facts(cited), cited=cited, ranked=False))
     found = {row_key(record): record for basis in used for record in basis.records
              if published_row_of(record, scheme) is None}  # fmt: skip
     for key, record in sorted(found.items(), key=lambda item: _order(item[1])):
@@ -79,7 +84,7 @@ def _order(record: Record) -> tuple[int, str, bool]:
     return place, record["method"]["title"], record["arch"] != "recurrent"
 
 
-def _published_facts(row: PublishedRow) -> dict[str, str]:
+def _published_facts(row: PublishedRow | CitedRow) -> dict[str, str]:
     return {
         "method": row.method,
         "arch": "recurrent" if row.recurrent else "feedforward",

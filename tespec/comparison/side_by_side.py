@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tespec.comparison.basis import Basis, average, bases, is_default, is_older, metric
 from tespec.comparison.identity import TEST
-from tespec.comparison.published import Named, Scheme, read_scheme
+from tespec.comparison.published import CitedRow, Named, Scheme, read_scheme
 from tespec.comparison.records import Record, of_different_arithmetic
 from tespec.comparison.references import ABOUT, is_reference
 from tespec.comparison.rows import Entry, as_measured, by_entry, entries_of, made_from, network_of
@@ -18,7 +18,11 @@ LABELS = (("Method", "title"), ("Backbone", "backbone"), ("Recurrent", "recurren
 COLUMNS = ("both", "paper", "measured")
 FRAMES = ("moving", "standing")  # groups by the camera's motion
 MODIFIED = "§"  # behind numbers of which a run's code was modified
-MARKS = {MODIFIED: "made by code with uncommitted changes, which no revision holds"}
+NOT_AT_HAND = "¶"  # in place of a number that could not be read
+MARKS = {
+    MODIFIED: "made by code with uncommitted changes, which no revision holds",
+    NOT_AT_HAND: "published, but in no source that was at hand",
+}
 BOLD = (
     "Bold: the paper's own; of measured numbers, the best of a column and all that cannot be told from it at 95 % "
     "(t-tests over seeds with one variance for the column, corrected for their number). Where no number can be ruled "
@@ -97,7 +101,7 @@ def side_by_side(scheme: Scheme, found: Sequence[Basis], frames: Sequence[str] =
                 pairs += _measured(scheme, task, block, entries, frames, differences=columns == "both")
     heads = [column for column, _ in pairs]
     rows = {
-        index: Row(tuple(cells[index] for _, cells in pairs), not entry.ranked, entry.facts)
+        index: Row(tuple(cells[index] for _, cells in pairs), not entry.ranked, entry.facts, _about(entry.cited))
         for index, entry in enumerate(entries)
         if columns != "measured" or members[index]
     }
@@ -207,11 +211,24 @@ def _paper(entry: Entry, task: Named, each: Named) -> float | None:
 
 def _published_cell(entry: Entry, task: Named, each: Named, decimals: int) -> Cell:
     """A published number; a footnote of its row is the number's own, and says nothing of one measured beside it."""
+    if entry.cited is not None and (task.name, each.name) in entry.cited.scores:
+        cited = entry.cited.scores[task.name, each.name]
+        return Cell(mark=NOT_AT_HAND) if cited is None else Cell(f"{cited:.{decimals}f}", cited)
     value = _paper(entry, task, each)
     if entry.published is None or value is None:
         return Cell()
     bold = (task.name, each.name) in entry.published.bold
     return Cell(f"{value:.{decimals}f}", value, bold=bold, mark=entry.published.mark)
+
+
+def _about(row: CitedRow | None) -> str:
+    """The note of a row of another publication; empty for other rows."""
+    if row is None:
+        return ""
+    return (
+        f"{row.title}, {row.backbone} (grey): not the paper's, nor held against it, but of {row.citation}. "
+        f"Protocol ({row.source}): {row.protocol}. Other than here: {row.differs}."
+    )
 
 
 def measured_cell(values: Sequence[float | None], records: Sequence[Record], decimals: int) -> Cell:

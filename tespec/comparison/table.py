@@ -68,11 +68,13 @@ class Row:
         cells: as many as there are columns.
         grey: set apart: not compared with the other rows.
         facts: what the row is (method, architecture, ...), for tidy output.
+        note: stands below the table where the row is shown.
     """
 
     cells: tuple[Cell, ...]
     grey: bool = False
     facts: dict[str, str] = field(default_factory=dict)
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,12 @@ class Table:
 
     def all_notes(self) -> list[str]:
         """Footnotes that a number refers to, and the notes behind them."""
-        return [*(f"{mark} {text}" for mark, text in self.used_marks().items()), *self.notes]
+        return [*self.footnotes(), *self.notes]
+
+    def footnotes(self) -> list[str]:
+        """Footnotes that a number refers to, and the notes of rows."""
+        of_rows = dict.fromkeys(row.note for row in self.rows if row.note)
+        return [*(f"{mark} {text}" for mark, text in self.used_marks().items()), *of_rows]
 
     def used_marks(self) -> dict[str, str]:
         """Footnotes that a number refers to."""
@@ -198,7 +205,7 @@ def only_measured(table: Table) -> Table:
     left = len(table.rows) - len(shown.rows)
     if left in (0, len(table.rows)):
         return table
-    note = f"{left} row{'s' if left > 1 else ''} with the paper's numbers alone left out: nothing was measured there."
+    note = f"{left} row{'s' if left > 1 else ''} with published numbers alone left out: nothing was measured there."
     return replace(shown, notes=(*table.notes, note))
 
 
@@ -216,7 +223,7 @@ def in_parts(table: Table, fits: Callable[[Table], bool]) -> list[Table]:
 
     def part(columns: Sequence[int]) -> Table:
         shown = only_columns(table, (*labels, *columns))
-        return only_rows(shown, lambda row: any(cell.text != MISSING for cell in row.cells[len(labels) :]))
+        return only_rows(shown, lambda row: any(cell.text != MISSING or cell.mark for cell in row.cells[len(labels) :]))
 
     pieces = _pieces(table, every[len(labels) :], 1, lambda columns: len(columns) == 1 or fits(part(columns)))
     if len(pieces) == 1:

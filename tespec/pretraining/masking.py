@@ -1,11 +1,26 @@
-"""The learnable patch that stands where a mask hides pixels."""
+"""What may be hidden, and the learnable patch that stands where a mask hides pixels."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
+from tespec.core.errors import UserError
+from tespec.core.settings import Mask
+from tespec.models.event_swin import PATCH
+from tespec.models.layers import STRIDE
+
 INITIAL_DEVIATION = 0.02
+
+
+def check_mask_unit(mask: Mask) -> None:
+    """Refuse units that tokens of a Swin do not fill.
+
+    Raises:
+        UserError: the mask's unit is one of those.
+    """
+    if mask.unit % PATCH or STRIDE % mask.unit:
+        raise UserError("objective.mask.unit", f"{mask.unit} px is not made of whole tokens", "choose 4, 8, 16 or 32")
 
 
 class MaskPatch(nn.Module):

@@ -28,7 +28,7 @@ from tespec.tasks.base import Evaluation
 from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
-from tespec.weights.load import Origin, origin_of
+from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, require_other_labels
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Re
     def evaluate() -> Outcome:
         evaluation = task.evaluate(opened.model, run.device, run.setup.workers)
         if is_first():
-            recipe = as_facts(settings) | {"sensor": list(task.size)}
+            recipe = as_facts(settings) | {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: run.trained_on}
             write_weights(run.folder / WEIGHTS, opened.model.state_dict(), recipe)
         return opened.outcome(evaluation, said)
 
@@ -143,7 +143,8 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     model = task.model()
     if setup.deterministic:
         with_exact_pools(model)
-    weights = method.initialise(model.backbone, checkpoint, seed)
+    weights, labels = method.initialise(model.backbone, checkpoint, seed), fingerprint(task.train)
+    require_other_labels(weights, labels, checkpoint)
     if weights.loaded:
         say(weights.summary())
     run = Run(
@@ -152,7 +153,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         method=method,
         task=settings.task,
         settings=settings,
-        config=config_of(settings, wanted.split) | accumulation_facts(setup) | dict(extra or {}),
+        config=config_of(settings, wanted.split) | accumulation_facts(setup.accumulate) | dict(extra or {}),
         data=data.label,
         data_fingerprint=fingerprint(*task.splits),
         seed=seed,
@@ -161,7 +162,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,
         split=wanted.split,
-        trained_on=fingerprint(task.train) if trains else "",
+        trained_on=labels if trains else "",
     )
     return Opened(run, settings, task, model)
 

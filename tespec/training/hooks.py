@@ -6,7 +6,7 @@ import logging
 import signal
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,15 +69,28 @@ class StatusHook(Hook):
                 write_status(self._folder, RUNNING, loop.step)
 
 
+WATCHES = 4  # times that what is measured beside a training is
+
+
 class CurveHook(Hook):
-    """Keeps the mean of every loss over intervals of steps: `curve` is a list of {"step", name: mean}.
+    """Keeps the mean of every loss over intervals of steps, and what is measured beside the training.
 
     An interval also ends where a new stage of the training has other losses.
+
+    Args:
+        interval: in steps.
+        watch: measures numbers by name, and leaves the network as it was; the first process asks it `WATCHES` times,
+            evenly over the training and at its end.
+
+    Attributes:
+        curve: {"step", name: mean} of each interval.
+        watched: {"step", name: number} of each time.
     """
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, interval: int, watch: Callable[[], Mapping[str, float]] | None = None) -> None:
         self.curve: list[dict[str, float]] = []
-        self._interval = interval
+        self.watched: list[dict[str, float]] = []
+        self._interval, self._watch = interval, watch
         self._sums: dict[str, Tensor] = {}
         self._count = 0
 
@@ -90,6 +103,8 @@ class CurveHook(Hook):
         self._count += 1
         if loop.step % self._interval == 0 or loop.step == loop.settings.steps:
             self._close(loop.step)
+        if self._watch and is_first() and loop.step in _evenly(loop.settings.steps):
+            self.watched.append({"step": loop.step, **self._watch()})
 
     def _close(self, step: int) -> None:
         means = {name: (total / self._count).item() for name, total in self._sums.items()}
@@ -97,13 +112,19 @@ class CurveHook(Hook):
         self._sums, self._count = {}, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The curve so far and the sums of the interval that is open."""
-        return {"curve": self.curve, "sums": self._sums, "count": self._count}
+        """The curves so far and the sums of the interval that is open."""
+        return {"curve": self.curve, "watched": self.watched, "sums": self._sums, "count": self._count}
 
     def load_state_dict(self, content: dict[str, Any], device: torch.device) -> None:
         """Go on where `state_dict` was taken."""
-        self.curve, self._count = content["curve"], content["count"]
+        # Earlier versions watched nothing.
+        self.curve, self.watched, self._count = content["curve"], content.get("watched", []), content["count"]
         self._sums = {name: value.to(device) for name, value in content["sums"].items()}
+
+
+def _evenly(steps: int) -> set[int]:
+    """The steps at which a training is watched."""
+    return {-(-steps * time // WATCHES) for time in range(1, WATCHES + 1)}
 
 
 class CheckpointHook(Hook):

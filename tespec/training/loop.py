@@ -188,7 +188,7 @@ class Loop:
             raise
 
     def _train(self, batches: Batches) -> None:
-        waiting = on_device(batches, self.device)
+        waiting = on_device(batches, self.device, self._steps.arrived)
         while batches_of_step := list(islice(waiting, self._steps.accumulate)):
             losses = self.train_step(*batches_of_step)
             self.step += 1

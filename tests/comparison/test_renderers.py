@@ -135,6 +135,7 @@ def test_escaped_text_holds_no_bare_special_character(text: str) -> None:
         r"$^\dagger$",
         r"$^\ddagger$",
         r"$^\S$",
+        r"$^\P$",
     ):
         bare = bare.replace(command, "")
     assert not set(bare) & set("\\{}$&#%_~^\n")

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tespec.comparison import side_by_side as side_by_side_module
+from tespec.comparison.deviations import deviations
+from tespec.comparison.published import read_published
 from tespec.comparison.records import Record
 from tespec.comparison.rows import NETWORKS
 from tespec.comparison.side_by_side import published_table
@@ -143,8 +147,47 @@ def test_a_number_of_modified_code_is_marked(record: Make) -> None:
 def test_methods_without_published_rows_get_their_own(sample_records: list[Record], record: Make) -> None:
     grouped = record("mine", method={"title": "My method", "group": "Plug-ins", "backbone": "ResNet50"})
     table = published_table("segmentation", [*sample_records, grouped])
-    own = {group.heading: [row.cells[0].text for row in group.rows] for group in table.groups[5:]}
+    own = {group.heading: [row.cells[0].text for row in group.rows] for group in table.groups[6:]}
     assert own == {"Plug-ins": ["My method"], "Methods added here": ["My method", "TESPEC"]}
+
+
+def test_rows_beyond_the_paper_stand_below_it_and_are_compared_with_nothing(record: Make) -> None:
+    facts = {"title": "CM3AE", "group": "Beyond the paper", "backbone": "Swin-T/7"}
+    records = [record("cm3ae", data="ddd17", profile="paper", config={}, method=facts), record("scratch")]
+    table = published_table("segmentation", records)
+    group = table.groups[-1]
+    assert group.heading == "Beyond the paper"
+    assert [row.cells[0].text for row in group.rows] == ["EventPretrain", "MEM", "CM3AE"]
+    cited, measured_here = group.rows[1], group.rows[2]
+    assert cited.grey
+    assert not measured_here.grey
+    assert [cell.text for cell in cells(table, cited, source="paper", task="dsec")] == ["-"] * 2
+    assert {cell.mark for cell in cells(table, cited, source="paper", task="dsec")} == {"¶"}
+    # It reports nothing on this one.
+    assert [cell.text for cell in cells(table, cited, source="paper", task="ddd17")] == ["-"] * 2
+    assert not any(cell.mark for cell in cells(table, cited, source="paper", task="ddd17"))
+    assert [cell.text for cell in cells(table, measured_here, source="paper")] == ["-"] * 4
+    assert not any(cell.value for cell in cells(table, measured_here, source="difference"))
+    assert deviations(records) == []
+    for row in read_published("segmentation").beyond:
+        (note,) = (note for note in table.all_notes() if note.startswith(f"{row.title}, "))
+        assert row.protocol in note
+        assert row.source in note
+    shown = published_table("segmentation", records, "measured")
+    assert [row.cells[0].text for row in shown.groups[-1].rows] == ["CM3AE"]
+    assert not any("MEM" in note for note in shown.all_notes())
+
+
+def test_cited_numbers_are_shown_without_bold_or_difference(monkeypatch: pytest.MonkeyPatch, record: Make) -> None:
+    scheme = read_published("segmentation")
+    first = scheme.beyond[0]
+    best = replace(first, scores={("dsec", "miou"): 99.0, ("dsec", "mean_class_acc"): None})
+    monkeypatch.setattr(side_by_side_module, "read_scheme", lambda *_: replace(scheme, beyond=(best,)))
+    table = published_table("segmentation", [record()])
+    (shown,) = table.groups[-1].rows
+    assert [cell.text for cell in cells(table, shown, source="paper")] == ["99.000", "-", "-", "-"]
+    assert not any(cell.bold for cell in shown.cells)
+    assert measured(table, row_of(table, "tespec")).value is None
 
 
 def test_a_record_matches_by_memory_backbone_and_test_time_augmentation(record: Make) -> None:

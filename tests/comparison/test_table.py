@@ -63,7 +63,7 @@ def test_only_the_rows_that_were_measured_are_left_and_the_others_counted() -> N
     table = Table("t", (LABEL, UP), (Group("x", (published,)), Group("y", (measured, published))))
     found = only_measured(table)
     assert [(group.heading, group.rows) for group in found.groups] == [("y", (measured,))]
-    assert found.notes == ("2 rows with the paper's numbers alone left out: nothing was measured there.",)
+    assert found.notes == ("2 rows with published numbers alone left out: nothing was measured there.",)
     for rows in ((measured,), (published,)):
         whole = Table("t", (LABEL, UP), (Group("", rows),))
         assert only_measured(whole) is whole

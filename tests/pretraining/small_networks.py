@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from baselines.cm3ae import FrameEventAutoencoder
 from baselines.cpc import PredictiveCoding
 from baselines.ecddp import DenseDistillation
 from baselines.ecdp import ImageContrast
@@ -62,6 +63,12 @@ def momentum_contrast(queue: int = 8, arch: str = "micro") -> MomentumContrast:
     return MomentumContrast(settings, backbone(channels=1, arch=arch))
 
 
+def autoencoder(**changes: Any) -> FrameEventAutoencoder:
+    return FrameEventAutoencoder(
+        own("frame_event_autoencoder", **({"out": 16} | changes)), backbone(), backbone(channels=1, seed=1)
+    )
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, Tensor]]]] = {
     "cpc": (coding, lambda: {"histograms": histograms(segments=4), "fresh": torch.ones(3, dtype=torch.bool)}),
     "ecddp": (distillation, lambda: {"histograms": histograms()}),
@@ -76,4 +83,5 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, Tensor
         lambda: ImageContrast(own("image_contrast", hidden=32, out=16), backbone(), backbone(channels=1, seed=1)),
         lambda: {"histograms": histograms(), "images": torch.randn(3, 1, 1, *SIZE)},
     ),
+    "cm3ae": (autoencoder, lambda: {"histograms": histograms(), "images": torch.randn(3, 1, 1, *SIZE)}),
 }

@@ -33,6 +33,7 @@ CASES = {
     "ecdp": ("ecdp", "ddd17", []),
     "mem": ("mem", "1mpx", []),
     "mem, memory": ("mem", "1mpx", ["recurrent=true", "segments=4", "sampling=streams"]),
+    "cm3ae": ("cm3ae", "ddd17", []),
     "moby": ("moby", "objects", []),
     "imagenet": ("imagenet", "objects", []),
 }
@@ -94,7 +95,7 @@ def test_from_data_to_weights(world, tmp_path, case):
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
-@pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp", "mem"])
+@pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp", "mem", "cm3ae"])
 def test_a_task_starts_from_them(world, tmp_path, case, arch):
     if (case, arch) == ("ecdp", "recurrent"):
         pytest.skip("there is none")
@@ -113,7 +114,7 @@ def test_a_task_starts_from_them(world, tmp_path, case, arch):
 
 
 @pytest.mark.parametrize(
-    "case", ["moby", "tespec, Eq. 6", "tespec, ecddp", "tespec, cpc", "ecdp", "mem", "mem, memory"]
+    "case", ["moby", "tespec, Eq. 6", "tespec, ecddp", "tespec, cpc", "ecdp", "mem", "mem, memory", "cm3ae"]
 )
 def test_resumed_equals_uninterrupted(world, tmp_path, case, monkeypatch):
     original = CheckpointHook.after_train_iter
@@ -189,6 +190,10 @@ MISTAKES = [
     ),
     ("ecdp", "1mpx", None, r"no recording has images in imgs/; give recordings of the DDD17 archive"),
     ("ecdp", "ddd17", "recurrent=true", r"recurrent: pairs of events and image have no order in time"),
+    ("cm3ae", "ddd17", "objective.mask.unit=24", r"objective.mask.unit: 24 px is not made of whole tokens; choose 4"),
+    ("cm3ae", "ddd17", "objective.mask.ratio=0", r"objective.mask.ratio: 0 of \d+ patches leaves none to hide; give"),
+    ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 of \d+ patches leaves none to show; give"),
+    ("cm3ae", "ddd17", "objective.decoder.type=None", r"objective.decoder.type: unknown model 'None'; choose from"),
 ]
 
 
@@ -205,7 +210,11 @@ def test_mistakes_are_named(world, name, data, change, message):
         network()
 
 
-def test_masks_need_patches(world):
-    settings = pretraining_settings("tespec", "sample", [], "resnet")
-    with pytest.raises(UserError, match="objective masked_reconstruction: resnet-micro has no patches to hide"):
-        build_objective(settings, world / "1mpx").network()
+@pytest.mark.parametrize(
+    ("name", "data", "objective"),
+    [("tespec", "1mpx", "masked_reconstruction"), ("cm3ae", "ddd17", "frame_event_autoencoder")],
+)
+def test_masks_need_patches(world, name, data, objective):
+    settings = pretraining_settings(name, "sample", [], "resnet")
+    with pytest.raises(UserError, match=f"objective {objective}: resnet-micro has no patches to hide"):
+        build_objective(settings, world / data).network()

@@ -56,6 +56,7 @@ OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
     "ecddp": ("ecddp", "1mpx", []),
     "ecdp": ("ecdp", "ddd17", []),
     "mem": ("mem", "1mpx", ["recurrent=true", "segments=3", "sampling=streams"]),
+    "cm3ae": ("cm3ae", "ddd17", []),
     "moby": ("moby", "objects", []),
     "imagenet": ("imagenet", "objects", []),
 }

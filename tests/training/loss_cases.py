@@ -2,6 +2,7 @@
 
 import torch
 
+from baselines.cm3ae import FrameEventAutoencoder
 from baselines.cpc import PredictiveCoding
 from baselines.ecddp import DenseDistillation
 from baselines.ecdp import ImageContrast
@@ -88,6 +89,14 @@ CASES = {
     ),
     "image_contrast": lambda: (
         ImageContrast(own("image_contrast", hidden=32, out=16), backbone(), backbone(channels=1, seed=1)),
+        histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
+    ),
+    "frame_event_autoencoder": lambda: (
+        FrameEventAutoencoder(
+            own("frame_event_autoencoder", decoder={"type": "LastStageDecoder", "width": 32}, out=16),
+            backbone(),
+            backbone(channels=1, seed=1),
+        ),
         histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
     ),
     "segmentation": lambda: (

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from baselines.cm3ae import FrameEventAutoencoder
 from baselines.ecddp import DenseDistillation
 from baselines.ecdp import ImageContrast
 from baselines.imagenet import Classification
@@ -41,6 +42,9 @@ FILES = {
     # configs/nimagenet.conf: pt_batch_size, pt_lr, pt_warmup_steps, pt_grad_clip, pt_dropout;
     # mem/run_mem_pretraining.py: opt, weight_decay, min_lr.
     "mem": "tum-vision/mem",
+    # main.py: lr times batch / 256, min_lr, warmup_epochs, epochs, weight_decay, weight_decay_end, clip_grad,
+    # batch_size_per_gpu; README.md: 4 GPUs; utils.py: warm-up from 0.
+    "cm3ae": "Event-AHU/CM3AE",
     # Appendix, table of implementation settings; what it leaves out is uzh-rpg/RVT's, config/general.yaml.
     "tespec": "the paper",
 }
@@ -51,6 +55,7 @@ PUBLISHED = {
     "ecddp": ("AdamW", 1024, 4 * 5e-4, 1e-6, 1e-6, 10 / 300, ("norm", 3.0), (0.04, 0.4), 0.0, 0.2),
     "ecdp": ("AdamW", 1024, 4 * 1.5e-4, 0.0, 0.0, 40 / 300, ("none", None), (0.03, 0.03), 0.0, 1.0),
     "mem": ("AdamW", 512, 7.5e-5, 0.0, 1e-5, 1000 / 100_000, ("norm", 1.0), (0.05, 0.05), 0.1, 1.0),
+    "cm3ae": ("AdamW", 512, 2 * 2e-4, 0.0, 1e-6, 10 / 200, ("norm", 3.0), (0.04, 0.4), 0.0, 1.0),
     "tespec": ("Adam", 8, 2e-4, 2e-4 / 25, 2e-4 / 1000, 2000 / 400_000, ("value", 1.0), (0.0, 0.0), 0.0, 1.0),
 }
 
@@ -101,6 +106,7 @@ MODELS = {
     "ecdp": lambda: ImageContrast(
         own("image_contrast", hidden=8, out=4), backbone(arch="resnet-micro"), backbone(1, "resnet-micro")
     ),
+    "cm3ae": lambda: FrameEventAutoencoder(own("frame_event_autoencoder", out=4), backbone(), backbone(1)),
 }
 
 
@@ -137,6 +143,7 @@ def test_weight_decay_spares_what_the_publication_spares(recipe):
         "ecddp": of_norms_and_biases(model),
         "mem": of_norms_and_biases(model),
         "ecdp": set(),
+        "cm3ae": of_norms_and_biases(model),
     }
     assert exempt == expected[recipe]
     if recipe == "ecddp":

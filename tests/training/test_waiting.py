@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from tespec.core.config import pretraining_settings
 from tespec.datasets.images import as_input
+from tespec.events.on_device import as_seen, count_words
+from tespec.events.spatial import Region
 from tespec.training.loop import Loop
 
 READS = {"_local_scalar_dense", "nonzero", "is_nonzero", "item", "masked_select", "_unique2", "unique_dim", "bincount"}
@@ -98,6 +100,14 @@ def test_images_become_what_a_network_sees_without_waiting():
     pixels = torch.zeros(2, 2, 3, 8, 8, dtype=torch.uint8, device=META)
     with Waits(META) as waits:
         assert as_input(pixels, torch.zeros(2, 2, 2, device=META)).shape == pixels.shape
+    assert waits.found == []
+
+
+def test_histograms_are_counted_on_the_device_without_waiting():
+    words, counts = torch.zeros(6, dtype=torch.int32, device=META), torch.zeros(1, 3, 5, dtype=torch.int64, device=META)
+    maps = torch.zeros(1, 8, dtype=torch.int64, device=META)
+    with Waits(META) as waits:
+        assert as_seen(count_words(words, counts, Region(8, 8)), maps, maps).shape == (1, 3, 10, 8, 8)
     assert waits.found == []
 
 

@@ -1,0 +1,316 @@
+"""CM3AE: frame and events are rebuilt together (Wu et al., ACM MM 2025).
+
+Most patches of both are hidden. Each network rebuilds what is hidden of its own kind, both together rebuild the frame,
+and events and frame find each other.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tespec.core.compat  # before timm
+
+import torch
+from pydantic.dataclasses import dataclass
+from timm.models.vision_transformer import Block
+from torch import Tensor, nn
+
+import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
+from tespec.core.distributed import all_gather_rows, batch_rows, global_mean
+from tespec.core.errors import UserError
+from tespec.core.registry import METHODS, MODELS, OBJECTIVES, find_registered
+from tespec.core.settings import Count, FromZero, Mask, Positive
+from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
+from tespec.models.event_swin import EventSwin
+from tespec.models.layers import STRIDE, crop, in_fp32, sent
+from tespec.pretraining.contrast import Projector, info_nce, pooled
+from tespec.pretraining.masking import MaskPatch, check_mask_unit, replace_hidden
+from tespec.pretraining.method import Method
+from tespec.pretraining.objective import PairObjective
+from tespec.pretraining.tespec import patchify, pixels_inside
+
+
+@METHODS.register_module(name="cm3ae")
+class Cm3ae(Method):
+    """A row that the paper has not got."""
+
+    title = "CM3AE"
+    group = "Beyond the paper"
+    pretraining_data = "REV2M"
+    recipe = "cm3ae"
+    citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
+    licence = "not at hand (Event-AHU/CM3AE)"
+    weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can take"
+    summary = (
+        "Most patches of events and of the frame at their end are hidden and rebuilt, those of the frame by both "
+        "together, and events and frame find each other; ConvLSTMs start at random, as for images."
+    )
+
+
+@dataclass(frozen=True)
+class FusionSettings:
+    """Settings of what is hidden, what rebuilds it, and of the contrast.
+
+    Raises:
+        UserError: a mask unit that is not made of whole tokens.
+    """
+
+    mask: Mask  # of the events, and of the frame
+    decoder: dict[str, Any]  # "type" and settings of a registered decoder
+    heads: Count  # of the attention that joins both
+    out: Count  # dimensions that are compared
+    temperature: Positive  # of the softmax over cosines
+    frame_weight: FromZero  # of the frame rebuilt by itself
+    events_weight: FromZero  # of the events rebuilt by themselves
+    fused_weight: FromZero  # of the frame rebuilt by both
+    contrast_weight: FromZero
+
+    def __post_init__(self) -> None:
+        check_mask_unit(self.mask)
+
+    def kept(self, units: int) -> int:
+        """How many of so many patches are shown."""
+        return units - round(self.mask.ratio * units)
+
+
+class FrameEventAutoencoder(nn.Module):
+    """Two masked autoencoders, of events and of frames, that are joined by attention and by a contrast.
+
+    Args:
+        own: its settings.
+        backbone: what is pre-trained, on events.
+        images: a backbone for the frames.
+    """
+
+    draws_alike = True  # masks are drawn for the batch of all processes
+
+    def __init__(self, own: FusionSettings, backbone: EventSwin, images: EventSwin) -> None:
+        super().__init__()
+        self.own = own
+        self.backbone, self.images = backbone, images
+        unit, width = own.mask.unit, backbone.channels[-1]
+        self.events_patch, self.frame_patch = MaskPatch(unit, backbone.in_channels), MaskPatch(unit, images.in_channels)
+        self.fusion = Fusion(width, own.heads, backbone.img_size)
+        self.draw_events, self.draw_frame = _decoder(own, backbone, 2), _decoder(own, images, images.in_channels)
+        self.of_events, self.of_frame = (Projector(nn.Linear(width, own.out)) for _ in range(2))
+
+    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+        """Losses of a step; pixels outside of the image count in none.
+
+        Args:
+            batch: histograms (B, 1, 2 * bins, H, W) and images (B, 1, 1, H, W) uint8.
+            state: None.
+
+        Returns:
+            "loss", which is the weighted sum of "loss_frame", "loss_events", "loss_fused" and "loss_contrast", and
+            "found", the share of events whose frame is told from the others; and None.
+        """
+        own = self.own
+        histograms, frame = batch["histograms"], as_input(batch["images"])
+        events_hidden, frame_hidden = (sent(mask, frame.device) for mask in self._masks(histograms))
+        of_events = _seen(self.backbone, histograms, events_hidden, self.events_patch())
+        of_frame = _seen(self.images, frame, frame_hidden, self.frame_patch())
+        of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
+
+        error_of_events = _error(self.draw_events(of_events), event_frame(histograms), events_hidden, own.mask.unit)
+        of_itself, of_fused = (
+            _error(self.draw_frame(features), frame, frame_hidden, own.mask.unit) for features in (of_frame, of_both)
+        )
+        events = all_gather_rows(self.of_events(pooled(of_events[-1])))
+        frames = all_gather_rows(self.of_frame(pooled(of_frame[-1])))
+        forth, found = info_nce(events, frames, own.temperature)
+        back, _ = info_nce(frames, events, own.temperature)
+        contrast = (forth + back) / 2
+        loss = (
+            own.frame_weight * of_itself
+            + own.events_weight * error_of_events
+            + own.fused_weight * of_fused
+            + own.contrast_weight * contrast
+        )
+        return {
+            "loss": loss,
+            "loss_frame": of_itself,
+            "loss_events": error_of_events,
+            "loss_fused": of_fused,
+            "loss_contrast": contrast,
+            "found": found,
+        }, None
+
+    def _masks(self, histograms: Tensor) -> tuple[Tensor, Tensor]:
+        """Hidden patches (B, rows, cols) bool of events and of frames, on the CPU."""
+        rows, cols = (-(-side // self.own.mask.unit) for side in histograms.shape[-2:])
+        whole, own = batch_rows(len(histograms))
+        events, frame = draw_masks(torch.rand(2, whole, rows * cols)[:, own], self.own.kept(rows * cols))
+        return events.unflatten(1, (rows, cols)), frame.unflatten(1, (rows, cols))
+
+
+def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """Hidden patches (B, N) bool of events and of frames, of draws (2, B, N) from 0 to 1.
+
+    `kept` patches are shown of each. Half of those that the events show are hidden in the frame as long as it has
+    others to show: there events know what the frame does not.
+    """
+    place = draws[0].argsort(1).argsort(1)
+    theirs_alone = place < kept // 2
+    frame = (draws[1] + theirs_alone).argsort(1).argsort(1)
+    return place >= kept, frame >= kept
+
+
+def event_frame(histograms: Tensor) -> Tensor:
+    """Where (B, 1, 2, H, W) events of each polarity were, scaled as pixels of a frame are.
+
+    Args:
+        histograms: (B, 1, 2 * bins, H, W), the bins of the negative polarity first.
+    """
+    there = histograms.unflatten(2, (2, -1)).amax(3) > 0
+    return (there.float() - GREY_MEAN) / GREY_DEVIATION
+
+
+def _decoder(own: FusionSettings, network: EventSwin, planes: int) -> nn.Module:
+    """A decoder of the network's features to an image of so many planes."""
+    made_for = {"channels": network.channels, "img_size": network.img_size, "planes": planes}
+    decoder: nn.Module = MODELS.build({**own.decoder, **made_for, "_scope_": MODELS.scope})
+    return decoder
+
+
+def _seen(network: EventSwin, frames: Tensor, hidden: Tensor, patch: Tensor) -> list[Tensor]:
+    """Features of frames (B, 1, C, H, W) whose `hidden` patches are replaced."""
+    features, _ = network.encode(replace_hidden(network.embed(frames), hidden, network.embed_patches(patch)))
+    return features
+
+
+@in_fp32
+def _error(drawn: Tensor, wanted: Tensor, hidden: Tensor, unit: int) -> Tensor:
+    """Mean squared error on the hidden patches of images (B, 1, planes, H, W)."""
+    size = (wanted.shape[-2], wanted.shape[-1])
+    squares = patchify((crop(drawn, size) - wanted).square().mean((1, 2)), unit).sum(-1)
+    pixels = pixels_inside(size, unit, wanted.device).sum(-1)
+    return global_mean((squares * hidden).sum(), (pixels * hidden).sum())
+
+
+class Fusion(nn.Module):
+    """Attention of the last features of frame and events to each other; what it makes of the frame's goes on.
+
+    Args:
+        width: of the features.
+        heads: of the attention.
+        img_size: (H, W) in px of the padded input.
+    """
+
+    positions: Tensor
+
+    def __init__(self, width: int, heads: int, img_size: tuple[int, int]) -> None:
+        super().__init__()
+        self.block = Block(width, heads, qkv_bias=True)
+        places = sine_positions(img_size[0] // STRIDE, img_size[1] // STRIDE, width)
+        self.register_buffer("positions", places, persistent=False)
+
+    def forward(self, frame: Tensor, events: Tensor) -> Tensor:
+        """Features (B, 1, C, h, w) of both, of those of each."""
+        tokens = torch.cat([each.flatten(3).squeeze(1).transpose(1, 2) + self.positions for each in (frame, events)], 1)
+        joined: Tensor = self.block(tokens)[:, : len(self.positions)]
+        return joined.transpose(1, 2).unflatten(2, frame.shape[-2:]).unsqueeze(1)
+
+
+def sine_positions(rows: int, cols: int, width: int) -> Tensor:
+    """Sines and cosines (rows * cols, width) of rows and of columns, at wavelengths from 2 pi to 10,000 times that."""
+    rates = 10_000 ** -(torch.arange(width // 4) / (width // 4))
+    angles = [torch.arange(side).unsqueeze(1) * rates for side in (rows, cols)]
+    of_rows, of_cols = (torch.cat([each.sin(), each.cos()], 1) for each in angles)
+    halves = [of_rows.unsqueeze(1).expand(-1, cols, -1), of_cols.unsqueeze(0).expand(rows, -1, -1)]
+    return torch.cat(halves, -1).flatten(0, 1)
+
+
+@OBJECTIVES.register_module(name="frame_event_autoencoder")
+class FrameEventTask(PairObjective):
+    """Events and the grey frame at their end, most patches of both hidden."""
+
+    settings_type = FusionSettings
+    network_type = FrameEventAutoencoder
+    loss_is = "errors of frame and events on their hidden patches, rebuilt alone and together, and their contrast"
+    hides_patches = True
+
+    def network(self) -> FrameEventAutoencoder:
+        """The network with two fresh backbones, for events and for frames."""
+        own = self.own
+        find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
+        units = math.prod(-(-side // own.mask.unit) for side in self.size)
+        if not 0 < own.kept(units) < units:
+            what = f"{own.mask.ratio:g} of {units} patches leaves none to {'hide' if own.kept(units) else 'show'}"
+            raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} to {1 - 1 / units:.3g}")
+        model: FrameEventAutoencoder = super().network()
+        return model
+
+
+RECIPE = """
+# Values: Event-AHU/CM3AE, main.py, unless another of its files is named; 4 GPUs as in README.md's command.
+name: cm3ae
+version: 1
+objective:
+  type: frame_event_autoencoder
+  mask: {unit: 32, ratio: 0.75}  # mask_ratio; the unit is a token of Swin's last stage, there it is ViT's 16 px
+  decoder: {type: LastStageDecoder}
+  heads: 4                 # models/mae.py, num_heads_att
+  out: 512                 # models/mae.py, decoder_embed_dim
+  temperature: 0.376       # models/mae.py: logit_scale, by which cosines are multiplied, starts at ln(1 / 0.07) = 2.659
+  frame_weight: 4.0        # CM3AELoss
+  events_weight: 0.5       # CM3AELoss
+  fused_weight: 0.5        # CM3AELoss
+  contrast_weight: 0.1     # CM3AELoss
+  deviations:              # from Event-AHU/CM3AE, models/mae.py
+    - CM3AE's voxels are left out, and so are the frame rebuilt with their help and their contrast with the frame
+    - CM3AE's backbones are Swins, which see a learned patch where patches are hidden, instead of ViTs that leave them
+      out
+    - CM3AE's events go in as histograms, and what is rebuilt of them is where events of each polarity were, instead of
+      an image of events for both
+    - CM3AE's decoders are TESPEC's, of one block or of convolutions, instead of eight blocks
+    - CM3AE's fusion joins all tokens of the last stage, instead of the frame's with half of those that the events show,
+      and has the fused tokens drawn at the frame's places, where the published code has them drawn at those of events
+    - CM3AE's contrast compares means of the encoders' last stages, instead of learned sums over the decoders' tokens,
+      and its temperature stays as it starts
+dataset: ddd17
+recurrent: false
+bins: 10
+rule: edges
+window_ms: 50
+segments: 1
+batch_size: 512          # batch_size_per_gpu 128
+downsample: {factor: 1, keep: nearest, to_width: null}
+sampling: clips          # single windows need no order
+drop_path: 0.0           # the model is built without main.py's 0.1
+
+optimisation:
+  optimizer: AdamW
+  peak_lr: 4.0e-4        # lr 2e-4 * 512 / 256
+  schedule: cosine       # utils.py
+  start_divisor: 1.0e+6  # from 0; utils.py
+  end_divisor: 400       # to min_lr 1e-6
+  steps: 990400          # 200 epochs of 2,535,759 pairs (README.md)
+  warmup_steps: 49520    # 10 epochs
+  clip: {by: norm, at: 3.0}
+  weight_decay: {start: 0.04, end: 0.4, exempt: [vectors]}  # utils.py, get_params_groups
+  patch_embed_lr: 1.0    # share of the learning rate for the patch embedding
+  precision: auto
+  non_finite: stop       # or skip: pass over steps whose loss or gradients are not finite
+
+augmentation:
+  flip: 0.5
+  zoom: 0.0
+  zoom_in_share: 0.8
+  zoom_in: [1.0, 1.5]
+  zoom_out: [1.0, 1.2]
+
+# Of data and optimisation from the publication; those of the objective stand with it.
+deviations:
+  - CM3AE on recordings with grey frames, seen whole, instead of on crops of REV2M's pairs in colour
+  - CM3AE's gradients are clipped by their norm over all parameters, instead of parameter by parameter
+# What differs under a profile, over its general values and what stands here of its base.
+profiles:
+  sample:
+    batch_size: 16
+    segments: 1
+    optimisation: {peak_lr: 1.0e-3}
+    objective: {mask: {unit: 16}, decoder: {type: AllStagesDecoder}, out: 64}
+  medium: {optimisation: {peak_lr: 5.0e-4}}
+"""
