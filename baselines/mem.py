@@ -27,7 +27,7 @@ from tespec.core.settings import whole as whole_number
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
-from tespec.pretraining.masking import MaskPatch, replace_hidden
+from tespec.pretraining.masking import MaskPatch, check_mask_unit, replace_hidden
 from tespec.pretraining.method import Method
 from tespec.pretraining.objective import SEED, EventObjective
 from tespec.pretraining.views import random_crops
@@ -83,7 +83,7 @@ class TokenSettings:
     """Settings of what is hidden, and of what is named there from which features.
 
     Raises:
-        UserError: a mask unit that no stage of a Swin has, or a crop that is not made of whole ones.
+        UserError: a mask unit that tokens of a Swin do not fill, or a crop that is not made of whole ones.
     """
 
     mask: Mask  # the unit is a token's side as well
@@ -92,10 +92,8 @@ class TokenSettings:
     tokenizer: TokenizerSettings
 
     def __post_init__(self) -> None:
+        check_mask_unit(self.mask)
         unit, side = self.mask.unit, self.tokenizer.crop
-        if unit not in STRIDES:
-            what = f"{unit} px is the stride of no stage"
-            raise UserError("objective.mask.unit", what, f"choose {', '.join(map(str, STRIDES))}")
         if side % unit:
             what = f"{side} px is not made of whole tokens of {unit} px"
             raise UserError("objective.tokenizer.crop", what, f"choose a multiple of {unit}")
