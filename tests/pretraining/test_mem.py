@@ -123,12 +123,13 @@ def test_noise_is_gumbels():
 def test_event_images_are_counts_of_each_polarity_without_hot_pixels():
     counts = torch.zeros(2, 20, 16, 16, dtype=torch.uint8)
     counts[0, 3, 2, 2] = counts[0, 4, 2, 2] = counts[0, 12, 5, 6] = 2
-    found = event_image(counts, hot=25.0)
+    found = event_image(counts, 25.0, 1.0)
     assert found.shape == (2, 2, 16, 16)
     assert (found[0, 0, 2, 2], found[0, 1, 5, 6]) == (1.0, 0.5)
     assert found.sum() == 1.5  # the second frame has no events
     counts[0, 0:10, 9, 9] = 10
-    torch.testing.assert_close(event_image(counts, hot=10.0), found)
+    torch.testing.assert_close(event_image(counts, 10.0, 1.0), found)
+    torch.testing.assert_close(event_image(counts, 10.0, 0.5), found.sqrt())
 
 
 def test_what_is_named_is_what_is_hidden(monkeypatch):
@@ -226,8 +227,8 @@ def test_a_collapse_is_reported(monkeypatch, capsys):
     torch.nn.init.zeros_(model.tokenizer.encoder[-1].weight)
     metrics = task.evaluate(model, CPU)
     assert metrics["perplexity"] == pytest.approx(1.0)
-    assert (metrics["commonest"], metrics["tokens_used"]) == (1.0, 1 / 64)
-    assert "the tokenizer collapsed: 1.00 of 64 tokens are in use on data held out" in capsys.readouterr().err
+    assert (metrics["commonest"], metrics["tokens_used"]) == (1.0, 1 / 32)
+    assert "the tokenizer collapsed: 1.00 of 32 tokens are in use on data held out" in capsys.readouterr().err
     assert set(metrics) >= {"loss", "found", "drawn_error", "feature_std", "last_stage_rank"}
 
 

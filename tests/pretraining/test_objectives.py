@@ -202,7 +202,7 @@ MISTAKES = [
         "mem",
         "1mpx",
         "objective.mask.unit=64",
-        r"objective\.mask\.unit: 64 px is the stride of no stage; choose 4, 8, 16",
+        r"objective\.mask\.unit: 64 px is not made of whole tokens; choose 4, 8",
     ),
     (
         "mem",

@@ -54,7 +54,7 @@ def own(objective, **changes):
 
 TOKENIZER = {
     "share": 0.5, "peak_lr": 1e-3, "end_divisor": 1.1, "clip_norm": 0.01, "crop": 32, "tokens": 24, "width": 8,
-    "hidden": 16, "blocks": 1, "hot": 10.0, "temperature": (1.0, 0.5), "kl_weight": 0.1,
+    "hidden": 16, "blocks": 1, "hot": 10.0, "gamma": 0.5, "temperature": (1.0, 0.5), "kl_weight": 0.1,
 }  # fmt: skip
 
 # The objective or task, and a batch.
