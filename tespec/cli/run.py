@@ -250,9 +250,8 @@ def dry_run(options: argparse.Namespace) -> None:
         task = build_task(settings, data.root, options.split)
         require_sound(task.dataset)
         labels = sum(len(each.labelled) for each in task.scored)
-        played = Evaluated(
-            evaluation_of(settings, task.scored).windows, labels, f"the {options.split} split of the data"
-        )
+        windows = evaluation_of(settings, task.scored).windows
+        played = Evaluated(windows, labels, f"the {options.split} split of the data")
         make = partial(blueprint_of_cell, settings, task.size)
         print_cost(as_facts(settings), str(data.root), make, options, played)
         return
@@ -260,8 +259,8 @@ def dry_run(options: argparse.Namespace) -> None:
     settings = finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
     settings = with_start(settings, method, options.checkpoint, sample=False)
     source = input_of(settings, options.task).source
-    played = known_evaluation(settings, options.task)
-    print_cost(as_facts(settings), source, partial(planned, settings, options.task), options, played)
+    known = known_evaluation(settings, options.task)
+    print_cost(as_facts(settings), source, partial(planned, settings, options.task), options, known)
 
 
 def print_result(record: Record) -> None:

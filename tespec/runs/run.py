@@ -228,8 +228,16 @@ def _computed(
     began, meter, trained = time.monotonic(), ResourceMeter(run.device), Trained([])
     times = {"open": opened}
     if model is not None and batches is not None:
-        own = {"seed": run.seed, "setup": setup, "run": run.name, "facts": run.config, "watch": watch}
-        trained = _trained_before(run, model) or train(model, batches, run.settings.optimisation, **own)
+        trained = _trained_before(run, model) or train(
+            model,
+            batches,
+            run.settings.optimisation,
+            seed=run.seed,
+            setup=setup,
+            run=run.name,
+            facts=run.config,
+            watch=watch,
+        )
         times["train"] = trained.seconds
     outcome = evaluate()
     times |= {"evaluate": outcome.seconds, "total": trained.before + opened + time.monotonic() - began}

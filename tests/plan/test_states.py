@@ -31,7 +31,7 @@ from tespec.plan.states import Ledger, forecast, in_order, of_other_code, second
 from tespec.runs.data import Data
 from tespec.world import world_folder
 
-CLOSED = [name for name in names("plans") if read_plan(name).world]
+CLOSED = [name for name in names("plans") if read_plan(name).world and read_plan(name).cells]
 
 
 def workshop(plan: Plan, folder: Path, **changes):
