@@ -87,6 +87,11 @@ class Opened:
             scores={name: {"title": s.title, "better": s.better, "unit": s.unit} for name, s in scores.items()},
         )
 
+    def write_network(self, path: Path) -> None:
+        """Write backbone and head as they are now, with what made them."""
+        beside = {SENSOR: list(self.task.size), SEED: self.run.seed, TRAINED_ON: self.run.trained_on}
+        write_weights(path, self.model.state_dict(), as_facts(self.settings) | beside)
+
 
 def finetune(wanted: Wanted) -> Record:
     """Fine-tune and evaluate, or take up the complete record of the same run.
@@ -105,8 +110,7 @@ def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Re
     def evaluate() -> Outcome:
         evaluation = task.evaluate(opened.model, run.device, run.setup.workers)
         if is_first():
-            recipe = as_facts(settings) | {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: run.trained_on}
-            write_weights(run.folder / WEIGHTS, opened.model.state_dict(), recipe)
+            opened.write_network(run.folder / WEIGHTS)
         return opened.outcome(evaluation, said)
 
     return carry_out(run, evaluate, opened.model, batches)

@@ -490,7 +490,7 @@ def test_an_unknown_plan_is_answered_with_the_nearest():
     with pytest.raises(UserError, match="plan smal: no such plan; did you mean 'small'"):
         read_plan("smal")
     with pytest.raises(
-        UserError, match="plan huge: no such plan; choose from ablations, curves, demo, medium, small, tables"
+        UserError, match="plan huge: no such plan; choose from ablations, curves, demo, medium, rates, small"
     ):
         read_plan("huge")
 

@@ -33,10 +33,10 @@ def other_streets(tiny_world):
 
 @pytest.fixture(scope="module")
 def trained(other_streets, tmp_path_factory):
-    """A network's file, and the folder of its run."""
-    folder = tmp_path_factory.mktemp("trained")
-    record = finetune(wanted(other_streets, folder))
-    return folder / "runs" / record["name"] / "model.safetensors"
+    """The file that a run on other streets would leave."""
+    path = tmp_path_factory.mktemp("trained") / "model.safetensors"
+    open_run("evaluation", wanted(other_streets, path.parent), trains=True).write_network(path)
+    return path
 
 
 def test_the_backbone_is_that_of_the_file_and_the_head_is_fresh(trained, tiny_world, tmp_path):
@@ -57,11 +57,13 @@ def test_a_feedforward_network_leaves_the_memory_of_a_recurrent_one(trained, tin
 
 
 def test_its_record_says_what_it_started_from(trained, tiny_world, tmp_path):
-    record = finetune(wanted(tiny_world, tmp_path, "labels", checkpoint=trained))
+    record = finetune(wanted(tiny_world, tmp_path, "labels", "feedforward", trained))
     assert record["method"]["group"] == "Controls"
     assert record["weights"]["recipe"]["trained_on"] not in ("", record["data_fingerprint"])
     assert record["weights"]["source"] == "model.safetensors"
     # What else is written into the file does not stand in the way of those who read it.
+    left = tmp_path / "runs" / record["name"] / "model.safetensors"
+    assert load_trained(left).settings.arch == "feedforward"
     assert load_trained(trained).settings.task == "ddd17"
 
 
