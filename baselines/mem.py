@@ -1,6 +1,6 @@
 """MEM: masked event modelling (Klenk et al., "Masked Event Modeling", WACV 2024).
 
-In a first stage a tokenizer learns to draw an image of the events from a grid of tokens, each one of a codebook's. In
+In a first phase a tokenizer learns to draw an image of the events from a grid of tokens, each one of a codebook's. In
 the second one it stays as it is: patches of the histograms are hidden in blocks, and the backbone has to name the
 tokens there. ConvLSTMs carry their state from step to step, so that they may remember what is hidden.
 
@@ -52,10 +52,10 @@ class Mem(Method):
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """Settings of the tokenizer and of the stage that trains it.
+    """Settings of the tokenizer and of the phase that trains it.
 
     Raises:
-        UserError: a share that leaves one of the stages without a step.
+        UserError: a share that leaves one of the phases without a step.
     """
 
     share: Annotated[float, number(0, 1)]  # of the steps, the first ones, that train it
@@ -69,12 +69,12 @@ class TokenizerSettings:
     blocks: Depth  # residual blocks, as many in the encoder as in the decoder
     hot: Positive  # counts that lie so many deviations above the frame's mean are those of hot pixels
     gamma: Positive  # counts are raised to it once the greatest of a frame is 1; below 1, few events show more
-    temperature: tuple[Positive, Positive]  # of the softmax over tokens, at the stage's start and end
+    temperature: tuple[Positive, Positive]  # of the softmax over tokens, at the phase's start and end
     kl_weight: FromZero  # of the divergence from using all tokens alike, a mean over places in nats
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
-            what = f"{self.share:g} leaves one of the two stages without a step"
+            what = f"{self.share:g} leaves one of the two phases without a step"
             raise UserError("objective.tokenizer.share", what, "give a number between 0 and 1")
 
 
@@ -294,7 +294,7 @@ def _at(places: Tensor, vectors: Tensor) -> Tensor:
 
 
 class MaskedEventModelling(nn.Module):
-    """The tokenizer's loss in the first stage, the backbone's in the second one.
+    """The tokenizer's loss in the first phase, the backbone's in the second one.
 
     Args:
         own: its settings.
@@ -311,11 +311,11 @@ class MaskedEventModelling(nn.Module):
         self.tokenizer = Tokenizer(own.tokenizer, own.mask.unit)
         self.mask_patch = MaskPatch(own.mask.unit, backbone.in_channels)
         self.head = TokenHead(backbone.channels, own.mask.unit, own.tokenizer.tokens, own.features)
-        self.stage = MODEL
+        self.phase = MODEL
         self.register_buffer("share", torch.zeros((), dtype=torch.float64))
 
-    def stages(self, whole: Optimisation) -> tuple[Optimisation, Optimisation]:
-        """Settings of both stages; the backbone has the recipe's."""
+    def phases(self, whole: Optimisation) -> tuple[Optimisation, Optimisation]:
+        """Settings of both phases; the backbone has the recipe's."""
         own, decay = self.own.tokenizer, replace(whole.weight_decay, start=0.0, end=0.0)
         first = min(max(1, round(own.share * whole.steps)), whole.steps - 1)
         rate: dict[str, Any] = {"peak_lr": own.peak_lr, "end_divisor": own.end_divisor, "schedule": "linear"}
@@ -323,11 +323,11 @@ class MaskedEventModelling(nn.Module):
         tokenize = replace(whole, **rate, steps=first, warmup_steps=0, clip=limit, weight_decay=decay)
         return tokenize, replace(whole, steps=whole.steps - first)
 
-    def begin(self, stage: int) -> None:
+    def begin(self, phase: int) -> None:
         """Train the tokenizer, or all the rest."""
-        self.stage = stage
+        self.phase = phase
         for name, part in self.named_children():
-            part.requires_grad_((name == "tokenizer") == (stage == TOKENIZE))
+            part.requires_grad_((name == "tokenizer") == (phase == TOKENIZE))
 
     def after_step(self, share: float) -> None:
         """Note that `share` of the training is done."""
@@ -343,11 +343,11 @@ class MaskedEventModelling(nn.Module):
             state: what the step before returned, None at the start.
 
         Returns:
-            In the first stage "loss", which is "loss_drawn", the squared error of the images, and the weighted
+            In the first phase "loss", which is "loss_drawn", the squared error of the images, and the weighted
             divergence; in the second one "loss", the cross-entropy of the hidden tokens, and "found", the share of them
             that is named right. In both "perplexity", how many tokens the batch is made of; and the detached state.
         """
-        if self.stage == TOKENIZE:
+        if self.phase == TOKENIZE:
             return self._tokenizer_loss(batch["histograms"]), None
         return self._token_loss(batch["histograms"], reset(state, batch["fresh"]))
 
@@ -414,13 +414,13 @@ class MaskedEventTask(EventObjective):
 
     settings_type = TokenSettings
     network_type = MaskedEventModelling
-    loss_is = "cross-entropy in nats of the tokens at hidden patches, those of the tokenizer as it is after its stage"
+    loss_is = "cross-entropy in nats of the tokens at hidden patches, those of the tokenizer as it is after its phase"
     hides_patches = True
 
     def check_settings(self) -> None:
-        """Refuse a training that is too short for two stages."""
+        """Refuse a training that is too short for two phases."""
         if self.settings.optimisation.steps < 2:
-            raise UserError("optimisation.steps", "1 is too few for two stages", "give 2 or more")
+            raise UserError("optimisation.steps", "1 is too few for two phases", "give 2 or more")
 
     def protocol(self) -> dict[str, str]:
         """What the numbers mean, in words."""
@@ -498,7 +498,7 @@ objective:
     - MEM's blocks keep their range of areas until half of the patches is hidden, where the last one is cut; published,
       they shrink with what is left to hide, and a mask may end short of it
     - MEM's tokenizer sees squares of the frame; published, the whole frame resized to 224 px
-    - MEM's temperature falls over the whole first stage by a constant factor a step; published, faster and faster
+    - MEM's temperature falls over the whole first phase by a constant factor a step; published, faster and faster
       within its first epochs
     - in memory (recurrent true) MEM hides the same patches in all segments of a step, and carries the state
 dataset: 1mpx
@@ -518,7 +518,7 @@ optimisation:
   schedule: cosine         # mem/run_mem_pretraining.py
   start_divisor: 1.0e+6    # from 0; mem/utils.py, cosine_scheduler
   end_divisor: 7.5         # to 1e-5; mem/run_mem_pretraining.py, min_lr
-  steps: 100000            # this project's, of both stages together
+  steps: 100000            # this project's, of both phases together
   warmup_steps: 1000       # pt_warmup_steps
   clip: {by: norm, at: 1.0}  # pt_grad_clip
   # mem/run_mem_pretraining.py, weight_decay; exempt: mem/optim_factory.py. The tokenizer has none, as

@@ -28,7 +28,7 @@ from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.tasks.network import pick
 from tespec.training.loading import Batch
-from tespec.training.stages import begin, stages_of
+from tespec.training.phases import begin, phases_of
 
 # Settings that change neither the network nor the size of a batch.
 DECIDE_NO_COST = frozenset(
@@ -129,7 +129,7 @@ class Cost:
     """What a training takes of each GPU.
 
     Attributes:
-        flops: floating-point operations of an optimizer step; a multiplication and its addition are two. Where stages
+        flops: floating-point operations of an optimizer step; a multiplication and its addition are two. Where phases
             differ, those of the mean step.
         kept: bytes that a forward pass keeps for its backward pass, without weights.
         fixed: bytes of weights, gradients and optimizer.
@@ -254,7 +254,7 @@ class Blueprint:
         if key not in self._counts:
             self._execute(way.fused, way.recompute)
             with _without_data(self.model):
-                self._counts[key] = self._count_stages(self.batch(lanes), way.half)
+                self._counts[key] = self._count_phases(self.batch(lanes), way.half)
         return self._counts[key]
 
     def _evaluation(self, fused: bool) -> Played:
@@ -264,19 +264,19 @@ class Blueprint:
                 self._played[fused] = self.play()
         return self._played[fused]
 
-    def _count_stages(self, batch: Batch, half: bool) -> StepCount:
-        """The mean step's operations, and the most memory that a step of any stage takes."""
-        stages = stages_of(self.model, self.settings.optimisation)
+    def _count_phases(self, batch: Batch, half: bool) -> StepCount:
+        """The mean step's operations, and the most memory that a step of any phase takes."""
+        phases = phases_of(self.model, self.settings.optimisation)
         trained = [each for each in self.model.parameters() if each.requires_grad]
         counts = []
-        for number in range(len(stages)):
+        for number in range(len(phases)):
             begin(self.model, number)
             counts.append(count_step(self.model.train(), batch, half))
         for each in trained:
-            each.requires_grad_(True)  # gradients and moments are those of all stages
-        flops = sum(stage.steps * count.flops for stage, count in zip(stages, counts, strict=True))
+            each.requires_grad_(True)  # gradients and moments are those of all phases
+        flops = sum(phase.steps * count.flops for phase, count in zip(phases, counts, strict=True))
         return StepCount(
-            round(flops / sum(stage.steps for stage in stages)),
+            round(flops / sum(phase.steps for phase in phases)),
             *(max(getattr(count, name) for count in counts) for name in ("kept", "peak", "state")),
         )
 

@@ -75,7 +75,7 @@ WATCHES = 4  # times that what is measured beside a training is
 class CurveHook(Hook):
     """Keeps the mean of every loss over intervals of steps, and what is measured beside the training.
 
-    An interval also ends where a new stage of the training has other losses.
+    An interval also ends where a new phase of the training has other losses.
 
     Args:
         interval: in steps.

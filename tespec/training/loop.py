@@ -31,7 +31,7 @@ from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batch, Batches, MicroBatches, on_device
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
 from tespec.training.replicas import replicated, require_gradients
-from tespec.training.stages import begin, stage_at, stages_of
+from tespec.training.phases import begin, phase_at, phases_of
 
 NONE_YET = -1
 STOP, SKIP = "stop", "skip"
@@ -120,7 +120,7 @@ class Loop:
     A step whose loss or gradients are not finite changes no weight: the optimizer is told on the device. Whether there
     was one is asked where `looks` says so, and before a checkpoint.
 
-    A network may be trained in stages (`tespec.training.stages`): the optimizer passes over what a stage does not
+    A network may be trained in phases (`tespec.training.phases`): the optimizer passes over what a phase does not
     train, neither its weights nor its moments change.
 
     Attributes:
@@ -153,13 +153,13 @@ class Loop:
         self._workers = workers
         self._wrapper = build_optimizer(model, self.settings, self._steps.accumulate)
         self._trained = [each for each in model.parameters() if each.requires_grad]
-        self._stages = stages_of(model, self.settings)
+        self._phases = phases_of(model, self.settings)
         self._begin(0)
         self._watch = Watch(device)
 
-    def _begin(self, stage: int) -> None:
-        begin(self.model, stage)
-        self._stage = stage
+    def _begin(self, phase: int) -> None:
+        begin(self.model, phase)
+        self._phase = phase
         # Ranks exchange the gradients of what is trained when replicas are made.
         self._replica = replicated(self.model)
 
@@ -208,11 +208,11 @@ class Loop:
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
         """One optimizer step on this rank's micro-batches, which are on the device; gives the losses."""
-        number, within = stage_at(self._stages, self.step)
-        if number != self._stage:
+        number, within = phase_at(self._phases, self.step)
+        if number != self._phase:
             self._begin(number)
-        stage = self._stages[number]
-        rate, decay = learning_rate(stage, within), weight_decay(stage, within)
+        phase = self._phases[number]
+        rate, decay = learning_rate(phase, within), weight_decay(phase, within)
         for group in self._wrapper.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
@@ -235,7 +235,7 @@ class Loop:
             scaler.unscale_(self._wrapper.optimizer)
         elif self.device.type != "meta":  # where no optimizer is fused
             self._wrapper.optimizer.found_inf = self._watch.halted
-        clip(self._trained, stage.clip)
+        clip(self._trained, phase.clip)
         self._wrapper.step()
         self._wrapper.zero_grad()
         self.states = states

@@ -30,7 +30,7 @@ def same(module, before):
     return all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
-def test_each_stage_leaves_the_other_ones_weights_and_moments_as_they_are():
+def test_each_phase_leaves_the_other_ones_weights_and_moments_as_they_are():
     model = event_modelling()
     loop = Loop(model, [batch()], SETTINGS, seed=0, device=CPU)
     parts = {name: getattr(model, name) for name in ("backbone", "tokenizer", "mask_patch", "head")}
@@ -46,9 +46,9 @@ def test_each_stage_leaves_the_other_ones_weights_and_moments_as_they_are():
             assert float(moments[each]["step"]) == steps[each]
 
 
-def test_each_stage_has_a_schedule_of_its_own():
+def test_each_phase_has_a_schedule_of_its_own():
     model = event_modelling()
-    tokenize, rest = model.stages(SETTINGS)
+    tokenize, rest = model.phases(SETTINGS)
     assert (tokenize.steps, rest.steps) == (3, 3)
     assert (tokenize.clip.by, tokenize.clip.at) == ("norm", model.own.tokenizer.clip_norm)
     assert (tokenize.weight_decay.start, rest.weight_decay.start) == (0.0, 0.05)
@@ -65,18 +65,18 @@ def test_each_stage_has_a_schedule_of_its_own():
 
 @pytest.mark.parametrize("steps", [2, 3, 100])
 @pytest.mark.parametrize("share", [0.001, 0.31, 0.999])
-def test_both_stages_have_a_step(steps, share):
+def test_both_phases_have_a_step(steps, share):
     model = event_modelling()
     settings = own("mem", tokenizer=dataclasses.asdict(model.own.tokenizer) | {"share": share})
-    stages = MaskedEventModelling(settings, backbone()).stages(dataclasses.replace(SETTINGS, steps=steps))
-    assert min(stage.steps for stage in stages) >= 1
-    assert sum(stage.steps for stage in stages) == steps
+    phases = MaskedEventModelling(settings, backbone()).phases(dataclasses.replace(SETTINGS, steps=steps))
+    assert min(phase.steps for phase in phases) >= 1
+    assert sum(phase.steps for phase in phases) == steps
 
 
 def test_a_single_step_is_refused():
     settings = pretraining_settings("mem", "sample")
     one = dataclasses.replace(settings, optimisation=dataclasses.replace(settings.optimisation, steps=1))
-    with pytest.raises(UserError, match=r"optimisation\.steps: 1 is too few for two stages; give 2 or more"):
+    with pytest.raises(UserError, match=r"optimisation\.steps: 1 is too few for two phases; give 2 or more"):
         build_objective(one, None, SIZE)
 
 
@@ -223,7 +223,7 @@ def test_a_collapse_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(type(task), "held_out", lambda self, device: iter([batch()] * 2))
     torch.manual_seed(0)
     model = task.network()
-    assert model.stage == MODEL
+    assert model.phase == MODEL
     torch.nn.init.zeros_(model.tokenizer.encoder[-1].weight)
     metrics = task.evaluate(model, CPU)
     assert metrics["perplexity"] == pytest.approx(1.0)
@@ -232,7 +232,7 @@ def test_a_collapse_is_reported(monkeypatch, capsys):
     assert set(metrics) >= {"loss", "found", "drawn_error", "feature_std", "last_stage_rank"}
 
 
-def test_a_forecast_counts_both_stages():
+def test_a_forecast_counts_both_phases():
     settings = pretraining_settings("mem", "sample")
     costs = []
     for share in (0.25, 0.75):
@@ -242,7 +242,7 @@ def test_a_forecast_counts_both_stages():
         costs.append(blueprint.cost(Way(half=False)))
         assert all(each.requires_grad for each in blueprint.model.parameters())
     low, high = (cost.flops for cost in costs)
-    # What each stage's step takes follows from the two means, and neither is for free.
+    # What each phase's step takes follows from the two means, and neither is for free.
     tokenize, model = (3 * high - low) / 2, (3 * low - high) / 2
     assert min(tokenize, model) > 0.05 * max(tokenize, model)
     assert costs[0].memory == costs[1].memory

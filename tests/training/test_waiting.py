@@ -58,7 +58,7 @@ def _goes_on(name, args, kwargs):
     return kwargs.get("non_blocking", False) or (name == "copy_" and len(args) > 2 and args[2])
 
 
-# The case, and the step from which on it is trained: one of each stage.
+# The case, and the step from which on it is trained: one of each phase.
 STAGES = [*((case, 0) for case in CASES), ("mem", 5)]
 
 
