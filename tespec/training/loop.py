@@ -30,8 +30,8 @@ from tespec.core.settings import Optimisation
 from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batch, Batches, MicroBatches, on_device
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
-from tespec.training.replicas import replicated, require_gradients
 from tespec.training.phases import begin, phase_at, phases_of
+from tespec.training.replicas import replicated, require_gradients
 
 NONE_YET = -1
 STOP, SKIP = "stop", "skip"
