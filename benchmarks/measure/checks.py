@@ -140,12 +140,13 @@ def gradients(training: Training, device: torch.device, half: bool) -> tuple[flo
 
 
 def agreement(conditions: Conditions) -> Iterator[Row]:
-    """Loss and gradients of each training's step, and intensity, beside float32 on a CPU."""
+    """Loss and gradients of each training's step, intensity and histograms, beside those of a CPU."""
     device = conditions.devices[-1]
     # TF32 keeps 10 bits of float32's 23.
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     yield guarded(Row("agreement", "intensity", device.type), lambda row: _intensity(row, device))
+    yield guarded(Row("agreement", "histograms", device.type), lambda row: _histograms(row, device))
     for name, make in trainings(conditions.quick).items():
         made = lru_cache(make)
         for precision in ALLOWED:
@@ -174,6 +175,20 @@ def _intensity(row: Row, device: torch.device) -> Row:
     counts = histograms(2, 3, 20, 24, 32)
     error = float((estimate_intensity(counts.to(device))[0].cpu() - estimate_intensity(counts)[0]).abs().max())
     return replace(row, figures={"largest_error": error}, failed=not error <= 1e-5)
+
+
+def _histograms(row: Row, device: torch.device) -> Row:
+    """Those of a batch that are counted on the device, flipped and zoomed, to the last event."""
+    steps = _of_recipe("tespec").steps
+    counted = [steps[step]["histograms"] for step in range(STEPS)]
+    steps.count_on_device()
+    sent = ({name: value.to(device) for name, value in steps[step].items()} for step in range(STEPS))
+    different = sum(
+        int((steps.arrived(batch)["histograms"].cpu() != wanted).sum())
+        for batch, wanted in zip(sent, counted, strict=True)
+    )
+    events = float(sum(int(each.sum()) for each in counted))
+    return replace(row, figures={"different_counts": float(different), "events": events}, failed=bool(different))
 
 
 def resume(conditions: Conditions) -> Iterator[Row]:

@@ -108,7 +108,10 @@ TARGETS: dict[tuple[str, str], dict[str, tuple[Target, ...]]] = {
         "cpu": (at_least("ratio", 1.5, ">= 1.5x frame by frame"),),
         "cuda": (at_least("ratio", 2, ">= 2x frame by frame"),),
     },
-    ("input", "augmented batch"): {"cpu": (at_most("cores_at_goal", 4, "<= 4 cores feed 1,100 frames/s"),)},
+    **{
+        ("input", case): {"cpu": (at_most("cores_at_goal", 4, "<= 4 cores feed 1,100 frames/s"),)}
+        for case in ("augmented batch", "batch for the device")
+    },
     ("input", "waiting"): {
         "cpu": (at_most("wait_share", 0.05, "<= 5 % waiting"),),
         "cuda": (at_most("wait_share", 0.05, "<= 5 % waiting"),),

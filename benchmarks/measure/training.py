@@ -34,9 +34,11 @@ from tespec.events.spatial import apply_maps
 from tespec.events.store import StoreStream, open_store
 from tespec.events.windows import window_histograms
 from tespec.models import EventSwin
+from tespec.models.execution import Execution, execute
 from tespec.pretraining.objective import build_objective
 from tespec.runs.cost import Way, blueprint_of_pretraining, planned
 from tespec.runs.meta import bytes_saved_for_backward
+from tespec.training.device import be_deterministic, is_fast
 from tespec.training.loading import Batches
 from tespec.training.loop import Loop
 from tespec.training.optimizer import OPTIMIZERS
@@ -119,6 +121,19 @@ def _building(conditions: Conditions, root: Path, archive: Path) -> Iterator[Row
     )
     figures = {"bytes_per_frame": batch.nbytes / frames, "cores_at_goal": GOAL / (measured.rate or 1)}
     yield replace(measured, figures=figures, note=f"{figures['cores_at_goal']:.1f} cores feed {GOAL:,} frames/s")
+    packed = build_objective(settings, root).steps(0)
+    packed.count_on_device()
+    sent = packed[0]
+    measured = conditions.compare(
+        replace(
+            row, case="batch for the device", size=f"{frames} frames of {size}, flip and zoom, counted on the device",
+            moved=sum(each.nbytes for each in sent.values()), peers="histograms of the same",
+        ),
+        lambda: packed[0], lambda: augmented[0],
+        lambda ours, peers: torch.equal(packed.arrived(ours)["histograms"], peers["histograms"]),
+    )  # fmt: skip
+    figures = {"bytes_per_frame": sent["words"].nbytes / frames, "cores_at_goal": GOAL / (measured.rate or 1)}
+    yield replace(measured, figures=figures, note=f"{figures['cores_at_goal']:.1f} cores feed {GOAL:,} frames/s")
 
 
 def _counted_then_mapped(steps: Any) -> Tensor:
@@ -196,6 +211,9 @@ def training_step(conditions: Conditions) -> Iterator[Row]:
     lanes, segments, size = STEP[profile]
     torch.manual_seed(0)
     network, settings = objective_network(profile, size)
+    # As a run computes on such a device where nothing is said.
+    be_deterministic(False, device)
+    execute(network, Execution(), is_fast(device, False))
     loop = Loop(network, Nothing(), settings.optimisation, seed=0, device=device)
     loop.model.train()
     batch = objective_batch(network, lanes, segments, size, device)
@@ -267,7 +285,7 @@ def forecasts(conditions: Conditions) -> Iterator[Row]:
         for device in conditions.devices:
             task = build_objective(settings, root)
             steps = task.steps(0)
-            told = blueprint_of_pretraining(task).cost(Way(half=device.type == "cuda"))
+            told = blueprint_of_pretraining(task).cost(Way(half=device.type == "cuda", fused=False))
             loop = Loop(task.network(), steps, settings.optimisation, seed=0, device=device)
             loop.model.train()
             taken = []

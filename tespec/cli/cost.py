@@ -19,7 +19,7 @@ from tespec.cli.command import Parser
 from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
-    from tespec.runs.cost import Blueprint, Cost, Gpu
+    from tespec.runs.cost import Blueprint, Cost, Evaluated, Gpu
 
 GB = 1e9
 
@@ -70,7 +70,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"Written: {options.write}")
 
 
-def print_cost(facts: dict[str, Any], source: str, make: Callable[[], Blueprint], options: argparse.Namespace) -> None:
+def print_cost(
+    facts: dict[str, Any],
+    source: str,
+    make: Callable[[], Blueprint],
+    options: argparse.Namespace,
+    evaluated: Evaluated | None = None,
+) -> None:
     """Print resolved settings, and what a training by them would take.
 
     Args:
@@ -78,6 +84,7 @@ def print_cost(facts: dict[str, Any], source: str, make: Callable[[], Blueprint]
         source: where the size of what the network sees is from, in words.
         make: gives the training on the `meta` device.
         options: of the command line.
+        evaluated: what its evaluation plays, where that is known.
     """
     import yaml
 
@@ -86,9 +93,9 @@ def print_cost(facts: dict[str, Any], source: str, make: Callable[[], Blueprint]
     known = [find_gpu(options.gpu)] if options.gpu else list(gpus().values())
     reached = options.share or SHARE
     blueprint = make()
-    asked = Way(
-        options.gpus, options.accumulate, options.recompute, blueprint.settings.optimisation.precision != "fp32"
-    )
+    fused = not options.deterministic if options.fused_attention is None else options.fused_attention
+    half = blueprint.settings.optimisation.precision != "fp32"
+    asked = Way(options.gpus, options.accumulate, options.recompute, half, fused)
     cost, other = blueprint.cost(asked), blueprint.cost(replace(asked, half=not asked.half))
     print(yaml.safe_dump({"settings": facts}, sort_keys=False, width=116, default_flow_style=True))
     height, width = blueprint.size
@@ -104,7 +111,16 @@ def print_cost(facts: dict[str, Any], source: str, make: Callable[[], Blueprint]
     )
     print(f"\n{number(asked.gpus)} at {100 * reached:.0f} % of the peak in {name_of(cost)}:")
     for gpu in known:
-        print(f"  {gpu.title:16} {gpu.memory / GB:4.0f} GB  {verdict(blueprint, cost, gpu, reached)}")
+        after = (
+            ""
+            if evaluated is None
+            else f"; evaluation {blueprint.evaluation_hours(evaluated, asked, gpu, reached):.2g} h"
+        )
+        print(f"  {gpu.title:16} {gpu.memory / GB:4.0f} GB  {verdict(blueprint, cost, gpu, reached)}{after}")
+    if evaluated is not None:
+        print(
+            f"The evaluation plays {evaluated.windows:,} windows with {evaluated.labels:,} labels ({evaluated.source})."
+        )
     print("The hours are those of the steps alone. Nothing was read, allocated or written.")
 
 
@@ -127,7 +143,7 @@ def verdict(blueprint: Blueprint, cost: Cost, gpu: Gpu, reached: float) -> str:
     """Hours of a cost on a GPU, or the switches that make it fit."""
     if cost.fits(gpu):
         return f"{cost.hours(gpu, reached):7.1f} h, fits"
-    fitting = blueprint.fitting(gpu, cost.way.gpus, cost.way.half)
+    fitting = blueprint.fitting(gpu, cost.way)
     if fitting is None:
         return "does not fit, whatever the switches; give more GPUs"
     return f"{fitting.hours(gpu, reached):7.1f} h with {fitting.way.switches}: {in_gb(fitting.memory)}"

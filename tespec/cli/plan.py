@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from tespec.cli.command import Parser, by_installed_command
 from tespec.cli.cost import add_cost_options
-from tespec.cli.options import add_accept_code, add_configs, add_own, bring_in, whole_number
+from tespec.cli.options import add_accept_code, add_configs, add_own, bring_in, positive, whole_number
 from tespec.comparison.identity import TEST
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 CLUSTERS = ("slurm", "local")
 SECONDS_BETWEEN_REPORTS = 10.0
 BASELINE = "scratch"  # what gains are reckoned over
+CONTROLLED = "val"  # split on which controls are measured
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -64,6 +65,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--cluster", choices=CLUSTERS, help="runs as jobs, --processes at once (needs submitit)")
     how.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="of the jobs; repeatable")
     how.add_argument("--workers", type=whole_number, default=0, metavar="N", help="as of run.py")
+    how.add_argument("--device", help="as of run.py, as are the following three")
+    how.add_argument("--accumulate", type=positive, default=1, metavar="N", help="gradient accumulation steps: other "
+                     "runs, of other names, where a loss sees its whole batch")  # fmt: skip
+    how.add_argument("--recompute", action="store_true", help="activation checkpointing")
+    how.add_argument("--count-on-device", action="store_true", help="count histograms on the device")
     how.add_argument("--results", type=Path, metavar="DIR", help="folder of records (default: the plan's, or results)")
     how.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="folder of checkpoints, weights and logs")
     add_accept_code(how)
@@ -104,20 +110,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from tespec.plan.cluster import require_submitit
 
         require_submitit(options.cluster)
-    from tespec.comparison.records import read_records
     from tespec.core.progress import say
     from tespec.plan.jobs import Workshop, all_jobs, find_all_data, select
-    from tespec.plan.states import DONE, Ledger, in_order, of_other_code, state_of, table
+    from tespec.plan.states import DONE, Ledger, in_order, of_other_code, records_of, state_of, table
 
     bring_in(options)
     shop = Workshop(plan, results, options.runs, tuple(options.accept_code), tuple(options.plugins),
-                    tuple(options.configs), options.workers)  # fmt: skip
+                    tuple(options.configs), options.workers, options.accumulate, switches(options))  # fmt: skip
     jobs = select(all_jobs(shop), options.only)
     looking = options.dry_run or options.status
     shop = find_all_data(shop, jobs, options.data, needed=not options.dry_run)
-    if plan.world and not looking:
-        make_missing(plan.world, sorted(shop.data))
-    records, problems = read_records(results / "runs")
+    if not looking:
+        make_missing(shop, jobs)
+    records, problems = records_of(shop)
     for problem in problems:
         say(f"left out: {problem}")
     ledger = Ledger(shop, records)
@@ -157,7 +162,7 @@ def chosen(plan: Plan, options: argparse.Namespace) -> Plan:
     changes: dict[str, Any] = {"set": (*plan.set, *options.set)}
     changes["checkpoints"] = plan.checkpoints | named_files(options.checkpoints)
     if options.seeds:
-        changes["seeds"] = tuple(options.seeds)
+        plan = plan.with_seeds(tuple(options.seeds))
     if options.profile:
         changes["profile"] = options.profile
     if options.split:
@@ -167,6 +172,13 @@ def chosen(plan: Plan, options: argparse.Namespace) -> Plan:
     if options.data:
         changes["world"] = None
     return plan.model_copy(update=changes)
+
+
+def switches(options: argparse.Namespace) -> tuple[str, ...]:
+    """Options of each run that decide no result."""
+    device = ("--device", options.device) if options.device else ()
+    recompute = ("--recompute",) if options.recompute else ()
+    return (*device, *recompute, *(("--count-on-device",) if options.count_on_device else ()))
 
 
 def named_files(given: Sequence[str]) -> dict[str, Path]:
@@ -180,13 +192,23 @@ def named_files(given: Sequence[str]) -> dict[str, Path]:
     return files
 
 
-def make_missing(world: World, datasets: Sequence[str]) -> None:
-    """Make what is missing of the sample world."""
+def make_missing(shop: Workshop, jobs: Sequence[Job]) -> None:
+    """Make what is missing of the sample worlds that jobs, and what they start from, are of."""
     from tespec.core.progress import progress
     from tespec.world import make_world
 
-    with progress(f"making the sample world, size {world.size}", "recordings") as advance:
-        make_world(world.size, world.seed, progress=lambda done, total: advance(done, total, ""), datasets=datasets)
+    wanted: dict[World, set[str]] = {}
+    for job in shop.with_pretrainings(jobs):
+        if (world := shop.world(job)) is not None:
+            wanted.setdefault(world, set()).add(job.task)
+    for world, datasets in wanted.items():
+        with progress(f"making the sample world, size {world.size}, seed {world.seed}", "recordings") as advance:
+            make_world(
+                world.size,
+                world.seed,
+                progress=lambda done, total: advance(done, total, ""),
+                datasets=sorted(datasets),
+            )
 
 
 def show(
@@ -196,8 +218,10 @@ def show(
     from tespec.plan.states import forecast
 
     to_do = [job for job in ordered if job in set(jobs)]
+    starts = sum(job.world is not None for job in ordered)
+    elsewhere = f" and {starts} trainings on other streets" if starts else ""
     print(f"{plan.title}: {len(jobs) - len(to_do)} of {len(jobs)} runs are done; {len(to_do)} to do, after "
-          f"{len(ordered) - len(to_do)} pre-trainings")  # fmt: skip
+          f"{len(ordered) - len(to_do) - starts} pre-trainings{elsewhere}")  # fmt: skip
     print(forecast(ordered, ledger, at_once))
 
 
@@ -212,18 +236,18 @@ def show_cost(ordered: Sequence[Job], ledger: Ledger, at_once: int, options: arg
 
 def print_commands(jobs: Sequence[Job], ledger: Ledger) -> None:
     """Print the command line of each job."""
-    from tespec.plan.jobs import command
-
     for job in jobs:
-        verb, *arguments = command(job, ledger.shop, checkpoint_of(job, ledger, dry=True))
+        verb, *arguments = command_of(job, ledger, dry=True)
         program = ["tespec", verb] if by_installed_command() else ["python", f"benchmarks/{verb}.py"]
         print(shlex.join([*program, *arguments]))
 
 
 def checkpoint_of(job: Job, ledger: Ledger, dry: bool = False) -> Path | None:
     """The weights that a run has to be given; on the sample world it finds those that a pre-training made itself."""
+    from tespec.plan.jobs import PRETRAINING
+
     before = ledger.shop.before(job)
-    if before is None or ledger.shop.data[job.task].is_sample:
+    if before is None or (before.kind == PRETRAINING and ledger.shop.data[job.task].is_sample):
         return None
     made = ledger.weights(job)
     if made is None and not dry:
@@ -231,18 +255,26 @@ def checkpoint_of(job: Job, ledger: Ledger, dry: bool = False) -> Path | None:
     return made or Path(f"WEIGHTS_OF_{before.name}")
 
 
+def command_of(job: Job, ledger: Ledger, dry: bool = False) -> list[str]:
+    """What runs a job, behind `tespec`."""
+    from tespec.plan.jobs import command
+
+    # A record without the weights that others need would be taken as it is.
+    again = ["--overwrite"] if ledger.lost_weights(job) else []
+    return [*command(job, ledger.shop, checkpoint_of(job, ledger, dry)), *again]
+
+
 def run_jobs(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argparse.Namespace) -> dict[str, str]:
     """Run the jobs; gives those that failed."""
-    from tespec.comparison.records import read_records
-    from tespec.plan.jobs import PROBE, command
+    from tespec.plan.jobs import PROBE
     from tespec.plan.schedule import Pool, Queued, work
     from tespec.plan.states import Ledger as NewLedger
-    from tespec.plan.states import forecast, log_folder
+    from tespec.plan.states import forecast, log_folder, records_of
 
     shop, began, by_name = ledger.shop, time.monotonic(), {job.name: job for job in jobs}
 
     def now() -> Ledger:
-        return NewLedger(shop, read_records(shop.results / "runs")[0])
+        return NewLedger(shop, records_of(shop)[0])
 
     def tell(left: Sequence[str]) -> str:
         soon = forecast([by_name[name] for name in left], now(), at_once)
@@ -254,7 +286,7 @@ def run_jobs(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argpars
         # The same training serves both splits: the second run only evaluates.
         needed += [replace(job, split=TEST).name] if job.split != TEST and job.kind != PROBE else []
         needs = tuple(name for name in needed if name in by_name)
-        return Queued(job.name, lambda: ["-m", "tespec.cli", *command(job, shop, checkpoint_of(job, now()))], needs)
+        return Queued(job.name, lambda: ["-m", "tespec.cli", *command_of(job, now())], needs)
 
     cluster = None
     if options.cluster:
@@ -269,11 +301,10 @@ def run_jobs(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argpars
 def show_results(plan: Plan, shop: Workshop, jobs: Sequence[Job]) -> None:
     """Print the table that the plan names, and what its pre-trainings learned."""
     from tespec.cli import tables
-    from tespec.comparison.records import read_records
-    from tespec.plan.states import Ledger
+    from tespec.plan.states import Ledger, records_of
 
     tables.main(["--only", str(plan.show), "--results", str(shop.results)])
-    ledger = Ledger(shop, read_records(shop.results / "runs")[0])
+    ledger = Ledger(shop, records_of(shop)[0])
     for job in dict.fromkeys(filter(None, map(shop.before, jobs))):
         record = ledger.record(job)
         if record is not None and "loss_masked_carried" in record["metrics"]:
@@ -292,7 +323,7 @@ def headline(record: Record) -> str:
 
 
 def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
-    """Print the tables and contrasts of a plan's records, and write them, the report and the figure into a folder.
+    """Print the tables, contrasts and controls of a plan's records, and write them, report and figure into a folder.
 
     Returns:
         1 where something was left out, else 0.
@@ -317,6 +348,8 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     out = ["--out", str(folder / "tables")]
     code = tables.main([*narrowed, *gains, *out])
     code |= tables.main([*narrowed, "--contrasts", *out])
+    if any((record["kind"], record["split"]) == ("evaluation", CONTROLLED) for record in chosen):
+        code |= tables.main([*narrowed, "--controls", "--split", CONTROLLED, *out])
     code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
     picture = folder / "comparison.png"
     draw_reproduction(chosen, picture)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -233,13 +234,14 @@ def dry_run(options: argparse.Namespace) -> None:
     from tespec.cli.cost import print_cost
     from tespec.core.config import as_facts, finetuning_settings
     from tespec.pretraining.method import find_method
-    from tespec.runs.cost import blueprint_of_cell, input_of, planned
+    from tespec.runs.cost import Evaluated, blueprint_of_cell, input_of, known_evaluation, planned
     from tespec.runs.data import at_hand
     from tespec.runs.finetune import with_start
 
     method = find_method(options.method)
     method.require(options.method, options.arch)
     if at_hand(options.task, options.data):
+        from tespec.datasets.evaluation import evaluation_of
         from tespec.datasets.survey import require_sound
         from tespec.tasks import build_task
 
@@ -247,13 +249,18 @@ def dry_run(options: argparse.Namespace) -> None:
         settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
         task = build_task(settings, data.root, options.split)
         require_sound(task.dataset)
-        print_cost(as_facts(settings), str(data.root), lambda: blueprint_of_cell(settings, task.size), options)
+        labels = sum(len(each.labelled) for each in task.scored)
+        windows = evaluation_of(settings, task.scored).windows
+        played = Evaluated(windows, labels, f"the {options.split} split of the data")
+        make = partial(blueprint_of_cell, settings, task.size)
+        print_cost(as_facts(settings), str(data.root), make, options, played)
         return
     own = [change for change in options.set if not change.startswith("pretraining.")]
     settings = finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
     settings = with_start(settings, method, options.checkpoint, sample=False)
     source = input_of(settings, options.task).source
-    print_cost(as_facts(settings), source, lambda: planned(settings, options.task), options)
+    known = known_evaluation(settings, options.task)
+    print_cost(as_facts(settings), source, partial(planned, settings, options.task), options, known)
 
 
 def print_result(record: Record) -> None:

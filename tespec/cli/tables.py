@@ -4,6 +4,9 @@ python benchmarks/tables.py
 python benchmarks/tables.py --only depth --columns measured --data sample
 python benchmarks/tables.py --baseline scratch
 python benchmarks/tables.py --contrasts
+python benchmarks/tables.py --rates --results results/sample-small-rates
+python benchmarks/tables.py --controls
+python benchmarks/tables.py --curves
 python benchmarks/tables.py --check
 python benchmarks/tables.py --audit
 """
@@ -22,8 +25,11 @@ from tespec.cli.command import Parser
 from tespec.cli.options import add_own, bring_in
 from tespec.comparison.ablations import Ablation, Measured, ablations, measured_rows, measured_table
 from tespec.comparison.audit import render_audit
+from tespec.comparison.controls import controls_table
+from tespec.comparison.curves import curves_table, learning_curves
 from tespec.comparison.deviations import deviations
 from tespec.comparison.published import COMPARED, OWN, TABLES, edited, plain_tables, schemes
+from tespec.comparison.rates import rates_table
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import FORMS, print_table
 from tespec.comparison.shown import baseline_table, claims_table, of_split
@@ -40,6 +46,7 @@ ABLATIONS = ablations()
 PLAIN = plain_tables()
 ALL = (*TABLES, *(f"ablation_{name}" for name in ABLATIONS), *PLAIN)
 SPLITS = ("test", "val")
+PAGES = {"contrasts": claims_table, "controls": controls_table, "curves": curves_table}  # in place of the tables
 WARNED = 1
 
 
@@ -73,12 +80,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="hold measured numbers against the paper's; print no table"
     )
     parser.add_argument("--contrasts", action="store_true", help="what was shown of the paper's claims, by task")
+    parser.add_argument("--rates", action="store_true", help="which peak rate each pre-training takes, of those tried")
+    parser.add_argument("--controls", action="store_true", help="whether such runs could show what there is to see")
+    parser.add_argument("--curves", action="store_true", help="scores without pre-training by steps, with a figure")
     parser.add_argument("--audit", action="store_true", help="the gains that the paper names, and its contradictions")
     parser.add_argument(
-        "--split", choices=SPLITS, default=SPLITS[0], help="what --contrasts and --baseline look at (default: test)"
+        "--split",
+        choices=SPLITS,
+        help="what --contrasts and --baseline (default: test), --controls and --curves (default: val) look at",
     )
     add_own(parser)
     options = parser.parse_args(arguments)
+    pages = [name for name in PAGES if getattr(options, name)]
+    if len(pages) > 1:
+        parser.error(f"--{pages[0]} and --{pages[1]} are two pages: ask for one")
+    before = options.controls or options.curves  # any method is compared
+    options.split = options.split or ("val" if before else "test")
     bring_in(options, only_given=True)
 
     if options.audit:
@@ -88,22 +105,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder, out = options.results / "runs", options.out or options.results / "tables"
     records, notes = found_in(folder)
+    if options.rates:
+        write_tables([("rates", annotated(rates_table(records), notes))], out)
+        return WARNED if notes else 0
     chosen = narrowed(records, {"data": options.data, "profile": options.profile}, folder)
     evaluations = [record for record in chosen if record["kind"] == "evaluation"]
-    if evaluations and (options.contrasts or options.baseline) and not of_split(evaluations, options.split):
-        raise UserError(f"--split {options.split}", f"no such evaluation in {folder}", "leave it out")
+    if evaluations and (pages or options.baseline) and not of_split(evaluations, options.split):
+        raise UserError(f"--split {options.split}", f"no such evaluation in {folder}", "name the other split")
     if options.check:
         return check(chosen, folder) or (WARNED if notes else 0)
-    if not evaluations and (options.contrasts or options.columns == "measured"):
+    if not evaluations and (pages or options.columns == "measured"):
         raise UserError(
             folder, "holds no record of an evaluation", "run benchmarks/run.py first, or leave the option out"
         )
     if not evaluations and options.columns == "both":
         sys.stderr.write(f"no evaluation in {folder}: the paper's numbers alone\n")
-    found = tables(options, chosen) if not options.contrasts else []
-    if options.contrasts:
-        found.append(("contrasts", claims_table(chosen, options.split)))
-    elif options.baseline:
+    if options.curves and not learning_curves(chosen, options.split):
+        raise UserError(folder, "holds no evaluation without pre-training", "run.py --method scratch makes them")
+    found = [(name, PAGES[name](chosen, options.split)) for name in pages] or tables(options, chosen)
+    if options.curves:
+        draw_curves(chosen, options.split, out / "learning_curves.png")
+    if options.baseline and not pages:
         only = schemes(chosen).get(options.only or "")
         compared = [each for each in chosen if only is None or each["task"] in {task.name for task in only.tasks}]
         shown = baseline_table(compared, options.baseline, options.split)
@@ -113,6 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"nothing to compare with {options.baseline}: no other method with its architecture\n")
     write_tables([(name, annotated(dated(table, chosen), notes)) for name, table in found], out)
     return WARNED if notes else 0
+
+
+def draw_curves(records: Sequence[Record], split: str, path: Path) -> None:
+    """Draw the learning curves of records."""
+    from tespec.pictures.learning_curves import draw_learning_curves
+
+    draw_learning_curves(learning_curves(records, split), path)
+    print(f"Written: {path}")
 
 
 def found_in(folder: Path) -> tuple[list[Record], list[str]]:

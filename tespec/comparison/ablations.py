@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from tespec.comparison.basis import Basis, bases, recipe_key, recipe_of
 from tespec.comparison.identity import TEST, canonical
-from tespec.comparison.published import PAPER, Amount, published
+from tespec.comparison.published import PAPER, Amount, published, stand_in
 from tespec.comparison.records import Record
 from tespec.comparison.rows import made_from, network_of
 from tespec.comparison.side_by_side import BOLD, MARKS, difference_cell, measured_cell, split_title
@@ -143,15 +143,17 @@ class Measured(NamedTuple):
 def measured_rows(ablation: Ablation, records: Sequence[Record]) -> list[Measured]:
     """What was measured of an ablation, by data, profile and architecture; two rows at least.
 
+    Where nothing was measured on its own task, another one of the same kind stands in.
     Rows are changes to a default pre-training. Which one that is follows from the records: the one from which most
     other rows are changed, the newest of them where there are several.
     """
-    candidates = [
+    made_here = [
         record
         for record in records
-        if (record["kind"], record["method_name"], record["task"]) == ("evaluation", METHOD, ablation.task)
-        and recipe_of(record) is not None
+        if (record["kind"], record["method_name"]) == ("evaluation", METHOD) and recipe_of(record) is not None
     ]
+    task = stand_in(ablation.task, {record["task"] for record in made_here})
+    candidates = [record for record in made_here if record["task"] == task]
     found = []
     by_recipe = {record["name"]: recipe_key(record) for record in candidates}
     for arch in ("recurrent", "feedforward"):
@@ -249,7 +251,7 @@ def measured_table(ablation: Ablation, measured: Measured | None) -> Table:
     another value than the paper's says so.
     """
     basis = measured.basis if measured else None
-    compared = basis is not None and basis.data != "sample" and basis.split == TEST
+    compared = basis is not None and (basis.task, basis.split) == (ablation.task, TEST) and basis.data != "sample"
     sources = [source for source, there in (
         ("paper", ablation.has_published),
         ("measured", basis is not None),
@@ -260,7 +262,7 @@ def measured_table(ablation: Ablation, measured: Measured | None) -> Table:
         for source in sources:
             facts = {"task": ablation.task, "source": source, "metric": metric, "unit": "%", "split": TEST}
             if basis and source != "paper":
-                facts |= {"data": basis.data, "profile": basis.profile, "split": basis.split}
+                facts |= {"task": basis.task, "data": basis.data, "profile": basis.profile, "split": basis.split}
             better = "higher" if source != "difference" else ""
             columns.append(Column((title, source), f"{metric} {source}", better, facts=facts))
     used = used_values(ablation, measured) if measured else {}
@@ -269,6 +271,8 @@ def measured_table(ablation: Ablation, measured: Measured | None) -> Table:
     groups = with_best_bold([Group("", tuple(rows))], columns)
     silent = [column.headers[0].rstrip(" ↑") for index, column in enumerate(columns) if undecided(groups, index)]
     notes = [*([BOLD] if measured else ()), *(_notes(measured) if measured else ())]
+    if basis and basis.task != ablation.task:
+        notes.append(f"Measured on {basis.task.upper()}, which stands in for {ablation.task.upper()}.")
     if silent:
         notes.append(f"Nothing can be told apart in {', '.join(silent)}.")
     title = f"Ablation: {ablation.title} ({ablation.task.upper()})"

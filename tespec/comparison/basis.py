@@ -69,10 +69,16 @@ def _agree(recipe: Any, default: Any) -> bool:
 
 # What a task sets for each architecture on its own, and a profile for each kind of network; two of them in one column
 # may differ in these alone.
-OF_THE_NETWORK = {
+OF_THE_NETWORK: dict[str, tuple[str, ...]] = {
     "config": ("arch", "batch_size", "random_share", "sampling", "segments", "width", "window_ms"),
     "protocol": ("events",),
 }
+# Budgets may be settled for each architecture as well. Which settings are left out of account, the most first.
+LEVELS: tuple[Mapping[str, Sequence[str]], ...] = (
+    OF_THE_NETWORK | {"config": (*OF_THE_NETWORK["config"], "optimisation")},
+    OF_THE_NETWORK,
+    {},
+)
 
 RowKey = tuple[str, str, str]
 
@@ -149,39 +155,42 @@ def bases(records: Sequence[Record]) -> list[Basis]:
     """Sort records into bases: same task, data, fingerprint, profile, split, protocol, settings and code.
 
     References share a basis with evaluations, but for what their networks see. Architectures and backbones share one
-    although each has its own windows, batch and width; as soon as one of them was run with more than one such setting,
-    they are kept apart. Records that are all variants (see `Basis`) make no basis.
+    although each has its own windows, batch, width and optimisation; as soon as one of them was run with more than one
+    such setting, they are kept apart: by the optimisation first, and where that does not do, by all of them. Records
+    that are all variants (see `Basis`) make no basis.
     """
-    shared: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        shared[_key(record, whole=False)].append(record)
-    divided: list[list[Record]] = []
-    for members in shared.values():
-        exact: dict[str, list[Record]] = defaultdict(list)
-        networks: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for record in members:
-            key = _key(record, whole=True)
-            exact[key].append(record)
-            networks[row_key(record)[1:]].add(key)
-        one_each = all(len(keys) == 1 for keys in networks.values())
-        divided.extend([members] if one_each else exact.values())
+    divided = _divided(records, LEVELS)
     divided.sort(key=lambda members: _order(members[0]))
     methods = [members for members in divided if any(record["kind"] != "reference" for record in members)]
     return [_basis(members, methods) for members in divided if len(_variants(members)) < len(members)]
 
 
+def _divided(records: Sequence[Record], levels: Sequence[Mapping[str, Sequence[str]]]) -> list[list[Record]]:
+    """Records that agree but for the settings of the first level at which each network has one setting."""
+    shared: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        shared[_key(record, levels[0])].append(record)
+    found: list[list[Record]] = []
+    for members in shared.values():
+        networks: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for record in members:
+            networks[row_key(record)[1:]].add(_key(record))
+        one_each = all(len(keys) == 1 for keys in networks.values())
+        found += [members] if one_each else _divided(members, levels[1:])
+    return found
+
+
 def _order(record: Record) -> tuple[bool, str, str, bool, str]:
     where = record["data"] == "sample", record["data"], record["profile"], record["split"] != TEST
-    return *where, _key(record, whole=True)
+    return *where, _key(record)
 
 
-def _key(record: Record, *, whole: bool) -> str:
-    return canonical(_parts(record, whole=whole))
+def _key(record: Record, left_out: Mapping[str, Sequence[str]] = LEVELS[-1]) -> str:
+    return canonical(_parts(record, left_out))
 
 
-def _parts(record: Record, *, whole: bool) -> dict[str, Any]:
+def _parts(record: Record, left_out: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     contents: dict[str, Mapping[str, Any]] = {"config": record["config"], "protocol": record["protocol"]}
-    left_out = {} if whole else OF_THE_NETWORK
     own = ("input",) if record["kind"] == "reference" else ()
     parts: dict[str, Any] = {
         name: {key: value for key, value in content.items() if key not in (*left_out.get(name, ()), *own)}
@@ -248,9 +257,9 @@ def _variants(members: Sequence[Record]) -> list[Record]:
 
 def _differences(record: Record, alike: Sequence[Record]) -> str:
     """Settings of `record` that are not the same in all of `alike`, in words."""
-    for whole in (False, True):
-        theirs = [dotted(_parts(each, whole=whole)) for each in alike]
-        own = dotted(_parts(record, whole=whole))
+    for left_out in LEVELS:
+        theirs = [dotted(_parts(each, left_out)) for each in alike]
+        own = dotted(_parts(record, left_out))
         if keys := [key for key in own if any(own[key] != each.get(key) for each in theirs)]:
             return ", ".join(f"{key} = {own[key]}" for key in keys)
     return ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tespec.comparison.ablations import AblationRow, read_ablation
-from tespec.comparison.published import published, table_of
+from tespec.comparison.published import published, stand_in, table_of
 from tespec.comparison.statistics import ALPHA, Estimate, Fit, holm, student_interval
 from tespec.core.errors import UserError
 from tespec.core.paths import CONFIGS
@@ -62,14 +62,24 @@ class Claim:
     comparisons: tuple[Comparison, ...]
     tasks: tuple[str, ...] = ()
 
-    def by_task(self) -> dict[str, list[Comparison]]:
-        """Its comparisons on each task."""
+    def by_task(self, evidence: Mapping[str, Evidence] | None = None) -> dict[str, list[Comparison]]:
+        """Its comparisons on each task.
+
+        Those of an ablation are on its own task, or on the one that stands in for it (`stand_in`) where all of their
+        cells were measured by the evidence on each task.
+        """
         found: dict[str, list[Comparison]] = {}
         for comparison in self.comparisons:
             table, colon, _ = comparison.cells[0].partition(": ")
-            for task in (_task_of(table),) if colon else self.tasks:
+            for task in (_judged_on(table, comparison, evidence or {}),) if colon else self.tasks:
                 found.setdefault(task, []).append(comparison)
         return found
+
+
+def _judged_on(ablation: str, comparison: Comparison, evidence: Mapping[str, Evidence]) -> str:
+    own = _task_of(ablation)
+    other = stand_in(own, evidence)
+    return other if other in evidence and set(comparison.cells) <= evidence[other].cells.keys() else own
 
 
 @cache

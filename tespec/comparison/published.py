@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from functools import cache
@@ -229,6 +229,17 @@ def cited_rows(name: str, metrics: tuple[Named, ...]) -> tuple[CitedRow, ...]:
 def table_of(task: str) -> str:
     """Name of the comparison table that a task stands in, "" where it stands in none."""
     return next((name for name in TABLES if task in {each.name for each in read_published(name).tasks}), "")
+
+
+def stand_in(task: str, measured: Iterable[str]) -> str:
+    """On which of the tasks that were measured an ablation of `task` is judged.
+
+    It is `task` itself where that was measured, else the first one by name that stands in the same table; `task` where
+    there is none.
+    """
+    table, there = table_of(task), sorted(measured)
+    alike = [name for name in there if table and table_of(name) == table]
+    return task if task in there or not alike else alike[0]
 
 
 @contextmanager

@@ -18,8 +18,9 @@ from tespec.core.files import read_json, write_whole
 
 TEXTS = ("name", "id", "code", "written", "method_name", "task", "profile", "data", "data_fingerprint", "command")
 CHOICES = {"kind": ("evaluation", "pretraining", "probe", "reference"), "arch": ("recurrent", "feedforward")}
-# Of records that say it; others, which are older, are of the test split, and nothing else is known of their training.
-LATER: dict[str, Any] = {"split": TEST, "training": ""}
+# Of records that say it; others, which are older, are of the test split, and nothing else is known of their training
+# or was measured as a curve.
+LATER: dict[str, Any] = {"split": TEST, "training": "", "curves": {}}
 MAPPINGS = ("method", "config", "weights", "environment")
 LONGEST = 10_000  # letters of a text
 NUMBERS = ("metrics", "classes", "time", "resources")
@@ -95,6 +96,12 @@ def _right(field: str, value: object) -> bool:
         return isinstance(value, Mapping) and all(map(_score, value.values()))
     if field in GROUPED_NUMBERS:
         return isinstance(value, Mapping) and all(map(_numbers, value.values()))
+    if field == "curves":
+        return isinstance(value, Mapping) and all(map(_points, value.values()))
+    return _points(value)
+
+
+def _points(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str) and all(map(_numbers, value))
 
 
@@ -158,7 +165,7 @@ class Record(TypedDict):
         metrics: overall numbers by name.
         scores: title, better ("higher" or "lower") and unit of the metrics a task is judged by, the main one first;
             empty where nothing is known of them.
-        groups: numbers of named groups of frames.
+        groups: numbers of named groups of frames; of a pre-training, of the features of each stage.
         recordings: numbers of each recording; of a pre-training, how much of it is trained on and held out.
         classes: number of each class.
         weights: what the backbone was started from, or the file a pre-training wrote.
@@ -167,6 +174,7 @@ class Record(TypedDict):
         time: seconds by stage.
         resources: memory and energy taken, by name; empty where nothing was measured.
         curve: points of the training curve.
+        curves: points of other curves, by name; see docs/pretraining.md.
     """
 
     schema: int
@@ -198,6 +206,7 @@ class Record(TypedDict):
     time: dict[str, float]
     resources: dict[str, float]
     curve: list[dict[str, float]]
+    curves: dict[str, list[dict[str, float]]]
 
 
 def new_record(
@@ -227,6 +236,7 @@ def new_record(
     code: str | None = None,
     split: str = TEST,
     training: str = "",
+    curves: Mapping[str, Sequence[Mapping[str, float]]] | None = None,
 ) -> Record:
     """Record of a finished run; `Record` describes the fields, and `run_code` what `code` is (None: without plug-ins).
 
@@ -278,6 +288,7 @@ def new_record(
         "time": time,
         "resources": resources or {},
         "curve": list(curve),
+        "curves": {name: list(points) for name, points in (curves or {}).items()},
     }
     check_record(record, record["name"], SCHEMA)
     return cast("Record", json.loads(json.dumps(record, allow_nan=False)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tespec.comparison.ablations import METRICS
+from tespec.comparison.ablations import METRICS, read_ablation
 from tespec.comparison.basis import Basis, agrees, bases, is_older, metric, recipe_key, recipe_of, row_key
 from tespec.comparison.contrasts import (
     NOT_MEASURED,
@@ -36,10 +36,16 @@ from tespec.core.errors import UserError
 
 
 def newest_bases(records: Sequence[Record]) -> dict[str, Basis]:
-    """The basis of each task that holds its newest evaluation."""
+    """The basis of each task that holds its newest evaluation; of those that learn from all labels, where any do."""
     evaluations = [record for record in records if record["kind"] == "evaluation"]
+    whole = {record["task"] for record in evaluations if _learns_all(record)}
+    evaluations = [record for record in evaluations if record["task"] not in whole or _learns_all(record)]
     found = sorted(bases(evaluations), key=lambda basis: max(record["written"] for record in basis.records))
     return {basis.task: basis for basis in found}
+
+
+def _learns_all(record: Record) -> bool:
+    return bool(record["config"].get("label_share", 1.0) == 1.0)
 
 
 def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *, by_recipe: bool = True) -> Evidence:
@@ -53,7 +59,7 @@ def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *
             ablation; else a method is what stands in its row of the tables.
     """
     scheme = scheme_of(basis.task, basis.records)
-    sign = _sign(scheme.main)
+    sign = sign_of(scheme.main)
     scores: dict[str, dict[int, float]] = {}
     newest: dict[str, Record] = {}
     every = (*basis.records, *basis.variants, *basis.superseded)
@@ -73,25 +79,26 @@ def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *
         if (_is(record, parsed(cell)) if by_recipe else record["name"] in rows and _is_named(record, parsed(cell)))
         and not (is_older(record) and row_key(record)[:2] in unclear)
     }
-    floor = _floor(basis, records, scheme)
+    floor = floor_of(basis, records, scheme)
     return Evidence(fit(scores), found, floor, sign, scheme.decimals, unclear)
 
 
-def _sign(main: Named) -> float:
+def sign_of(main: Named) -> float:
+    """What makes a number of a metric a gain: -1 for an error."""
     return -1.0 if main.better == "lower" else 1.0
 
 
-def _floor(basis: Basis, records: Sequence[Record], scheme: Scheme) -> float | None:
-    """See `Evidence`: the prior is known for the kinds of tasks that the paper has."""
+def floor_of(basis: Basis, records: Sequence[Record], scheme: Scheme, group: str = "") -> float | None:
+    """The floor in `Evidence`, of all frames or of a group: the prior is known for the kinds of tasks of the paper."""
     first = basis.records[0]
     if not table_of(basis.task) and first["config"].get("kind") not in TABLES:
         return -math.inf
     priors = [
-        (record["written"], _sign(scheme.main) * value)
+        (record["written"], sign_of(scheme.main) * value)
         for record in records
         if (record["kind"], record["method_name"]) == ("reference", "prior")
         and all(dict(record)[name] == dict(first)[name] for name in ("task", "data", "data_fingerprint", "profile"))
-        and (value := metric(record, scheme.main.name)) is not None
+        and (value := metric(record, scheme.main.name, group)) is not None
     ]
     return max(priors)[1] if priors else None
 
@@ -140,14 +147,15 @@ def _published(cell: str, task: str) -> float | None:
         return None
     scheme = read_published(table_of(task))
     if wanted.row is not None:
-        values: list[float | None] = [wanted.row.paper[list(METRICS).index(scheme.main.name)]]
+        own = read_ablation(cell.partition(": ")[0]).task == task
+        values: list[float | None] = [wanted.row.paper[list(METRICS).index(scheme.main.name)]] if own else []
     else:
         kind = wanted.method, wanted.arch == "recurrent"
         rows = [row for row in scheme.rows if (row.method, row.recurrent) == kind]
         rows = [row for row in rows if wanted.backbone in ("", row.backbone)]
         ordered = sorted(rows, key=lambda row: row.test_time_augmentation)
         values = [row.scores.get((task, scheme.main.name)) for row in ordered]
-    return next((_sign(scheme.main) * value for value in values if value is not None), None)
+    return next((sign_of(scheme.main) * value for value in values if value is not None), None)
 
 
 # The page.
@@ -235,7 +243,7 @@ def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split:
     evidence = {task: evidence_of(basis, records, cells, by_recipe=by_recipe) for task, basis in found.items()}
     questions = []
     for claim in claims:
-        for task, comparisons in claim.by_task().items():
+        for task, comparisons in claim.by_task(evidence).items():
             scheme = scheme_of(task, found[task].records if task in found else ())
             parts = [part_of(each, evidence.get(task)) for each in comparisons]
             questions.append(Question(claim, task, scheme, comparisons, parts))
@@ -271,33 +279,36 @@ def _row(question: Question, decision: Decision) -> Row:
     return Row(
         (
             *map(Cell, texts),
-            *_effect(part, decimals, measured),
+            *effect_cells(part, decimals, measured),
             Cell(str(part.seeds), part.seeds) if part.seeds else Cell(),
-            Cell() if decision.p is None else Cell(_probability(decision.p), decision.p),
+            Cell() if decision.p is None else Cell(probability(decision.p), decision.p),
             Cell() if detected is None else Cell(f"{detected:.{decimals}f}", detected),
-            Cell() if paper is None else Cell(_signed(paper, decimals), paper),
+            Cell() if paper is None else Cell(signed(paper, decimals), paper),
             Cell(decision.reason),
         ),
         facts={"claim": question.claim.name, "task": question.task, "verdict": decision.verdict},
     )
 
 
-def _effect(part: Part, decimals: int, measured: bool) -> tuple[Cell, Cell]:
+def effect_cells(part: Part, decimals: int, measured: bool) -> tuple[Cell, Cell]:
+    """The effect of a comparison and its 95 % interval; `measured`: whether anything was, where there is no effect."""
     if part.estimate is None:
         return Cell(runs=0 if measured else None), Cell()
     interval, effect = part.estimate.interval(), part.estimate.effect
-    shown = _signed(effect, decimals)
+    shown = signed(effect, decimals)
     if interval is None:
         return Cell(shown, effect, runs=part.seeds), Cell()
-    ends = f"[{_signed(interval.low, decimals)}, {_signed(interval.high, decimals)}]"
+    ends = f"[{signed(interval.low, decimals)}, {signed(interval.high, decimals)}]"
     return Cell(shown, effect, runs=part.seeds, interval=(interval.low, interval.high)), Cell(ends)
 
 
-def _signed(value: float, decimals: int) -> str:
+def signed(value: float, decimals: int) -> str:
+    """A difference with its sign."""
     return f"{round(value, decimals) + 0.0:+.{decimals}f}"  # 0 has no minus
 
 
-def _probability(p: float) -> str:
+def probability(p: float) -> str:
+    """A p-value in three decimals."""
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 

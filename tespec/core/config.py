@@ -28,6 +28,8 @@ PROFILE = (
     "tasks",
     "pretraining",
 )  # what a profile holds
+# Of a fine-tuning, what a task's config need not say.
+UNSAID: dict[str, Any] = {"label_share": 1.0, "evaluate_without_state": False}
 _added: dict[str, dict[str, Path]] = {}  # by kind and name
 
 
@@ -98,7 +100,7 @@ def finetuning_settings(
     Raises:
         UserError: there is no such task or setting, or a value that it cannot have.
     """
-    facts, scale = _read("tasks", task), _profile(profile)
+    facts, scale = UNSAID | _read("tasks", task), _profile(profile)
     facts.pop("tolerance", None)
     facts = merge(facts, scale["finetuning"], f"profile {profile}")
     facts = merge(facts, scale["tasks"].get(task, {}), f"profile {profile}, task {task}")
@@ -217,6 +219,26 @@ def sensor_of(dataset: str) -> Size | None:
     """
     sensor = _read("datasets", dataset).get("sensor") if dataset in names("datasets") else None
     return None if sensor is None else parse_size(str(sensor))
+
+
+def evaluated_of(dataset: str) -> tuple[int, int, float, str] | None:
+    """What the test recordings of a data set hold, as its config says it; None where none does.
+
+    Returns:
+        the number of their windows, of their labels at most, the length of a window in ms, and the source.
+
+    Raises:
+        UserError: the config says something else.
+    """
+    stated = _read("datasets", dataset).get("evaluated") if dataset in names("datasets") else None
+    if stated is None:
+        return None
+    try:
+        windows, labels, length_ms = int(stated["windows"]), int(stated["labels"]), float(stated["window_ms"])
+        return windows, labels, length_ms, str(stated["source"])
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"evaluated: {stated!r} does not say windows, labels, window_ms and source"
+        raise UserError(f"data set {dataset}", what, "restore it") from error
 
 
 def official_splits() -> list[tuple[str, dict[str, list[str]]]]:

@@ -139,6 +139,7 @@ Count = Annotated[int, whole(1)]
 FromZero = Annotated[float, number(0)]
 Positive = Annotated[float, number(0, above=True)]
 Share = Annotated[float, number(0, 1)]
+SomeShare = Annotated[float, number(0, 1, above=True)]
 Factor = Annotated[float, number(1)]
 DropRate = Annotated[float, number(0, 0.9)]  # a block that is always dropped has no scale
 Flag = Annotated[bool, BeforeValidator(_boolean)]
@@ -303,7 +304,8 @@ class Finetuning(OfRecordings):
     """One cell of the tables: a task's settings for one architecture under one profile; windows in ms.
 
     `sampling` is one of `SAMPLING`; networks that are trained on clips alone are evaluated on clips. `drop_path` is the
-    rate of stochastic depth in the last block.
+    rate of stochastic depth in the last block. `label_share` is the share of the training labels that are learned from.
+    With `evaluate_without_state`, a network that carries a state is also scored with the state zeroed at each label.
     `peak_lr_after` holds the peak learning rates of backbones that were pre-trained on the data it names, `sensor_px`
     the size of the sensor, as "640x480", for recordings that do not name it.
     """
@@ -336,6 +338,8 @@ class Finetuning(OfRecordings):
     width: str
     deviations: tuple[str, ...]
     sensor_px: str | None = None
+    label_share: SomeShare = 1.0
+    evaluate_without_state: Flag = False
 
     def after_pretraining_on(self, data: str) -> Finetuning:
         """The settings of a backbone that was pre-trained on the data set `data`, in whatever case it is written."""
@@ -394,6 +398,24 @@ class Pretraining(OfRecordings):
     def arch(self) -> str:
         """What the backbone is called in records."""
         return "recurrent" if self.recurrent else "feedforward"
+
+
+def most_labels(
+    segments: int, per_chunk: int | None, window_ms: float | None = None, protocol: Mapping[str, Any] | None = None
+) -> int:
+    """The most labels of a chunk of so many windows that reach the head.
+
+    Args:
+        segments: windows of the chunk.
+        per_chunk: labels that are taken of it; None: all.
+        window_ms: length of a window, where it has one.
+        protocol: of the data set; `frames: rvt` leaves `period_ms` between label frames.
+    """
+    most, stated = min(per_chunk or segments, segments), protocol or {}
+    period = stated.get("period_ms")
+    if stated.get("frames") != "rvt" or not period or not window_ms:
+        return most
+    return min(most, math.ceil(segments * window_ms / period))
 
 
 def require_warmup(settings: Optimisation) -> None:

@@ -18,8 +18,11 @@ from tespec.datasets.augment import Maps, draw_maps, move_boxes
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.lanes import Lanes, Slot, lengths_of
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.events.spatial import apply_maps
+from tespec.events.on_device import as_seen, count_words
+from tespec.events.spatial import Region, apply_maps
 
+# Of a batch whose histograms are counted on the device: packed events, how many of each bin, and how lanes are seen.
+WORDS, COUNTS, ROWS, COLUMNS = "words", "counts", "rows", "columns"
 Shard = tuple[int, int]  # which, of how many, pieces of a batch: one for each rank and gradient accumulation step
 WHOLE: Shard = (0, 1)
 
@@ -103,6 +106,27 @@ class Steps(Dataset[dict[str, Tensor]]):
         self.left_out = tuple(recording.name for recording in recordings if len(recording) < lanes.segments)
         self._recordings, self._lanes, self._bins, self._rule = recordings, lanes, bins, rule
         self._augmentation = augmentation
+        self._counts = True
+
+    def count_on_device(self) -> None:
+        """From now on items hold packed events in place of `histograms`, which `arrived` counts where they are then.
+
+        Raises:
+            UserError: a recording has no packed events.
+        """
+        for recording in self._recordings:
+            if not recording.has_words:
+                what = f"{recording.name} is read as histograms or rectified, and so has no packed events"
+                raise UserError("--count-on-device", what, "leave it out")
+        self._counts = False
+
+    def arrived(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The batch with its histograms, counted on the device that it is on where they are not there yet."""
+        if WORDS not in batch:
+            return batch
+        own = dict(batch)
+        histograms = count_words(own.pop(WORDS), own.pop(COUNTS), self._recordings[0].region)
+        return own | {"histograms": as_seen(histograms, own.pop(ROWS), own.pop(COLUMNS))}
 
     def names(self, step: int) -> list[str]:
         """Names of the recordings that are played at a step."""
@@ -113,17 +137,37 @@ class Steps(Dataset[dict[str, Tensor]]):
 
     def _seen(self, slots: Sequence[Slot]) -> tuple[dict[str, Tensor], list[Maps]]:
         """Histograms and `fresh` flags of a step, and how each lane sees the recording it plays."""
-        lanes, region = self._lanes, self._recordings[slots[0].recording].region
-        histograms = np.empty((len(slots), lanes.segments, 2 * self._bins, region.height, region.width), np.uint8)
         drawn = []
-        for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
-            recording = self._recordings[slot.recording]
-            generator = lanes.generator("augmentation", lane, slot.play)
-            maps = draw_maps(generator, self._augmentation, recording.region.height, recording.region.width)
-            recording.fill(histograms[row], slot.first, self._bins, self._rule, maps)
-            drawn.append(maps)
+        for lane, slot in zip(self._share, slots, strict=True):
+            generator, region = self._lanes.generator("augmentation", lane, slot.play), self._region
+            drawn.append(draw_maps(generator, self._augmentation, region.height, region.width))
         fresh = torch.tensor([slot.fresh for slot in slots])
-        return {"histograms": torch.from_numpy(histograms), "fresh": fresh}, drawn
+        events = self._counted(slots, drawn) if self._counts else self._packed(slots, drawn)
+        return events | {"fresh": fresh}, drawn
+
+    @property
+    def _region(self) -> Region:
+        return self._recordings[0].region
+
+    def _counted(self, slots: Sequence[Slot], drawn: Sequence[Maps]) -> dict[str, Tensor]:
+        """`histograms` of the lanes."""
+        size = (self._region.height, self._region.width)
+        histograms = np.empty((len(slots), self.segments, 2 * self._bins, *size), np.uint8)
+        for histogram, slot, maps in zip(histograms, slots, drawn, strict=True):
+            self._recordings[slot.recording].fill(histogram, slot.first, self._bins, self._rule, maps)
+        return {"histograms": torch.from_numpy(histograms)}
+
+    def _packed(self, slots: Sequence[Slot], drawn: Sequence[Maps]) -> dict[str, Tensor]:
+        """What `arrived` makes histograms of: packed events, how many of each bin, and how each lane is seen."""
+        found = [
+            self._recordings[slot.recording].words(slot.first, self.segments, self._bins, self._rule) for slot in slots
+        ]
+        return {
+            WORDS: torch.from_numpy(np.concatenate([words for words, _ in found]).view(np.int32)),
+            COUNTS: torch.from_numpy(np.stack([counts for _, counts in found])),
+            ROWS: torch.from_numpy(np.stack([maps.rows for maps in drawn])),
+            COLUMNS: torch.from_numpy(np.stack([maps.columns for maps in drawn])),
+        }
 
 
 class PretrainSteps(Steps):
@@ -156,7 +200,7 @@ class PretrainSteps(Steps):
         batch, _ = self._seen(self._slots(step))
         if self._mask is None:
             return batch
-        rows, columns = (-(-side // self._mask.unit) for side in batch["histograms"].shape[-2:])
+        rows, columns = (-(-side // self._mask.unit) for side in (self._region.height, self._region.width))
         generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
         masks = [draw_mask(generator, rows, columns, self._mask.ratio) for generator in generators]
         return batch | {"mask": torch.stack(masks)}
@@ -223,7 +267,7 @@ class LabelledSteps(Steps):
             for label in self._choose(recording.labels_in(slot.first, self.segments), lane, step):
                 places.append((row, int(recording.labelled[label]) - slot.first))
                 labels.append((recording.labels[label], maps[row]))
-        size = (batch["histograms"].shape[-2], batch["histograms"].shape[-1])
+        size = (self._region.height, self._region.width)
         place = torch.tensor(places, dtype=torch.int64).reshape(-1, 2)
         return batch | {"label_place": place} | self._collate(labels, size)
 

@@ -142,6 +142,14 @@ def evaluation_of(
     )
 
 
+def windows_alone(
+    settings: Finetuning, recordings: Sequence[LabelledRecording], shard: Shard = WHOLE
+) -> EvaluationSteps:
+    """The batches on which a recurrent network is scored without memory: the window of each label from a zero state."""
+    lanes = settings.batch_size * shard[1]
+    return EvaluationSteps(recordings, lanes, 1, settings.bins, settings.rule, stateful=False, clips=True, shard=shard)
+
+
 def _in_a_row(index: int, recording: LabelledRecording, segments: int) -> list[_Chunk]:
     counts = {first: min(segments, len(recording) - first) for first in range(0, len(recording), segments)}
     return [_Chunk(index, first, count, recording.labels_in(first, count)) for first, count in counts.items()]

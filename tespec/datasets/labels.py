@@ -232,6 +232,7 @@ def read_stamps(path: Path) -> NDArray[np.int64]:
 
 
 FOLDER = "ego_speed"
+STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
 def speed_file(root: Path, name: str) -> Path:

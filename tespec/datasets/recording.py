@@ -18,6 +18,8 @@ from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream, window_histograms
 from tespec.events.spatial import Region, View, apply_maps
+from tespec.events.store import StoreStream
+from tespec.events.windows import window_words
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -51,6 +53,11 @@ class Recording:
         """The open recording."""
         return self.source.stream
 
+    @property
+    def has_words(self) -> bool:
+        """Whether its events are those of a packed store, neither rectified nor histograms from the beginning."""
+        return isinstance(self.source, EventSource) and self.source.rectify_map is None
+
     def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
         """Histograms (count, 2*bins, H, W) of the windows from `first` on.
 
@@ -71,6 +78,16 @@ class Recording:
         else:
             histograms = self.source.histograms(windows, bins, rule, self.region)
             out[...] = histograms if view is None else apply_maps(histograms, view, 0)
+
+    def words(self, first: int, count: int, bins: int, rule: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Packed events of `count` windows from `first` on, where `has_words`: see `window_words`.
+
+        Raises:
+            UserError: the events cannot be read.
+        """
+        stream = self.stream
+        assert isinstance(stream, StoreStream)
+        return window_words(stream, self.windows[first : first + count], bins, rule=rule)
 
 
 class Labels(Protocol[T_co]):
@@ -135,6 +152,59 @@ class LabelledRecording(Recording):
             labelled=self.labelled[kept.start : kept.stop] - first,
             ego_speed=None if self.ego_speed is None else self.ego_speed[kept.start : kept.stop],
         )
+
+
+@dataclass(frozen=True)
+class ChosenLabels:
+    """Some labels of a recording: those that `numbers` names, in this order."""
+
+    every: Labels[Any]
+    numbers: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.every[int(self.numbers[index])]
+
+    def part(self, first: int, end: int) -> ChosenLabels:
+        """The labels from `first` to `end` (exclusive)."""
+        return replace(self, numbers=self.numbers[first:end])
+
+    def checksums(self) -> list[int]:
+        """Those of all labels of the recording."""
+        return self.every.checksums()
+
+
+def spread(count: int) -> NDArray[np.int64]:
+    """The numbers 0 to `count` - 1 in an order of which any beginning is spread evenly (van der Corput's sequence)."""
+    bits = max(1, (count - 1).bit_length())
+    places = np.arange(1, 2**bits + 1) % 2**bits
+    reversed_bits = sum(((places >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
+    numbers = np.asarray(reversed_bits, np.int64) * count >> bits
+    _, first = np.unique(numbers, return_index=True)
+    return numbers[np.sort(first)]
+
+
+def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> list[LabelledRecording]:
+    """Recordings with the same events and a share of their labels, one at least of each recording that has some.
+
+    Which labels these are follows from their number alone; a smaller share is a part of a larger one.
+    """
+    return [_thinned(recording, share) for recording in recordings]
+
+
+def _thinned(recording: LabelledRecording, share: float) -> LabelledRecording:
+    count = len(recording.labelled)
+    kept = np.sort(spread(count)[: max(1, round(share * count))]) if count else np.empty(0, np.int64)
+    if len(kept) == count:
+        return recording
+    return replace(
+        recording,
+        labels=ChosenLabels(recording.labels, kept),
+        labelled=recording.labelled[kept],
+        ego_speed=None if recording.ego_speed is None else recording.ego_speed[kept],
+    )
 
 
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:

@@ -241,6 +241,19 @@ def count_words(layout, words, borders, first_ms, times, height, width, rows, co
 
 
 @njit(cache=True, nogil=True)
+def find_words(layout, words, borders, first_ms, times, height, width):  # type: ignore[no-untyped-def]
+    """Where the words of each bin of time lie; see `count_words` for the arguments.
+
+    Returns:
+        (bins + 1,) int64 index of the first word that is not before each border of the bins, and whether the words are
+        whole, as `count_words` says.
+    """
+    whole = _in_order(words, borders, layout.us_shift)
+    ends = _ends_of_bins(words, borders, first_ms, times, layout.us_shift)
+    return ends, whole and _inside(layout, words[ends[0] : ends[-1]], height, width)
+
+
+@njit(cache=True, nogil=True)
 def _inside(layout, words, height, width):  # type: ignore[no-untyped-def]
     """Whether all coordinates are those of the sensor."""
     outside = np.uint32(0)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
-from tespec.events.histogram import count_words
+from tespec.events.histogram import count_words, find_words
 from tespec.events.provenance import describe
 from tespec.events.stream import Events
 
@@ -105,6 +105,21 @@ class StoreStream:
         words, borders = self._words_of(first, end)
         sizes = self._first_ms + first, times, self.height, self.width
         self._require(count_words(LAYOUT, words, borders, *sizes, *seen, np.uint8(clip), out, fresh))
+
+    def words_of_bins(self, times: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Words (N,) of a window's events as they are stored, and (bins,) how many of them fall into each bin.
+
+        Args:
+            times: (bins + 1,) borders of the bins in us, rising.
+
+        Raises:
+            UserError: the words read are damaged.
+        """
+        first, end = self._milliseconds(int(times[0]), int(times[-1]))
+        words, borders = self._words_of(first, end)
+        ends, whole = find_words(LAYOUT, words, borders, self._first_ms + first, times, self.height, self.width)
+        self._require(whole)
+        return words[ends[0] : ends[-1]], np.diff(ends)
 
     def _milliseconds(self, t0: int, t1: int) -> tuple[int, int]:
         """The milliseconds that hold t0 <= t < t1 (us), counted from the first of the recording."""

@@ -43,11 +43,7 @@ def window_histograms(
     Raises:
         ValueError: windows of another shape, or see `event_histogram`.
     """
-    limits = np.asarray(windows, np.int64)
-    if limits.ndim == 1 and len(limits) > 1:
-        limits = np.stack([limits[:-1], limits[1:]], axis=1)
-    if limits.ndim != 2 or limits.shape[1] != 2:
-        raise ValueError(f"windows have the shape {limits.shape} instead of (T + 1,) or (T, 2)")
+    limits = _limits(windows)
     region = region or Region(stream.height, stream.width)
     shape = (len(limits), 2 * bins, region.height, region.width)
     histograms = np.empty(shape, np.uint8) if out is None else out
@@ -73,3 +69,50 @@ def window_histograms(
         if view is not None:
             histogram[...] = apply_maps(histogram, view, 0)
     return histograms
+
+
+def window_words(
+    stream: StoreStream,
+    windows: NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, int]],
+    bins: int,
+    *,
+    rule: str = "edges",
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """The packed events that `window_histograms` counts, for `tespec.events.on_device.count_words`.
+
+    Args:
+        stream: a packed recording.
+        windows: see `window_histograms`, as for the other arguments.
+        bins: time bins per window.
+        rule: "edges" or "rvt".
+
+    Returns:
+        words (N,) uint32 of the store, window by window and bin by bin, and (T, bins) how many fall into each bin.
+
+    Raises:
+        ValueError: see `window_histograms`.
+        UserError: the words read are damaged.
+    """
+    limits = _limits(windows)
+    counts, found = np.zeros((len(limits), bins), np.int64), [np.empty(0, np.uint32)]
+    for row, (start, end) in zip(counts, limits.tolist(), strict=True):
+        check_window(start, end, bins, rule, CLIP)
+        times = bin_times(start, end, bins)
+        if rule == "rvt":
+            events = stream.slice(start, first_after(end, rule))
+            if not len(events.t):
+                continue
+            times = rvt_bin_times(int(events.t[0]), int(events.t[-1]), bins)
+        words, row[...] = stream.words_of_bins(times)
+        found.append(words)
+    return np.concatenate(found), counts
+
+
+def _limits(windows: NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    """(T, 2) first time and end of each window."""
+    limits = np.asarray(windows, np.int64)
+    if limits.ndim == 1 and len(limits) > 1:
+        limits = np.stack([limits[:-1], limits[1:]], axis=1)
+    if limits.ndim != 2 or limits.shape[1] != 2:
+        raise ValueError(f"windows have the shape {limits.shape} instead of (T + 1,) or (T, 2)")
+    return limits

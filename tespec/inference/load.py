@@ -14,9 +14,8 @@ from tespec.models.layers import padded_size
 from tespec.tasks import find_task
 from tespec.tasks.base import Task, fresh_backbone
 from tespec.weights.files import read_weights
-from tespec.weights.load import read_backbone
+from tespec.weights.load import BESIDE, SENSOR, read_backbone
 
-SENSOR = "sensor"  # (H, W) in px of the histograms that a network was trained on
 PREFIX = "backbone."
 
 
@@ -62,7 +61,7 @@ def load_trained(path: Path, size: tuple[int, int] | None = None) -> TrainedNetw
     if "kind" not in recipe:
         raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
     trained_on = sensor_of(path, recipe)
-    settings = build(Finetuning, {key: value for key, value in recipe.items() if key != SENSOR}, str(path))
+    settings = build(Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(path))
     task = find_task(settings)
     model = task.network(settings, fresh_backbone(settings, size or trained_on))
     of_backbone = {name.removeprefix(PREFIX): each for name, each in tensors.items() if name.startswith(PREFIX)}

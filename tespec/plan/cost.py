@@ -77,9 +77,10 @@ def _settings(job: Job, ledger: Ledger) -> Finetuning | Pretraining:
         assert settings is not None
     else:
         settings = ledger.settings(job)
-    if shop.plan.world is None or settings.sensor_px:
+    world = shop.world(job)
+    if world is None or settings.sensor_px:
         return settings
-    sensor = content_of(shop.plan.world.size, job.task).sensor
+    sensor = content_of(world.size, job.task).sensor
     return replace(settings, sensor_px=f"{sensor.width}x{sensor.height}")
 
 

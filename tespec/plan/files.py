@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from tespec.core.config import file_of, names
 from tespec.core.errors import UserError
@@ -14,6 +14,8 @@ from tespec.core.files import UNREADABLE, read_yaml
 
 Arch = Literal["recurrent", "feedforward"]
 Split = Literal["test", "val"]
+Seeds = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+GROUPS = ("cells", "pretrainings", "ablations", "references", "probes")
 
 
 class Facts(BaseModel):
@@ -29,7 +31,25 @@ class World(Facts):
     seed: NonNegativeInt = 0
 
 
-class Cells(Facts):
+class Group(Facts):
+    """What groups of runs may each say for themselves; `seeds`: None for the plan's."""
+
+    seeds: Seeds | None = None
+
+
+class Start(Facts):
+    """A training with labels, without pre-training, whose backbone cells of the same task and architecture start from.
+
+    Attributes:
+        world: whose streets it is trained on.
+        set: changes to its settings, beside those of the whole plan.
+    """
+
+    world: World
+    set: tuple[str, ...] = ()
+
+
+class Cells(Group):
     """Cells of the tables: every method, architecture and task with every other.
 
     Attributes:
@@ -37,22 +57,39 @@ class Cells(Facts):
         architectures: those of them that a method has.
         tasks: None: all.
         split: on which they are scored; None: the plan's.
+        set: changes to their settings and, behind "pretraining.", to those of their pre-trainings, beside those of the
+            whole plan.
+        start: what they start from instead of a pre-training.
     """
 
     methods: tuple[str, ...] | None = None
     architectures: tuple[Arch, ...] = ("recurrent", "feedforward")
     tasks: tuple[str, ...] | None = None
     split: Split | None = None
+    set: tuple[str, ...] = ()
+    start: Start | None = None
 
 
-class Pretrainings(Facts):
+class Ablations(Group):
+    """Ablations, by the names of their tables; `task`: on which they are fine-tuned, None for that of each table."""
+
+    tables: tuple[str, ...]
+    task: str | None = None
+
+
+def _group_of(ablation: object) -> object:
+    """The name of a table is a group of that one."""
+    return {"tables": (ablation,)} if isinstance(ablation, str) else ablation
+
+
+class Pretrainings(Group):
     """Pre-trainings for their own sake; those that cells start from need not be named."""
 
     methods: tuple[str, ...]
     set: tuple[str, ...] = ()
 
 
-class References(Facts):
+class References(Group):
     """Floor ("prior") and ceiling ("frame") of tasks; `split` as of `Cells`."""
 
     kinds: tuple[Literal["prior", "frame"], ...] = ("prior", "frame")
@@ -70,10 +107,10 @@ class Plan(Facts):
         data: folder that holds a folder for each data set; None: $TESPEC_DATA or ./data.
         profile: whose settings all runs have; None: the one that fits the data.
         split: on which cells, ablations, references and probes are scored.
-        seeds: of every run; a prior, which is counted and not drawn, has the first alone.
+        seeds: of every run whose group names no others; a prior, which is counted and not drawn, has the first alone.
         cells: of the tables.
         pretrainings: beside those that other runs start from.
-        ablations: names of tables, whose every row is pre-trained and fine-tuned.
+        ablations: names of tables, whose every row is pre-trained and fine-tuned, or groups of them.
         references: floor and ceiling.
         probes: cells that are probed instead of fine-tuned.
         set: changes to the settings of all cells and, behind "pretraining.", of all pre-trainings.
@@ -92,10 +129,10 @@ class Plan(Facts):
     data: Path | None = None
     profile: str | None = None
     split: Split = "test"
-    seeds: tuple[NonNegativeInt, ...] = Field(default=(0,), min_length=1)
+    seeds: Seeds = (0,)
     cells: tuple[Cells, ...] = ()
     pretrainings: tuple[Pretrainings, ...] = ()
-    ablations: tuple[str, ...] = ()
+    ablations: tuple[Annotated[Ablations, BeforeValidator(_group_of)], ...] = ()
     references: tuple[References, ...] = ()
     probes: tuple[Cells, ...] = ()
     set: tuple[str, ...] = ()
@@ -105,6 +142,13 @@ class Plan(Facts):
     seconds: dict[str, dict[str, float]] = Field(default_factory=dict)
     results: Path | None = None
     show: str | None = None
+
+    def with_seeds(self, seeds: tuple[int, ...]) -> Plan:
+        """The plan with these seeds for all of its runs."""
+        groups = {
+            kind: tuple(each.model_copy(update={"seeds": None}) for each in getattr(self, kind)) for kind in GROUPS
+        }
+        return self.model_copy(update={"seeds": seeds, **groups})
 
 
 def read_plan(name: str) -> Plan:
@@ -133,11 +177,14 @@ def read_plan(name: str) -> Plan:
 
 def _refusal(path: Path, error: ValidationError) -> UserError:
     """The first thing that is wrong with a plan."""
-    first: Any = error.errors()[0]
+    every: list[Any] = list(error.errors())
+    # A name that is wrong may be another one that is missing.
+    first = next((each for each in every if each["type"] == "extra_forbidden"), every[0])
     place = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
         last = str(first["loc"][-1])
-        known = [field for group in (Plan, Cells, World, References, Pretrainings) for field in group.model_fields]
+        kinds = (Plan, Cells, World, References, Pretrainings, Ablations, Start)
+        known = [field for group in kinds for field in group.model_fields]
         close = difflib.get_close_matches(last, known, n=1)
         return UserError(f"{path}, {place}", "no such setting", f"did you mean {close[0]!r}?" if close else "remove it")
     return UserError(f"{path}, {place}", first["msg"].removeprefix("Input "), "see docs/plan.md")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tespec.comparison.identity import TEST
 from tespec.core.errors import UserError
-from tespec.plan.files import Cells, Plan, References
+from tespec.plan.files import Cells, Group, Plan, References, Start, World
 
 if TYPE_CHECKING:
     from tespec.core.settings import Pretraining
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 PRETRAINING, EVALUATION, PROBE, REFERENCE = "pretraining", "evaluation", "probe", "reference"
 ABLATED = "tespec"  # the method that ablations are of
+UNTRAINED = "scratch"  # the method of what is trained for others to start from
 PREFIX = "pretraining."  # of changes that are of the pre-training
+STARTS = "starts"  # folder within the results, of the records of what others start from: of no table's world
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class Job:
         changes: to the recipe of its pre-training.
         table: the ablation that it is a row of, "" for none; equal runs of several tables are one.
         split: "test" or "val", on which it is scored; of a pre-training "test".
+        settings: changes to its own settings, beside those of the whole plan.
+        start: what it starts from instead of a pre-training; None for what its method says.
+        world: the sample world that it is of where that is not the plan's: others start from it.
     """
 
     kind: str
@@ -45,22 +50,32 @@ class Job:
     changes: tuple[str, ...] = ()
     table: str = field(default="", compare=False)
     split: str = TEST
+    settings: tuple[str, ...] = ()
+    start: Start | None = None
+    world: World | None = None
 
     @property
     def label(self) -> str:
         """All but task and seed, for people."""
         kind = "" if self.kind == EVALUATION else self.kind
-        return " ".join(filter(None, (kind, self.method, self.arch, *self.changes, self._scored)))
+        return " ".join(filter(None, (kind, self.method, self.arch, *self._told_apart)))
 
     @property
-    def _scored(self) -> str:
-        return "" if self.split == TEST else self.split
+    def _told_apart(self) -> tuple[str, ...]:
+        """What tells runs of the same method, task and architecture apart."""
+        start = () if self.start is None else (f"from {_named(self.start.world)}", *self.start.set)
+        world = "" if self.world is None else f"on {_named(self.world)}"
+        return (*self.changes, *self.settings, *start, world, "" if self.split == TEST else self.split)
 
     @cached_property
     def name(self) -> str:
         """For people and for files."""
-        parts = [self.kind, self.method, self.task, self.arch, *self.changes, self._scored, f"s{self.seed}"]
+        parts = [self.kind, self.method, self.task, self.arch, *self._told_apart, f"s{self.seed}"]
         return re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
+
+
+def _named(world: World) -> str:
+    return f"world {world.size} {world.seed}"
 
 
 @dataclass(frozen=True)
@@ -75,6 +90,8 @@ class Workshop:
         plugins: Python files to import.
         configs: folders of further configs.
         workers: processes that prepare batches, of each run.
+        accumulate: gradient accumulation steps of each run.
+        switches: further options of each run, which decide no result.
         data: where the data sets are, by name; see `find_all_data`.
     """
 
@@ -85,17 +102,36 @@ class Workshop:
     plugins: tuple[Path, ...] = ()
     configs: tuple[Path, ...] = ()
     workers: int = 0
+    accumulate: int = 1
+    switches: tuple[str, ...] = ()
     data: dict[str, Data] = field(default_factory=dict)
 
     @property
     def recipe_changes(self) -> tuple[str, ...]:
         """Changes to all pre-trainings."""
-        return tuple(change.removeprefix(PREFIX) for change in self.plan.set if change.startswith(PREFIX))
+        return _of_pretraining(self.plan.set)
 
     @property
     def own_changes(self) -> tuple[str, ...]:
         """Changes to all cells."""
-        return tuple(change for change in self.plan.set if not change.startswith(PREFIX))
+        return _of_cells(self.plan.set)
+
+    def world(self, job: Job) -> World | None:
+        """The sample world that a job is of; None for real data."""
+        return job.world or self.plan.world
+
+    def data_of(self, job: Job) -> Data:
+        """Where a job's data is, or will be."""
+        from tespec.runs.data import SAMPLE, Data
+        from tespec.world import world_folder
+
+        if job.world is None:
+            return self.data[job.task]
+        return Data(world_folder(job.world.size, job.world.seed) / job.task, SAMPLE)
+
+    def results_of(self, job: Job) -> Path:
+        """Folder of a job's record."""
+        return self.results if job.world is None else self.results / STARTS
 
     def profile(self, dataset: str) -> str:
         """The profile of runs on a data set."""
@@ -110,9 +146,12 @@ class Workshop:
         return None if settings is None else _facts(settings)
 
     def before(self, job: Job) -> Job | None:
-        """The pre-training that a job starts from."""
+        """The pre-training, or the training on another world, that a job starts from."""
         if job.kind not in (EVALUATION, PROBE):
             return None
+        if job.start is not None:
+            own, world = job.start.set, job.start.world
+            return Job(EVALUATION, UNTRAINED, job.task, job.arch, job.seed, settings=own, world=world)
         recipe = self.recipe(job.method, job.task, job.changes)
         if recipe is None:
             return None
@@ -123,8 +162,16 @@ class Workshop:
         return group.split or self.plan.split
 
     def with_pretrainings(self, jobs: Sequence[Job]) -> list[Job]:
-        """Jobs behind the pre-trainings that they start from, each once."""
+        """Jobs behind the trainings that they start from, each once."""
         return list(dict.fromkeys([*filter(None, map(self.before, jobs)), *jobs]))
+
+
+def _of_pretraining(changes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(change.removeprefix(PREFIX) for change in changes if change.startswith(PREFIX))
+
+
+def _of_cells(changes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(change for change in changes if not change.startswith(PREFIX))
 
 
 @cache
@@ -155,27 +202,33 @@ def all_jobs(shop: Workshop) -> list[Job]:
     from tespec.core.config import as_facts, pretraining_settings
 
     plan, found = shop.plan, dict[Job, None]()
-    for seed in plan.seeds:
-        for kind, groups in ((EVALUATION, plan.cells), (PROBE, plan.probes)):
-            for group in groups:
-                found |= dict.fromkeys(_cells(kind, group, shop, seed))
-        for name in plan.ablations:
+    groups: list[Group] = [*plan.cells, *plan.probes, *plan.ablations, *plan.references, *plan.pretrainings]
+    for seed in dict.fromkeys([*plan.seeds, *(seed for group in groups for seed in group.seeds or ())]):
+
+        def has(group: Group, seed: int = seed) -> bool:
+            return seed in (group.seeds or plan.seeds)
+
+        for kind, cells in ((EVALUATION, plan.cells), (PROBE, plan.probes)):
+            for each in filter(has, cells):
+                found |= dict.fromkeys(_cells(kind, each, shop, seed))
+        for ablated_on, name in [(group.task, name) for group in filter(has, plan.ablations) for name in group.tables]:
             ablation = read_ablation(name)
-            default = as_facts(pretraining_settings(ABLATED, shop.profile(ablation.task), shop.recipe_changes))
+            task = ablated_on or ablation.task
+            default = as_facts(pretraining_settings(ABLATED, shop.profile(task), shop.recipe_changes))
             rows = [tuple(row.changes(default)) for row in ablation.rows]
             found |= dict.fromkeys(
-                Job(EVALUATION, ABLATED, ablation.task, "recurrent", seed, changes, name, plan.split)
-                for changes in rows
+                Job(EVALUATION, ABLATED, task, "recurrent", seed, changes, name, plan.split) for changes in rows
             )
-        for each in plan.references:
+        for measured in filter(has, plan.references):
             # What is counted has no seed.
-            kinds = [name for name in each.kinds if name == "frame" or seed == plan.seeds[0]]
+            first = (measured.seeds or plan.seeds)[0]
+            kinds = [name for name in measured.kinds if name == "frame" or seed == first]
             found |= dict.fromkeys(
-                Job(REFERENCE, name, task, "feedforward", seed, split=shop.split(each))
-                for task in each.tasks
+                Job(REFERENCE, name, task, "feedforward", seed, split=shop.split(measured))
+                for task in measured.tasks
                 for name in kinds
             )
-        for made in plan.pretrainings:
+        for made in filter(has, plan.pretrainings):
             for method in made.methods:
                 recipe = shop.recipe(method, "", made.set)
                 if recipe is None:
@@ -197,18 +250,39 @@ def _cells(kind: str, group: Cells, shop: Workshop, seed: int) -> Iterable[Job]:
     able = {
         name: method
         for name, method in methods.items()
-        if method.recipe is not None or method.pretraining_data == "-" or name in plan.checkpoints
+        if method.recipe is not None or method.pretraining_data == "-" or name in plan.checkpoints or group.start
     }
     for name in set(methods) - set(able) if group.methods else ():
-        remedy = f"give --checkpoints {name}=FILE"
+        remedy = f"give --checkpoints {name}=FILE, or the group a start (docs/plan.md)"
         raise UserError(f"plan {plan.name}, {name}", "has no weights to start from", remedy)
+    if group.start is not None:
+        _check_start(group, group.start, plan)
+    changes, settings = _of_pretraining(group.set), _of_cells(group.set)
     for arch in group.architectures:
         for name, method in able.items():
             if arch in method.architectures:
                 split = shop.split(group)
-                yield from (Job(kind, name, task, arch, seed, split=split) for task in group.tasks or known)
+                made = Job(kind, name, "", arch, seed, changes, split=split, settings=settings, start=group.start)
+                yield from (replace(made, task=task) for task in group.tasks or known)
             elif len(group.architectures) == 1 and group.methods:
                 method.require(name, arch)
+
+
+def _check_start(group: Cells, start: Start, plan: Plan) -> None:
+    """Refuse a start that cannot be made for a group.
+
+    Raises:
+        UserError: the plan is of real data, or of the start's own world.
+    """
+    where = f"plan {plan.name}, start"
+    if plan.world is None:
+        raise UserError(where, "is trained on a sample world, and the cells are on real data", "leave it out")
+    if start.world == plan.world:
+        raise UserError(where, "is of the world that its cells are of", "give its world another seed")
+    if group.methods is None:
+        raise UserError(where, "goes with the methods that start from it", "name them (methods: [labels])")
+    if _of_pretraining(group.set):
+        raise UserError(where, "is no pre-training, whose settings could be changed", "write start: {set: [...]}")
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
@@ -276,8 +350,8 @@ def find_all_data(shop: Workshop, jobs: Sequence[Job], folder: Path | None, *, n
 def command(job: Job, shop: Workshop, checkpoint: Path | None = None) -> list[str]:
     """What runs a job, behind `tespec`; with weights that were made for it, where it does not find them itself."""
     plan = shop.plan
-    data = _data(job.task, shop)
-    given = plan.checkpoints.get(job.method, checkpoint)
+    data = _data(job, shop)
+    given = given_file(job, plan) or checkpoint
     if job.kind == PRETRAINING:
         arguments = ["pretrain", "--method", job.method, *data]
         changes = [*shop.recipe_changes, *job.changes]
@@ -286,30 +360,39 @@ def command(job: Job, shop: Workshop, checkpoint: Path | None = None) -> list[st
         changes = list(shop.own_changes)
     else:
         arguments = ["run", "--method", job.method, "--task", job.task, "--arch", job.arch, *data]
-        changes = list(shop.own_changes)
-        if given is None and shop.before(job) is not None:
+        changes = [*shop.own_changes, *job.settings]
+        before = shop.before(job)
+        if given is None and before is not None and before.kind == PRETRAINING:
             changes += [f"{PREFIX}{change}" for change in (*shop.recipe_changes, *job.changes)]
         arguments += ["--checkpoint", str(given)] if given else []
         arguments += ["--probe"] if job.kind == PROBE else []
         # The report shows the first seed of each row.
-        quiet = job.kind == EVALUATION and (job.changes or job.seed != min(plan.seeds))
+        changed = job.changes or job.settings or job.world
+        quiet = job.kind == EVALUATION and (changed or job.seed != min(plan.seeds))
         arguments += ["--no-picture"] if quiet else []
     arguments += ["--split", job.split] if job.split != TEST else []
     arguments += [part for change in changes for part in ("--set", change)]
     arguments += ["--profile", plan.profile] if plan.profile else []
     arguments += ["--seed", str(job.seed)]
     arguments += ["--threads", str(plan.threads)] if plan.threads else []
+    arguments += ["--accumulate", str(shop.accumulate)] if shop.accumulate > 1 else []
+    arguments += shop.switches
     arguments += [part for path in shop.plugins for part in ("--import", str(path))]
     arguments += [part for path in shop.configs for part in ("--configs", str(path))]
     arguments += [part for code in shop.accept_code for part in ("--accept-code", code)]
-    where = ["--workers", str(shop.workers), "--results", str(shop.results), "--runs", str(shop.runs)]
+    where = ["--workers", str(shop.workers), "--results", str(shop.results_of(job)), "--runs", str(shop.runs)]
     return [*arguments, *where, "--resume"]
 
 
-def _data(dataset: str, shop: Workshop) -> list[str]:
+def given_file(job: Job, plan: Plan) -> Path | None:
+    """The file that a plan gives a job to start from."""
+    return None if job.start is not None or job.kind == REFERENCE else plan.checkpoints.get(job.method)
+
+
+def _data(job: Job, shop: Workshop) -> list[str]:
     """Names the data only where it is not what a run takes by itself, so that commands fit every machine."""
     from tespec.runs.data import given_data
     from tespec.world import world_folder
 
-    found = shop.data[dataset].root
-    return [] if found == (given_data(dataset) or world_folder() / dataset) else ["--data", str(found)]
+    found = shop.data_of(job).root
+    return [] if found == (given_data(job.task) or world_folder() / job.task) else ["--data", str(found)]

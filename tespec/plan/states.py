@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -12,16 +13,33 @@ from typing import TYPE_CHECKING, Any
 
 from tespec.comparison.basis import agrees, recipe_of
 from tespec.comparison.identity import TEST, canonical
-from tespec.comparison.records import Record, code_of
+from tespec.comparison.records import Record, code_of, read_records
+from tespec.core.config import as_facts
 from tespec.core.errors import UserError
-from tespec.plan.jobs import EVALUATION, PRETRAINING, PROBE, REFERENCE, Job, Workshop, recipe_settings
+from tespec.plan.jobs import (
+    EVALUATION,
+    PRETRAINING,
+    PROBE,
+    REFERENCE,
+    STARTS,
+    Job,
+    Workshop,
+    given_file,
+    recipe_settings,
+)
 
 if TYPE_CHECKING:
     from tespec.core.settings import Finetuning
 
 DONE, MISSING, RUNNING, FAILED = "done", "missing", "running", "failed"
 UNKNOWN = 60.0  # s of a job that nothing is known of
-BACKBONE = "backbone.safetensors"  # what a pre-training leaves in its run's folder
+BACKBONE, MODEL = "backbone.safetensors", "model.safetensors"  # what a pre-training, and a run of a task, leaves
+
+
+def records_of(shop: Workshop) -> tuple[list[Record], list[str]]:
+    """The records of a plan's results and of what its cells start from, and a line for each file that is none."""
+    found, starts = read_records(shop.results / "runs"), read_records(shop.results / STARTS / "runs")
+    return [*found[0], *starts[0]], [*found[1], *starts[1]]
 
 
 class Ledger:
@@ -36,6 +54,7 @@ class Ledger:
         self.shop, self.records = shop, sorted(records, key=lambda record: record["written"], reverse=True)
         self._found: dict[Job, Record | None] = {}
         self._prints: dict[str, str] = {}
+        self._steps: dict[Job, int] = {}
         self._codes: dict[tuple[str, str], set[str]] = {}
 
     @cached_property
@@ -54,21 +73,35 @@ class Ledger:
         return self._found[job]
 
     def weights(self, job: Job) -> Path | None:
-        """The weights that a job starts from, where a pre-training of this plan made them."""
+        """The weights that a job starts from, where another run of this plan made them."""
         before = self.shop.before(job)
         record = before and self.record(before)
-        return self.shop.runs / record["name"] / BACKBONE if record else None
+        return self._left_by(before, record) if before and record else None
 
-    def _is(self, record: Record, job: Job, config: Mapping[str, Any]) -> bool:
+    def _left_by(self, job: Job, record: Record) -> Path:
+        """The weights that a run leaves."""
+        return self.shop.runs / record["name"] / (BACKBONE if job.kind == PRETRAINING else MODEL)
+
+    def lost_weights(self, job: Job) -> bool:
+        """Whether others start from a job whose record is there and whose weights are not."""
+        if job.world is None or self.record(job) is not None:
+            return False
+        config, there = self._config(job), self._by_job.get((job.kind, job.method, job.seed), ())
+        return any(self._is(record, job, config, whole=False) for record in there)
+
+    def _is(self, record: Record, job: Job, config: Mapping[str, Any], *, whole: bool = True) -> bool:
+        """Whether a record is a job's; and, where it has to be `whole`, its weights are there if others need them."""
         scored = (record["task"], record["arch"], record["split"])
         if job.kind != PRETRAINING and scored != (job.task, job.arch, job.split):
             return False
-        if code_of(record) not in self._codes_of(job.kind, job.method) or canonical(
-            _comparable(record["config"])
-        ) != canonical(config):
+        if code_of(record) not in self._codes_of(job.kind, job.method):
+            return False
+        if canonical(_comparable(record["config"])) != canonical(config):
             return False
         # Data is read only where there is a record that it could belong to.
-        return record["data_fingerprint"] == self._fingerprint(job) and self._starts_alike(record, job)
+        if record["data_fingerprint"] != self._fingerprint(job) or not self._starts_alike(record, job):
+            return False
+        return not whole or job.world is None or self._left_by(job, record).is_file()
 
     def codes(self, jobs: Sequence[Job]) -> set[str]:
         """Hashes of the code whose records count."""
@@ -92,20 +125,38 @@ class Ledger:
         from tespec.runs.finetune import with_start
         from tespec.world.make import description
 
-        shop, data, world = self.shop, self.shop.data[job.task], self.shop.plan.world
+        shop, data, world = self.shop, self.shop.data_of(job), self.shop.world(job)
         described = description(world.size, world.seed, job.task) if world else read_description(data.root)
         network = "swin" if job.kind == REFERENCE else find_method(job.method).network
         settings = finetuning_settings(
-            job.task, job.arch, shop.profile(job.task), shop.own_changes, described.overrides(), network
+            job.task,
+            job.arch,
+            shop.profile(job.task),
+            (*shop.own_changes, *job.settings),
+            described.overrides(),
+            network,
         )
         if job.kind == REFERENCE:
             return settings
-        given, before = shop.plan.checkpoints.get(job.method), shop.before(job)
+        before = shop.before(job)
         if before is None:
-            return with_start(settings, find_method(job.method), given, sample=data.is_sample)
+            return with_start(settings, find_method(job.method), given_file(job, shop.plan), sample=data.is_sample)
+        if before.kind == EVALUATION:  # weights that are of no pre-training
+            return settings
         # Weights made here are of the data that the plan has.
         alike = shop.data[before.task].is_sample == data.is_sample
         return settings.after_pretraining_on(before.task) if alike else settings
+
+    def steps(self, job: Job) -> int:
+        """Of a job's training, for a reference without one as many as if it had one."""
+        if job not in self._steps:
+            if job.kind == PRETRAINING:
+                recipe = self.shop.recipe(job.method, job.task, job.changes)
+                assert recipe is not None
+                self._steps[job] = int(recipe["optimisation"]["steps"])
+            else:
+                self._steps[job] = self.settings(job).optimisation.steps
+        return self._steps[job]
 
     def require_splits(self, jobs: Sequence[Job]) -> None:
         """Refuse jobs that are scored on a split which their task's data has not.
@@ -123,18 +174,20 @@ class Ledger:
     def _config(self, job: Job) -> dict[str, Any]:
         """What a job's record holds as its settings."""
         from tespec.runs.finetune import config_of
+        from tespec.runs.train import accumulation_facts
 
+        accumulated = accumulation_facts(self.shop.accumulate)
         if job.kind == PRETRAINING:
             recipe = self.shop.recipe(job.method, job.task, job.changes)
             assert recipe is not None
-            return _comparable(recipe)
-        extra: dict[str, Any] = {}
+            return _comparable(recipe | accumulated)
+        extra: dict[str, Any] = accumulated
         if job.kind == REFERENCE:
-            extra = {"input": job.method}
+            extra = extra | {"input": job.method}
         elif job.kind == PROBE:
             from tespec.runs.probe import DEFINITION
 
-            extra = {"probe": DEFINITION}
+            extra = extra | {"probe": DEFINITION}
         return _comparable(config_of(self.settings(job), job.split) | extra)
 
     def _fingerprint(self, job: Job) -> str:
@@ -143,11 +196,11 @@ class Ledger:
         from tespec.pretraining.objective import build_objective
         from tespec.tasks import build_task
 
-        data = self.shop.data[job.task]
+        data = self.shop.data_of(job)
         if not data.root.exists():
             return ""
         if job.kind != PRETRAINING:
-            key = f"{job.task} {job.split}"
+            key = f"{data.root} {job.task} {job.split} {job.settings}"
             if key not in self._prints:
                 self._prints[key] = fingerprint(*build_task(self.settings(job), data.root, job.split).splits)
             return self._prints[key]
@@ -166,11 +219,13 @@ class Ledger:
         if job.kind == PRETRAINING:
             weights = self.shop.runs / record["name"] / BACKBONE
             return weights.is_file() and sha256_of(weights) == sha256
-        given, before = self.shop.plan.checkpoints.get(job.method), self.shop.before(job)
-        if given is not None and job.kind != REFERENCE:
+        given, before = given_file(job, self.shop.plan), self.shop.before(job)
+        if given is not None:
             return bool(sha256_of(given) == sha256)
         if before is None:
             return recipe_of(record) is None
+        if before.kind == EVALUATION:
+            return self._starts_from(record, before)
         made = self.record(before)
         if made is not None:
             return bool(made["weights"]["sha256"] == sha256)
@@ -178,6 +233,23 @@ class Ledger:
         recipe, wanted = recipe_of(record), self.shop.recipe(job.method, job.task, job.changes)
         said = record["weights"].get("recipe") or {}
         return recipe is not None and wanted is not None and said.get("seed") == job.seed and agrees(recipe, wanted)
+
+    def _starts_from(self, record: Record, before: Job) -> bool:
+        """Whether a record started from the network that another run trained with labels."""
+        from tespec.weights.files import sha256_of
+
+        made = self.record(before)
+        if made is not None:
+            return bool(sha256_of(self._left_by(before, made)) == record["weights"].get("sha256", ""))
+        # Records alone, as from another machine: what the weights say of themselves.
+        said = record["weights"].get("recipe") or {}
+        wanted = as_facts(self.settings(before))
+        known = {name: said.get(name) for name in wanted}
+        return "optimisation" in said and said.get("seed") == before.seed and _alike(known, wanted)
+
+
+def _alike(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return canonical(_comparable(config)) == canonical(_comparable(other))
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -241,14 +313,25 @@ def alike(job: Job, ledger: Ledger) -> list[Record]:
 
 
 def seconds_of(job: Job, ledger: Ledger) -> float | None:
-    """What a job will take: the median of the records most like it, else what the plan states; None for neither."""
+    """What a job will take: the median of the records most like it, else what the plan states; None for neither.
+
+    Trainings are taken to last as long as they have steps.
+    """
     stated = ledger.shop.plan.seconds.get(job.arch if job.kind == EVALUATION else job.kind, {})
     said = stated.get(job.method if job.kind == PRETRAINING else job.task)
     like = alike(job, ledger)
     exact = [each for each in like if each["method_name"] == job.method or each["task"] == job.task]
     if exact or (like and said is None):
-        return float(median(each["time"]["total"] for each in exact or like))
-    return said
+        return float(median(_seconds_with(ledger.steps(job), each) for each in exact or like))
+    if said is None or not job.settings:
+        return said
+    return said * ledger.steps(job) / ledger.steps(replace(job, settings=()))
+
+
+def _seconds_with(steps: int, record: Record) -> float:
+    """What a record's run would have taken with so many steps of training."""
+    time, trained = record["time"], record["config"].get("optimisation", {}).get("steps", steps)
+    return float(time["total"] + time.get("train", 0.0) * (steps / trained - 1))
 
 
 def memory_of(job: Job, ledger: Ledger) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,33 +40,43 @@ class HeldOut:
     Masks are the same for every run, so that losses of different seeds and methods compare.
 
     Attributes:
-        recordings: the first `RECORDINGS` that hold a chunk are played, at most `CHUNKS` chunks each.
+        recordings: the first that hold a chunk are played.
         settings: of the pre-training.
         device: where the batches go.
         mask: how masks are drawn; None: none are.
+        ahead: windows that each batch of histograms has beyond those of a training step.
+        most: recordings, and chunks of each, that are played at most.
     """
 
     recordings: Sequence[Recording]
     settings: Pretraining
     device: torch.device
     mask: Mask | None = None
+    ahead: int = 0
+    most: tuple[int, int] = (RECORDINGS, CHUNKS)
 
     def __len__(self) -> int:
         return sum(self._chunks(recording) for recording in self._played)
 
     @property
     def _played(self) -> list[Recording]:
-        return [recording for recording in self.recordings if self._chunks(recording)][:RECORDINGS]
+        return [recording for recording in self.recordings if self._chunks(recording)][: self.most[0]]
+
+    def glimpse(self, frames: int) -> HeldOut:
+        """About so many frames of it, from the first chunks of up to four recordings."""
+        recordings = min(4, len(self._played))
+        return replace(self, most=(recordings, max(1, frames // (recordings * self.settings.segments))))
 
     def _chunks(self, recording: Recording) -> int:
-        return min(CHUNKS, len(recording) // self.settings.segments)
+        return max(0, min(self.most[1], (len(recording) - self.ahead) // self.settings.segments))
 
     def __iter__(self) -> Iterator[Chunk]:
         settings = self.settings
         for number, recording in enumerate(self._played):
             for index in range(self._chunks(recording)):
                 first = index * settings.segments
-                histograms = recording.histograms(first, settings.segments, settings.bins, settings.rule)
+                count = settings.segments + self.ahead
+                histograms = recording.histograms(first, count, settings.bins, settings.rule)
                 batch = {
                     "histograms": torch.from_numpy(histograms).unsqueeze(0),
                     "fresh": torch.tensor([index == 0]),

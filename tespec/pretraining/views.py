@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tespec.core.distributed import batch_rows
+from tespec.events.on_device import picked
 from tespec.models.layers import sent
 
 ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height
@@ -72,9 +73,4 @@ def random_views(frames: Tensor, count: int, wanted: tuple[int, int], scale: tup
 
 
 def _picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Pixels (V, B, T, C, h, w) of frames (V, B, T, C, H, W) at rows ([V,] B, h) and columns ([V,] B, w)."""
-    rows, columns = sent(rows, frames.device), sent(columns, frames.device)
-    places = rows.unsqueeze(-1) * frames.shape[-1] + columns.unsqueeze(-2)
-    shape = (*frames.shape[:-2], *places.shape[-2:])
-    places = places.flatten(-2).unsqueeze(-2).unsqueeze(-2).expand(*frames.shape[:-2], -1)
-    return frames.flatten(-2).gather(-1, places).view(shape)
+    return picked(frames, sent(rows, frames.device), sent(columns, frames.device))

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.comparison.basis import Average, average, metric
+from tespec.comparison.identity import TEST
 from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.references import of_references
-from tespec.comparison.shown import newest_bases
+from tespec.comparison.shown import newest_bases, of_split
 from tespec.core.files import whole_file
 from tespec.report.charts import ARCHITECTURES, WORDS, preference, title_of
 
@@ -23,10 +24,14 @@ APART = 0.16  # of a row, between the dots of one method
 
 
 def draw_reproduction(records: Sequence[Record], path: Path) -> None:
-    """Draw a PNG of all tasks beside each other: a dot for each method and architecture, intervals, floor, ceiling."""
+    """Draw a PNG of all tasks beside each other: a dot for each method and architecture, intervals, floor, ceiling.
+
+    Records of the test split are drawn.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    records = of_split(records, TEST)
     chosen = newest_bases(records)
     tasks = sorted(chosen, key=lambda task: (TASKS.index(task) if task in TASKS else len(TASKS), task))
     titles = {record["method_name"]: title_of(record) for task in tasks for record in chosen[task].records}

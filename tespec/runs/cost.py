@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tespec.core.compat  # noqa: F401  # before timm
 
 from tespec.comparison.identity import canonical
-from tespec.core.config import as_facts, sensor_of
+from tespec.core.config import as_facts, evaluated_of, sensor_of
 from tespec.core.errors import UserError, one_line
 from tespec.core.files import UNREADABLE, read_yaml
 from tespec.core.paths import CONFIGS
@@ -23,11 +23,12 @@ from tespec.datasets.recording import reduced
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute, has_batch_norm
 from tespec.pretraining.objective import ImageObjective, PretrainingTask, build_objective
-from tespec.runs.meta import META, StepCount, count_step, peak_of
+from tespec.runs.meta import META, StepCount, count_step, counting_evaluation
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.tasks.network import pick
 from tespec.training.loading import Batch
+from tespec.training.phases import begin, phases_of
 
 # Settings that change neither the network nor the size of a batch.
 DECIDE_NO_COST = frozenset(
@@ -59,6 +60,10 @@ class Gpu:
     memory: float
     tflops: Mapping[str, float]
     source: str
+
+    def peak(self, half: bool) -> float:
+        """Operations a second of dense products in bf16, else of those of fp32 in TF32."""
+        return self.tflops["bf16" if half else "tf32"] * 1e12
 
 
 def gpus() -> dict[str, Gpu]:
@@ -103,12 +108,14 @@ class Way:
         accumulate: gradient accumulation steps.
         recompute: activation checkpointing.
         half: bf16 autocast, else fp32.
+        fused: fused attention, where the backbone has attention; on a GPU it is the default.
     """
 
     gpus: int = 1
     accumulate: int = 1
     recompute: bool = False
     half: bool = True
+    fused: bool = True
 
     @property
     def switches(self) -> str:
@@ -122,7 +129,8 @@ class Cost:
     """What a training takes of each GPU.
 
     Attributes:
-        flops: floating-point operations of an optimizer step; a multiplication and its addition are two.
+        flops: floating-point operations of an optimizer step; a multiplication and its addition are two. Where phases
+            differ, those of the mean step.
         kept: bytes that a forward pass keeps for its backward pass, without weights.
         fixed: bytes of weights, gradients and optimizer.
         training: most bytes in use at once in a step.
@@ -148,12 +156,27 @@ class Cost:
 
     def hours(self, gpu: Gpu, share: float = SHARE) -> float:
         """Length of the training on such GPUs, at a share of their peak; products in fp32 are TF32's."""
-        peak = gpu.tflops["bf16" if self.way.half else "tf32"] * 1e12
-        return self.steps * self.flops / (peak * share) / 3600
+        return self.steps * self.flops / (gpu.peak(self.way.half) * share) / 3600
 
     def fits(self, gpu: Gpu) -> bool:
         """Whether the GPU's memory holds it."""
         return self.memory <= gpu.memory
+
+
+class Played(NamedTuple):
+    """What an evaluation computes: the most bytes in use at once, and operations for each window and each label."""
+
+    peak: int
+    per_window: float = 0.0
+    per_label: float = 0.0
+
+
+class Evaluated(NamedTuple):
+    """What an evaluation plays: windows and, among them, labels; and where these numbers are from, in words."""
+
+    windows: int
+    labels: int
+    source: str
 
 
 @dataclass
@@ -165,15 +188,16 @@ class Blueprint:
         model: its network.
         size: (H, W) in px of what the backbone sees.
         batch: a batch of so many lanes, without content.
-        evaluation: the most bytes that its evaluation has in use at once.
+        play: counts its evaluation.
     """
 
     settings: Finetuning | Pretraining
     model: Any
     size: Size
     batch: Callable[[int], Batch]
-    evaluation: int
-    _counts: dict[tuple[int, bool, bool], StepCount] = field(default_factory=dict)
+    play: Callable[[], Played]
+    _counts: dict[tuple[int, Way], StepCount] = field(default_factory=dict)
+    _played: dict[bool, Played] = field(default_factory=dict)
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -213,36 +237,69 @@ class Blueprint:
             kept=count.kept,
             fixed=weights + gradients + moments,
             training=count.peak + moments + waiting,
-            evaluation=self.evaluation + gradients + moments,
+            evaluation=self._evaluation(way.fused).peak + gradients + moments,
             checkpoint=weights + moments + parts * count.state,
             steps=settings.optimisation.steps,
             way=way,
         )
 
+    def evaluation_hours(self, played: Evaluated, way: Way, gpu: Gpu, share: float = SHARE) -> float:
+        """Length of the evaluation on such GPUs, as of `Cost.hours`."""
+        each = self._evaluation(way.fused)
+        flops = played.windows * each.per_window + played.labels * each.per_label
+        return flops / way.gpus / (gpu.peak(way.half) * share) / 3600
+
     def _count(self, lanes: int, way: Way) -> StepCount:
-        key = (lanes, way.recompute, way.half)
+        key = (lanes, replace(way, gpus=1, accumulate=1))
         if key not in self._counts:
-            # Not fused: on `meta` torch takes no fused kernel, and attention's matrices are kept.
-            execute(self.model, Execution(recompute=way.recompute, fused_attention=False, channels_last=False))
+            self._execute(way.fused, way.recompute)
             with _without_data(self.model):
-                self._counts[key] = count_step(self.model.train(), self.batch(lanes), way.half)
+                self._counts[key] = self._count_phases(self.batch(lanes), way.half)
         return self._counts[key]
 
-    def fitting(self, gpu: Gpu, number: int = 1, half: bool = True) -> Cost | None:
-        """The first way that fits, of those without switches, recomputing, and accumulating; None where none does."""
-        return next((cost for cost in map(self.cost, self._ways(number, half)) if cost.fits(gpu)), None)
+    def _evaluation(self, fused: bool) -> Played:
+        if fused not in self._played:
+            self._execute(fused)
+            with _without_data(self.model):
+                self._played[fused] = self.play()
+        return self._played[fused]
 
-    def _ways(self, number: int, half: bool) -> Iterator[Way]:
+    def _count_phases(self, batch: Batch, half: bool) -> StepCount:
+        """The mean step's operations, and the most memory that a step of any phase takes."""
+        phases = phases_of(self.model, self.settings.optimisation)
+        trained = [each for each in self.model.parameters() if each.requires_grad]
+        counts = []
+        for number in range(len(phases)):
+            begin(self.model, number)
+            counts.append(count_step(self.model.train(), batch, half))
+        for each in trained:
+            each.requires_grad_(True)  # gradients and moments are those of all phases
+        flops = sum(phase.steps * count.flops for phase, count in zip(phases, counts, strict=True))
+        return StepCount(
+            round(flops / sum(phase.steps for phase in phases)),
+            *(max(getattr(count, name) for count in counts) for name in ("kept", "peak", "state")),
+        )
+
+    def _execute(self, fused: bool, recompute: bool = False) -> None:
+        # Left open, attention is fused where there is any.
+        execute(self.model, Execution(recompute=recompute, channels_last=False), fast=fused)
+
+    def fitting(self, gpu: Gpu, plain: Way | None = None) -> Cost | None:
+        """The first way that fits, of `plain` without switches, recomputing, and accumulating; None where none does."""
+        return next((cost for cost in map(self.cost, self._ways(plain or Way())) if cost.fits(gpu)), None)
+
+    def _ways(self, plain: Way) -> Iterator[Way]:
+        plain = replace(plain, accumulate=1, recompute=False)
         backbones = [module for module in self.model.modules() if isinstance(module, Backbone)]
         recomputing = not any(map(has_batch_norm, backbones))
-        lanes, fewest = self.settings.batch_size // number, 2 if has_batch_norm(self.model) else 1
+        lanes, fewest = self.settings.batch_size // plain.gpus, 2 if has_batch_norm(self.model) else 1
         accumulating = [each for each in range(2, lanes + 1) if lanes % each == 0 and lanes // each >= fewest]
-        yield Way(number, half=half)
+        yield plain
         if recomputing:
-            yield Way(number, recompute=True, half=half)
-        yield from (Way(number, each, half=half) for each in accumulating)
+            yield replace(plain, recompute=True)
+        yield from (replace(plain, accumulate=each) for each in accumulating)
         if recomputing:
-            yield from (Way(number, each, recompute=True, half=half) for each in accumulating)
+            yield from (replace(plain, accumulate=each, recompute=True) for each in accumulating)
 
 
 @contextmanager
@@ -272,14 +329,17 @@ def blueprint_of_cell(settings: Finetuning, size: Size) -> Blueprint:
     played = batch(settings.evaluation_lanes if settings.carries_state else settings.batch_size)
     histograms, place = played["histograms"], played["label_place"]
 
-    def play() -> None:
-        _, state = model.backbone(histograms)
-        features, _ = model.backbone(histograms, state)
-        model.maps(pick(features, place), size)
+    def play() -> Played:
+        with counting_evaluation(model, played) as counter:
+            _, state = model.backbone(histograms)
+            before = counter.flops
+            features, _ = model.backbone(histograms, state)
+            after = counter.flops
+            model.maps(pick(features, place), size)
+        windows = histograms.shape[0] * histograms.shape[1]
+        return Played(counter.peak, (after - before) / windows, (counter.flops - after) / len(place))
 
-    with _without_data(model):
-        evaluation = peak_of(model.eval(), played, play)
-    return Blueprint(settings, model, size, batch, evaluation)
+    return Blueprint(settings, model, size, batch, play)
 
 
 def blueprint_of_pretraining(task: PretrainingTask) -> Blueprint:
@@ -288,15 +348,15 @@ def blueprint_of_pretraining(task: PretrainingTask) -> Blueprint:
         model = task.network()
     held_out = task.blank_batch(task.lanes_held_out, META)
 
-    def measure() -> None:
-        _, state = model.loss(held_out, None)
-        _, seen = task.features(model, held_out, None)
-        model.loss(held_out, state)
-        task.features(model, held_out, seen)
+    def measure() -> Played:
+        with counting_evaluation(model, held_out) as counter:
+            _, state = model.loss(held_out, None)
+            _, seen = task.features(model, held_out, None)
+            model.loss(held_out, state)
+            task.features(model, held_out, seen)
+        return Played(counter.peak)
 
-    with _without_data(model):
-        evaluation = peak_of(model.eval(), held_out, measure)
-    return Blueprint(task.settings, model, task.size, lambda lanes: task.blank_batch(lanes, META), evaluation)
+    return Blueprint(task.settings, model, task.size, lambda lanes: task.blank_batch(lanes, META), measure)
 
 
 class Input(NamedTuple):
@@ -325,6 +385,19 @@ def input_of(settings: Finetuning | Pretraining, dataset: str) -> Input:
     rows = settings.protocol.get("rows") if isinstance(settings, Finetuning) else None
     source = "--sensor" if given else f"configs/datasets/{dataset}.yaml"
     return Input((min(region.height, rows or region.height), region.width), f"{source}; the data is not at hand")
+
+
+def known_evaluation(settings: Finetuning, dataset: str) -> Evaluated | None:
+    """What the evaluation of a cell plays of the test recordings, by the data set's config; None where none says it."""
+    stated = evaluated_of(dataset)
+    if stated is None:
+        return None
+    windows, labels, length_ms, source = stated
+    if not settings.carries_state:
+        windows = labels * settings.segments
+    elif settings.window_ms != length_ms:
+        return None
+    return Evaluated(windows, labels, source)
 
 
 _known: dict[str, Blueprint] = {}

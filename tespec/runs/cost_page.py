@@ -9,11 +9,13 @@ from functools import partial
 from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
+from tespec.core.settings import Finetuning
 from tespec.pretraining.method import find_method
-from tespec.runs.cost import Blueprint, Cost, Gpu, Way, gpus, planned
+from tespec.runs.cost import Blueprint, Cost, Gpu, Way, gpus, known_evaluation, planned
 
 PROFILE = "paper"
 MANY = 8  # GPUs
+UNKNOWN = "?"  # how long it takes, where no config says how much there is
 PRETRAINING = "pre-training"  # how the names of their rows begin
 HEADER = (
     "training",
@@ -26,6 +28,7 @@ HEADER = (
     "at most, GB: bf16",
     "fp32",
     "evaluation, GB",
+    "h",
     "one GPU, h",
     f"{MANY} GPUs, GB",
     "h",
@@ -116,14 +119,21 @@ def row_of(training: Training, gpu: Gpu, share: float) -> tuple[str, ...]:
         _gb(half.training),
         _gb(single.training),
         _gb(half.evaluation),
+        _evaluation_hours(blueprint, gpu, share),
         *_fitting(blueprint, half, gpu, share),
         *reversed(_fitting(blueprint, blueprint.cost(Way(MANY)), gpu, share, with_memory=True)),
     )
 
 
+def _evaluation_hours(blueprint: Blueprint, gpu: Gpu, share: float) -> str:
+    settings = blueprint.settings
+    played = known_evaluation(settings, settings.task) if isinstance(settings, Finetuning) else None
+    return UNKNOWN if played is None else _hours(blueprint.evaluation_hours(played, Way(), gpu, share))
+
+
 def _fitting(blueprint: Blueprint, cost: Cost, gpu: Gpu, share: float, with_memory: bool = False) -> tuple[str, ...]:
     """Hours, with the switches that make it fit where it does not, and the memory where it is asked for."""
-    fitting = cost if cost.fits(gpu) else blueprint.fitting(gpu, cost.way.gpus)
+    fitting = cost if cost.fits(gpu) else blueprint.fitting(gpu, cost.way)
     if fitting is None:
         return ("does not fit", _gb(cost.memory)) if with_memory else ("does not fit",)
     hours = _hours(fitting.hours(gpu, share))
@@ -157,14 +167,17 @@ says the same of any training, profile and GPU:
 
 Hours are those of the optimizer steps on {gpu}, in bf16, at {share:.0f} % of the peak of its matrix products. That
 share is an assumption (`--share`); what a network reaches is for a GPU to say, and `make gpu` measures it. Reading the
-data, evaluations and checkpoints come on top. Memory is counted:
+data, evaluations and checkpoints come on top. The hours of an evaluation, likewise reckoned, stand beside its memory
+where the data set's config says how many windows its test recordings hold; with the data at hand, `--dry-run` counts
+them. Memory is counted:
 
 - **kept**: what the forward pass keeps for the backward pass, without weights.
 - **at most**: the most that is in use at once in a step: what is kept, temporary tensors, weights, gradients, the
   optimizer's moments, the batch and the next one, the carried state.
 - **evaluation**: the most of the evaluation, or of what is measured on data held out, in fp32.
 
-Attention is counted with its matrices kept; fused attention, which a GPU uses by default, keeps less.
+Attention is fused, as it is on a GPU by default, so that its matrices are not kept. What `--deterministic` and
+`--no-fused-attention` take more, `--dry-run` says beside these switches.
 
 Where {memory:.0f} GB do not hold a step in bf16, the column of hours names the switches with which they do:
 `--recompute` (activation checkpointing) computes the backbone a second time for the same gradients to the bit,

@@ -28,7 +28,7 @@ from tespec.tasks.base import Evaluation
 from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
-from tespec.weights.load import Origin, origin_of
+from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, require_other_labels
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,11 @@ class Opened:
             scores={name: {"title": s.title, "better": s.better, "unit": s.unit} for name, s in scores.items()},
         )
 
+    def write_network(self, path: Path) -> None:
+        """Write backbone and head as they are now, with what made them."""
+        beside = {SENSOR: list(self.task.size), SEED: self.run.seed, TRAINED_ON: self.run.trained_on}
+        write_weights(path, self.model.state_dict(), as_facts(self.settings) | beside)
+
 
 def finetune(wanted: Wanted) -> Record:
     """Fine-tune and evaluate, or take up the complete record of the same run.
@@ -105,8 +110,7 @@ def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Re
     def evaluate() -> Outcome:
         evaluation = task.evaluate(opened.model, run.device, run.setup.workers)
         if is_first():
-            recipe = as_facts(settings) | {"sensor": list(task.size)}
-            write_weights(run.folder / WEIGHTS, opened.model.state_dict(), recipe)
+            opened.write_network(run.folder / WEIGHTS)
         return opened.outcome(evaluation, said)
 
     return carry_out(run, evaluate, opened.model, batches)
@@ -143,7 +147,8 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     model = task.model()
     if setup.deterministic:
         with_exact_pools(model)
-    weights = method.initialise(model.backbone, checkpoint, seed)
+    weights, labels = method.initialise(model.backbone, checkpoint, seed), fingerprint(task.train)
+    require_other_labels(weights, labels, checkpoint)
     if weights.loaded:
         say(weights.summary())
     run = Run(
@@ -152,7 +157,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         method=method,
         task=settings.task,
         settings=settings,
-        config=config_of(settings, wanted.split) | accumulation_facts(setup) | dict(extra or {}),
+        config=config_of(settings, wanted.split) | accumulation_facts(setup.accumulate) | dict(extra or {}),
         data=data.label,
         data_fingerprint=fingerprint(*task.splits),
         seed=seed,
@@ -161,7 +166,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,
         split=wanted.split,
-        trained_on=fingerprint(task.train) if trains else "",
+        trained_on=labels if trains else "",
     )
     return Opened(run, settings, task, model)
 

@@ -6,12 +6,14 @@ Tensors there have shapes and types but no content, so a step of any size takes 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -127,6 +129,35 @@ class CastAsOnCuda(TorchFunctionMode):
         return self._weights[id(value)]
 
 
+ALIGNED = 8  # numbers; what the last side of a mask is a multiple of, for the fused kernel
+
+
+class FusedAsOnCuda(TorchFunctionMode):
+    """Fused attention on `meta` by CUDA's memory-efficient kernel, the one that takes a mask, and what that keeps.
+
+    torch itself would take attention apart there and keep its matrices.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is scaled_dot_product_attention and args[0].device == META:
+            return _attended(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _attended(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+    """What `scaled_dot_product_attention` gives, by the kernel's own operator."""
+    if attn_mask is not None:
+        keys = attn_mask.shape[-1]
+        aligned = pad(attn_mask, (0, -keys % ALIGNED))[..., :keys] if keys % ALIGNED else attn_mask
+        attn_mask = aligned.expand(*query.shape[:-1], keys)
+    kept = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+    kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+    out: Tensor = kernel(query, key, value, attn_mask, kept, **options)[0]
+    return out
+
+
 @dataclass(frozen=True)
 class StepCount:
     """What one process's part of a training step takes, from its forward to the end of its backward pass.
@@ -152,7 +183,7 @@ def count_step(model: Any, batch: Batch, half: bool) -> StepCount:
         batch: on the device of the model.
         half: whether autocast to bf16 is on; on `meta` alone.
     """
-    with _counted(model, batch) as counter, CastAsOnCuda():
+    with _counted(model, batch) as counter, FusedAsOnCuda(), CastAsOnCuda():
         before = counter.alive
         with torch.autocast(AUTOCAST_ON_META, dtype=torch.bfloat16, enabled=half):
             losses, state = model.loss(batch, None)
@@ -172,11 +203,11 @@ def _backward(loss: Tensor) -> None:
     )
 
 
-def peak_of(model: nn.Module, batch: Batch, run: Callable[[], object]) -> int:
-    """Most bytes in use at once while `run` computes without gradients, weights and `batch` included."""
-    with torch.no_grad(), _counted(model, batch) as counter:
-        run()
-    return counter.peak
+@contextmanager
+def counting_evaluation(model: nn.Module, batch: Batch) -> Iterator[Counter]:
+    """Count what is computed inside, without gradients, by `model` on `batch`; weights and batch are in use there."""
+    with torch.no_grad(), _counted(model.eval(), batch) as counter, FusedAsOnCuda():
+        yield counter
 
 
 def _counted(model: nn.Module, batch: Batch) -> Counter:

@@ -14,6 +14,7 @@ from tespec.core.distributed import broadcast, is_first, rank_zero_first, single
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
 from tespec.models.layers import with_exact_pools
+from tespec.pretraining.health import evaluating
 from tespec.pretraining.method import Method
 from tespec.pretraining.objective import build_objective
 from tespec.runs.data import Data
@@ -29,11 +30,16 @@ WEIGHTS = "backbone.safetensors"
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What a pre-training gives: the weights file, its record's metrics, and a picture where there is one."""
+    """What a pre-training gives: the weights file, its record, and a picture where there is one."""
 
     weights: Path
-    metrics: dict[str, float]
+    record: Record
     picture: Path | None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Its record's."""
+        return self.record["metrics"]
 
 
 def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed: int, setup: Setup) -> Pretrained:
@@ -58,7 +64,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         say(note)
     seed_everything(derive(seed, "model"))
     model = objective.network()
-    config = as_facts(settings) | accumulation_facts(setup)
+    config = as_facts(settings) | accumulation_facts(setup.accumulate)
     fingerprint = objective.fingerprint()
     run = Run(
         "pretraining", name, method, data.label, settings, config, data.label, fingerprint, seed, setup, began=began
@@ -66,19 +72,34 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     if setup.deterministic:
         with_exact_pools(model)
     batches = deal(objective.steps, seed, settings.batch_size, setup.accumulate)
-    record = carry_out(run, partial(_held_out, run, objective, model), model, batches, partial(_damage, setup))
+    record = carry_out(
+        run,
+        partial(_held_out, run, objective, model),
+        model,
+        batches,
+        partial(_damage, setup),
+        partial(_last_stage, run, objective, model),
+    )
     # Its name is another one where the result of other code was accepted.
     weights, picture = setup.runs / record["name"] / WEIGHTS, setup.picture(record["name"])
-    return Pretrained(weights, record["metrics"], picture if picture.is_file() else None)
+    return Pretrained(weights, record, picture if picture.is_file() else None)
+
+
+def _last_stage(run: Run, objective: Any, model: Any) -> dict[str, float]:
+    """Spread and rank of the last stage's features, on a small part of the data held out, by this rank alone."""
+    with single_rank(), evaluating(model):
+        (found,) = objective.spreads(model, run.device, [3]).values()
+    return {name: found[name] for name in ("std", "rank")}
 
 
 def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
     """Score the network on held-out data, draw a picture and write the backbone, all on rank 0."""
-    metrics, seconds, sha256 = {}, 0.0, ""
+    metrics, stages, curves, seconds, sha256 = {}, {}, {}, 0.0, ""
     if is_first():
         with single_rank():
             began = time.monotonic()
             metrics = objective.evaluate(model, run.device)
+            stages, curves = objective.spreads(model, run.device), objective.curves(model, run.device)
             seconds = time.monotonic() - began
             objective.draw(model, run.device, run.setup.picture(run.name))
         recipe = run.config | {
@@ -90,12 +111,14 @@ def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
             "data_fingerprint": run.data_fingerprint,
         }
         sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
-    metrics, seconds, sha256 = broadcast((metrics, seconds, sha256))
+    metrics, stages, curves, seconds, sha256 = broadcast((metrics, stages, curves, seconds, sha256))
     return Outcome(
         seconds=seconds,
         weights={"source": WEIGHTS, "sha256": sha256},
         protocol=objective.protocol(),
         metrics=metrics,
+        groups=stages,
+        curves=curves,
         recordings=objective.recordings(),
     )
 

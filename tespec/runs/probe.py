@@ -53,7 +53,7 @@ def probe(wanted: Wanted) -> Record:
 
 def _measured(opened: Opened) -> Outcome:
     settings, task, began = opened.settings, opened.task, time.monotonic()
-    features, labels = patches(opened, task.train, TRAIN)
+    features, labels = patches(opened, task.learned, TRAIN)
     queries, wanted = patches(opened, task.scored, task.split)
     classes = len(settings.classes)
     metrics: dict[str, float] = {}

@@ -107,7 +107,7 @@ def prior_of(task: Any) -> Tensor | Boxes:
         UserError: nothing of the kind is known for this kind of task, or there are no labels.
     """
     settings: Finetuning = task.settings
-    labels = (label for recording in task.train for label in _labels(recording))
+    labels = (label for recording in task.learned for label in _labels(recording))
     if settings.kind == "segmentation":
         return torch.from_numpy(class_prior(labels, len(settings.classes)))
     if settings.kind == "depth":

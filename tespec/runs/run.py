@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from tespec.comparison.identity import TEST, environment, identity, plugin_files, record_name, run_code
+from tespec.comparison.pretrained import LAST_STAGE
 from tespec.comparison.records import (
     Record,
     by_other_code,
@@ -147,6 +148,7 @@ class Outcome:
     classes: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    curves: Mapping[str, list[dict[str, float]]] = field(default_factory=dict)
 
 
 def on_device(settings: Settings, setup: Setup) -> Settings:
@@ -173,6 +175,7 @@ def carry_out(
     model: nn.Module | None = None,
     batches: MicroBatches | None = None,
     damage: Callable[[Record], str] = lambda record: "",
+    watch: Callable[[], Mapping[str, float]] | None = None,
 ) -> Record:
     """The record of a run: the complete one, read without a lock, or a new one by the process that gets the run's lock.
 
@@ -187,8 +190,14 @@ def carry_out(
         model: trained in place.
         batches: what it is trained on; None where nothing is trained.
         damage: what is wrong with the files that a record names, "" for nothing.
+        watch: measures the last stage beside the training, for the record's curve of this name.
+
+    Raises:
+        UserError: histograms are to be counted on the device, and the batches hold no packed events.
     """
     setup, opened = run.setup, time.monotonic() - run.began
+    if batches is not None and setup.count_on_device:
+        batches.count_on_device()
     before = broadcast(_complete(run, damage))
     if before is not None and not setup.overwrite:
         return _taken(run, before)
@@ -201,7 +210,7 @@ def carry_out(
             setup = replace(setup, resume=True)
         if is_first() and not setup.overwrite:
             _say_why(run, damage)
-        record = _computed(run, setup, opened, evaluate, model, batches)
+        record = _computed(run, setup, opened, evaluate, model, batches, watch)
         barrier()
         return record
 
@@ -213,13 +222,21 @@ def _computed(
     evaluate: Callable[[], Outcome],
     model: nn.Module | None,
     batches: MicroBatches | None,
+    watch: Callable[[], Mapping[str, float]] | None,
 ) -> Record:
     """Train, evaluate and record a run that took `opened` s to open."""
     began, meter, trained = time.monotonic(), ResourceMeter(run.device), Trained([])
     times = {"open": opened}
     if model is not None and batches is not None:
         trained = _trained_before(run, model) or train(
-            model, batches, run.settings.optimisation, seed=run.seed, setup=setup, run=run.name, facts=run.config
+            model,
+            batches,
+            run.settings.optimisation,
+            seed=run.seed,
+            setup=setup,
+            run=run.name,
+            facts=run.config,
+            watch=watch,
         )
         times["train"] = trained.seconds
     outcome = evaluate()
@@ -242,6 +259,7 @@ def _computed(
         resources=meter.resources(),
         time=times,
         curve=trained.curve,
+        curves=({LAST_STAGE: trained.watched} if trained.watched else {}) | dict(outcome.curves),
     )
     if outcome.scores:
         record = cast("Record", {**record, "scores": outcome.scores})

@@ -34,6 +34,7 @@ class Setup:
         enlarge_batch: where the batch does not divide evenly among the processes, take the next larger one that does.
         threads: CPU threads, which sums are split among and rounded by; None: torch's choice.
         execution: how networks are computed.
+        count_on_device: histograms of a training are counted on the device, of packed events.
         plugins: Python files that the user had imported.
         accept_code: hashes of other code whose results count as those of this code.
     """
@@ -51,6 +52,7 @@ class Setup:
     enlarge_batch: bool = False
     threads: int | None = None
     execution: Execution = field(default_factory=Execution)
+    count_on_device: bool = False
     plugins: tuple[Path, ...] = ()
     accept_code: tuple[str, ...] = ()
 
@@ -76,6 +78,7 @@ class Setup:
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
             **self.execution.facts(self.fast),
+            **({"count_on_device": True} if self.count_on_device else {}),
             **({"accept_code": list(self.accept_code)} if self.accept_code else {}),
         }
 

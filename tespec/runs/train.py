@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from glob import escape
@@ -35,6 +35,7 @@ class Trained:
 
     Attributes:
         curve: mean losses over intervals of steps.
+        watched: what was measured beside them.
         seconds: that the training took, those before it was resumed included.
         before: seconds of those up to the checkpoint that it went on from.
         skipped: steps that were passed over, since their numbers were not finite.
@@ -47,6 +48,7 @@ class Trained:
     before: float = 0.0
     skipped: int = 0
     tracker: TrackHook | None = None
+    watched: list[dict[str, float]] = field(default_factory=list)
     said: dict[str, Any] = field(default_factory=dict)
 
     def counts(self) -> dict[str, float]:
@@ -68,6 +70,7 @@ def train(
     setup: Setup,
     run: str,
     facts: Mapping[str, Any],
+    watch: Callable[[], Mapping[str, float]] | None = None,
 ) -> Trained:
     """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from them if asked to.
 
@@ -81,6 +84,7 @@ def train(
         setup: where and how.
         run: name of the run, its settings' hash included.
         facts: all settings, for a tracker.
+        watch: measures the model beside its training, see `CurveHook`.
 
     Raises:
         UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
@@ -91,7 +95,7 @@ def train(
         tidy(folder)
     if batches.left_out:
         say(f"left out, shorter than {batches.segments} windows: {', '.join(batches.left_out)}")
-    curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE))
+    curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE), watch=watch)
     save = CheckpointHook(folder, run, curve, SECONDS_BETWEEN_CHECKPOINTS)
     tracker = TrackHook(setup.track, run, folder, curve, facts) if setup.track and is_first() else None
     execute(model, setup.execution, setup.fast)
@@ -117,16 +121,17 @@ def train(
     began = time.monotonic()
     with _status(folder, loop):
         loop.run()
-    return Trained(curve.curve, save.before + time.monotonic() - began, save.before, loop.skipped, tracker)
+    seconds = save.before + time.monotonic() - began
+    return Trained(curve.curve, seconds, save.before, loop.skipped, tracker, curve.watched)
 
 
-def accumulation_facts(setup: Setup) -> dict[str, int]:
-    """What gradient accumulation adds to a run's identity.
+def accumulation_facts(steps: int) -> dict[str, int]:
+    """What so many gradient accumulation steps add to a run's identity.
 
     Batch statistics, means over labels, contrasts and Sinkhorn's assignments are then those of a micro-batch; and where
     a loss has none of them, sums are rounded in another order.
     """
-    return {} if setup.accumulate == 1 else {"accumulate": setup.accumulate}
+    return {} if steps == 1 else {"accumulate": steps}
 
 
 def unfinished_by_other_code(runs: Path, run: str) -> list[Path]:

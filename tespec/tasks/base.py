@@ -16,12 +16,13 @@ from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, find_registered
-from tespec.core.scores import Score
-from tespec.core.settings import Finetuning, Size
+from tespec.core.scores import ZEROED, Score, without_state
+from tespec.core.settings import Finetuning, Size, most_labels
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps
-from tespec.datasets.evaluation import EvaluationBatch, evaluation_of
-from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.evaluation import EvaluationBatch, EvaluationSteps, evaluation_of, windows_alone
+from tespec.datasets.labels import STANDING
+from tespec.datasets.recording import LabelledRecording, with_label_share
 from tespec.datasets.windows import WindowRule
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
@@ -57,7 +58,6 @@ class Evaluation:
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NAMED = 80  # recordings in one text
-STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
 class Task(ABC):
@@ -111,6 +111,11 @@ class Task(ABC):
         return self.train, self.scored
 
     @property
+    def learned(self) -> list[LabelledRecording]:
+        """Recordings trained on, with the labels that are learned from."""
+        return with_label_share(self.train, self.settings.label_share)
+
+    @property
     def size(self) -> tuple[int, int]:
         """(H, W) of the histograms in px."""
         return self.train[0].region.height, self.train[0].region.width
@@ -130,7 +135,7 @@ class Task(ABC):
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step."""
-        return LabelledSteps(self.train, self.settings, seed, type(self).collate, shard)
+        return LabelledSteps(self.learned, self.settings, seed, type(self).collate, shard)
 
     @classmethod
     def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
@@ -155,7 +160,7 @@ class Task(ABC):
     @classmethod
     def labels_in_chunk(cls, settings: Finetuning) -> int:
         """The most labels of a lane's chunk that reach the head."""
-        return min(settings.labels_per_chunk or settings.segments, settings.segments)
+        return most_labels(settings.segments, settings.labels_per_chunk, settings.window_ms, settings.protocol)
 
     @classmethod
     @abstractmethod
@@ -165,7 +170,7 @@ class Task(ABC):
     def protocol(self) -> dict[str, str]:
         """What the scores mean, in words."""
         return {
-            TRAIN: named(self.train),
+            TRAIN: named(self.train) + self._learned(),
             self.split: named(self.scored),
             **self.dataset.describe(),
             "events": self.dataset.rule.describe() + self._state(),
@@ -174,13 +179,25 @@ class Task(ABC):
             "scores": self.scorer().definition(),
         }
 
+    def _learned(self) -> str:
+        """How many of the training labels are learned from, in words; "" for all."""
+        if self.settings.label_share == 1:
+            return ""
+        learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
+        return f"; {learned:,} of these {every:,} labels are learned from, spread evenly over each recording"
+
     def _state(self) -> str:
         """What becomes of the state in the evaluation, in words."""
         if not self.settings.recurrent:
             return ""
         if self.settings.carries_state:
-            return ", state carried through the whole recording"
+            again = f"; {ZEROED}: each label scored again after one window from a zero state"
+            return ", state carried through the whole recording" + (again if self._scores_without_state else "")
         return f", state zero at the start of a clip of {self.settings.segments} windows that ends at the label"
+
+    @property
+    def _scores_without_state(self) -> bool:
+        return self.settings.evaluate_without_state and self.settings.carries_state
 
     @abstractmethod
     def scorer(self) -> Any:
@@ -236,9 +253,27 @@ class Task(ABC):
         Raises:
             UserError: data cannot be read.
         """
-        began, scorer, done = time.monotonic(), self.scorer(), 0
+        began, shard = time.monotonic(), (rank(), world_size())
+        scorer = self._scored(model, evaluation_of(self.settings, self.scored, shard), device, workers)
+        overall = scorer.overall()
+        groups = {name: each.metrics() for name, each in scorer.by("group").items()}
+        if self._scores_without_state:
+            zeroed = self._scored(model, windows_alone(self.settings, self.scored, shard), device, workers)
+            groups[without_state("")] = zeroed.overall().metrics()
+            groups |= {without_state(name): each.metrics() for name, each in zeroed.by("group").items()}
+        return Evaluation(
+            metrics=overall.metrics(),
+            groups=groups,
+            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
+            classes=self.of_classes(overall),
+            definition=scorer.definition(),
+            seconds=time.monotonic() - began,
+        )
+
+    def _scored(self, model: Any, steps: EvaluationSteps, device: torch.device, workers: int) -> Any:
+        """A scorer that has seen every label of the scored recordings once, as `steps` play them."""
+        scorer, done = self.scorer(), 0
         total = sum(len(recording.labelled) for recording in self.scored)
-        steps = evaluation_of(self.settings, self.scored, (rank(), world_size()))
         batches = Batches(steps, 0, len(steps), workers, pin=device.type == "cuda")
         try:
             with progress("evaluation", "labels") as advance:
@@ -253,15 +288,7 @@ class Task(ABC):
             raise
         others = all_gather(scorer.state())
         scorer.merge(state for process, state in enumerate(others) if process != rank())
-        overall = scorer.overall()
-        return Evaluation(
-            metrics=overall.metrics(),
-            groups={name: each.metrics() for name, each in scorer.by("group").items()},
-            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
-            classes=self.of_classes(overall),
-            definition=scorer.definition(),
-            seconds=time.monotonic() - began,
-        )
+        return scorer
 
     def _played(
         self, batches: Iterable[Any], player: Any, device: torch.device

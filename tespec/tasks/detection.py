@@ -254,16 +254,8 @@ class DetectionTask(Task):
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step; stretches without labels are left out."""
-        recordings = cut_at_gaps(self.train, self.settings.segments)
+        recordings = cut_at_gaps(self.learned, self.settings.segments)
         return LabelledSteps(recordings, self.settings, seed, pad_boxes, shard)
-
-    @classmethod
-    def labels_in_chunk(cls, settings: Finetuning) -> int:
-        """Fewer than windows, where the protocol leaves some time between label frames."""
-        most, period = super().labels_in_chunk(settings), settings.protocol.get("period_ms")
-        if settings.protocol.get("frames") != "rvt" or not period or not settings.window_ms:
-            return most
-        return min(most, math.ceil(settings.segments * settings.window_ms / period))
 
     @classmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:

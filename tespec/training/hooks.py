@@ -6,7 +6,7 @@ import logging
 import signal
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,33 +69,62 @@ class StatusHook(Hook):
                 write_status(self._folder, RUNNING, loop.step)
 
 
-class CurveHook(Hook):
-    """Keeps the mean of every loss over intervals of steps: `curve` is a list of {"step", name: mean}."""
+WATCHES = 4  # times that what is measured beside a training is
 
-    def __init__(self, interval: int) -> None:
+
+class CurveHook(Hook):
+    """Keeps the mean of every loss over intervals of steps, and what is measured beside the training.
+
+    An interval also ends where a new phase of the training has other losses.
+
+    Args:
+        interval: in steps.
+        watch: measures numbers by name, and leaves the network as it was; the first process asks it `WATCHES` times,
+            evenly over the training and at its end.
+
+    Attributes:
+        curve: {"step", name: mean} of each interval.
+        watched: {"step", name: number} of each time.
+    """
+
+    def __init__(self, interval: int, watch: Callable[[], Mapping[str, float]] | None = None) -> None:
         self.curve: list[dict[str, float]] = []
-        self._interval = interval
+        self.watched: list[dict[str, float]] = []
+        self._interval, self._watch = interval, watch
         self._sums: dict[str, Tensor] = {}
         self._count = 0
 
     def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Add the losses of one step."""
+        if self._sums and self._sums.keys() != outputs.keys():
+            self._close(step)
         for name, value in outputs.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
         self._count += 1
         if loop.step % self._interval == 0 or loop.step == loop.settings.steps:
-            means = {name: (total / self._count).item() for name, total in self._sums.items()}
-            self.curve.append({"step": loop.step, **means})
-            self._sums, self._count = {}, 0
+            self._close(loop.step)
+        if self._watch and is_first() and loop.step in _evenly(loop.settings.steps):
+            self.watched.append({"step": loop.step, **self._watch()})
+
+    def _close(self, step: int) -> None:
+        means = {name: (total / self._count).item() for name, total in self._sums.items()}
+        self.curve.append({"step": step, **means})
+        self._sums, self._count = {}, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The curve so far and the sums of the interval that is open."""
-        return {"curve": self.curve, "sums": self._sums, "count": self._count}
+        """The curves so far and the sums of the interval that is open."""
+        return {"curve": self.curve, "watched": self.watched, "sums": self._sums, "count": self._count}
 
     def load_state_dict(self, content: dict[str, Any], device: torch.device) -> None:
         """Go on where `state_dict` was taken."""
-        self.curve, self._count = content["curve"], content["count"]
+        # Earlier versions watched nothing.
+        self.curve, self.watched, self._count = content["curve"], content.get("watched", []), content["count"]
         self._sums = {name: value.to(device) for name, value in content["sums"].items()}
+
+
+def _evenly(steps: int) -> set[int]:
+    """The steps at which a training is watched."""
+    return {-(-steps * time // WATCHES) for time in range(1, WATCHES + 1)}
 
 
 class CheckpointHook(Hook):

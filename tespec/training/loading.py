@@ -44,6 +44,22 @@ class MicroBatches(Dataset[Batch]):
         batch: Batch = self._parts[part][step]
         return batch
 
+    def count_on_device(self) -> None:
+        """Let histograms be counted on the device, by `arrived`: see `tespec.datasets.batches.Steps`.
+
+        Raises:
+            UserError: the batches hold no packed events.
+        """
+        for part in self._parts:
+            if not hasattr(part, "count_on_device"):
+                raise UserError("--count-on-device", "these batches hold no packed events", "leave it out")
+            part.count_on_device()
+
+    def arrived(self, batch: Batch) -> Batch:
+        """A micro-batch that has come to its device, as the network sees it."""
+        arrived: Callable[[Batch], Batch] | None = getattr(self._parts[0], "arrived", None)
+        return batch if arrived is None else arrived(batch)
+
     def names(self, step: int) -> list[str]:
         """Names of the recordings that are played at a step, where the parts know them."""
         known = [part.names(step) for part in self._parts if hasattr(part, "names")]
@@ -155,10 +171,12 @@ def _one_died(batches: _MultiProcessingDataLoaderIter) -> bool:
     return False
 
 
-def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """The batches in order, on the device."""
+def on_device(
+    batches: Iterable[Batch], device: torch.device, finish: Callable[[Batch], Batch] = lambda batch: batch
+) -> Iterator[Batch]:
+    """The batches in order, on the device, each as `finish` makes it there when its turn has come."""
     if device.type != "cuda":
-        yield from (_moved(batch, device) for batch in batches)
+        yield from (finish(_moved(batch, device)) for batch in batches)
         return
     stream = torch.cuda.Stream(device)
     waiting: tuple[Batch, torch.cuda.Event] | None = None
@@ -166,10 +184,10 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]
         with torch.cuda.stream(stream):
             sent = (_moved(batch, device), stream.record_event())
         if waiting is not None:
-            yield _arrived(*waiting, device)
+            yield finish(_arrived(*waiting, device))
         waiting = sent
     if waiting is not None:
-        yield _arrived(*waiting, device)
+        yield finish(_arrived(*waiting, device))
 
 
 def _moved(batch: Batch, device: torch.device) -> Batch:

@@ -30,6 +30,7 @@ from tespec.core.settings import Optimisation
 from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batch, Batches, MicroBatches, on_device
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
+from tespec.training.phases import begin, phase_at, phases_of
 from tespec.training.replicas import replicated, require_gradients
 
 NONE_YET = -1
@@ -119,6 +120,9 @@ class Loop:
     A step whose loss or gradients are not finite changes no weight: the optimizer is told on the device. Whether there
     was one is asked where `looks` says so, and before a checkpoint.
 
+    A network may be trained in phases (`tespec.training.phases`): the optimizer passes over what a phase does not
+    train, neither its weights nor its moments change.
+
     Attributes:
         device: where it trains.
         step: number of optimizer steps done.
@@ -148,9 +152,16 @@ class Loop:
         self._hooks = hooks
         self._workers = workers
         self._wrapper = build_optimizer(model, self.settings, self._steps.accumulate)
-        self._replica = replicated(model)
         self._trained = [each for each in model.parameters() if each.requires_grad]
+        self._phases = phases_of(model, self.settings)
+        self._begin(0)
         self._watch = Watch(device)
+
+    def _begin(self, phase: int) -> None:
+        begin(self.model, phase)
+        self._phase = phase
+        # Ranks exchange the gradients of what is trained when replicas are made.
+        self._replica = replicated(self.model)
 
     def run(self) -> None:
         """Train until the last step of the settings.
@@ -177,7 +188,7 @@ class Loop:
             raise
 
     def _train(self, batches: Batches) -> None:
-        waiting = on_device(batches, self.device)
+        waiting = on_device(batches, self.device, self._steps.arrived)
         while batches_of_step := list(islice(waiting, self._steps.accumulate)):
             losses = self.train_step(*batches_of_step)
             self.step += 1
@@ -197,7 +208,11 @@ class Loop:
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
         """One optimizer step on this rank's micro-batches, which are on the device; gives the losses."""
-        rate, decay = learning_rate(self.settings, self.step), weight_decay(self.settings, self.step)
+        number, within = phase_at(self._phases, self.step)
+        if number != self._phase:
+            self._begin(number)
+        phase = self._phases[number]
+        rate, decay = learning_rate(phase, within), weight_decay(phase, within)
         for group in self._wrapper.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
@@ -220,7 +235,7 @@ class Loop:
             scaler.unscale_(self._wrapper.optimizer)
         elif self.device.type != "meta":  # where no optimizer is fused
             self._wrapper.optimizer.found_inf = self._watch.halted
-        clip(self._trained, self.settings.clip)
+        clip(self._trained, phase.clip)
         self._wrapper.step()
         self._wrapper.zero_grad()
         self.states = states

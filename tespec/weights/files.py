@@ -167,7 +167,7 @@ def _tensors(content: Any) -> Iterator[Tensor]:
 
 T = TypeVar("T")
 RECIPE_KEY = "tespec"
-WRAPPERS = ("state_dict", "model", "checkpoint")
+WRAPPERS = ("state_dict", "model", "checkpoint", "weights")
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
@@ -193,8 +193,8 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Like `read_weights`, whatever the values are.
 
-    Which kind of file it is follows from how it begins. The tensors of a torch file may lie under `state_dict`, `model`
-    or `checkpoint`.
+    Which kind of file it is follows from how it begins. The tensors of a torch file may lie under one of the names in
+    `WRAPPERS`.
 
     Raises:
         UserError: missing, unreadable, unsafe or empty file.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -190,7 +191,17 @@ def load_backbone(backbone: Backbone, path: Path, *, rescale: bool = False) -> W
         UserError: unreadable file, unknown naming, a tensor that is missing, has another shape, no place, or values
             that are not finite. The backbone is then unchanged.
     """
-    tensors, recipe = read_tensors(path)
+    return load_tensors(backbone, *read_tensors(path), path, rescale=rescale)
+
+
+def load_tensors(
+    backbone: Backbone, tensors: Mapping[str, Tensor], recipe: dict[str, Any], path: Path, *, rescale: bool = False
+) -> WeightsReport:
+    """Load every tensor of `backbone`, in place, from what was read of the file `path`; see `load_backbone`.
+
+    Raises:
+        UserError: as `load_backbone` does.
+    """
     # What saw images takes histograms like a published network does; what saw histograms has to have as many bins.
     stem = backbone.stem if recipe.get("in_channels") in IMAGES else None
     converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe, rescale=rescale, stem=stem)
@@ -244,6 +255,9 @@ def read_backbone(path: str | Path, *, height: int | None = None, width: int | N
 
 
 SAMPLE = "sample"
+# What the file of a whole network says beside the settings of its training: (H, W) of its histograms in px, the run's
+# seed, and the hash of the recordings whose labels it has learned.
+SENSOR, SEED, TRAINED_ON = BESIDE = ("sensor", "seed", "trained_on")
 
 
 class Origin(NamedTuple):
@@ -256,6 +270,22 @@ class Origin(NamedTuple):
 
     data: str = ""
     sample: bool = False
+
+
+def require_other_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
+    """Refuse weights that have learned the labels of the recordings that they would be fine-tuned on.
+
+    Args:
+        weights: what a backbone was started from.
+        trained_on: hash of the recordings of the fine-tuning.
+        where: the file, for messages.
+
+    Raises:
+        UserError: the file says that its network was trained on them.
+    """
+    if weights.recipe.get(TRAINED_ON) == trained_on:
+        what = "has learned the labels of the recordings that it would be fine-tuned on"
+        raise UserError(where, what, "train it on others, such as a sample world with another seed")
 
 
 def origin_of(path: Path) -> Origin:

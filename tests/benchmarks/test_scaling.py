@@ -1,5 +1,6 @@
 """The row of scaling at a size that takes no time: that both ways agree, and what is counted; never how fast it was."""
 
+import pytest
 import torch
 
 from benchmarks.measure.conditions import NO_GPU, Conditions
@@ -7,6 +8,7 @@ from benchmarks.measure.networks import QUICK, objective_network
 from benchmarks.measure.scaling import scaling
 
 
+@pytest.mark.slow
 def test_two_processes_compute_what_one_computes_and_exchange_the_gradients():
     row, missing = scaling(Conditions((torch.device("cpu"),), runs=1, quick=True))
     assert (row.failed, missing.note) == (False, NO_GPU)

@@ -29,6 +29,7 @@ COMPARED = {
     ("optimizer", "Adam"),
     ("input", "batch"),
     ("input", "augmented batch"),
+    ("input", "batch for the device"),
     ("detection", "one test set"),
 }
 

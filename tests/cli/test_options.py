@@ -14,7 +14,7 @@ from tespec.runs.setup import Setup, check_places
 
 OPTIONS = [
     *("device", "workers", "resume", "overwrite", "track", "profile", "threads"),
-    *("deterministic", "recompute", "fused_attention", "compile", "enlarge_batch"),
+    *("deterministic", "recompute", "fused_attention", "compile", "enlarge_batch", "count_on_device"),
 ]
 
 

@@ -110,6 +110,7 @@ def test_a_cell_prints_its_scores(call, tiny_world, tmp_path):
     assert "moving: " in out
 
 
+@pytest.mark.slow
 def test_a_cell_is_scored_on_the_validation_split(call, tiny_world, tmp_path):
     arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--arch", "feedforward"]
     arguments += ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2", *places(tmp_path)]

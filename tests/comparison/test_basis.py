@@ -170,3 +170,12 @@ def test_several_recipes_of_an_older_version_give_no_number(record: Make) -> Non
     assert [record["method_name"] for record in several.records] == ["scratch"]
     assert any("cannot be told apart" in note for note in basis_notes(several, "measured", "DDD17"))
     assert not bases([older(50.0, 0, 400), older(51.0, 1, 800)])
+
+
+def test_each_architecture_may_have_a_budget_of_its_own(record: Make) -> None:
+    longer = dict(record()["config"]) | {"optimisation": {"steps": 300}}
+    (one,) = bases([record(config=longer), record("tespec", config=longer), record(arch="feedforward")])
+    assert len(one.records) == 3
+    # As soon as one has two, those of the same budget stay together.
+    found = bases([record(config=longer), record(), record(arch="feedforward")])
+    assert sorted(len(basis.records) for basis in found) == [1, 2]

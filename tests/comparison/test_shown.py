@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pandas
 import pytest
 
-from tespec.comparison.ablations import ablations
+from tespec.comparison.ablations import ablations, measured_rows, measured_table
 from tespec.comparison.contrasts import Comparison, read_claims
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import (
@@ -83,6 +83,24 @@ def test_a_claim_holds_where_its_weakest_part_does(record: Make) -> None:
     other = row_of(table, "tespec", "dsec")
     assert cell(table, other, "verdict") == "undecided"
     assert cell(table, other, "why") == f"not measured: {', '.join(f'{name}/recurrent' for name in NAMED)}"
+
+
+def test_an_ablation_is_judged_on_a_task_that_stands_in_for_its_own(record: Make) -> None:
+    rows = {row.name: row for row in ablations()["patch_norm"].rows}
+    default = as_facts(pretraining_settings("tespec", "sample"))
+    changes = rows["w/o norm"].changes(default)
+    records = [
+        floor(record),
+        *measured(record, "tespec", [44.0, 45.1, 46.2], **from_recipe()),
+        *measured(record, "tespec", [30.0, 31.0, 32.1], **from_recipe(*changes)),
+    ]
+    table = claims_table(records)
+    row = row_of(table, "patch_norm")
+    assert cell(table, row, "verdict") == "holds"
+    assert cell(table, row, "paper") == "-"  # what it has is of another task
+    (found,) = measured_rows(ablations()["patch_norm"], records)
+    shown = measured_table(ablations()["patch_norm"], found)
+    assert "Measured on DDD17, which stands in for DSEC." in shown.notes
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.0, "undecided"), (-5.0, "contrary")])

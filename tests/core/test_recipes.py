@@ -54,8 +54,8 @@ def file_of(text):
 
 def test_every_recipe_of_the_repository_is_in_its_methods_file():
     assert {name: recipe.file.name for name, recipe in recipes().items()} == {
-        "cm3ae": "cm3ae.py",
-        "ecddp": "ecddp.py", "ecdp": "ecdp.py", "imagenet": "imagenet.py", "moby": "moby.py", "tespec": "tespec.py"
+        "cm3ae": "cm3ae.py", "ecddp": "ecddp.py", "ecdp": "ecdp.py", "imagenet": "imagenet.py", "mem": "mem.py",
+        "moby": "moby.py", "tespec": "tespec.py",
     }  # fmt: skip
     assert names("pretraining") == sorted(recipes())
 
@@ -174,7 +174,7 @@ def test_settings_that_do_not_fit_are_named(imported, case):
 
 def test_unknown_recipes_and_objectives_name_those_there_are():
     with pytest.raises(
-        UserError, match=r"recipe mobi: there is none; choose from cm3ae, ecddp, ecdp, imagenet, moby, tespec"
+        UserError, match=r"recipe mobi: there is none; choose from cm3ae, ecddp, ecdp, imagenet, mem, moby"
     ):
         pretraining_settings("mobi", "sample")
     with pytest.raises(UserError, match=r"objective cp: no file gives its settings; choose from classification, cpc"):

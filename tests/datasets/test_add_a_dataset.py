@@ -144,6 +144,7 @@ def test_what_is_missing_is_named(drives, program, settings):
     (drives / "times.txt").rename(drives / "train" / "alley" / "times.txt")
 
 
+@pytest.mark.slow
 def test_the_guides_commands_lead_to_a_table(drives, tmp_path):
     (tmp_path / "my_dataset.py").write_text(PROGRAM)
     (tmp_path / "my_configs" / "tasks").mkdir(parents=True)

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 from functools import cache
 
@@ -17,6 +18,7 @@ from tespec.datasets.unlabelled import divide
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
+from tespec.training.loading import MicroBatches
 
 FLIP = Augmentation(1.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
 NONE = Augmentation(0.0, 0.0, 0.0, (1.0, 1.0), (1.0, 1.0))
@@ -231,3 +233,30 @@ def test_boxes_of_two_processes_are_those_of_one(tiny_world):
                 batch["boxes"], (0, 0, 0, most - batch["boxes"].shape[1]), value=-1
             )
         assert same({name: torch.cat([batch[name] for batch in batches]) for name in second}, whole[step])
+
+
+@pytest.mark.parametrize("rule", ["edges", "rvt"])
+@pytest.mark.parametrize("make", [labelled, unlabelled])
+def test_batches_counted_on_the_device_are_those_counted_before(tiny_world, make, rule):
+    wanted = make(tiny_world, augmentation=ALWAYS, rule=rule)
+    steps = copy.copy(wanted)
+    steps.count_on_device()
+    for step in range(4):
+        sent = steps[step]
+        assert "histograms" not in sent
+        assert sent["words"].dtype == torch.int32
+        assert same(steps.arrived(sent), wanted[step])
+    assert wanted.arrived(wanted[0])["histograms"].any()
+
+
+def test_what_has_no_packed_events_is_not_counted_on_the_device(tiny_world, tmp_path):
+    recordings = [
+        dataclasses.replace(each, source=dataclasses.replace(each.source, rectify_map=tmp_path / "map.h5"))
+        for each in labelled_recordings(tiny_world)
+    ]
+    settings = dataclasses.replace(finetuning_settings("ddd17", "recurrent", "sample"), batch_size=1)
+    steps = LabelledSteps(recordings, settings, 0, stack_masks)
+    with pytest.raises(UserError, match=r"--count-on-device: .* has no packed events; leave it out"):
+        steps.count_on_device()
+    with pytest.raises(UserError, match="--count-on-device: these batches hold no packed events; leave it out"):
+        MicroBatches([torch.zeros(1)]).count_on_device()

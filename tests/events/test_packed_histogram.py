@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -14,11 +15,12 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation
 from tespec.datasets.augment import Maps, draw_maps
 from tespec.events.histogram import count_events
+from tespec.events.on_device import as_seen, count_words
 from tespec.events.packing import pack
 from tespec.events.spatial import Region, apply_maps
 from tespec.events.store import WORDS, open_store
 from tespec.events.stream import ArrayStream
-from tespec.events.windows import window_histograms
+from tespec.events.windows import window_histograms, window_words
 
 HEIGHT, WIDTH = 20, 30
 REGIONS = (Region(20, 30), Region(17, 30), Region(10, 15, 2), Region(5, 7, 4, "all"), Region(6, 10, 3))
@@ -71,6 +73,58 @@ def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule, tmp
         np.testing.assert_array_equal(out, wanted)
 
 
+def counted_by_torch(packed, windows, bins, region, rule="edges", clip=10):
+    """What is counted of packed events where torch computes."""
+    words, counts = window_words(packed, windows, bins, rule=rule)
+    return count_words(torch.from_numpy(words.view(np.int32)), torch.from_numpy(counts)[None], region, clip)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.sampled_from([1, 7, 400, 4000]),
+    span_us=st.sampled_from([1, 900, 5_000, 40_000]),
+    start_us=st.sampled_from([0, 123_456, -7_890]),
+    first=st.integers(-9_000, 9_000),
+    length=st.integers(1, 30_000),
+    bins=st.integers(1, 12),
+    region=st.sampled_from(REGIONS),
+    rule=st.sampled_from(["edges", "rvt"]),
+    clip=st.sampled_from([1, 10, 255]),
+)
+def test_torch_counts_packed_events_as_the_kernel_of_the_cpu(
+    seed, count, span_us, start_us, first, length, bins, region, rule, clip, tmp_path_factory
+):
+    stream = recording(seed, count, span_us, start_us)
+    packed = open_store(pack(stream, tmp_path_factory.mktemp("store") / "recording"))
+    windows = [(start_us + first, start_us + first + length), (start_us, start_us + span_us)]
+    wanted = window_histograms(packed, windows, bins, region=region, rule=rule, clip=clip)
+    found = counted_by_torch(packed, windows, bins, region, rule, clip)
+    assert found.dtype == torch.uint8
+    np.testing.assert_array_equal(found[0], wanted)
+
+
+def test_torch_counts_up_to_the_limit_however_many_there_are(tmp_path: Path) -> None:
+    count = 70_000
+    at = np.zeros(count, np.int64)
+    stream = ArrayStream(at + 2, at + 1, np.arange(count) // 100, at + 1, HEIGHT, WIDTH)
+    packed, region = open_store(pack(stream, tmp_path / "recording")), Region(HEIGHT, WIDTH)
+    for clip in (10, 255):
+        found = counted_by_torch(packed, [0, 700], 1, region, clip=clip)
+        assert (int(found.sum()), int(found[0, 0, 1, 1, 2])) == (clip, clip)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 2**32), channels=st.integers(1, 3))
+def test_torch_shows_views_as_index_maps_do(seed, channels):
+    rng = np.random.default_rng(seed)
+    frames = rng.integers(0, 11, (2, 3, channels, HEIGHT, WIDTH), np.uint8)
+    views = [draw_maps(rng, VIEWS, HEIGHT, WIDTH), Maps(*(rng.integers(-1, side, side) for side in (HEIGHT, WIDTH)))]
+    rows, columns = (torch.from_numpy(np.stack(maps)) for maps in zip(*(view[:2] for view in views), strict=True))
+    wanted = [apply_maps(lane, view, 0) for lane, view in zip(frames, views, strict=True)]
+    np.testing.assert_array_equal(as_seen(torch.from_numpy(frames), rows, columns), wanted)
+
+
 def test_any_index_map_is_a_view(tmp_path: Path) -> None:
     stream = recording(0, 4000, 5_000, 0)
     packed, rng = open_store(pack(stream, tmp_path / "recording")), np.random.default_rng(0)
@@ -96,6 +150,8 @@ def test_damaged_words_are_refused(change: int, tmp_path: Path) -> None:
     packed = open_store(folder)
     with pytest.raises(UserError, match="damaged"):
         window_histograms(packed, [(0, 5_000)], 10)
+    with pytest.raises(UserError, match="damaged"):
+        window_words(packed, [(0, 5_000)], 10)
 
 
 @pytest.mark.parametrize("stored", [True, False])

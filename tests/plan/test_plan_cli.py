@@ -71,6 +71,7 @@ def test_mistakes_are_answered_in_one_line(tmp_path, monkeypatch, capsys, option
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_cells_of_both_splits_are_trained_once(plan, found, tmp_path):
     one = "{methods: [scratch], architectures: [feedforward], tasks: [ddd17]"
     (tmp_path / "both.yaml").write_text(
@@ -197,3 +198,39 @@ def test_it_goes_on_elsewhere_with_its_records_alone_and_publishes_them(start, p
     subprocess.run(called, check=True, capture_output=True, env=repeat)
     (repeated,) = (tmp_path / "again" / "runs").glob("*.json")
     assert json.loads(repeated.read_text())["metrics"] == record["metrics"]
+
+
+@pytest.mark.slow
+def test_a_control_starts_from_a_network_of_other_streets(plan, tmp_path):
+    (tmp_path / "control.yaml").write_text(
+        "world: {size: tiny}\nprofile: tiny\ncells:\n"
+        "  - {methods: [labels], architectures: [feedforward], tasks: [ddd17], split: val,\n"
+        "     start: {world: {size: tiny, seed: 1}}}\n"
+        "  - {methods: [scratch], architectures: [feedforward], tasks: [ddd17], split: val}\n"
+    )
+    done = plan(tmp_path / "control.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 of 2 runs done" in done.stdout
+    records, _ = read_records(tmp_path / "results" / "runs")
+    (start,), _ = read_records(tmp_path / "results" / "starts" / "runs")
+    assert sorted(record["method_name"] for record in records) == ["labels", "scratch"]
+    assert len({record["data_fingerprint"] for record in records} - {start["data_fingerprint"]}) == 1
+    file = tmp_path / "runs" / start["name"] / "model.safetensors"
+    assert "nothing to do" in plan(tmp_path / "control.yaml").stdout
+    # Its network is made again only where a cell needs it.
+    file.unlink()
+    assert "nothing to do" in plan(tmp_path / "control.yaml").stdout
+    more = plan(tmp_path / "control.yaml", "--only", "labels", "--set", "optimisation.peak_lr=5e-4", "--dry-run")
+    assert "--overwrite" not in more.stdout
+    (path,) = (tmp_path / "results" / "runs").glob("*-labels-*.json")
+    path.unlink()
+    again = plan(tmp_path / "control.yaml")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert file.is_file()
+    assert "2 of 2 runs done" in again.stdout or "1 of 2 runs are done" in again.stdout
+    controls = subprocess.run(
+        [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py"), "--controls", "--results", "results"],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert controls.returncode == 0, controls.stderr
+    assert "Controls of the comparison" in controls.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,11 @@ import pytest
 from tespec.comparison.identity import package_code
 from tespec.comparison.published import read_published
 from tespec.comparison.records import new_record
-from tespec.core.config import names
+from tespec.core.config import as_facts, names
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY, RESULTS
 from tespec.core.registry import METHODS, register_methods
-from tespec.plan.files import Cells, Plan, References, World, read_plan
+from tespec.plan.files import Ablations, Cells, Plan, Pretrainings, References, Start, World, read_plan
 from tespec.plan.jobs import (
     EVALUATION,
     PRETRAINING,
@@ -30,7 +31,7 @@ from tespec.plan.states import Ledger, forecast, in_order, of_other_code, second
 from tespec.runs.data import Data
 from tespec.world import world_folder
 
-CLOSED = [name for name in names("plans") if read_plan(name).world]
+CLOSED = [name for name in names("plans") if read_plan(name).world and read_plan(name).cells]
 
 
 def workshop(plan: Plan, folder: Path, **changes):
@@ -45,6 +46,8 @@ def record_of(job: Job, ledger: Ledger, **changes):
     """What a run of a job would leave, but for the data, which is not made."""
     shop = ledger.shop
     recipe = shop.recipe(job.method, job.task, job.changes) if job.kind == EVALUATION else None
+    if job.start is not None:
+        recipe = as_facts(ledger.settings(shop.before(job)))
     weights = {"start_sha256": "ff", "sha256": ""} | ({"recipe": recipe | {"seed": job.seed}} if recipe else {})
     fields = {
         "kind": job.kind,
@@ -56,6 +59,7 @@ def record_of(job: Job, ledger: Ledger, **changes):
         "data": "sample",
         "data_fingerprint": "",
         "seed": job.seed,
+        "split": job.split,
         "config": ledger._config(job),
         "weights": weights,
         "command": "",
@@ -149,7 +153,7 @@ def test_jobs_on_the_validation_split_are_others(tmp_path, monkeypatch, kind):
     for one, other in zip(of_test, of_val, strict=True):
         assert "--split" not in command(one, shop)
         assert "--split val" in " ".join(command(other, shop))
-        records = [record_of(job, ledger, split=job.split) for job in (one, other)]
+        records = [record_of(job, ledger) for job in (one, other)]
         assert records[0]["config"]["splits"].keys() == {"train", "test"}
         assert records[1]["config"]["splits"].keys() == {"train", "val"}
         for job, own in zip((one, other), records, strict=True):
@@ -191,19 +195,22 @@ def test_weights_that_are_given_decide(tmp_path, monkeypatch):
     assert Ledger(shop, [record_of(job, ledger, weights={"sha256": "ff"})]).record(job) is None
 
 
-def test_every_row_of_the_paper_s_tables_that_can_be_made_here_is_there(tmp_path):
-    _, jobs = workshop(read_plan("small"), tmp_path)
-    cells = {(job.method, job.arch, job.task) for job in jobs if not job.changes}
+@pytest.mark.parametrize("name", ["small", "medium"])
+def test_every_row_of_the_paper_s_tables_that_can_be_made_here_is_there(tmp_path, name):
+    _, jobs = workshop(read_plan(name), tmp_path)
+    cells = {(job.method, job.arch, job.task) for job in jobs if not (job.changes or job.settings or job.start)}
+    twins = {task for _, _, task in cells}
+    assert len(twins) == {"small": 3, "medium": 5}[name]
     for table in ("detection", "segmentation", "depth"):
         reference = read_published(table)
         for row in reference.rows:
             method = METHODS.get(row.method)
             if method is None or (method.recipe is None and method.pretraining_data != "-") or row.method == "rvt":
                 continue
-            for task in reference.tasks:
+            for task in (task for task in reference.tasks if task.name in twins):
                 if any(row.scores[task.name, metric.name] is not None for metric in reference.metrics):
                     assert (row.method, "recurrent" if row.recurrent else "feedforward", task.name) in cells
-    assert len({job.seed for job in jobs}) >= 3
+    assert len({job.seed for job in jobs if job.kind == EVALUATION and job.split == "test"}) >= 3
 
 
 def test_the_demo_covers_both_methods_and_architectures(tmp_path):
@@ -227,13 +234,25 @@ def test_a_pretraining_comes_before_what_waits_for_it(tmp_path):
 
 def test_commands_name_nothing_of_this_machine_where_the_world_is_the_usual_one(tmp_path):
     shop, _ = workshop(read_plan("small"), tmp_path)
-    job = Job(EVALUATION, "tespec", "dsec", "recurrent", 1, ("objective.mask.ratio=0.0",))
-    assert shop.data["dsec"] == Data(world_folder() / "dsec", "sample")
+    job = Job(EVALUATION, "tespec", "ddd17", "recurrent", 1, ("objective.mask.ratio=0.0",))
+    assert shop.data["ddd17"] == Data(world_folder() / "ddd17", "sample")
     usual = command(job, shop)
-    assert usual[:-7] == ["run", "--method", "tespec", "--task", "dsec", "--arch", "recurrent", "--no-picture", "--set",
-                          "pretraining.objective.mask.ratio=0.0", "--profile", "small", "--seed", "1"]  # fmt: skip
-    shop.data["dsec"] = Data(tmp_path / "world" / "dsec", "sample")
-    assert str(tmp_path / "world" / "dsec") in command(job, shop)
+    assert usual[:-7] == ["run", "--method", "tespec", "--task", "ddd17", "--arch", "recurrent", "--no-picture",
+                          "--set", "pretraining.objective.mask.ratio=0.0", "--profile", "small",
+                          "--seed", "1"]  # fmt: skip
+    shop.data["ddd17"] = Data(tmp_path / "world" / "ddd17", "sample")
+    assert str(tmp_path / "world" / "ddd17") in command(job, shop)
+
+
+def test_jobs_are_computed_as_the_plan_is_told_and_accumulation_is_another_run(tmp_path):
+    plain, jobs = workshop(read_plan("tiny"), tmp_path)
+    shop, _ = workshop(read_plan("tiny"), tmp_path, accumulate=2, switches=("--device", "cpu", "--recompute"))
+    ledger = Ledger(shop, [])
+    for job in shop.with_pretrainings(jobs):
+        given = " ".join(command(job, shop))
+        assert " --accumulate 2 --device cpu --recompute --workers 0 " in given
+        assert "--accumulate" not in " ".join(command(job, plain))
+        assert ledger._config(job) == Ledger(plain, [])._config(job) | {"accumulate": 2}
 
 
 def test_jobs_are_given_the_files_and_configs_of_one_s_own(tmp_path):
@@ -243,7 +262,7 @@ def test_jobs_are_given_the_files_and_configs_of_one_s_own(tmp_path):
 
 
 def test_rates_follow_from_what_the_weights_were_made_of(tmp_path):
-    plan = read_plan("small").model_copy(update={"profile": "paper"})
+    plan = read_plan("medium").model_copy(update={"profile": "paper"})
     shop, _ = workshop(plan, tmp_path)
     ledger = Ledger(shop, [])
 
@@ -259,10 +278,14 @@ def test_what_was_measured_before_says_how_long_it_takes(tmp_path, monkeypatch):
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
     shop, _ = workshop(read_plan("small"), tmp_path)
     ledger = Ledger(shop, [])
-    job = Job(EVALUATION, "scratch", "dsec", "recurrent", 0)
-    assert seconds_of(job, ledger) == 113
+    job = Job(EVALUATION, "scratch", "ddd17", "recurrent", 0)
+    assert seconds_of(job, ledger) == 138
+    assert seconds_of(replace(job, settings=("optimisation.steps=800",)), ledger) == 276
     known = Ledger(shop, [record_of(job, ledger, resources={"peak_memory_bytes": 3 * 2**30})])
-    assert seconds_of(job, known) == seconds_of(Job(EVALUATION, "moby", "dsec", "recurrent", 1), known) == 60
+    assert seconds_of(job, known) == seconds_of(Job(EVALUATION, "moby", "ddd17", "recurrent", 1), known) == 60
+    # Of the record's minute, 40 s are training.
+    measured = Ledger(shop, [record_of(job, ledger, time={"total": 60.0, "train": 40.0})])
+    assert seconds_of(replace(job, settings=("optimisation.steps=800",)), measured) == 100
     said = forecast([job], known, 2)
     assert "about 0.0 h for 1 runs, 2 at once, up to 3.0 GiB of a process" in said
     tiny, tiny_jobs = workshop(read_plan("tiny"), tmp_path)
@@ -271,11 +294,11 @@ def test_what_was_measured_before_says_how_long_it_takes(tmp_path, monkeypatch):
 
 def test_names_choose_by_group(tmp_path):
     _, jobs = workshop(read_plan("small"), tmp_path)
-    chosen = select(jobs, ["dsec", "ddd17", "scratch"])
-    assert {(job.task, job.method) for job in chosen} == {("dsec", "scratch"), ("ddd17", "scratch")}
+    chosen = select(jobs, ["mvsec", "ddd17", "scratch"])
+    assert {(job.task, job.method) for job in chosen} == {("mvsec", "scratch"), ("ddd17", "scratch")}
     assert {job.kind for job in select(jobs, ["reference"])} == {REFERENCE}
-    assert {job.task for job in select(jobs, ["masking"])} == {"dsec"}
-    with pytest.raises(UserError, match="--only kitti: nothing of this plan; choose from 1mpx, "):
+    assert {job.task for job in select(jobs, ["masking"])} == {"ddd17"}
+    with pytest.raises(UserError, match="--only kitti: nothing of this plan; choose from ddd17, "):
         select(jobs, ["kitti"])
     with pytest.raises(UserError, match="--only: leaves nothing of this plan"):
         select(jobs, ["gen1", "ecdp"])
@@ -311,11 +334,145 @@ def test_no_plan_writes_over_a_file_that_git_tracks(name):
     assert not [path for path in tracked if plan.show and path.startswith(f"{place}/tables/{plan.show}")]
 
 
+ONE = {"methods": ("scratch",), "architectures": ("recurrent",), "tasks": ("ddd17",)}
+LONGER = ("optimisation.steps=4",)
+
+
+def test_groups_have_settings_and_seeds_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    groups = (Cells(**ONE), Cells(**ONE, set=LONGER, seeds=(1, 2)))
+    plan = Plan(name="a", title="a", world=World(size="tiny"), profile="tiny", cells=groups)
+    shop, jobs = workshop(plan, tmp_path)
+    assert [(job.seed, job.settings) for job in jobs] == [(0, ()), (1, LONGER), (2, LONGER)]
+    assert jobs[1].name == "evaluation-scratch-ddd17-recurrent-optimisation.steps=4-s1"
+    assert "--set optimisation.steps=4" in " ".join(command(jobs[1], shop))
+    assert "--set" not in command(jobs[0], shop)
+    ledger = Ledger(shop, [])
+    assert [ledger.steps(job) for job in jobs[1:]] == [4, 4]
+    one, other = record_of(jobs[0], ledger, seed=1), record_of(jobs[1], ledger)
+    assert Ledger(shop, [one, other]).record(jobs[1]) == other
+    assert Ledger(shop, [one]).record(jobs[1]) is None
+    # What the command line says of seeds is said of all.
+    assert {job.seed for job in workshop(plan.with_seeds((7,)), tmp_path)[1]} == {7}
+
+
+def test_pretrainings_references_and_ablations_have_seeds_as_well(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    own = {
+        "references": (References(tasks=("ddd17",), seeds=(3, 4)),),
+        "pretrainings": (Pretrainings(methods=("tespec",), seeds=(5,)),),
+        "ablations": ("target_ddd17", Ablations(tables=("masking",), task="ddd17", seeds=(6,))),
+    }
+    _, jobs = workshop(Plan(name="a", title="a", world=World(size="tiny"), profile="tiny", **own), tmp_path)
+    assert {(job.method, job.seed) for job in jobs if job.kind == REFERENCE} == {
+        ("prior", 3),
+        ("frame", 3),
+        ("frame", 4),
+    }
+    assert [job.seed for job in jobs if job.kind == PRETRAINING] == [5]
+    assert {(job.table, job.task, job.seed) for job in jobs if job.table} == {
+        ("target_ddd17", "ddd17", 0),
+        ("masking", "ddd17", 6),
+    }
+
+
+def test_a_group_s_changes_to_its_pretrainings_are_of_them_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    cells = Cells(**(ONE | {"methods": ("tespec",)}), set=(*LONGER, "pretraining.batch_size=3"))
+    shop, (job,) = workshop(
+        Plan(name="a", title="a", world=World(size="tiny"), profile="tiny", cells=(cells,)), tmp_path
+    )
+    assert (job.settings, job.changes) == (LONGER, ("batch_size=3",))
+    assert shop.before(job).changes == ("batch_size=3",)
+    assert "--set optimisation.steps=4 --set pretraining.batch_size=3" in " ".join(command(job, shop))
+
+
+def started(tmp_path, **changes):
+    """The workshop and the only job of a plan whose cell starts from a network of another world."""
+    other = Start(world=World(size="tiny", seed=1), set=LONGER)
+    cells = Cells(**(ONE | {"methods": ("labels",), "start": other} | changes))
+    plan = Plan(name="a", title="a", world=World(size="tiny"), profile="tiny", set=("batch_size=3",), cells=(cells,))
+    shop, (job,) = workshop(plan, tmp_path)
+    return shop, job
+
+
+def test_a_cell_starts_from_a_network_that_is_trained_on_another_world(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    shop, job = started(tmp_path, seeds=(2,))
+    before = shop.before(job)
+    assert shop.with_pretrainings([job]) == [before, job]
+    assert before.name == "evaluation-scratch-ddd17-recurrent-optimisation.steps=4-on_world_tiny_1-s2"
+    assert job.name == "evaluation-labels-ddd17-recurrent-from_world_tiny_1-optimisation.steps=4-s2"
+    first = " ".join(command(before, shop))
+    assert f"--data {tmp_path / 'sample-v4-1-tiny' / 'ddd17'} " in first
+    assert f"--results {tmp_path / 'results' / 'starts'} " in first
+    assert "--set batch_size=3 --set optimisation.steps=4" in first
+    then = " ".join(command(job, shop, Path("model.safetensors")))
+    assert "run --method labels --task ddd17 --arch recurrent " in then
+    assert " --checkpoint model.safetensors " in then
+    assert "optimisation.steps=4" not in then
+    assert f"--results {tmp_path / 'results'} " in then
+
+
+def test_a_start_is_done_where_its_network_is_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    shop, job = started(tmp_path)
+    before, empty = shop.before(job), Ledger(shop, [])
+    made = record_of(before, empty)
+    gone = Ledger(shop, [made])
+    assert gone.record(before) is None
+    assert gone.weights(job) is None
+    assert gone.lost_weights(before)
+    assert not empty.lost_weights(before)
+    file = shop.runs / made["name"] / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"weights")
+    there = Ledger(shop, [made])
+    assert there.record(before) == made
+    assert there.weights(job) == file
+    assert not there.lost_weights(before)
+    # A cell's record is of the network that is there; of records alone, of one that was trained in the same way.
+    from tespec.weights.files import sha256_of
+
+    right = record_of(job, empty, weights={"sha256": sha256_of(file)})
+    assert Ledger(shop, [made, right]).record(job) == right
+    alone = record_of(job, empty)
+    assert Ledger(shop, [made, alone]).record(job) is None
+    assert Ledger(shop, [alone]).record(job) == alone
+    recipe = alone["weights"]["recipe"]
+    for other in (recipe | {"seed": 1}, recipe | {"batch_size": 4}, {}):
+        assert Ledger(shop, [record_of(job, empty, weights={"recipe": other})]).record(job) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "plan", "message"),
+    [
+        (
+            {"start": Start(world=World(size="tiny"))},
+            {},
+            "start: is of the world that its cells are of; give its world",
+        ),
+        ({"methods": None}, {}, "start: goes with the methods that start from it; name them"),
+        ({"set": ("pretraining.batch_size=3",)}, {}, "start: is no pre-training, whose settings could be changed"),
+        ({}, {"world": None}, "start: is trained on a sample world, and the cells are on real data; leave it out"),
+    ],
+)
+def test_starts_that_there_cannot_be_are_named(tmp_path, monkeypatch, changes, plan, message):
+    monkeypatch.setattr("tespec.runs.data.given_data", lambda dataset: tmp_path)
+    other = Start(world=World(size="tiny", seed=1))
+    cells = Cells(**(ONE | {"methods": ("labels",), "start": other} | changes))
+    with pytest.raises(UserError, match=message):
+        workshop(Plan(**({"name": "a", "title": "a", "world": World(size="tiny"), "cells": (cells,)} | plan)), tmp_path)
+
+
 MISTAKES = [
     ("cells: [{metods: [tespec]}]", r"cells.0.metods: no such setting; did you mean 'methods'\?"),
     ("seeds: [a]", "seeds.0: "),
     ("seeds: []", "seeds: "),
     ("world: {seed: 0}", "world.size: Field required"),
+    ("cells: [{seeds: []}]", "cells.0.seeds: "),
+    ("cells: [{start: {seed: 1}}]", "cells.0.start.world: Field required"),
+    ("ablations: [{tabels: [masking]}]", "no such setting; did you mean 'tables'"),
     ("[1]", "holds no settings by name"),
     ("a: [", "not a readable YAML file"),
 ]
@@ -332,7 +489,9 @@ def test_a_plan_that_is_not_as_it_has_to_be_is_named(tmp_path, text, message):
 def test_an_unknown_plan_is_answered_with_the_nearest():
     with pytest.raises(UserError, match="plan smal: no such plan; did you mean 'small'"):
         read_plan("smal")
-    with pytest.raises(UserError, match="plan huge: no such plan; choose from ablations, demo, medium, small, tables"):
+    with pytest.raises(
+        UserError, match="plan huge: no such plan; choose from ablations, curves, demo, medium, rates, small"
+    ):
         read_plan("huge")
 
 

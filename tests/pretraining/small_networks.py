@@ -13,6 +13,7 @@ from baselines.cpc import PredictiveCoding
 from baselines.ecddp import DenseDistillation
 from baselines.ecdp import ImageContrast
 from baselines.imagenet import Classification
+from baselines.mem import MaskedEventModelling
 from baselines.moby import MomentumContrast
 from tespec.core.config import objective_facts
 from tespec.models import build_backbone
@@ -49,6 +50,14 @@ def distillation(**changes: Any) -> DenseDistillation:
     return DenseDistillation(own("ecddp", **(heads | sides | changes)), backbone())
 
 
+def event_modelling(recurrent: bool = False, unit: int = 16, **changes: Any) -> MaskedEventModelling:
+    """In its last stage, with a tokenizer that has learned nothing."""
+    facts = objective_facts("mem", "sample")
+    tokenizer = facts["tokenizer"] | {"tokens": 24, "width": 8, "hidden": 16, "crop": 64, "share": 0.5}
+    mask = facts["mask"] | {"unit": unit}
+    return MaskedEventModelling(own("mem", **({"tokenizer": tokenizer, "mask": mask} | changes)), backbone(recurrent))
+
+
 def momentum_contrast(queue: int = 8, arch: str = "micro") -> MomentumContrast:
     settings = own("momentum_contrast", hidden=32, out=16, queue=queue, momentum=0.9)
     return MomentumContrast(settings, backbone(channels=1, arch=arch))
@@ -63,6 +72,7 @@ def autoencoder(**changes: Any) -> FrameEventAutoencoder:
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, Tensor]]]] = {
     "cpc": (coding, lambda: {"histograms": histograms(segments=4), "fresh": torch.ones(3, dtype=torch.bool)}),
     "ecddp": (distillation, lambda: {"histograms": histograms()}),
+    "mem": (event_modelling, lambda: {"histograms": histograms(), "fresh": torch.ones(3, dtype=torch.bool)}),
     "moby": (momentum_contrast, lambda: {"views": views()}),
     "moby, resnet": (lambda: momentum_contrast(arch="resnet-micro"), lambda: {"views": views()}),
     "classification": (

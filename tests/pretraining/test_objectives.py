@@ -31,6 +31,8 @@ CASES = {
     "tespec, ecddp": ("tespec", "1mpx", ["objective=ecddp"]),
     "ecddp": ("ecddp", "1mpx", []),
     "ecdp": ("ecdp", "ddd17", []),
+    "mem": ("mem", "1mpx", []),
+    "mem, memory": ("mem", "1mpx", ["recurrent=true", "segments=4", "sampling=streams"]),
     "cm3ae": ("cm3ae", "ddd17", []),
     "moby": ("moby", "objects", []),
     "imagenet": ("imagenet", "objects", []),
@@ -53,6 +55,20 @@ def run(world, folder, case, **changes):
     method = find_method(name)
     resolved = pretraining_settings(method.recipe, "sample", [*settings, *FEW], method.network)
     return pretrain(name, method, resolved, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
+
+
+@pytest.fixture(scope="module")
+def made(world, tmp_path_factory):
+    """The folder and the result of a case's pre-training, which is made once."""
+    found = {}
+
+    def make(case):
+        if case not in found:
+            folder = tmp_path_factory.mktemp("made")
+            found[case] = folder, run(world, folder, case)
+        return found[case]
+
+    return make
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -78,9 +94,9 @@ def test_a_few_steps_lower_the_loss_and_train_the_backbone(name):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_from_data_to_weights(world, tmp_path, case):
-    result = run(world, tmp_path, case)
-    (path,) = (tmp_path / "results" / "runs").iterdir()
+def test_from_data_to_weights(made, case):
+    folder, result = made(case)
+    (path,) = (folder / "results" / "runs").iterdir()
     record = json.loads(path.read_text())
     assert record["metrics"] == result.metrics
     assert {"feature_std", "feature_rank"} < set(result.metrics)
@@ -92,12 +108,22 @@ def test_from_data_to_weights(world, tmp_path, case):
     assert recipe["recurrent"] == (record["arch"] == "recurrent")
 
 
-@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
-@pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp", "cm3ae"])
-def test_a_task_starts_from_them(world, tmp_path, case, arch):
-    if (case, arch) == ("ecdp", "recurrent"):
-        pytest.skip("there is none")
-    result = run(world, tmp_path, case)
+@pytest.mark.parametrize(
+    ("case", "arch"),
+    [
+        ("moby", "recurrent"),
+        ("ecdp", "feedforward"),
+        ("mem", "recurrent"),
+        ("cm3ae", "feedforward"),
+        pytest.param("moby", "feedforward", marks=pytest.mark.slow),
+        pytest.param("ecddp", "recurrent", marks=pytest.mark.slow),
+        pytest.param("ecddp", "feedforward", marks=pytest.mark.slow),
+        pytest.param("mem", "feedforward", marks=pytest.mark.slow),
+        pytest.param("cm3ae", "recurrent", marks=pytest.mark.slow),
+    ],
+)
+def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
+    _, result = made(case)
     method = find_method(case)
     data = Data(world / "mvsec", "sample")
     few = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
@@ -111,8 +137,14 @@ def test_a_task_starts_from_them(world, tmp_path, case, arch):
     assert ("swin.patch_embed.proj.weight" in weights["adapted"]) == (case == "moby")
 
 
-@pytest.mark.parametrize("case", ["moby", "tespec, Eq. 6", "tespec, ecddp", "tespec, cpc", "ecdp", "cm3ae"])
-def test_resumed_equals_uninterrupted(world, tmp_path, case, monkeypatch):
+@pytest.mark.parametrize(
+    "case",
+    [
+        *("moby", "tespec, Eq. 6", "tespec, ecddp", "mem", "cm3ae"),
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("tespec, cpc", "ecdp", "mem, memory")),
+    ],
+)
+def test_resumed_equals_uninterrupted(world, made, tmp_path, case, monkeypatch):
     original = CheckpointHook.after_train_iter
 
     def stop_at(hook, loop, step, batch=None, outputs=None):
@@ -120,7 +152,7 @@ def test_resumed_equals_uninterrupted(world, tmp_path, case, monkeypatch):
             hook._request_stop(2, None)
         original(hook, loop, step, batch, outputs)
 
-    straight = run(world, tmp_path / "straight", case)
+    _, straight = made(case)
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointHook, "after_train_iter", stop_at)
         with pytest.raises(KeyboardInterrupt):
@@ -166,6 +198,24 @@ MISTAKES = [
     ("moby", "objects", "recurrent=true", r"recurrent: images have no order in time; set it to false"),
     ("moby", "objects", "objective.channels=2", r"objective.channels: 2 is neither grey nor RGB; choose 1 or 3"),
     ("moby", "ddd17/dir0/index", None, r"holds 0 images"),
+    (
+        "mem",
+        "1mpx",
+        "objective.mask.unit=64",
+        r"objective\.mask\.unit: 64 px is not made of whole tokens; choose 4, 8",
+    ),
+    (
+        "mem",
+        "1mpx",
+        "objective.tokenizer.crop=40",
+        r"objective\.tokenizer\.crop: 40 px is not made of whole tokens of 16",
+    ),
+    (
+        "mem",
+        "1mpx",
+        "objective.tokenizer.share=1",
+        r"objective\.tokenizer\.share: 1 leaves one of the two stages without",
+    ),
     ("ecdp", "1mpx", None, r"no recording has images in imgs/; give recordings of the DDD17 archive"),
     ("ecdp", "ddd17", "recurrent=true", r"recurrent: pairs of events and image have no order in time"),
     ("cm3ae", "ddd17", "objective.mask.unit=24", r"objective.mask.unit: 24 px is not made of whole tokens; choose 4"),

@@ -111,6 +111,7 @@ def test_a_dry_run_says_what_it_costs(file, tiny_world, tmp_path):
     assert "parameters" in out
 
 
+@pytest.mark.slow
 def test_two_processes_compute_what_one_computes(file, tiny_world, tmp_path):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     called(tiny_world, tmp_path / "one", "--import", file, "--workers", "0")

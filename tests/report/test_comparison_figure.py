@@ -51,3 +51,9 @@ def test_every_task_is_a_panel_with_dots_and_references(tmp_path):
     other = tmp_path / "two.png"
     draw_reproduction([*records, floor], other)
     assert np.asarray(Image.open(other)).tobytes() != np.asarray(Image.open(one)).tobytes()
+    # What is scored on the validation split, as controls are, is not drawn.
+    later = made("evaluation", "scratch", "ddd17", "recurrent", 0, miou=90.0)
+    draw_reproduction([*records, later | {"split": "val", "written": "2999-01-01T00:00:00+00:00"}], other)
+    assert np.asarray(Image.open(other)).tobytes() == np.asarray(Image.open(one)).tobytes()
+    draw_reproduction([*records, floor], other)
+    assert np.asarray(Image.open(other)).tobytes() != np.asarray(Image.open(one)).tobytes()

@@ -14,8 +14,21 @@ from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.core.settings import Finetuning
+from tespec.models.execution import Execution, execute
 from tespec.pretraining.objective import build_objective
-from tespec.runs.cost import GPUS, Blueprint, Way, blueprint_of_cell, find_gpu, gpus, input_of, planned
+from tespec.runs.cost import (
+    GPUS,
+    Blueprint,
+    Evaluated,
+    Played,
+    Way,
+    blueprint_of_cell,
+    find_gpu,
+    gpus,
+    input_of,
+    known_evaluation,
+    planned,
+)
 from tespec.runs.meta import META, CastAsOnCuda, Counter, bytes_saved_for_backward, count_step
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
@@ -39,14 +52,18 @@ def test_the_papers_pretraining_step() -> None:
     assert blueprint.size == (360, 640)
     assert blueprint.frames == 8 * 15
     assert blueprint.parameters["backbone"] == 33_816_570
-    single, half = blueprint.cost(Way(half=False)), blueprint.cost(Way())
+    single, half = blueprint.cost(Way(half=False, fused=False)), blueprint.cost(Way(fused=False))
     assert single.flops / 1e12 == pytest.approx(20.8, abs=0.01)
     assert half.flops == single.flops
     assert single.kept / 1e9 == pytest.approx(79.0, abs=0.1)
     assert 0.5 < half.kept / single.kept < 0.75
-    recomputing = blueprint.cost(Way(recompute=True))
+    recomputing = blueprint.cost(Way(recompute=True, fused=False))
     assert 1.2 < recomputing.flops / half.flops < 4 / 3
     assert recomputing.training < 0.5 * half.training
+    fused = blueprint.cost(Way())
+    assert fused.kept < 0.9 * half.kept
+    assert fused.memory < half.memory
+    assert fused.flops == pytest.approx(half.flops, rel=0.05)
 
 
 def test_a_feedforward_backbone_has_its_known_number_of_parameters() -> None:
@@ -94,7 +111,68 @@ def test_a_cell_on_meta_keeps_what_a_real_step_keeps(name: str) -> None:
     assert saved(blueprint.model, blueprint.batch(2)) == pytest.approx(real, rel=0.01)
 
 
-@pytest.mark.parametrize("recipe", ["tespec", "moby", "imagenet", "ecddp", "ecdp", "cm3ae"])
+def without_tables(model: nn.Module) -> None:
+    """Train the network without its position biases."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("position_bias_table"):
+            parameter.requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["segmentation", "detection"])
+def test_fused_attention_on_meta_keeps_what_it_keeps_in_a_real_step(name: str) -> None:
+    """A CPU has another kernel than a GPU: it gives a mask no gradient, and does not pad it to whole eights."""
+    task, arch, network = REAL[name]
+    settings = finetuning_settings(task, arch, "sample", SMALL, network=network)
+    size = (64, 96)
+    kind = find_task(settings)
+    model = kind.network(settings, fresh_backbone(settings, size)).train()
+    batch = kind.blank_batch(settings, size, 2, CPU)
+    without_tables(model)
+    plain = saved(model, batch)
+    execute(model, Execution(fused_attention=True))
+    real = saved(model, batch)
+    blueprint = blueprint_of_cell(replace(settings, batch_size=2), size)
+    without_tables(blueprint.model)
+    assert real < 0.97 * plain
+    assert blueprint.cost(Way(half=False)).kept == pytest.approx(real, rel=0.05)
+    assert blueprint.cost(Way(half=False, fused=False)).kept == pytest.approx(plain, rel=0.03)
+
+
+def test_the_hours_of_an_evaluation_are_those_of_its_windows_and_labels() -> None:
+    settings = finetuning_settings("gen1", "recurrent", "sample", ["evaluation_lanes=2", *SMALL])
+    size = (64, 96)
+    blueprint, kind = blueprint_of_cell(settings, size), find_task(settings)
+    batch = kind.blank_batch(settings, size, 2, CPU)
+    model = kind.network(settings, fresh_backbone(settings, size)).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        _, state = model.backbone(batch["histograms"])
+        before = counter.get_total_flops()
+        model.predict(batch["histograms"], state, batch["label_place"])
+    labels, gpu = len(batch["label_place"]), find_gpu("h100")
+    for way in (Way(fused=False), Way(gpus=2, fused=False)):
+        hours = blueprint.evaluation_hours(Evaluated(6, labels, ""), way, gpu, 0.5)
+        counted = hours * 3600 * gpu.peak(True) * 0.5 * way.gpus
+        assert counted == pytest.approx(counter.get_total_flops() - before, rel=0.01)
+
+
+def test_what_an_evaluation_plays_is_known_of_the_large_archives() -> None:
+    def played(task: str, arch: str, *changes: str) -> Evaluated | None:
+        return known_evaluation(finetuning_settings(task, arch, "paper", changes), task)
+
+    whole = played("gen1", "recurrent")
+    assert whole is not None
+    assert whole.windows == 470 * 1179 == pytest.approx(560_000, rel=0.02)
+    alone = played("gen1", "feedforward")
+    assert alone is not None
+    assert alone.windows == alone.labels == whole.labels
+    clips = played("gen1", "recurrent", "sampling=clips")
+    assert clips is not None
+    assert clips.windows == 21 * whole.labels
+    assert played("gen1", "recurrent", "window_ms=25") is None
+    assert played("ddd17", "recurrent") is None
+
+
+@pytest.mark.parametrize("recipe", ["tespec", "moby", "imagenet", "ecddp", "ecdp", "mem", "cm3ae"])
 def test_a_pretraining_on_meta_keeps_what_a_real_step_keeps(recipe: str) -> None:
     register_methods()
     settings = pretraining_settings(recipe, "sample", ["segments=3"] if recipe == "tespec" else [])
@@ -115,7 +193,7 @@ def test_memory_grows_evenly_with_the_batch() -> None:
     one, two = (saved(model, kind.blank_batch(settings, size, lanes, CPU)) for lanes in (1, 2))
     blueprint = blueprint_of_cell(replace(settings, batch_size=32), size)
     extrapolated = one + 31 * (two - one)
-    assert blueprint.cost(Way(half=False)).kept == pytest.approx(extrapolated, rel=0.03)
+    assert blueprint.cost(Way(half=False, fused=False)).kept == pytest.approx(extrapolated, rel=0.03)
 
 
 def test_a_counter_follows_storages_as_they_come_and_go() -> None:
@@ -247,6 +325,7 @@ def test_a_step_that_looks_at_numbers_is_refused_in_one_line() -> None:
     settings: Finetuning = finetuning_settings("ddd17", "recurrent", "sample")
     with META:
         curious = Curious()
-    blueprint = Blueprint(settings, curious, (64, 96), lambda lanes: {"histograms": torch.zeros(lanes, device=META)}, 0)
+    blank = {"histograms": torch.zeros(4, device=META)}
+    blueprint = Blueprint(settings, curious, (64, 96), lambda lanes: blank, lambda: Played(0))
     with pytest.raises(UserError, match=r"Curious: its step cannot be counted without data: .*let no shape depend"):
         blueprint.cost(Way())

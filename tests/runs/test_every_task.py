@@ -33,8 +33,13 @@ def run(world, folder, task, arch="recurrent", **changes):
     return finetune(Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup))
 
 
-@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
-@pytest.mark.parametrize("task", METRICS)
+FAST = {"ddd17": "recurrent", "dsec": "feedforward", "gen1": "recurrent", "1mpx": "feedforward", "mvsec": "recurrent"}
+CELLS = [(task, arch) for task in METRICS for arch in ("recurrent", "feedforward")]
+
+
+@pytest.mark.parametrize(
+    ("task", "arch"), [pytest.param(*cell, marks=() if cell in FAST.items() else pytest.mark.slow) for cell in CELLS]
+)
 def test_from_data_to_record(tiny_world, tmp_path, task, arch):
     record = run(tiny_world, tmp_path, task, arch)
     (path,) = (tmp_path / "results" / "runs").iterdir()

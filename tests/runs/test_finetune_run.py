@@ -61,7 +61,7 @@ def test_the_record_says_what_the_scores_of_its_task_are(tiny_world, tmp_path, m
     assert read_records(tmp_path / "results" / "runs") == ([record], [])
 
 
-@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+@pytest.mark.parametrize("arch", ["recurrent", pytest.param("feedforward", marks=pytest.mark.slow)])
 def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path, arch):
     record = run(tiny_world, tmp_path, method="tespec", arch=arch)
     assert record["weights"]["coverage"] == 1

@@ -66,7 +66,7 @@ def records_of(folder):
     return [json.loads(path.read_text()) for path in sorted((folder / "results" / "runs").iterdir())]
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_two_cells_need_one_pretraining_at_the_same_moment(tiny_world, tmp_path, start, times):
     folders = [tmp_path / f"round{number}" for number in range(times)]
     results = at_once(start, cell, tiny_world, folders, ("recurrent",), ("feedforward",))
@@ -82,8 +82,9 @@ def test_two_cells_need_one_pretraining_at_the_same_moment(tiny_world, tmp_path,
     assert len(scores) == 1
 
 
-def test_one_cell_twice_at_once_is_computed_once(tiny_world, tmp_path, start):
-    folders = [tmp_path / f"round{number}" for number in range(2)]
+@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_one_cell_twice_at_once_is_computed_once(tiny_world, tmp_path, start, times):
+    folders = [tmp_path / f"round{number}" for number in range(times)]
     results = at_once(start, cell, tiny_world, folders, ("recurrent", "scratch"), ("recurrent", "scratch"))
     for folder in folders:
         (first, first_trained), (second, second_trained) = results[folder.name]
@@ -91,6 +92,7 @@ def test_one_cell_twice_at_once_is_computed_once(tiny_world, tmp_path, start):
         assert len(first_trained + second_trained) == 1
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(tiny_world, tmp_path, start):
     register_methods()
     straight = pretraining(tiny_world, tmp_path / "straight")
@@ -152,6 +154,7 @@ def test_command_lines_started_at_the_same_moment(tiny_world, tmp_path):
     assert [record["kind"] for record in records_of(tmp_path)] == ["evaluation", "evaluation", "pretraining"]
 
 
+@pytest.mark.slow
 def test_processes_of_one_run_wait_for_longer_than_an_exchange_may_take(tmp_path):
     hold = (
         "import sys, time; from pathlib import Path; from tespec.runs.lock import locked\n"

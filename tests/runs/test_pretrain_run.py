@@ -6,12 +6,14 @@ import torch
 from short_runs import setup_in, stopped_after
 
 import tespec
+from tespec.comparison.pretrained import healthy
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
+from tespec.training import hooks
 from tespec.training.hooks import CheckpointHook
 from tespec.weights.files import sha256_of
 
@@ -44,6 +46,19 @@ def test_leaves_weights_record_and_picture(straight):
         "backbone.safetensors",
         "status.json",
     ]
+
+
+def test_counting_on_the_device_changes_nothing_but_where_it_is_done(straight, tiny_world, tmp_path):
+    result = run(tiny_world, tmp_path, count_on_device=True)
+    (wanted,), (record,) = (
+        [json.loads(path.read_text()) for path in (folder / "results" / "runs").iterdir()]
+        for folder in (straight[0], tmp_path)
+    )
+    assert record["environment"]["count_on_device"]
+    assert "count_on_device" not in wanted["environment"]
+    for part in ("id", "name", "metrics", "curve", "weights"):
+        assert record[part] == wanted[part], part
+    assert result.metrics == straight[1].metrics
 
 
 def test_carried_and_zeroed_states_differ(straight):
@@ -100,7 +115,23 @@ def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, stop, work
     assert sha256_of(resumed.weights) == sha256_of(straight[1].weights)
     assert resumed.metrics == straight[1].metrics
     read = [json.loads(next((each / "results" / "runs").iterdir()).read_text()) for each in (tmp_path, straight[0])]
-    assert read[0]["curve"] == read[1]["curve"]
+    assert (read[0]["curve"], read[0]["curves"]) == (read[1]["curve"], read[1]["curves"])
+
+
+def test_the_last_stage_is_watched_and_every_stage_measured(straight):
+    record = straight[1].record
+    assert [point["step"] for point in record["curves"]["last_stage"]] == [2, 3, 5, 6]
+    assert list(record["groups"]) == [f"stage {number}" for number in range(1, 5)]
+    for numbers in record["groups"].values():
+        assert set(numbers) == {f"{name}{of}" for name in ("std", "rank", "magnitude") for of in ("", "_before_memory")}
+        assert all(value > 0 for value in numbers.values())
+    assert record["groups"]["stage 4"]["rank"] == record["curves"]["last_stage"][-1]["rank"]
+    assert healthy(record)[1]
+
+
+def test_watching_changes_no_weight(straight, tiny_world, tmp_path, monkeypatch):
+    monkeypatch.setattr(hooks, "WATCHES", 1)
+    assert sha256_of(run(tiny_world, tmp_path).weights) == sha256_of(straight[1].weights)
 
 
 def test_a_stopped_run_starts_again_unless_resumed(tiny_world, tmp_path, monkeypatch, capsys):

@@ -16,7 +16,7 @@ def run(world, folder, task="ddd17", arch="recurrent", **changes):
     return probe(Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup))
 
 
-@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+@pytest.mark.parametrize("arch", ["recurrent", pytest.param("feedforward", marks=pytest.mark.slow)])
 def test_a_probe_leaves_a_record_that_is_taken_up_again(tiny_world, tmp_path, arch, capsys):
     record = run(tiny_world, tmp_path, arch=arch)
     assert record["kind"] == "probe"

@@ -51,7 +51,7 @@ def test_records_say_on_what_they_stand(alone, tiny_world):
     assert alone["test"]["metrics"] != alone["val"]["metrics"]
 
 
-@pytest.mark.parametrize("order", [("test", "val"), ("val", "test")])
+@pytest.mark.parametrize("order", [("val", "test"), pytest.param(("test", "val"), marks=pytest.mark.slow)])
 def test_one_training_serves_both_splits(alone, tiny_world, tmp_path, order, capsys):
     first, second = order
     with trained_runs() as trained:

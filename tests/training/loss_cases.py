@@ -7,6 +7,7 @@ from baselines.cpc import PredictiveCoding
 from baselines.ecddp import DenseDistillation
 from baselines.ecdp import ImageContrast
 from baselines.imagenet import Classification
+from baselines.mem import MaskedEventModelling
 from baselines.moby import MomentumContrast
 from tespec.core.config import objective_facts
 from tespec.models import build_backbone
@@ -51,6 +52,11 @@ def own(objective, **changes):
     return own_settings(objective_facts(objective, "paper") | changes)
 
 
+TOKENIZER = {
+    "share": 0.5, "peak_lr": 1e-3, "end_divisor": 1.1, "clip_norm": 0.01, "crop": 32, "tokens": 24, "width": 8,
+    "hidden": 16, "blocks": 1, "hot": 10.0, "gamma": 0.5, "temperature": (1.0, 0.5), "kl_weight": 0.1,
+}  # fmt: skip
+
 # The objective or task, and a batch.
 CASES = {
     "masked_reconstruction": lambda: (
@@ -68,6 +74,10 @@ CASES = {
             own("ecddp", hidden=32, bottleneck=16, prototypes=24, clusters=3, local_views=1, mask_ratio=0.5), backbone()
         ),
         histograms(4, 1),
+    ),
+    "mem": lambda: (
+        MaskedEventModelling(own("mem", smallest_block=1, tokenizer=TOKENIZER), backbone(True)),
+        histograms(),
     ),
     "momentum_contrast": lambda: (
         MomentumContrast(own("momentum_contrast", hidden=32, out=16, queue=8), backbone(channels=1)),

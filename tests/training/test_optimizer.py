@@ -11,6 +11,7 @@ from baselines.cm3ae import FrameEventAutoencoder
 from baselines.ecddp import DenseDistillation
 from baselines.ecdp import ImageContrast
 from baselines.imagenet import Classification
+from baselines.mem import MaskedEventModelling
 from baselines.moby import MomentumContrast
 from tespec.core.config import finetuning_settings, names, objective_facts, pretraining_settings
 from tespec.core.errors import UserError
@@ -38,6 +39,9 @@ FILES = {
     # config/ours/pr_vits.yml: base_lr, warmup_epoch; config/ours/base/ours_pretraining_base.yml: weight_decay;
     # trainer/pr_trainer.py: base_lr times batch / 256, no clipping; README.md: 4 nodes of 4 GPUs of 64.
     "ecdp": "Yan98/Event-Camera-Data-Pre-training",
+    # configs/nimagenet.conf: pt_batch_size, pt_lr, pt_warmup_steps, pt_grad_clip, pt_dropout;
+    # mem/run_mem_pretraining.py: opt, weight_decay, min_lr.
+    "mem": "tum-vision/mem",
     # main.py: lr times batch / 256, min_lr, warmup_epochs, epochs, weight_decay, weight_decay_end, clip_grad,
     # batch_size_per_gpu; README.md: 4 GPUs; utils.py: warm-up from 0.
     "cm3ae": "Event-AHU/CM3AE",
@@ -50,6 +54,7 @@ PUBLISHED = {
     "imagenet": ("AdamW", 1024, 2 * 5e-4, 2 * 5e-7, 2 * 5e-6, 20 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
     "ecddp": ("AdamW", 1024, 4 * 5e-4, 1e-6, 1e-6, 10 / 300, ("norm", 3.0), (0.04, 0.4), 0.0, 0.2),
     "ecdp": ("AdamW", 1024, 4 * 1.5e-4, 0.0, 0.0, 40 / 300, ("none", None), (0.03, 0.03), 0.0, 1.0),
+    "mem": ("AdamW", 512, 7.5e-5, 0.0, 1e-5, 1000 / 100_000, ("norm", 1.0), (0.05, 0.05), 0.1, 1.0),
     "cm3ae": ("AdamW", 512, 2 * 2e-4, 0.0, 1e-6, 10 / 200, ("norm", 3.0), (0.04, 0.4), 0.0, 1.0),
     "tespec": ("Adam", 8, 2e-4, 2e-4 / 25, 2e-4 / 1000, 2000 / 400_000, ("value", 1.0), (0.0, 0.0), 0.0, 1.0),
 }
@@ -97,6 +102,7 @@ MODELS = {
     "moby": lambda: MomentumContrast(own("momentum_contrast", hidden=8, out=4, queue=8), backbone(1)),
     "imagenet": lambda: Classification(own("classification"), backbone(1), 3),
     "ecddp": lambda: DenseDistillation(own("ecddp", hidden=8, bottleneck=4, prototypes=16), backbone()),
+    "mem": lambda: MaskedEventModelling(own("mem"), backbone()),
     "ecdp": lambda: ImageContrast(
         own("image_contrast", hidden=8, out=4), backbone(arch="resnet-micro"), backbone(1, "resnet-micro")
     ),
@@ -135,6 +141,7 @@ def test_weight_decay_spares_what_the_publication_spares(recipe):
         "moby": of_norms_and_biases(model),
         "imagenet": of_norms_and_biases(model) | tables,
         "ecddp": of_norms_and_biases(model),
+        "mem": of_norms_and_biases(model),
         "ecdp": set(),
         "cm3ae": of_norms_and_biases(model),
     }

@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 
 from tespec.core.config import pretraining_settings
 from tespec.datasets.images import as_input
+from tespec.events.on_device import as_seen, count_words
+from tespec.events.spatial import Region
 from tespec.training.loop import Loop
 
 READS = {"_local_scalar_dense", "nonzero", "is_nonzero", "item", "masked_select", "_unique2", "unique_dim", "bincount"}
@@ -56,7 +58,11 @@ def _goes_on(name, args, kwargs):
     return kwargs.get("non_blocking", False) or (name == "copy_" and len(args) > 2 and args[2])
 
 
-def trained(case, device, steps=2):
+# The case, and the step from which on it is trained: one of each phase.
+STAGES = [*((case, 0) for case in CASES), ("mem", 5)]
+
+
+def trained(case, device, first, steps=2):
     model, batch = CASES[case]()
     loop = Loop(model, [batch], SETTINGS, seed=0, device=device)
     loop.model.train()
@@ -65,23 +71,28 @@ def trained(case, device, steps=2):
         # Of another type the intensity is computed as on other devices, and not by the CPU's own kernel.
         batch["histograms"] = batch["histograms"].short()
     with Waits(device) as waits:
-        for loop.step in range(steps):
+        for loop.step in range(first, first + steps):
             losses = loop.train_step(batch)
     return loop, losses, waits.found
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_step_reads_nothing_from_its_device(case, monkeypatch):
+SEEN = ("masked_reconstruction", "ecddp", "detection")  # of all, which the meta device tells of as well
+
+
+@pytest.mark.parametrize(
+    ("case", "first"), [pytest.param(*each, marks=() if each[0] in SEEN else pytest.mark.slow) for each in STAGES]
+)
+def test_a_step_reads_nothing_from_its_device(case, first, monkeypatch):
     # On a CPU it is the loop itself that looks, where that costs nothing.
     monkeypatch.setattr("tespec.training.loop._sums_are_finite", lambda loss, gradients: False)
-    _, losses, found = trained(case, torch.device("cpu"))
+    _, losses, found = trained(case, torch.device("cpu"), first)
     assert found == []
     assert torch.isfinite(losses["loss"])
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_whole_step_runs_on_the_meta_device(case):
-    loop, losses, found = trained(case, META)
+@pytest.mark.parametrize(("case", "first"), STAGES)
+def test_a_whole_step_runs_on_the_meta_device(case, first):
+    loop, losses, found = trained(case, META, first)
     assert found == []
     assert losses["loss"].device == META
     assert all(each.device == META for each in loop.model.state_dict().values())
@@ -94,6 +105,14 @@ def test_images_become_what_a_network_sees_without_waiting():
     pixels = torch.zeros(2, 2, 3, 8, 8, dtype=torch.uint8, device=META)
     with Waits(META) as waits:
         assert as_input(pixels, torch.zeros(2, 2, 2, device=META)).shape == pixels.shape
+    assert waits.found == []
+
+
+def test_histograms_are_counted_on_the_device_without_waiting():
+    words, counts = torch.zeros(6, dtype=torch.int32, device=META), torch.zeros(1, 3, 5, dtype=torch.int64, device=META)
+    maps = torch.zeros(1, 8, dtype=torch.int64, device=META)
+    with Waits(META) as waits:
+        assert as_seen(count_words(words, counts, Region(8, 8)), maps, maps).shape == (1, 3, 10, 8, 8)
     assert waits.found == []
 
 

@@ -7,6 +7,7 @@ model/network/), pabloseijo/event-penguins-optimization (src/tespec_encoder.py) 
 
 from __future__ import annotations
 
+import argparse
 from collections import OrderedDict
 from typing import Any
 
@@ -173,3 +174,33 @@ def vit(prefix: str = "", width: int = 24) -> State:
     for index in range(2):
         state[f"blocks.{index}.attn.qkv.weight"] = torch.zeros(3 * width, width)
     return under(prefix, state)
+
+
+def mem() -> dict[str, Any]:
+    """What MEM's pre-training writes (mem/modeling_pretrain.py and mem/modeling_finetune.py)."""
+    width, tokens = 24, 32
+    state = vit(width=width)
+    del state["pos_embed"]
+    state["mask_token"] = torch.zeros(1, 1, width)
+    state["rel_pos_bias.relative_position_bias_table"] = torch.zeros(27 * 27 + 3, 2)
+    for index in range(2):
+        for name in ("attn.q_bias", "attn.v_bias", "gamma_1", "gamma_2"):
+            state[f"blocks.{index}.{name}"] = torch.zeros(width)
+    state["lm_head.weight"], state["lm_head.bias"] = torch.zeros(tokens, width), torch.zeros(tokens)
+    return {
+        "model": state,
+        "optimizer": {},
+        "epoch": 299,
+        "scaler": {},
+        "args": argparse.Namespace(expname="nimagenet"),
+    }
+
+
+def mem_tokenizer() -> dict[str, Any]:
+    """What MEM's tokenizer is saved as (eventvae/train_vae.py, eventvae/vae/vae_model.py)."""
+    weights = {
+        "codebook.weight": torch.zeros(32, 8),
+        "encoder.0.0.weight": torch.zeros(16, 3, 4, 4),
+        "decoder.0.weight": torch.zeros(16, 8, 1, 1),
+    }
+    return {"hparams": {"num_layers": 4}, "epoch": 99, "optimizer": {}, "weights": weights}

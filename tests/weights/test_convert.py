@@ -282,6 +282,9 @@ def with_(state, **extra):
     ("state", "message"),
     [
         ({"event_head.weight": torch.zeros(1)} | published.vit(), "is ECDP's ViT-S"),
+        (published.vit("backbone."), "is a vision transformer without stages .*, no Swin: it cannot start this"),
+        (published.mem()["model"], "is a ViT as MEM and BEiT have it, no Swin: it cannot start this backbone"),
+        (published.mem_tokenizer()["weights"], "is MEM's tokenizer, an autoencoder and no backbone"),
         ({"stages.0.blocks.0.attn.w_msa.qkv.weight": torch.zeros(1)}, "naming of OpenMMLab"),
         ({"swin.encoder.layers.0.blocks.0.attention.self.query.weight": torch.zeros(1)}, "naming of transformers"),
         (with_(published.microsoft(), layers__0__blocks__0__attn__logit_scale=1), "is a Swin Transformer V2"),

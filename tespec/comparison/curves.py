@@ -1,0 +1,241 @@
+"""Learning curves: what networks without pre-training score after how many steps, and how many they need."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, variance
+from typing import Any
+
+from tespec.comparison.basis import dotted, metric
+from tespec.comparison.identity import canonical
+from tespec.comparison.published import Scheme, scheme_of
+from tespec.comparison.records import Record
+from tespec.comparison.shown import of_split, sign_of
+from tespec.comparison.table import Cell, Column, Group, Row, Table
+from tespec.core.settings import most_labels
+
+UNTRAINED = "scratch"
+SPLIT = "val"  # on which budgets are settled
+GROUPS = ("", "moving", "standing")  # "": all frames
+CLEAR = 3.0  # standard errors above the floor
+OF_A_CURVE = ("steps", "warmup_steps")  # what the points of a curve differ in
+
+
+@dataclass(frozen=True)
+class Point:
+    """What networks of one number of steps score.
+
+    Attributes:
+        steps: of training.
+        scores: mean over seeds, by group of frames.
+        errors: standard error of each mean; None where no number of steps was trained with two seeds. The variance is
+            that of all points of the curve.
+        seeds: number of them.
+    """
+
+    steps: int
+    scores: Mapping[str, float]
+    errors: Mapping[str, float | None]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points by rising steps of one task, architecture and peak learning rate; all other settings are the same.
+
+    Attributes:
+        task: its name.
+        arch: "recurrent" or "feedforward".
+        peak_lr: peak learning rate.
+        clips: played at each step, one on each lane.
+        labels: that reach the head at each step, at most.
+        points: at least one.
+        floors: of the label prior, by group of frames, where it was measured.
+        scheme: of the task's metric.
+        settings: in which it differs from other curves of the same task, architecture and rate, in words.
+    """
+
+    task: str
+    arch: str
+    peak_lr: float
+    clips: int
+    labels: int
+    points: tuple[Point, ...]
+    floors: Mapping[str, float]
+    scheme: Scheme
+    settings: str = ""
+
+
+def learning_curves(records: Sequence[Record], split: str = SPLIT) -> list[Curve]:
+    """The curves of evaluations without pre-training, by task, architecture and rate.
+
+    Args:
+        records: any; references give the floors.
+        split: of the data; records of others take no part.
+    """
+    chosen = of_split(records, split)
+    members: dict[str, list[Record]] = defaultdict(list)
+    for record in chosen:
+        if (record["kind"], record["method_name"]) == ("evaluation", UNTRAINED):
+            members[canonical(_shared(record))].append(record)
+    curves = [_curve(each, chosen, _differences(each[0], list(members.values()))) for each in members.values()]
+    return sorted(curves, key=lambda curve: (curve.task, curve.arch != "recurrent", curve.peak_lr, curve.settings))
+
+
+def _shared(record: Record) -> dict[str, Any]:
+    """What the records of a curve have in common."""
+    optimisation = record["config"]["optimisation"]
+    same = {name: value for name, value in optimisation.items() if name not in OF_A_CURVE}
+    names = ("task", "arch", "data", "profile", "data_fingerprint", "code", "protocol")
+    return {name: dict(record)[name] for name in names} | {"config": {**record["config"], "optimisation": same}}
+
+
+def _differences(record: Record, members: Sequence[Sequence[Record]]) -> str:
+    """In which settings a record's curve differs from others of its task, architecture and rate, in words."""
+
+    def named(each: Record) -> tuple[str, str, float]:
+        return each["task"], each["arch"], each["config"]["optimisation"]["peak_lr"]
+
+    alike = [dotted(_shared(each[0])) for each in members if named(each[0]) == named(record)]
+    own = dotted(_shared(record))
+    return ", ".join(f"{key} = {own[key]}" for key in own if any(own[key] != each.get(key) for each in alike))
+
+
+def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) -> Curve:
+    first = members[0]
+    config, scheme = first["config"], scheme_of(first["task"], members)
+    main = scheme.main.name
+    of_steps: dict[int, dict[int, Record]] = defaultdict(dict)
+    for record in sorted(members, key=lambda record: record["written"]):
+        of_steps[record["config"]["optimisation"]["steps"]][record["seed"]] = record
+    scores = {
+        group: {steps: [metric(run, main, group) for run in runs.values()] for steps, runs in of_steps.items()}
+        for group in GROUPS
+    }
+    # A group that a run lacks, as data without the camera's speed does, is not shown.
+    known = {
+        group: {steps: [value for value in values if value is not None] for steps, values in by_steps.items()}
+        for group, by_steps in scores.items()
+        if all(value is not None for values in by_steps.values() for value in values)
+    }
+    deviations = {group: _deviation(list(by_steps.values())) for group, by_steps in known.items()}
+    points = tuple(
+        Point(
+            steps,
+            {group: mean(by_steps[steps]) for group, by_steps in known.items()},
+            {group: None if each is None else each / math.sqrt(len(runs)) for group, each in deviations.items()},
+            len(runs),
+        )
+        for steps, runs in sorted(of_steps.items())
+    )
+    most = most_labels(config["segments"], config.get("labels_per_chunk"), config["window_ms"], config["protocol"])
+    rate, clips = config["optimisation"]["peak_lr"], config["batch_size"]
+    floors = _floors(first, records, main)
+    return Curve(first["task"], first["arch"], rate, clips, clips * most, points, floors, scheme, settings)
+
+
+def _deviation(samples: Sequence[Sequence[float]]) -> float | None:
+    """Standard deviation within samples, pooled over them; None where none has two values."""
+    several = [sample for sample in samples if len(sample) > 1]
+    if not several:
+        return None
+    squares = sum(variance(sample) * (len(sample) - 1) for sample in several)
+    return math.sqrt(squares / sum(len(sample) - 1 for sample in several))
+
+
+def _floors(first: Record, records: Sequence[Record], main: str) -> dict[str, float]:
+    """Scores of the newest label prior on the same data, by group of frames."""
+    same = ("task", "data", "data_fingerprint", "profile")
+    priors = [
+        record
+        for record in records
+        if (record["kind"], record["method_name"]) == ("reference", "prior")
+        and all(dict(record)[name] == dict(first)[name] for name in same)
+    ]
+    if not priors:
+        return {}
+    newest = max(priors, key=lambda record: record["written"])
+    return {group: value for group in GROUPS if (value := metric(newest, main, group)) is not None}
+
+
+def budget(curve: Curve, floor: float | None, group: str = "") -> int | None:
+    """The fewest steps from which on a curve is clear of a floor: better by more than three standard errors.
+
+    Args:
+        curve: of one architecture.
+        floor: score of the label prior; None where it was not measured.
+        group: of frames, "" for all.
+
+    Returns:
+        None where no number of steps is clear of it, where that cannot be known without a floor or a second seed, or
+        where the longest training is at the floor again.
+    """
+    if floor is None:
+        return None
+    sign, least = sign_of(curve.scheme.main), None
+    for point in reversed(curve.points):
+        error = point.errors.get(group)
+        if error is None or not sign * (point.scores[group] - floor) > CLEAR * error:
+            break
+        least = point.steps
+    return least
+
+
+NOTE = (
+    "Means over seeds ± standard error, with one variance for all points of a curve. It is clear of the floor, the "
+    "label prior, from the number of steps on from which all of its points are better by more than three standard "
+    "errors. Networks of both kinds see unequal numbers of clips and labels at a step: they are to be compared at as "
+    "many labels and, beside it, at as many clips."
+)
+TEXTS = ("Task", "Metric", "network")
+
+
+def curves_table(records: Sequence[Record], split: str = SPLIT) -> Table:
+    """The learning curves as a table: a row for each number of steps."""
+    curves = learning_curves(records, split)
+    shown = [group for group in GROUPS if any(group in point.scores for curve in curves for point in curve.points)]
+    names = [(*TEXTS, "peak rate", "steps", "clips", "labels"), *((group or "all frames",) for group in shown)]
+    headers = [name for each in names for name in each] + ["seeds"]
+    columns = tuple(Column((name,), name, number=name not in TEXTS) for name in headers)
+    groups = tuple(Group(_heading(curve), tuple(_rows(curve, shown))) for curve in curves)
+    where = f"Scored on the {'validation' if split == 'val' else split} split."
+    return Table("Learning curves without pre-training", columns, groups, notes=(NOTE, where))
+
+
+def _heading(curve: Curve) -> str:
+    decimals, said = curve.scheme.decimals, []
+    for group in GROUPS:
+        if group not in curve.points[0].scores:
+            continue
+        frames = f"{group or 'all'} frames"
+        floor, least = curve.floors.get(group), budget(curve, curve.floors.get(group), group)
+        if floor is None:
+            said.append(f"{frames}: floor not measured")
+        else:
+            cleared = f"clear of it from {least:,} steps on" if least else "not clear of it"
+            said.append(f"{frames}: floor {floor:.{decimals}f}, {cleared}")
+    settings = f" ({curve.settings})" if curve.settings else ""
+    return (
+        f"{curve.scheme.title_of(curve.task)}, {curve.arch}, peak rate {curve.peak_lr:g}{settings}. {'; '.join(said)}"
+    )
+
+
+def _rows(curve: Curve, shown: Sequence[str]) -> list[Row]:
+    rows, scheme = [], curve.scheme
+    for point in curve.points:
+        counts = (point.steps, point.steps * curve.clips, point.steps * curve.labels)
+        cells = [Cell(scheme.title_of(curve.task)), Cell(scheme.main.title), Cell(curve.arch)]
+        cells += [Cell(f"{curve.peak_lr:g}", curve.peak_lr), *(Cell(f"{count:,}", count) for count in counts)]
+        for group in shown:
+            value, error = point.scores.get(group), point.errors.get(group)
+            if value is None:
+                cells.append(Cell())
+                continue
+            text = f"{value:.{scheme.decimals}f}" + ("" if error is None else f" ± {error:.{scheme.decimals}f}")
+            cells.append(Cell(text, value, runs=point.seeds))
+        cells.append(Cell(str(point.seeds), point.seeds))
+        rows.append(Row(tuple(cells), facts={"task": curve.task, "arch": curve.arch}))
+    return rows

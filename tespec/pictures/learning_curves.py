@@ -1,0 +1,93 @@
+"""The figure of learning curves: what networks without pre-training score after how much training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from tespec.comparison.curves import Curve
+from tespec.pictures.panels import save_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = {"recurrent": "tab:blue", "feedforward": "tab:orange"}
+WORDS = {"recurrent": "recurrent", "feedforward": "feed-forward"}
+FRAMES = {"": ("-", "o"), "standing": ("--", "s")}  # line and mark of all frames and of some
+FLOORS = {"": "-", "standing": ":"}
+# Networks of both kinds see unequal numbers of clips and of labels at a step: each is compared.
+AXES: dict[str, Callable[[Curve], int]] = {
+    "steps": lambda curve: 1,
+    "clips": lambda curve: curve.clips,
+    "labels": lambda curve: curve.labels,
+}
+
+
+def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
+    """Write a PNG with a row for each task: scores by steps, by clips and by labels seen; bars are standard errors.
+
+    Args:
+        curves: at least one.
+        path: of the PNG.
+    """
+    tasks = list(dict.fromkeys(curve.task for curve in curves))
+    figure = Figure(figsize=(4.0 * len(AXES) + 2.0, 2.9 * len(tasks) + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(tasks), len(AXES), squeeze=False, sharey="row")
+    for row, task in zip(panels, tasks, strict=True):
+        of_task = [curve for curve in curves if curve.task == task]
+        for panel, (seen, per_step) in zip(row, AXES.items(), strict=True):
+            for curve in of_task:
+                _draw(panel, curve, per_step(curve), _rate(curve, of_task))
+            _draw_floors(panel, of_task)
+            panel.set_xscale("log")
+            places = sorted({point.steps * per_step(curve) for curve in of_task for point in curve.points})
+            panel.set_xticks(places, [f"{place:,}" for place in places])
+            panel.minorticks_off()
+            panel.set_xlabel(seen if seen == "steps" else f"{seen} seen", fontsize=8)
+            panel.tick_params(labelsize=7)
+            panel.grid(color="0.9")
+            panel.set_axisbelow(True)
+        scheme = of_task[0].scheme
+        row[0].set_ylabel(f"{scheme.title_of(task)}: {scheme.main.title}", fontsize=9)
+        if scheme.main.better == "lower":
+            row[0].invert_yaxis()
+        row[-1].legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0))
+    save_figure(figure, path, dpi=110)
+
+
+def _rate(curve: Curve, others: Sequence[Curve]) -> str:
+    """A curve's peak learning rate, where others of its architecture have another."""
+    rates = {other.peak_lr for other in others if other.arch == curve.arch}
+    return f", peak rate {curve.peak_lr:g}" if len(rates) > 1 else ""
+
+
+def _draw(panel: Axes, curve: Curve, per_step: int, rate: str) -> None:
+    for group, (line, mark) in FRAMES.items():
+        points = [point for point in curve.points if group in point.scores]
+        if not points:
+            continue
+        panel.errorbar(
+            [point.steps * per_step for point in points],
+            [point.scores[group] for point in points],
+            yerr=[point.errors[group] or 0.0 for point in points],
+            color=COLOURS[curve.arch],
+            linestyle=line,
+            marker=mark,
+            markersize=4,
+            linewidth=1.2,
+            capsize=2,
+            label=f"{WORDS[curve.arch]}, {group or 'all'} frames{rate}",
+        )
+
+
+def _draw_floors(panel: Axes, curves: Sequence[Curve]) -> None:
+    for group, line in FLOORS.items():
+        known = {curve.floors[group] for curve in curves if group in curve.floors}
+        for number, floor in enumerate(sorted(known)):
+            label = f"floor, {group or 'all'} frames" if number == 0 else None
+            panel.axhline(floor, color="0.45", linestyle=line, linewidth=1, label=label)

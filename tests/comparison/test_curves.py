@@ -1,0 +1,133 @@
+"""Learning curves and budgets, on made-up records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tespec.comparison.curves import budget, curves_table, learning_curves
+from tespec.comparison.records import Record
+from tespec.comparison.render import render_csv, render_markdown
+from tespec.pictures.learning_curves import draw_learning_curves
+
+Make = Callable[..., Record]
+
+
+def config(arch: str, steps: int, peak_lr: float = 3e-3, **changes: object) -> dict[str, object]:
+    own = {"batch_size": 4, "segments": 4, "labels_per_chunk": 2, "window_ms": None, "protocol": {}}
+    if arch == "feedforward":
+        own |= {"batch_size": 8, "segments": 1, "window_ms": 100.0}
+    return (
+        {"arch": arch, "optimisation": {"steps": steps, "peak_lr": peak_lr, "warmup_steps": steps // 20}}
+        | own
+        | changes
+    )
+
+
+def curve(make: Make, scores: dict[int, tuple[float, ...]], arch: str = "recurrent", **changes: object) -> list[Record]:
+    return [
+        make("scratch", arch, seed=seed, miou=miou, config=config(arch, steps, **changes), split="val")
+        for steps, each in scores.items()
+        for seed, miou in enumerate(each)
+    ]
+
+
+SCORES = {200: (20.0, 22.0), 400: (25.0, 27.0), 800: (31.0, 33.0)}
+
+
+def floor(make: Make, miou: float = 20.0) -> Record:
+    return make("prior", "feedforward", kind="reference", miou=miou, split="val")
+
+
+def test_a_curve_has_a_point_for_each_number_of_steps(record: Make) -> None:
+    records = [floor(record), *curve(record, SCORES), *curve(record, {400: (30.0,), 200: (28.0,)}, "feedforward")]
+    records += measured_otherwise(record)
+    recurrent, feedforward = learning_curves(records)
+    assert [point.steps for point in recurrent.points] == [200, 400, 800]
+    assert [point.scores for point in recurrent.points] == [
+        {"": each, "moving": each + 2, "standing": each - 5} for each in (21.0, 26.0, 32.0)
+    ]
+    # One variance for the curve: 2 at each point, of the mean of two 1.
+    assert recurrent.points[0].errors[""] == pytest.approx(1.0)
+    assert feedforward.points[0].errors[""] is None
+    assert (recurrent.clips, recurrent.labels) == (4, 8)
+    assert (feedforward.clips, feedforward.labels) == (8, 8)
+    assert recurrent.floors == {"": 20.0, "moving": 22.0, "standing": 15.0}
+
+
+def measured_otherwise(make: Make) -> list[Record]:
+    """Records that are on no curve: of the test split, and of a pre-trained network."""
+    return [
+        make("scratch", miou=99.0, config=config("recurrent", 1600)),
+        make("tespec", miou=99.0, config=config("recurrent", 1600), split="val"),
+    ]
+
+
+def test_rates_and_other_settings_are_curves_of_their_own(record: Make) -> None:
+    records = [
+        *curve(record, SCORES),
+        *curve(record, SCORES, peak_lr=1e-3),
+        *curve(record, SCORES, segments=8),
+    ]
+    found = learning_curves(records)
+    assert [(each.peak_lr, each.settings) for each in found] == [
+        (1e-3, ""),
+        (3e-3, "segments = 4"),
+        (3e-3, "segments = 8"),
+    ]
+
+
+def test_labels_of_boxes_come_less_often_than_windows(record: Make) -> None:
+    sparse = {"protocol": {"frames": "rvt", "period_ms": 250}, "window_ms": 50.0, "labels_per_chunk": None}
+    (found,) = learning_curves(curve(record, SCORES, **sparse))
+    assert (found.clips, found.labels) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("scores", "level", "least"),
+    [
+        (SCORES, 20.0, 400),
+        (SCORES, 10.0, 200),
+        (SCORES, 28.5, 800),
+        (SCORES, 29.5, None),
+        (SCORES, None, None),
+        ({200: (30.0, 32.0), 400: (20.0, 22.0), 800: (31.0, 33.0)}, 20.0, 800),
+        ({200: (30.0,), 400: (35.0,)}, 20.0, None),
+    ],
+)
+def test_a_budget_is_clear_of_the_floor_by_three_standard_errors(
+    record: Make, scores: dict[int, tuple[float, ...]], level: float | None, least: int | None
+) -> None:
+    (found,) = learning_curves(curve(record, scores))
+    assert budget(found, level) == least
+
+
+def test_an_error_has_to_fall_below_the_floor(record: Make) -> None:
+    depth = {"task": "mvsec", "groups": {}, "recordings": {}, "split": "val"}
+    records = [
+        record("scratch", seed=seed, metrics={"abs": value}, config=config("recurrent", steps), **depth)
+        for steps, values in {200: (9.0, 9.2), 400: (6.0, 6.2)}.items()
+        for seed, value in enumerate(values)
+    ]
+    (found,) = learning_curves(records)
+    assert budget(found, 8.0) == 400
+
+
+def test_the_table_and_the_figure_show_each_curve(record: Make, tmp_path) -> None:
+    records = [floor(record), *curve(record, SCORES), *curve(record, {200: (28.0,), 400: (30.0,)}, "feedforward")]
+    table = curves_table(records)
+    assert [group.heading for group in table.groups] == [
+        "DDD17, recurrent, peak rate 0.003. all frames: floor 20.000, clear of it from 400 steps on; moving frames: "
+        "floor 22.000, clear of it from 400 steps on; standing frames: floor 15.000, clear of it from 400 steps on",
+        "DDD17, feedforward, peak rate 0.003. all frames: floor 20.000, not clear of it; moving frames: floor 22.000, "
+        "not clear of it; standing frames: floor 15.000, not clear of it",
+    ]
+    assert "26.000 ± 1.000" in render_markdown(table)
+    assert "3,200" in render_markdown(table)
+    assert len(render_csv(table).splitlines()) == 6
+    one, other = tmp_path / "one.png", tmp_path / "other.png"
+    draw_learning_curves(learning_curves(records), one)
+    draw_learning_curves(learning_curves(records[1:]), other)
+    assert one.stat().st_size > 20_000
+    assert one.read_bytes() != other.read_bytes()

@@ -1,0 +1,89 @@
+"""A share of the training labels: which ones, that they are the same for all networks, and that no other is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tespec.core.config import names
+from tespec.core.errors import UserError
+from tespec.datasets.recording import spread, with_label_share
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 40, 64, 100])
+def test_every_beginning_is_spread_evenly(count):
+    order = spread(count)
+    assert sorted(order.tolist()) == list(range(count))
+    for kept in range(1, count + 1):
+        gaps = np.diff([-1, *sorted(order[:kept].tolist()), count])
+        assert gaps.max() <= 2 * count / kept + 1
+
+
+def built(world, task, arch, share=1.0):
+    changes = [f"label_share={share}", "batch_size=4", "labels_per_chunk=null", "sampling=clips"]
+    return build_task(settings_of(Data(world / task, "sample"), task, arch, None, changes), world / task)
+
+
+@pytest.mark.parametrize("task", names("tasks"))
+def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_holds_a_smaller_one(tiny_world, task):
+    times = {}
+    for arch in ("recurrent", "feedforward"):
+        for share in (0.2, 0.5, 1.0):
+            learned = built(tiny_world, task, arch, share).learned
+            times[arch, share] = [set(each.label_times.tolist()) for each in learned]
+    for share in (0.2, 0.5, 1.0):
+        assert times["recurrent", share] == times["feedforward", share]
+    for smaller, larger in ((0.2, 0.5), (0.5, 1.0)):
+        for few, more in zip(times["recurrent", smaller], times["recurrent", larger], strict=True):
+            assert few < more
+    for few, every in zip(times["recurrent", 0.2], times["recurrent", 1.0], strict=True):
+        assert len(few) == max(1, round(0.2 * len(every)))
+
+
+@pytest.mark.parametrize("task", names("tasks"))
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch, monkeypatch):
+    one = built(tiny_world, task, arch, 0.2)
+    wanted, seen = {(each.name, time) for each in one.learned for time in each.label_times.tolist()}, set()
+    steps = one.steps(0)
+
+    def collate(labels, size):
+        return {}
+
+    monkeypatch.setattr(steps, "_collate", collate)
+    for step in range(60):
+        for row, (lane, slot) in enumerate(zip(steps._share, steps._slots(step), strict=True)):
+            recording = steps._labelled[slot.recording]
+            name = recording.name.partition(" (part ")[0]
+            chosen = steps._choose(recording.labels_in(slot.first, steps.segments), lane, step)
+            assert len(chosen) > 0, row
+            seen |= {(name, int(recording.label_times[label])) for label in chosen}
+    assert seen == wanted
+
+
+def test_a_label_and_its_speed_stay_with_their_window(tiny_world):
+    (whole, *_) = built(tiny_world, "ddd17", "recurrent").train
+    (few, *_) = with_label_share([whole], 0.3)
+    assert np.array_equal(few.windows, whole.windows)
+    for index, number in enumerate(np.searchsorted(whole.labelled, few.labelled).tolist()):
+        assert np.array_equal(few.labels[index], whole.labels[number])
+        assert few.ego_speed[index] == whole.ego_speed[number]
+    part = few.part(int(few.labelled[1]), len(few))
+    assert np.array_equal(part.labels[0], few.labels[1])
+    assert few.labels.checksums() == whole.labels.checksums()
+    assert with_label_share([whole], 1.0) == [whole]
+
+
+def test_the_protocol_says_how_many_there_are(tiny_world):
+    few, every = (built(tiny_world, "ddd17", "recurrent", share).protocol()["train"] for share in (0.2, 1.0))
+    assert "are learned from, spread evenly over each recording" in few
+    assert few.startswith(every)
+    assert "learned" not in every
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "-1"])
+def test_a_share_lies_above_0_and_reaches_1(tiny_world, share):
+    with pytest.raises(UserError, match=r"label_share: .* is out of range; give a number above 0 to 1"):
+        built(tiny_world, "ddd17", "recurrent", share)
