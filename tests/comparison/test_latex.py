@@ -26,7 +26,7 @@ PACKAGES = {
 KERNEL = """
     begin end centering caption label setlength tabcolsep sbox multicolumn textit textbf ifdim wd linewidth usebox else
     fi par smallskip footnotesize scriptsize rlap textbackslash textasciitilde textasciicircum textless
-    textgreater textbar pm uparrow downarrow Delta delta alpha times dagger ddagger S
+    textgreater textbar pm uparrow downarrow Delta delta alpha times dagger ddagger S P
 """
 SPAN = re.compile(r"\\multicolumn\{(\d+)\}\{[lc]\}")
 
