@@ -17,7 +17,7 @@ GPU = find_gpu(USUAL)
 def test_the_page_has_every_training() -> None:
     register_methods()
     known = trainings()
-    assert len(known) == 5 * 4 + 5
+    assert len(known) == 5 * 4 + 7
     for each in known:
         assert f"\n| {each.name} | " in PAGE
 
