@@ -207,8 +207,8 @@ MISTAKES = [
     (
         "mem",
         "1mpx",
-        "objective.tokenizer.crop=40",
-        r"objective\.tokenizer\.crop: 40 px is not made of whole tokens of 16",
+        "objective.tokenizer.crop=36",
+        r"objective\.tokenizer\.crop: 36 px is not made of whole tokens of 8",
     ),
     (
         "mem",
