@@ -334,8 +334,8 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     from tespec.cli import report, tables
     from tespec.comparison.records import read_records
     from tespec.core.files import write_whole
-    from tespec.report.comparison_figure import draw_reproduction
-    from tespec.report.reproduction_text import put_in, results_text
+    from tespec.report.closed_world import put_in, results_text
+    from tespec.report.comparison_figure import draw_comparison
 
     records, _ = read_records(results / "runs")
     chosen = [record for record in records if plan.profile in (None, record["profile"])]
@@ -352,13 +352,13 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
         code |= tables.main([*narrowed, "--controls", "--split", CONTROLLED, *out])
     code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
     picture = folder / "comparison.png"
-    draw_reproduction(chosen, picture)
+    draw_comparison(chosen, picture)
     print(f"Written: {picture}")
     if page is not None:
         text = results_text(chosen, Path(os.path.relpath(picture, page.parent)).as_posix())
         try:
             write_whole(page, put_in(page.read_text(encoding="utf-8"), text))
         except ValueError as error:
-            raise UserError(page, str(error), "put the two marks of docs/reproduction.md into it") from error
+            raise UserError(page, str(error), "put the two marks of docs/closed_world.md into it") from error
         print(f"Written: {page}")
     return code

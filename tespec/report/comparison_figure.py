@@ -23,7 +23,7 @@ TASKS = ("dsec", "ddd17", "gen1", "1mpx", "mvsec")  # those of the paper come fi
 APART = 0.16  # of a row, between the dots of one method
 
 
-def draw_reproduction(records: Sequence[Record], path: Path) -> None:
+def draw_comparison(records: Sequence[Record], path: Path) -> None:
     """Draw a PNG of all tasks beside each other: a dot for each method and architecture, intervals, floor, ceiling.
 
     Records of the test split are drawn.

@@ -5,10 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tespec.comparison.records import Record, read_records
-from tespec.comparison.side_by_side import of_older_code
-from tespec.core.paths import REPOSITORY
-from tespec.report.reproduction_text import BEGIN, END, put_in, results_text
+from tespec.comparison.records import Record
+from tespec.report.closed_world import BEGIN, END, put_in, results_text
 
 Make = Callable[..., Record]
 
@@ -43,13 +41,3 @@ def test_a_page_keeps_what_stands_around_its_results() -> None:
     assert put_in(written, "new\n") == written
     with pytest.raises(ValueError, match="no place for results"):
         put_in("above\nbelow\n", "new")
-
-
-def test_the_page_of_the_reproduction_is_written_from_the_committed_records() -> None:
-    page = (REPOSITORY / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    records, _ = read_records(REPOSITORY / "results" / "sample-small" / "runs")
-    text = results_text(records, "../results/sample-small/comparison.png")
-    assert put_in(page, text) == page
-    assert text.startswith(of_older_code(records))
-    assert "holds on 0, contrary on 0" in text
-    assert not re.search(r"\b(holds|contrary) on [1-9]", text)
