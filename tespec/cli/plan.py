@@ -5,7 +5,7 @@ python benchmarks/plan.py small --dry-run                   # what is missing, h
 python benchmarks/plan.py small --only dsec scratch tespec --seeds 0
 python benchmarks/plan.py tables --data /data --seeds 0 1 2 --gpus 0 1 2 3
 python benchmarks/plan.py mine.yaml --cluster slurm --slurm partition=gpu --slurm gpus_per_node=1 --processes 20
-python benchmarks/plan.py small --publish pages             # from the records: tables, contrasts, report, figure
+python benchmarks/plan.py small --publish pages             # from the records: tables, report, figures, archive
 
 A run is done where there is a record of it: same settings, weights, data, code and seed. Ctrl-C stops; the same command
 goes on. docs/plan.md says what a plan's file holds.
@@ -78,7 +78,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--dry-run", action="store_true", help="print what is missing, its cost and commands; run nothing")
     add_cost_options(how)
     how.add_argument(
-        "--publish", type=Path, metavar="DIR", help="run nothing; write tables, contrasts, report and figure"
+        "--publish", type=Path, metavar="DIR", help="run nothing; write tables, report, figures and all records"
     )
     how.add_argument("--page", type=Path, metavar="FILE", help="with --publish: put the results between the marks of "
                      "this Markdown page as well")  # fmt: skip
@@ -323,42 +323,54 @@ def headline(record: Record) -> str:
 
 
 def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
-    """Print the tables, contrasts and controls of a plan's records, and write them, report and figure into a folder.
+    """Print the tables, contrasts and controls of a plan's records; write them, report, figures and archive.
 
     Returns:
         1 where something was left out, else 0.
 
     Raises:
-        UserError: there is no evaluation among the records, or the page has no marks.
+        UserError: there is nothing among the records to show, or the page has no marks.
     """
-    from tespec.cli import report, tables
-    from tespec.comparison.records import read_records
+    from tespec.comparison.collected import collect, pack
     from tespec.core.files import write_whole
-    from tespec.report.comparison_figure import draw_reproduction
-    from tespec.report.reproduction_text import put_in, results_text
+    from tespec.report.closed_world import BEGIN, COMMANDS, END, commands_text, figures, page_text, put_in
 
-    records, _ = read_records(results / "runs")
-    chosen = [record for record in records if plan.profile in (None, record["profile"])]
-    evaluated = {record["method_name"] for record in chosen if record["kind"] == "evaluation"}
-    if not evaluated:
-        raise UserError(results / "runs", "holds no evaluation of this plan's profile", "run the plan first")
+    collected = collect(results)
+    chosen = [record for record in collected.records if plan.profile in (None, record["profile"])]
+    shown = replace(collected, records=tuple(chosen))
+    if not (chosen or shown.curves or shown.rates):
+        raise UserError(results / "runs", "holds no record of this plan's profile", "run the plan first")
+    text = page_text(shown, Path(os.path.relpath(folder, page.parent)).as_posix() if page else "")
+    whole = None
+    if page is not None:
+        try:
+            whole = put_in(page.read_text(encoding="utf-8"), text)
+        except (OSError, ValueError) as error:
+            raise UserError(page, str(error), f"put the lines {BEGIN} and {END} into it") from error
+    code = 1 if collected.problems else 0
+    if any((record["kind"], record["split"]) == ("evaluation", TEST) for record in chosen):
+        code |= publish_tables(plan, results, folder, chosen)
+    for name, draw in figures(shown).items():
+        draw(folder / name)
+        print(f"Written: {folder / name}")
+    print(f"Written: {write_whole(folder / COMMANDS, commands_text(collected))}")
+    print(f"Written: {pack(collected, folder)}")
+    if page is not None and whole is not None:
+        print(f"Written: {write_whole(page, whole)}")
+    return code
+
+
+def publish_tables(plan: Plan, results: Path, folder: Path, records: Sequence[Record]) -> int:
+    """Write tables, contrasts, controls and report of a plan's records; 1 where something was left out."""
+    from tespec.cli import report, tables
+
+    evaluated = {record["method_name"] for record in records if record["kind"] == "evaluation"}
     narrowed = ["--results", str(results), *(["--profile", plan.profile] if plan.profile else [])]
     narrowed += ["--data", "sample"] if plan.world else []
     gains = ["--baseline", BASELINE] if BASELINE in evaluated else []
     out = ["--out", str(folder / "tables")]
     code = tables.main([*narrowed, *gains, *out])
     code |= tables.main([*narrowed, "--contrasts", *out])
-    if any((record["kind"], record["split"]) == ("evaluation", CONTROLLED) for record in chosen):
+    if any((record["kind"], record["split"]) == ("evaluation", CONTROLLED) for record in records):
         code |= tables.main([*narrowed, "--controls", "--split", CONTROLLED, *out])
-    code |= report.main([*narrowed, *gains, "--out", str(folder / "report.html")])
-    picture = folder / "comparison.png"
-    draw_reproduction(chosen, picture)
-    print(f"Written: {picture}")
-    if page is not None:
-        text = results_text(chosen, Path(os.path.relpath(picture, page.parent)).as_posix())
-        try:
-            write_whole(page, put_in(page.read_text(encoding="utf-8"), text))
-        except ValueError as error:
-            raise UserError(page, str(error), "put the two marks of docs/reproduction.md into it") from error
-        print(f"Written: {page}")
-    return code
+    return code | report.main([*narrowed, *gains, "--out", str(folder / "report.html")])

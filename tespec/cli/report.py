@@ -14,6 +14,7 @@ from pathlib import Path
 from tespec.cli.command import Parser
 from tespec.cli.options import add_own, bring_in
 from tespec.cli.tables import found_in, narrowed
+from tespec.comparison.archive import holds_records
 from tespec.comparison.records import Record
 from tespec.core.errors import UserError
 from tespec.core.files import write_whole
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_own(parser)
     options = parser.parse_args(arguments)
     bring_in(options, only_given=True)
-    if not options.results.is_dir():
+    if not holds_records(options.results):
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder = options.results / "runs"
     records, notes = found_in(folder)

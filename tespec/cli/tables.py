@@ -24,6 +24,7 @@ from rich.console import Console
 from tespec.cli.command import Parser
 from tespec.cli.options import add_own, bring_in
 from tespec.comparison.ablations import Ablation, Measured, ablations, measured_rows, measured_table
+from tespec.comparison.archive import holds_records
 from tespec.comparison.audit import render_audit
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import curves_table, learning_curves
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.audit:
         sys.stdout.write(render_audit())
         return 0
-    if not options.results.is_dir():
+    if not holds_records(options.results):
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder, out = options.results / "runs", options.out or options.results / "tables"
     records, notes = found_in(folder)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, StrictBool, StrictStr
 from pydantic.dataclasses import dataclass
 
-from tespec.comparison.basis import Basis, bases, recipe_key, recipe_of
+from tespec.comparison.basis import SETTINGS, Basis, bases, recipe_key, recipe_of
 from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.published import PAPER, Amount, published, stand_in
 from tespec.comparison.records import Record
@@ -145,7 +145,7 @@ def measured_rows(ablation: Ablation, records: Sequence[Record]) -> list[Measure
 
     Where nothing was measured on its own task, another one of the same kind stands in.
     Rows are changes to a default pre-training. Which one that is follows from the records: the one from which most
-    other rows are changed, the newest of them where there are several.
+    other rows are changed, of this ablation and then of all; the newest of them where there are several.
     """
     made_here = [
         record
@@ -160,15 +160,55 @@ def measured_rows(ablation: Ablation, records: Sequence[Record]) -> list[Measure
         # Records of one seed and basis differ in what their weights were made by: a basis for each of them.
         of_arch = [record for record in candidates if record["arch"] == arch]
         for members in _alike(of_arch):
-            best: dict[str, list[Record]] = {}
-            for record in sorted(members, key=lambda record: record["written"]):
-                rows = _rows_from(ablation, recipe_of(record) or {}, members, by_recipe)
-                if rows is not None and len(rows) >= max(2, len(best)):
-                    best = rows
+            recipes = {record["name"]: recipe_of(record) or {} for record in members}
+            best = _most_rows(ablation, recipes, members, by_recipe)
             if best:
                 used = [record for each in best.values() for record in each]
                 found.append(Measured(bases(used)[0], arch, best))
     return found
+
+
+def pretrained_rows(ablation: Ablation, records: Sequence[Record]) -> dict[str, list[Record]]:
+    """Pre-trainings of an ablation's rows, one for each seed, by the row's name; see `measured_rows`."""
+    made = [record for record in records if (record["kind"], record["method_name"]) == ("pretraining", METHOD)]
+    # The same settings as in the weights that it wrote.
+    recipes = {
+        record["name"]: {name: record["config"][name] for name in SETTINGS if name in record["config"]}
+        for record in made
+    }
+    return _most_rows(ablation, recipes, made, {name: canonical(recipe) for name, recipe in recipes.items()})
+
+
+def _most_rows(
+    ablation: Ablation,
+    recipes: Mapping[str, Mapping[str, Any]],
+    records: Sequence[Record],
+    by_recipe: Mapping[str, str],
+) -> dict[str, list[Record]]:
+    """Records of each row, of the default with the most rows; two at least, or none.
+
+    A change of the objective leaves nothing of the old one's settings, so that every row of another ablation would do
+    as the default of that one; but other ablations have the fewer rows the further it is from theirs.
+
+    Args:
+        ablation: whose rows are wanted.
+        recipes: settings of each record's pre-training, by the record's name.
+        records: of one data, fine-tuning and architecture.
+        by_recipe: the same settings as texts.
+    """
+    newest = {by_recipe[record["name"]]: record for record in sorted(records, key=lambda record: record["written"])}
+    every = list(ablations().values())
+    best: dict[str, list[Record]] = {}
+    best_order = (2, 0, "")
+    for record in newest.values():
+        rows = _rows_from(ablation, recipes[record["name"]], records, by_recipe) or {}
+        if len(rows) < best_order[0]:
+            continue
+        others = (_rows_from(each, recipes[record["name"]], records, by_recipe) for each in every)
+        order = (len(rows), sum(len(found or ()) for found in others), record["written"])
+        if order >= best_order:
+            best, best_order = rows, order
+    return best
 
 
 def _alike(records: Sequence[Record]) -> list[list[Record]]:

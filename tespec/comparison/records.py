@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from glob import escape
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from tespec.comparison.archive import archived, place_of
 from tespec.comparison.identity import SCHEMA, SPLITS, TEST, code_version, identity, package_code, record_name
 from tespec.core.errors import UserError
 from tespec.core.files import read_json, write_whole
@@ -305,16 +307,29 @@ def read_record(path: Path) -> Record:
     Raises:
         UserError: no JSON, missing or ill-typed fields, numbers that are not finite, or a newer layout.
     """
+    return _checked(lambda: read_json(path, parse_constant=_refuse, parse_float=_number), path)
+
+
+def parse_record(text: str, where: Path) -> Record:
+    """The record in a text; `where` it stands is named in messages.
+
+    Raises:
+        UserError: as of `read_record`.
+    """
+    return _checked(lambda: json.loads(text, parse_constant=_refuse, parse_float=_number), where)
+
+
+def _checked(read: Callable[[], object], where: Path) -> Record:
     try:
-        content = read_json(path, parse_constant=_refuse, parse_float=_number)
+        content = read()
         # JSON can hold halves of characters, which no file or terminal takes.
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     except OSError as error:
-        raise UserError(path, f"cannot be read ({error.strerror or error})", "check the file") from error
+        raise UserError(where, f"cannot be read ({error.strerror or error})", "check the file") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(path, f"not a readable JSON file ({error})", "remove it and run again") from error
+        raise UserError(where, f"not a readable JSON file ({error})", "remove it and run again") from error
     content = upgraded(content)
-    check_record(content, path, SCHEMA)
+    check_record(content, where, SCHEMA)
     return cast("Record", content)
 
 
@@ -339,9 +354,32 @@ def _number(digits: str) -> float:
 
 
 def find_record(folder: Path, name: str) -> Record | None:
-    """The record of that name, None where there is none."""
+    """The record of that name in a folder or its archive (`tespec.comparison.archive`), None where there is none."""
     path = folder / f"{name}.json"
-    return read_record(path) if path.is_file() else None
+    if path.is_file():
+        return read_record(path)
+    text = archived(folder)[0].get(name)
+    return None if text is None else parse_record(text, _place(folder, name))
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Where an archived record stands, for messages."""
+    archive, inner = place_of(folder)
+    return archive / f"{inner}{name}.json"
+
+
+def _fitting(folder: Path, pattern: str) -> list[Record]:
+    """Readable records of a folder, and of its archive, whose names fit a pattern of the shell."""
+    found = []
+    for name in sorted({path.stem for path in folder.glob(f"{pattern}.json")}):
+        with suppress(UserError):
+            found.append(read_record(folder / f"{name}.json"))
+    texts = archived(folder)[0]
+    for name in fnmatch.filter(texts, pattern):
+        if not (folder / f"{name}.json").is_file():
+            with suppress(UserError):
+                found.append(parse_record(texts[name], _place(folder, name)))
+    return found
 
 
 def code_of(record: Record) -> str:
@@ -352,10 +390,7 @@ def code_of(record: Record) -> str:
 def by_other_code(folder: Path, name: str) -> list[Record]:
     """Readable records of what `name` is the name of by other code, oldest first."""
     stem, _, _ = name.rpartition("-")
-    found = []
-    for path in folder.glob(f"{escape(stem)}-*.json"):
-        with suppress(UserError):
-            found.append(read_record(path))
+    found = _fitting(folder, f"{escape(stem)}-*")
     return sorted((each for each in found if each["name"] != name), key=lambda record: record["written"])
 
 
@@ -381,28 +416,28 @@ def of_different_arithmetic(records: Sequence[Record]) -> str:
 def of_same_training(folder: Path, training: str, name: str) -> list[Record]:
     """Readable records of a training but the one called `name`, oldest first."""
     stem = training.removeprefix("training-").rpartition("-s")[0]
-    found = []
-    for path in folder.glob(f"*-{escape(stem)}-s*.json"):
-        with suppress(UserError):
-            found.append(read_record(path))
+    found = _fitting(folder, f"*-{escape(stem)}-s*")
     same = [each for each in found if each["training"] == training and each["name"] != name]
     return sorted(same, key=lambda record: record["written"])
 
 
 def read_records(folder: Path) -> tuple[list[Record], list[str]]:
-    """All records of a folder in order of their names, and one line for each file that is none.
+    """All records of a folder and its archive in order of their names, and one line for each file that is none.
 
-    A file has its record's name: a copy under another name would count twice.
+    A file has its record's name: a copy under another name would count twice. Of two of the same name the one in the
+    folder counts.
     """
+    texts, problems = archived(folder)
+    paths = {path.stem: path for path in folder.glob("*.json")}
     records: list[Record] = []
-    problems: list[str] = []
-    for path in sorted(folder.glob("*.json")):
+    for name in sorted(paths.keys() | texts.keys(), key=lambda name: f"{name}.json"):
+        path = paths.get(name, _place(folder, name))
         try:
-            record = read_record(path)
+            record = read_record(path) if name in paths else parse_record(texts[name], path)
         except UserError as error:
             problems.append(str(error))
             continue
-        if path.stem == record["name"]:
+        if name == record["name"]:
             records.append(record)
         else:
             problem = UserError(path, f"holds the record {record['name']}", "give it that name or remove it")

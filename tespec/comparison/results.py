@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tespec.comparison.archive import holds_records
 from tespec.comparison.published import COMPARED, Named, scheme_of
 from tespec.comparison.records import Record, read_records
 from tespec.core.errors import UserError
@@ -53,7 +54,7 @@ def results(folder: str | Path | None = None) -> pandas.DataFrame:
     import pandas
 
     place = RESULTS if folder is None else Path(folder)
-    if not place.is_dir():
+    if not holds_records(place):
         raise UserError(place, "no such folder", "name one that holds runs/")
     records, problems = read_records(place / "runs")
     known: dict[tuple[str, str], dict[str, Named]] = {}

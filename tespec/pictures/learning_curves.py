@@ -15,7 +15,8 @@ from tespec.pictures.panels import save_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = {"recurrent": "tab:blue", "feedforward": "tab:orange"}
+# Full and hollow marks, dark and light: to be told apart in grey as well.
+COLOURS = {"recurrent": "#0072b2", "feedforward": "#e69f00"}
 WORDS = {"recurrent": "recurrent", "feedforward": "feed-forward"}
 FRAMES = {"": ("-", "o"), "standing": ("--", "s")}  # line and mark of all frames and of some
 FLOORS = {"": "-", "standing": ":"}
@@ -35,7 +36,7 @@ def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
         path: of the PNG.
     """
     tasks = list(dict.fromkeys(curve.task for curve in curves))
-    figure = Figure(figsize=(4.0 * len(AXES) + 2.0, 2.9 * len(tasks) + 0.5), layout="constrained")
+    figure = Figure(figsize=(4.0 * len(AXES) + 1.0, 3.2 * len(tasks) + 1.2), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(tasks), len(AXES), squeeze=False, sharey="row")
     for row, task in zip(panels, tasks, strict=True):
@@ -48,15 +49,17 @@ def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
             places = sorted({point.steps * per_step(curve) for curve in of_task for point in curve.points})
             panel.set_xticks(places, [f"{place:,}" for place in places])
             panel.minorticks_off()
-            panel.set_xlabel(seen if seen == "steps" else f"{seen} seen", fontsize=8)
-            panel.tick_params(labelsize=7)
+            panel.set_xlabel(seen if seen == "steps" else f"{seen} seen", fontsize=12)
+            panel.tick_params(labelsize=10)
             panel.grid(color="0.9")
             panel.set_axisbelow(True)
         scheme = of_task[0].scheme
-        row[0].set_ylabel(f"{scheme.title_of(task)}: {scheme.main.title}", fontsize=9)
+        row[0].set_ylabel(f"{scheme.title_of(task)}: {scheme.main.title}", fontsize=12)
         if scheme.main.better == "lower":
             row[0].invert_yaxis()
-        row[-1].legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.02, 1.0))
+    every = [panel.get_legend_handles_labels() for panel in panels[:, 0]]
+    said = {label: handle for found in every for handle, label in zip(*found, strict=True)}
+    figure.legend(said.values(), said, loc="outside lower center", ncols=3, fontsize=11, frameon=False, handlelength=3)
     save_figure(figure, path, dpi=110)
 
 
@@ -78,9 +81,10 @@ def _draw(panel: Axes, curve: Curve, per_step: int, rate: str) -> None:
             color=COLOURS[curve.arch],
             linestyle=line,
             marker=mark,
-            markersize=4,
-            linewidth=1.2,
-            capsize=2,
+            markersize=6,
+            markerfacecolor=COLOURS[curve.arch] if curve.arch == "recurrent" else "white",
+            linewidth=1.6,
+            capsize=3,
             label=f"{WORDS[curve.arch]}, {group or 'all'} frames{rate}",
         )
 

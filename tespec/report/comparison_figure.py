@@ -23,7 +23,7 @@ TASKS = ("dsec", "ddd17", "gen1", "1mpx", "mvsec")  # those of the paper come fi
 APART = 0.16  # of a row, between the dots of one method
 
 
-def draw_reproduction(records: Sequence[Record], path: Path) -> None:
+def draw_comparison(records: Sequence[Record], path: Path) -> None:
     """Draw a PNG of all tasks beside each other: a dot for each method and architecture, intervals, floor, ceiling.
 
     Records of the test split are drawn.
@@ -36,17 +36,16 @@ def draw_reproduction(records: Sequence[Record], path: Path) -> None:
     tasks = sorted(chosen, key=lambda task: (TASKS.index(task) if task in TASKS else len(TASKS), task))
     titles = {record["method_name"]: title_of(record) for task in tasks for record in chosen[task].records}
     methods = sorted(titles, key=preference)
-    figure: Figure = Figure(figsize=(2.7 * len(tasks) + 1.4, 0.55 * len(methods) + 1.8), layout="constrained")
+    figure: Figure = Figure(figsize=(2.7 * len(tasks) + 1.8, 0.55 * len(methods) + 2.2), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
         _draw_task(panel, task, chosen[task].records, methods, records)
     panels[0].set_yticks(range(len(methods)), [titles[name] for name in methods])
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=min(len(labels), len(tasks)), frameon=False, fontsize=8
-    )
+    # Of all panels: a task may lack its floor, or networks of one kind.
+    said = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(said.values(), said, loc="outside lower center", ncols=2, frameon=False, fontsize=11)
     with whole_file(path) as unfinished:
         figure.savefig(unfinished, dpi=130, format="png", metadata={"Software": None})
 
@@ -67,15 +66,19 @@ def _draw_task(
             low.append(each.value - _ends(each)[0])
             high.append(_ends(each)[1] - each.value)
         label = WORDS[arch]
-        panel.errorbar(values, places, xerr=[low, high], fmt="o", color=colour, capsize=2, ms=4, lw=1, label=label)
+        # Marks tell them apart without colours.
+        panel.errorbar(
+            values, places, xerr=[low, high], fmt="os"[side], color=colour, mfc=(colour, "white")[side], capsize=3, ms=6,
+            lw=1.5, label=label,
+        )  # fmt: skip
     for method, style, label in (("prior", ":", "floor: prior of the labels"), ("frame", "--", "true grey frame")):
         runs = [each for each in of_references(records) if (each["task"], each["method_name"]) == (task, method)]
         found = average([metric(record, scheme.main.name) for record in runs])
         if found is not None:
             panel.axvline(found.value, color="0.4", ls=style, lw=1, label=label)
-    panel.set_title(scheme.title_of(task), fontsize=10)
-    panel.set_xlabel(scheme.main.title, fontsize=9)
-    panel.tick_params(labelsize=8)
+    panel.set_title(scheme.title_of(task), fontsize=13)
+    panel.set_xlabel(scheme.main.title, fontsize=12)
+    panel.tick_params(labelsize=11)
     panel.grid(axis="x", color="0.9")
     panel.set_axisbelow(True)
     if scheme.main.better == "lower":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pandas
@@ -12,7 +11,7 @@ import pytest
 
 from tespec.comparison.ablations import ablations, measured_rows, measured_table
 from tespec.comparison.contrasts import Comparison, read_claims
-from tespec.comparison.records import Record, read_records
+from tespec.comparison.records import Record
 from tespec.comparison.render import (
     render_csv,
     render_html,
@@ -25,7 +24,6 @@ from tespec.comparison.shown import baseline_table, claims_table, evidence_of, n
 from tespec.comparison.table import Row, Table
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.paths import REPOSITORY
 
 Make = Callable[..., Record]
 METHODS = ("scratch", "imagenet", "moby", "ecddp", "tespec")
@@ -272,13 +270,3 @@ def test_the_paper_s_own_differences_are_those_of_its_tables() -> None:
     # Of the two published numbers, that without test-time augmentation.
     assert found["recurrent", "ECDDP", "dsec"] == pytest.approx(59.820 - 59.142)
     assert published_effect(Comparison("", ("mine/recurrent",), ("scratch/recurrent",)), "hall") is None
-
-
-def test_the_records_of_the_closed_world_show_no_claim() -> None:
-    records, _ = read_records(REPOSITORY / "results" / "sample-small" / "runs")
-    table = claims_table(records)
-    verdicts = Counter((row.facts["claim"], row.facts["verdict"]) for row in table.rows)
-    assert len({claim for claim, _ in verdicts}) == 9
-    assert not [claim for claim, verdict in verdicts if verdict == "holds"]
-    assert all(cell(table, row, "why") not in ("", "-") for row in table.rows)
-    assert "at the floor" in cell(table, row_of(table, "tespec", "gen1"), "why")

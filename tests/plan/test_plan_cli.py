@@ -175,7 +175,7 @@ def test_it_goes_on_elsewhere_with_its_records_alone_and_publishes_them(start, p
     records, problems = read_records(results / "runs")
     assert problems == []
     assert {record["kind"] for record in records} == {"evaluation", "pretraining", "reference"}
-    text = (REPOSITORY / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "closed_world.md").read_text(encoding="utf-8")
     page.write_text(text, encoding="utf-8")
     published = plan("tiny", "--publish", folder, "--page", page)
     assert published.returncode == 0, published.stdout + published.stderr

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from tespec.comparison.records import Record, new_record
-from tespec.report.comparison_figure import draw_reproduction
+from tespec.report.comparison_figure import draw_comparison
 
 
 def made(kind: str, name: str, task: str, arch: str, seed: int, **metrics: float) -> Record:
@@ -44,16 +44,16 @@ def test_every_task_is_a_panel_with_dots_and_references(tmp_path):
     ]
     records += [made("evaluation", "scratch", "mvsec", "recurrent", 0, abs=4.0)]
     one = tmp_path / "one.png"
-    draw_reproduction(records, one)
+    draw_comparison(records, one)
     plain = np.asarray(Image.open(one).convert("RGB"))
     assert plain.std() > 5
     floor = made("reference", "prior", "ddd17", "feedforward", 0, miou=20.0)
     other = tmp_path / "two.png"
-    draw_reproduction([*records, floor], other)
+    draw_comparison([*records, floor], other)
     assert np.asarray(Image.open(other)).tobytes() != np.asarray(Image.open(one)).tobytes()
     # What is scored on the validation split, as controls are, is not drawn.
     later = made("evaluation", "scratch", "ddd17", "recurrent", 0, miou=90.0)
-    draw_reproduction([*records, later | {"split": "val", "written": "2999-01-01T00:00:00+00:00"}], other)
+    draw_comparison([*records, later | {"split": "val", "written": "2999-01-01T00:00:00+00:00"}], other)
     assert np.asarray(Image.open(other)).tobytes() == np.asarray(Image.open(one)).tobytes()
-    draw_reproduction([*records, floor], other)
+    draw_comparison([*records, floor], other)
     assert np.asarray(Image.open(other)).tobytes() != np.asarray(Image.open(one)).tobytes()

@@ -1,0 +1,273 @@
+"""Tables in short, for a page that is read on a phone: few columns, few words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+
+from tespec.comparison.ablations import AblationRow, ablations, measured_rows, pretrained_rows
+from tespec.comparison.basis import average
+from tespec.comparison.contrasts import NOT_MEASURED, read_claims
+from tespec.comparison.controls import controls_table
+from tespec.comparison.curves import GROUPS as FRAMES
+from tespec.comparison.curves import Curve, Point, budget
+from tespec.comparison.few_labels import ALL, share_of
+from tespec.comparison.identity import TEST
+from tespec.comparison.pretrained import GROUPS, OBJECTIVES, TARGETS, healthy, held_out_loss, learned, relative_losses
+from tespec.comparison.published import scheme_of, schemes
+from tespec.comparison.rates import searches
+from tespec.comparison.records import Record
+from tespec.comparison.references import of_references
+from tespec.comparison.shown import claims_table, newest_bases, of_split
+from tespec.comparison.side_by_side import measured_cell, published_table
+from tespec.comparison.table import Cell, Column, Group, Row, Table, only_columns, with_best_bold
+
+WORDS = {"recurrent": "recurrent", "feedforward": "feed-forward"}
+TIMES = (0.0, 1.0, 3.0)  # seconds since the state was zeroed
+REMEMBERED = ("target", "objective")  # ablations whose rows the memory figure compares
+
+
+def texts(*names: str) -> list[Column]:
+    """Columns of words."""
+    return [Column((name,), name, number=False) for name in names]
+
+
+def numbers(*names: str) -> list[Column]:
+    """Columns of numbers."""
+    return [Column((name,), name) for name in names]
+
+
+def with_all_labels(records: Sequence[Record]) -> list[Record]:
+    """Records but those of networks that learned from a part of the labels."""
+    return [record for record in records if share_of(record) == ALL]
+
+
+def controls_in_short(records: Sequence[Record]) -> Table:
+    """The controls: what was compared, the verdict and why."""
+    table = controls_table(records)
+    names = ("Task", "network or frames", "verdict", "effect", "95 % interval", "detectable", "why")
+    # The rule, which comes first, and the split, which comes last, stand in the page's own words.
+    return replace(_chosen(table, names), notes=table.notes[1:-1])
+
+
+def claims_in_short(records: Sequence[Record]) -> tuple[Table, list[str]]:
+    """The claims that were measured, and what those say that were not."""
+    table = claims_table(records)
+    there = newest_bases(of_split(records, TEST))
+    groups, missing = [], []
+    for claim in read_claims():
+        rows = [row for row in table.rows if row.facts["claim"] == claim.name and row.facts["task"] in there]
+        why = [column.key for column in table.columns].index("why")
+        shown = [row for row in rows if not row.cells[why].text.startswith(NOT_MEASURED)]
+        if shown:
+            left = ", ".join(row.cells[0].text for row in rows if row not in shown)
+            groups.append(Group(claim.says + (f" (not measured on {left})" if left else ""), tuple(shown)))
+        else:
+            missing.append(claim.says)
+    names = ("Task", "verdict", "weakest comparison", "effect", "95 % interval", "detectable", "paper", "why")
+    return replace(_chosen(replace(table, groups=tuple(groups)), names), notes=()), missing
+
+
+def _chosen(table: Table, names: Sequence[str]) -> Table:
+    keys = [column.key for column in table.columns]
+    return only_columns(table, [keys.index(name) for name in names])
+
+
+def scores_in_short(records: Sequence[Record]) -> list[Table]:
+    """A table for each task: the main score over all, moving and standing frames; floor and ceiling below."""
+    chosen = with_all_labels(of_split(records, TEST))
+    found = []
+    for task, basis in newest_bases(chosen).items():
+        same = ("task", "data", "data_fingerprint", "profile")
+        first = dict(basis.records[0])
+        below = [each for each in of_references(chosen) if all(dict(each)[name] == first[name] for name in same)]
+        members = [*basis.records, *below]
+        name = next(name for name, each in schemes(members).items() if task in {known.name for known in each.tasks})
+        table, scheme = published_table(name, members, "measured"), scheme_of(task, members)
+        kept = [
+            index
+            for index, column in enumerate(table.columns)
+            if column.key in ("Method", "Recurrent")
+            or column.facts.get("metric") == scheme.main.name
+            or column.headers[-1] == "seeds"
+        ]
+        short = only_columns(table, kept)
+        columns = tuple(replace(column, headers=column.headers[-1:]) for column in short.columns)
+        found.append(replace(short, title=scheme.title_of(task), columns=columns, notes=()))
+    return sorted(found, key=lambda table: table.title)
+
+
+def ablations_in_short(records: Sequence[Record]) -> Table | None:
+    """All ablations that were measured, a group for each; None where none was."""
+    chosen = with_all_labels(of_split(records, TEST))
+    columns: list[Column] = []
+    groups: list[Group] = []
+    for ablation in ablations().values():
+        for measured in measured_rows(ablation, chosen)[:1]:
+            scheme = scheme_of(measured.basis.task, measured.basis.records)
+            main, decimals = scheme.main, scheme.decimals
+            if not columns:
+                score = Column((main.title,), main.name, main.better)
+                columns = [*texts("Row"), score, *numbers("seeds", "paper")]
+            rows = []
+            for row in ablation.rows:
+                runs = measured.rows.get(row.name, [])
+                ours = measured_cell([each["metrics"].get(main.name) for each in runs], runs, decimals)
+                seeds = Cell(str(len(runs)), len(runs)) if runs else Cell()
+                rows.append(Row((Cell(row.name), ours, seeds, _published(row, decimals))))
+            heading = f"{ablation.title}, on {scheme.title_of(measured.basis.task)}"
+            groups += with_best_bold([Group(heading, tuple(rows))], columns)
+    return Table("Ablations", tuple(columns), tuple(groups)) if groups else None
+
+
+def _published(row: AblationRow, decimals: int) -> Cell:
+    return Cell() if row.paper[0] is None else Cell(f"{row.paper[0]:.{decimals}f}", row.paper[0])
+
+
+def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Table:
+    """From how many steps on networks without pre-training are clear of the floor, and how many the comparison takes.
+
+    Args:
+        curves: of learning.
+        records: of the comparison.
+    """
+    shown = [frames for frames in FRAMES if any(frames in curve.points[0].scores for curve in curves)]
+    columns = [
+        *texts("Task", "Network"),
+        *numbers("peak rate", "steps tried"),
+        *numbers(*(f"clear of the floor, {frames or 'all'}" for frames in shown), "steps taken"),
+    ]
+    rows = []
+    for curve in curves:
+        taken = sorted({
+            record["config"]["optimisation"]["steps"]
+            for record in records
+            if (record["kind"], record["task"], record["arch"]) == ("evaluation", curve.task, curve.arch)
+        })  # fmt: skip
+        clear = [budget(curve, curve.floors.get(frames), frames) for frames in shown]
+        known = [None not in (curve.floors.get(each), curve.points[-1].errors.get(each)) for each in shown]
+        rows.append(Row((
+            Cell(curve.scheme.title_of(curve.task)),
+            Cell(WORDS[curve.arch] + (f" ({curve.settings})" if curve.settings else "")),
+            Cell(f"{curve.peak_lr:g}", curve.peak_lr),
+            Cell(" ".join(f"{point.steps:,}" for point in curve.points)),
+            *(Cell(f"{steps:,}", steps) if steps else Cell("never" if can else "not known")
+              for steps, can in zip(clear, known, strict=True)),
+            Cell(", ".join(f"{steps:,}" for steps in taken) or "-"),
+        )))  # fmt: skip
+    return Table("Budgets", tuple(columns), (Group("", tuple(rows)),))
+
+
+def equals_table(curves: Sequence[Curve]) -> Table:
+    """Recurrent and feed-forward networks after as many labels, and after as many clips: the most that both have seen.
+
+    Where a task has several curves of an architecture, the one with the best last score stands for it.
+    """
+    rows = []
+    for task in dict.fromkeys(curve.task for curve in curves):
+        best: dict[str, Curve] = {}
+        for curve in (each for each in curves if each.task == task):
+            sign = -1 if curve.scheme.main.better == "lower" else 1
+            other = best.get(curve.arch)
+            if other is None or sign * curve.points[-1].scores[""] > sign * other.points[-1].scores[""]:
+                best[curve.arch] = curve
+        if len(best) < len(WORDS):
+            continue
+        for seen in ("labels", "clips"):
+            pairs = [_points(best[arch], seen) for arch in WORDS]
+            both = pairs[0].keys() & pairs[1].keys()
+            scheme = best["recurrent"].scheme
+            count = max(both, default=None)
+            scores = [Cell() if count is None else _score(points[count], scheme.decimals) for points in pairs]
+            same = "no such number" if count is None else f"{count:,} {seen}"
+            rows.append(Row((Cell(scheme.title_of(task)), Cell(scheme.main.title), Cell(same), *scores)))
+    columns = [*texts("Task", "Metric", "after as many"), *numbers(*WORDS.values())]
+    return Table("At equal labels and at equal clips", tuple(columns), (Group("", tuple(rows)),))
+
+
+def _points(curve: Curve, seen: str) -> dict[int, Point]:
+    per_step = {"labels": curve.labels, "clips": curve.clips}[seen]
+    return {point.steps * per_step: point for point in curve.points}
+
+
+def _score(point: Point, decimals: int) -> Cell:
+    error = point.errors.get("")
+    spread = "" if error is None else f" ± {error:.{decimals}f}"
+    return Cell(f"{point.scores['']:.{decimals}f}{spread}", point.scores[""], runs=point.seeds)
+
+
+def rates_in_short(records: Sequence[Record]) -> Table:
+    """The peak rate that each pre-training takes, of those tried."""
+    columns = [*texts("Pre-training", "tried"), *numbers("chosen", "last-stage rank"), *texts("healthy")]
+    rows = []
+    for search in searches(records):
+        chosen = search.chosen
+        rows.append(Row((
+            Cell(search.title), Cell(", ".join(f"{each.rate:g}" for each in search.tried)),
+            Cell(f"{chosen.rate:g}", chosen.rate), Cell(f"{chosen.rank:.1f}", chosen.rank),
+            Cell("yes" if chosen.healthy else "none is"),
+        )))  # fmt: skip
+    return Table("Peak rates", tuple(columns), (Group("", tuple(rows)),))
+
+
+def health_table(records: Sequence[Record]) -> Table:
+    """Whether the features of each pre-training stayed alive: a row for each method, or row of an ablation."""
+    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        if record["kind"] == "pretraining":
+            title = " ".join(record["method"]["title"].split())
+            groups[title, learned(record), WORDS[record["arch"]]].append(record)
+    columns = [*texts("Pre-training", "learns", "Network"), *numbers("healthy", "lowest last-stage rank", "loss")]
+    rows = []
+    for (title, what, arch), runs in sorted(groups.items()):
+        ranks = [run["metrics"]["last_stage_rank"] for run in runs if "last_stage_rank" in run["metrics"]]
+        loss = average([held_out_loss(run) for run in runs])
+        counted = sum(healthy(run)[0] for run in runs)
+        rows.append(Row((
+            Cell(title), Cell(what), Cell(arch), Cell(f"{counted} of {len(runs)}", counted),
+            Cell(f"{min(ranks):.1f}", min(ranks)) if ranks else Cell(),
+            Cell() if loss is None else Cell(f"{loss.value:.4f}", loss.value),
+        )))  # fmt: skip
+    return Table("Health of pre-trainings", tuple(columns), (Group("", tuple(rows)),))
+
+
+def remembering(records: Sequence[Record]) -> list[Record]:
+    """Pre-trainings that differ in their target or objective alone, of those that say what memory is worth."""
+    made = [record for record in records if record["kind"] == "pretraining" and record["curves"].get("since_zeroed")]
+    every = ablations()
+    found = {
+        record["name"]: record
+        for name in REMEMBERED
+        for runs in pretrained_rows(every[name], made).values()
+        for record in runs
+    }
+    if found or not made:
+        return [found[name] for name in sorted(found)]
+    newest = max(made, key=lambda record: record["written"])
+    return [record for record in made if record["config"] == newest["config"]]
+
+
+def memory_table(records: Sequence[Record]) -> Table:
+    """The loss at three times since the state was zeroed, as a share of that of one who knows nothing."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[learned(record)].append(record)
+    shown = [group for group in GROUPS if any(relative_losses(record, group) for record in records)]
+    columns = [*texts("What is learned"), *numbers(*(f"{group}, {time:g} s" for group, time in product(shown, TIMES)))]
+    rows = []
+    order = [*TARGETS.values(), *OBJECTIVES.values()]
+    for name in sorted(groups, key=lambda name: order.index(name) if name in order else len(order)):
+        runs = groups[name]
+        cells = [Cell(name)]
+        for group, time in product(shown, TIMES):
+            found = average([_loss_at(run, group, time) for run in runs])
+            cells.append(Cell() if found is None else Cell(f"{found.value:.3f}", found.value))
+        rows.append(Row((*cells, Cell(str(len(runs)), len(runs)))))
+    return Table("Memory", (*columns, *numbers("seeds")), (Group("", tuple(rows)),))
+
+
+def _loss_at(record: Record, group: str, time: float) -> float | None:
+    losses = relative_losses(record, group)
+    return min(losses, key=lambda each: abs(each[0] - time))[1] if losses else None

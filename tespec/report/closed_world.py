@@ -1,0 +1,286 @@
+"""The page of a comparison on the sample world, as Markdown: nothing between its marks is written by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from tespec.comparison.archive import ARCHIVE
+from tespec.comparison.collected import Collected
+from tespec.comparison.controls import FOLLOWS, PASSED, TITLES, controls
+from tespec.comparison.curves import SPLIT, learning_curves
+from tespec.comparison.few_labels import label_curves, label_table
+from tespec.comparison.identity import TEST
+from tespec.comparison.in_short import (
+    ablations_in_short,
+    budgets_table,
+    claims_in_short,
+    controls_in_short,
+    equals_table,
+    health_table,
+    memory_table,
+    rates_in_short,
+    remembering,
+    scores_in_short,
+)
+from tespec.comparison.rates import searches
+from tespec.comparison.records import Record
+from tespec.comparison.render import render_markdown
+from tespec.comparison.shown import of_split
+from tespec.comparison.side_by_side import of_older_code
+from tespec.comparison.table import Table
+from tespec.core.errors import one_line
+
+BEGIN, END = "<!-- results: written by plan.py --publish -->", "<!-- end of results -->"
+NOT_RUN = "Not run yet."
+COMPARISON, CURVES, MEMORY, FEW_LABELS = "comparison.png", "learning_curves.png", "memory.png", "few_labels.png"
+COMMANDS = "commands.txt"
+
+CONTROLS_ABOUT = (
+    "Measured on the validation split, before any method is compared. They are decided by the rule of "
+    "[tables.md](tables.md#controls); effects are positive in the control's favour. Detectable: the effect that these "
+    "seeds would have shown with a probability of 80 %."
+)
+CURVES_ABOUT = (
+    "Networks without pre-training, scored on the validation split. Clear of the floor: the number of steps from which "
+    "on the score is better than the label prior by more than three standard errors. At one step recurrent and "
+    "feed-forward networks see unequal numbers of clips and of labels, so they are compared at as many of each; "
+    "mean ± standard error."
+)
+HEALTH_ABOUT = (
+    "Healthy: the last stage's features have a rank above 8 on data held out, which does not fall over the training. "
+    "Each method's rate is the one with the lowest loss of its own on data held out, of those that leave its features "
+    "healthy; no label decides."
+)
+MEMORY_ABOUT = (
+    "Loss of the masked part (of CPC: its own loss) on streets held out, against the time since the network's state "
+    "was zeroed, as a share of the loss of one who knows nothing: 1 means nothing learned, lower is better. The band is "
+    "the standard error over seeds."
+)
+SCORES_ABOUT = (
+    "Scored on the test split; mean ± standard deviation over seeds. Bold: the best of a column and all that cannot be "
+    "told from it. Floor: the label prior, without input. Ceiling: a network that sees the camera's true frame."
+)
+FEW_ABOUT = "Fine-tuned with a part of the labels; bars are 95 % intervals over seeds."
+ABLATIONS_ABOUT = "Each row is pre-trained and fine-tuned. Paper: its own number, of real data; they do not compare."
+CLAIMS_ABOUT = (
+    "Decided by the rule of [tables.md](tables.md#what-was-shown), which corrects for all claims of the page; shown is "
+    "the weakest comparison of each. Detectable: the effect that so many seeds would show with a probability of 80 %. "
+    "Paper: its own difference, which decides nothing."
+)
+
+
+def page_text(collected: Collected, folder: str) -> str:
+    """All that came out, section by section; what was not run says so.
+
+    Args:
+        collected: the records.
+        folder: that of the figures, as the page links it.
+    """
+    pictures = figures(collected)
+    sections = {
+        "Controls": _controls(collected),
+        "Budgets": _budgets(collected),
+        "Pre-trainings": _pretrainings(collected),
+        "Memory": _memory(collected),
+        "Scores": _scores(collected),
+        "Few labels": _few_labels(collected),
+        "Ablations": _ablations(collected),
+        "Claims": _claims(collected),
+        "What was run": _ran(collected, folder),
+    }
+    shown = {"Budgets": CURVES, "Memory": MEMORY, "Scores": COMPARISON, "Few labels": FEW_LABELS}
+    parts = [of_older_code([*collected.records, *collected.curves, *collected.rates])]
+    for heading, found in sections.items():
+        parts.append(f"## {heading}")
+        name = shown.get(heading, "")
+        if name in pictures:
+            parts.append(f"![{ALT[name]}]({folder}/{name})")
+        parts += found or [NOT_RUN]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+ALT = {
+    COMPARISON: "The score of each method on each task, with floor and ceiling",
+    CURVES: "Scores without pre-training by steps, clips and labels",
+    MEMORY: "Held-out loss against the time since the state was zeroed, camera moving and standing",
+    FEW_LABELS: "Scores by the share of labels",
+}
+
+
+def figures(collected: Collected) -> dict[str, Callable[[Path], None]]:
+    """What draws each figure that there are records for, by the name of its file."""
+    from tespec.pictures.few_labels import draw_few_labels
+    from tespec.pictures.learning_curves import draw_learning_curves
+    from tespec.pictures.memory import memory_figure
+    from tespec.report.comparison_figure import draw_comparison
+
+    curves, memory = learning_curves(collected.curves, SPLIT), remembering(collected.records)
+    few = label_curves(collected.records)
+    found: dict[str, Callable[[Path], None]] = {}
+    if any(record["kind"] == "evaluation" for record in of_split(collected.records, TEST)):
+        found[COMPARISON] = lambda path: draw_comparison(collected.records, path)
+    if curves:
+        found[CURVES] = lambda path: draw_learning_curves(curves, path)
+    if memory:
+        found[MEMORY] = lambda path: memory_figure(memory, path)
+    if few:
+        found[FEW_LABELS] = lambda path: draw_few_labels(few, path)
+    return found
+
+
+def rendered(table: Table) -> str:
+    """A table in Markdown without its title, which a heading of the page says."""
+    return render_markdown(table).split("\n", 2)[2]
+
+
+def titled(table: Table) -> str:
+    """A table in Markdown below its title in bold."""
+    return f"**{one_line(table.title)}**\n\n{rendered(table)}"
+
+
+def _controls(collected: Collected) -> list[str]:
+    if not any(record["kind"] == "evaluation" for record in of_split(collected.records, SPLIT)):
+        return []
+    found = controls(collected.records)
+    lines = []
+    for kind, title in TITLES.items():
+        counts = Counter(each.passed for each in found if each.kind == kind)
+        said = ", ".join(f"{word} {counts[passed]}" for passed, word in PASSED.items() if counts[passed])
+        lines.append(f"- {title}: **{said}**.")
+    lines += [f"- **{FOLLOWS[kind]}**" for kind in TITLES if any((c.kind, c.passed) == (kind, False) for c in found)]
+    return ["\n".join(lines), CONTROLS_ABOUT, rendered(replace(controls_in_short(collected.records), notes=()))]
+
+
+def _budgets(collected: Collected) -> list[str]:
+    curves = learning_curves(collected.curves, SPLIT)
+    if not curves:
+        return []
+    return [CURVES_ABOUT, rendered(budgets_table(curves, collected.records)), titled(equals_table(curves))]
+
+
+def _pretrainings(collected: Collected) -> list[str]:
+    made = [record for record in collected.records if record["kind"] == "pretraining"]
+    tried = searches(collected.rates)
+    if not (made or tried):
+        return []
+    return [
+        HEALTH_ABOUT,
+        titled(rates_in_short(collected.rates)) if tried else f"Search for peak rates: {NOT_RUN.lower()}",
+        titled(health_table(made)) if made else f"Pre-trainings of the comparison: {NOT_RUN.lower()}",
+    ]
+
+
+def _memory(collected: Collected) -> list[str]:
+    found = remembering(collected.records)
+    return [MEMORY_ABOUT, rendered(memory_table(found))] if found else []
+
+
+def _scores(collected: Collected) -> list[str]:
+    tables = scores_in_short(collected.records)
+    return [SCORES_ABOUT, *map(titled, tables)] if tables else []
+
+
+def _few_labels(collected: Collected) -> list[str]:
+    table = label_table(collected.records)
+    return [FEW_ABOUT, rendered(table)] if table else []
+
+
+def _ablations(collected: Collected) -> list[str]:
+    table = ablations_in_short(collected.records)
+    return [ABLATIONS_ABOUT, rendered(table)] if table else []
+
+
+def _claims(collected: Collected) -> list[str]:
+    if not any(record["kind"] == "evaluation" for record in of_split(collected.records, TEST)):
+        return []
+    table, missing = claims_in_short(collected.records)
+    verdicts = Counter(row.facts["verdict"] for row in table.rows)
+    said = ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
+    parts = [f"Claims on tasks: **{said}**.", CLAIMS_ABOUT, rendered(table)] if table.rows else []
+    return [*parts, f"Not run yet: {'; '.join(missing)}."] if missing else parts
+
+
+KINDS = {"evaluation": "fine-tunings", "pretraining": "pre-trainings", "reference": "references", "probe": "probes"}
+
+
+def _ran(collected: Collected, folder: str) -> list[str]:
+    parts = [
+        f"- {name}: {ran(records)}"
+        for name, records in (
+            ("The comparison", collected.records),
+            ("Networks that the controls start from", collected.starts),
+            ("Learning curves", collected.curves),
+            ("Peak rates", collected.rates),
+        )
+        if records
+    ]
+    if not parts:
+        return []
+    return ["\n".join(parts), _repeat(collected.records, folder)]
+
+
+def _repeat(records: Sequence[Record], folder: str) -> str:
+    said = (
+        f"All records lie in [{ARCHIVE}]({folder}/{ARCHIVE}), which every command that takes `--results` reads, and "
+        f"the command of each run in [{COMMANDS}]({folder}/{COMMANDS}). A run that has a record is not computed again, "
+        "so a number is repeated into a folder of its own"
+    )
+    run = next((record for record in records if record["kind"] == "evaluation" and record["split"] == TEST), None)
+    if run is None or not run["command"]:
+        return f"{said}: `--results again --runs again/runs` behind its command."
+    name, value = next(iter(run["metrics"].items()), ("", 0.0))
+    told = f"It gives {name} {value:.6g}."
+    return f"{said}, as this one:\n\n    {one_line(run['command'])} --results again --runs again/runs\n\n{told}"
+
+
+def ran(records: Sequence[Record]) -> str:
+    """What was run, on what, how long it took, and by which code."""
+    kinds = Counter(record["kind"] for record in records)
+    counted = ", ".join(f"{count} {KINDS[kind]}" for kind, count in sorted(kinds.items()))
+    machines = sorted({_machine(record) for record in records})
+    hours = sum(record["time"].get("total", 0.0) for record in records) / 3600
+    typical = median(record["time"].get("total", 0.0) for record in records)
+    dates = sorted(record["written"][:10] for record in records)
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    data = sorted({"the sample world" if record["data"] == "sample" else record["data"] for record in records})
+    codes = sorted({record["code"] for record in records})
+    return one_line(
+        f"{counted} on {', '.join(data)}, {hours:.1f} hours of runs (a typical one {typical:.0f} s), {when}, on "
+        f"{'; '.join(machines)}, by code {', '.join(codes)}."
+    )
+
+
+def _machine(record: Record) -> str:
+    facts = record["environment"]
+    packages = facts.get("packages")
+    torch = packages.get("torch") if isinstance(packages, dict) else None
+    threads = facts.get("threads")
+    parts = [str(facts[name]) for name in ("device", "cpu") if facts.get(name)]
+    parts += [f"torch {torch}"] if torch else []
+    parts += [f"{threads} thread{'s' if threads != 1 else ''}"] if isinstance(threads, int) else []
+    return ", ".join(parts) or "an unnamed machine"
+
+
+def commands_text(collected: Collected) -> str:
+    """The command of each run below its record's name and first number."""
+    lines = []
+    for record in (*collected.records, *collected.starts, *collected.curves, *collected.rates):
+        numbers = "".join(f", {name} {value:.6g}" for name, value in list(record["metrics"].items())[:1])
+        lines += [f"# {one_line(record['name'])}{one_line(numbers)}", one_line(record["command"])]
+    return "\n".join(lines) + "\n"
+
+
+def put_in(page: str, text: str) -> str:
+    """The page with `text` between its marks.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
+        raise ValueError("the page has no place for results")
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
