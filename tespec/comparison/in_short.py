@@ -118,6 +118,8 @@ def ablations_in_short(records: Sequence[Record]) -> Table | None:
                 seeds = Cell(str(len(runs)), len(runs)) if runs else Cell()
                 rows.append(Row((Cell(row.name), ours, seeds, _published(row, decimals))))
             heading = f"{ablation.title}, on {scheme.title_of(measured.basis.task)}"
+            if any(group.heading == heading for group in groups):  # the paper has it on two tasks, and one stands in
+                continue
             groups += with_best_bold([Group(heading, tuple(rows))], columns)
     return Table("Ablations", tuple(columns), tuple(groups)) if groups else None
 

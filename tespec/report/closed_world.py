@@ -57,8 +57,8 @@ HEALTH_ABOUT = (
 )
 MEMORY_ABOUT = (
     "Loss of the masked part (of CPC: its own loss) on streets held out, against the time since the network's state "
-    "was zeroed, as a share of the loss of one who knows nothing: 1 means nothing learned, lower is better. The band is "
-    "the standard error over seeds."
+    "was zeroed, as a share of the loss of one who knows nothing: 1 means nothing learned, lower is better. The band "
+    "is the standard error over seeds."
 )
 SCORES_ABOUT = (
     "Scored on the test split; mean ± standard deviation over seeds. Bold: the best of a column and all that cannot be "

@@ -68,8 +68,8 @@ def _draw_task(
         label = WORDS[arch]
         # Marks tell them apart without colours.
         panel.errorbar(
-            values, places, xerr=[low, high], fmt="os"[side], color=colour, mfc=(colour, "white")[side], capsize=3, ms=6,
-            lw=1.5, label=label,
+            values, places, xerr=[low, high], fmt="os"[side], color=colour, mfc=(colour, "white")[side],
+            capsize=3, ms=6, lw=1.5, label=label,
         )  # fmt: skip
     for method, style, label in (("prior", ":", "floor: prior of the labels"), ("frame", "--", "true grey frame")):
         runs = [each for each in of_references(records) if (each["task"], each["method_name"]) == (task, method)]

@@ -216,7 +216,8 @@ def test_every_row_of_the_paper_s_tables_that_can_be_made_here_is_there(tmp_path
 def test_the_demo_covers_both_methods_and_architectures(tmp_path):
     shop, jobs = workshop(read_plan("demo").model_copy(update={"seeds": (3,)}), tmp_path)
     lines = [" ".join(command(job, shop)) for job in shop.with_pretrainings(jobs)]
-    assert len(lines) == 5
+    assert len(lines) == 6
+    assert any("--reference prior --task ddd17" in line for line in lines)
     for method in ("scratch", "tespec"):
         for arch in ("recurrent", "feedforward"):
             (line,) = (line for line in lines if f"--method {method} --task ddd17 --arch {arch} " in line)
