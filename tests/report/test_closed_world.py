@@ -58,7 +58,8 @@ def collected(make: Make) -> Collected:
     for split in ("test", "val"):
         records.append(make("prior", kind="reference", arch="feedforward", metrics={"miou": 12.345}, split=split))
     records += [
-        make(name, seed, 60.0 - seed / 2 if name == "labels" else 40.0 + seed, arch=arch, config=config(arch), split="val")
+        make(name, seed, 60.0 - seed / 2 if name == "labels" else 40.0 + seed, arch=arch, config=config(arch),
+             split="val")
         for name in ("scratch", "labels") for arch in architectures for seed in range(3)
     ]  # fmt: skip
     records += [pretrained(make, "intensity", seed) for seed in range(2)]
@@ -95,7 +96,7 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     assert "| 2 of 2 | 12.0 | 0.8000 |" in found["Pre-trainings"]
     assert "| intensity, Eq. 7 | 0.760 |" in found["Memory"]
     rows = found["Scores"].replace("*", "").replace("§", "").splitlines()
-    (row,) = [row for row in rows if row.startswith("| Method tespec | Yes |")]
+    (row,) = [row for row in rows if row.startswith("| TESPEC (Ours) | Yes |")]
     assert "| 42.500 ± 0.707 | 45.000 ± 0.000 | 35.500 ± 0.707 | 2 |" in row
     assert [row for row in rows if row.startswith("| Floor: no input | - | 12.345 |")]
     assert "| 21.500 ± 0.707§ | 40.500 ± 0.707§ |" in found["Few labels"]
