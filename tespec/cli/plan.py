@@ -299,16 +299,25 @@ def run_jobs(jobs: Sequence[Job], ledger: Ledger, at_once: int, options: argpars
 
 
 def show_results(plan: Plan, shop: Workshop, jobs: Sequence[Job]) -> None:
-    """Print the table that the plan names, and what its pre-trainings learned."""
+    """Print the table that the plan names and what its pre-trainings learned; draw what memory is worth to them."""
     from tespec.cli import tables
+    from tespec.comparison.pretrained import memory_worth
+    from tespec.pictures.memory import memory_figure
     from tespec.plan.states import Ledger, records_of
 
     tables.main(["--only", str(plan.show), "--results", str(shop.results)])
     ledger = Ledger(shop, records_of(shop)[0])
-    for job in dict.fromkeys(filter(None, map(shop.before, jobs))):
-        record = ledger.record(job)
-        if record is not None and "loss_masked_carried" in record["metrics"]:
-            print(f"\n{headline(record)}")
+    found = map(ledger.record, dict.fromkeys(filter(None, map(shop.before, jobs))))
+    learned = [record for record in found if record is not None and "loss_masked_carried" in record["metrics"]]
+    for record in learned:
+        print(f"\n{headline(record)}")
+    remembering = [record for record in learned if memory_worth(record)]
+    for record in remembering:
+        print(f"By the time since its state was zeroed: {memory_worth(record)}.")
+    if remembering:
+        picture = shop.results / "memory.png"
+        memory_figure(remembering, picture)
+        print(f"Written: {picture}")
 
 
 def headline(record: Record) -> str:

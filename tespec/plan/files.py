@@ -186,5 +186,8 @@ def _refusal(path: Path, error: ValidationError) -> UserError:
         kinds = (Plan, Cells, World, References, Pretrainings, Ablations, Start)
         known = [field for group in kinds for field in group.model_fields]
         close = difflib.get_close_matches(last, known, n=1)
-        return UserError(f"{path}, {place}", "no such setting", f"did you mean {close[0]!r}?" if close else "remove it")
+        remedy = f"did you mean {close[0]!r}?" if close else "remove it"
+        if last in known:
+            remedy = "it belongs elsewhere in a plan, see docs/plan.md"
+        return UserError(f"{path}, {place}", "no such setting", remedy)
     return UserError(f"{path}, {place}", first["msg"].removeprefix("Input "), "see docs/plan.md")

@@ -216,7 +216,8 @@ def test_every_row_of_the_paper_s_tables_that_can_be_made_here_is_there(tmp_path
 def test_the_demo_covers_both_methods_and_architectures(tmp_path):
     shop, jobs = workshop(read_plan("demo").model_copy(update={"seeds": (3,)}), tmp_path)
     lines = [" ".join(command(job, shop)) for job in shop.with_pretrainings(jobs)]
-    assert len(lines) == 5
+    assert len(lines) == 6
+    assert any("--reference prior --task ddd17" in line for line in lines)
     for method in ("scratch", "tespec"):
         for arch in ("recurrent", "feedforward"):
             (line,) = (line for line in lines if f"--method {method} --task ddd17 --arch {arch} " in line)
@@ -471,7 +472,8 @@ MISTAKES = [
     ("seeds: []", "seeds: "),
     ("world: {seed: 0}", "world.size: Field required"),
     ("cells: [{seeds: []}]", "cells.0.seeds: "),
-    ("cells: [{start: {seed: 1}}]", "cells.0.start.world: Field required"),
+    ("cells: [{start: {seed: 1}}]", "cells.0.start.seed: no such setting; it belongs elsewhere in a plan"),
+    ("cells: [{start: {set: []}}]", "cells.0.start.world: Field required"),
     ("ablations: [{tabels: [masking]}]", "no such setting; did you mean 'tables'"),
     ("[1]", "holds no settings by name"),
     ("a: [", "not a readable YAML file"),

@@ -207,14 +207,14 @@ MISTAKES = [
     (
         "mem",
         "1mpx",
-        "objective.tokenizer.crop=40",
-        r"objective\.tokenizer\.crop: 40 px is not made of whole tokens of 16",
+        "objective.tokenizer.crop=36",
+        r"objective\.tokenizer\.crop: 36 px is not made of whole tokens of 8",
     ),
     (
         "mem",
         "1mpx",
         "objective.tokenizer.share=1",
-        r"objective\.tokenizer\.share: 1 leaves one of the two stages without",
+        r"objective\.tokenizer\.share: 1 leaves one of the two phases without",
     ),
     ("ecdp", "1mpx", None, r"no recording has images in imgs/; give recordings of the DDD17 archive"),
     ("ecdp", "ddd17", "recurrent=true", r"recurrent: pairs of events and image have no order in time"),

@@ -42,5 +42,5 @@ def test_each_line_has_every_column() -> None:
 
 def test_an_unknown_training_is_named() -> None:
     register_methods()
-    with pytest.raises(UserError, match="--only kitti: no task or method of the page; choose from 1mpx, ddd17"):
+    with pytest.raises(UserError, match="--only kitti: no task or method of the page; choose from 1mpx, cm3ae"):
         rows_of_paper(GPU, SHARE, ["kitti"])

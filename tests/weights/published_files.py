@@ -204,3 +204,26 @@ def mem_tokenizer() -> dict[str, Any]:
         "decoder.0.weight": torch.zeros(16, 8, 1, 1),
     }
     return {"hparams": {"num_layers": 4}, "epoch": 99, "optimizer": {}, "weights": weights}
+
+
+def cm3ae() -> dict[str, Any]:
+    """What CM3AE's pre-training writes (main.py and models/mae.py; its wrapper calls the network `backbone`)."""
+    width = 24
+    state: State = OrderedDict()
+    for kind in ("", "_rgb"):
+        state[f"cls_token{kind}"] = torch.zeros(1, 1, width)
+        state[f"pos_embed{kind}"] = torch.zeros(1, 197, width)
+        state[f"patch_embed{kind}.proj.weight"] = torch.zeros(width, 3, 16, 16)
+    for blocks in ("rgb_blocks", "event_blocks", "decoder_blocks", "decoder_blocks_rgb"):
+        for index in range(2):
+            state[f"{blocks}.{index}.attn.qkv.weight"] = torch.zeros(3 * width, width)
+    state["visual_voxel.conv1.weight"] = torch.zeros(width, 3, 16, 16)
+    state["visual_voxel.transformer.resblocks.0.attn.in_proj_weight"] = torch.zeros(3 * width, width)
+    return {
+        "model": under("module.backbone.", state),
+        "optimizer": {},
+        "epoch": 200,
+        "args": argparse.Namespace(arch="mae_vit_base_patch16"),
+        "loss_all": OrderedDict(),
+        "fp16_scaler": {},
+    }

@@ -17,6 +17,9 @@ import torch
 from plain_swin import plain_features
 from safetensors.torch import save_file
 
+from tespec.cli import run as run_cli
+from tespec.cli import weights as weights_cli
+from tespec.cli.command import run
 from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
 from tespec.models.event_swin import ARCHITECTURES
@@ -285,6 +288,7 @@ def with_(state, **extra):
         (published.vit("backbone."), "is a vision transformer without stages .*, no Swin: it cannot start this"),
         (published.mem()["model"], "is a ViT as MEM and BEiT have it, no Swin: it cannot start this backbone"),
         (published.mem_tokenizer()["weights"], "is MEM's tokenizer, an autoencoder and no backbone"),
+        (published.cm3ae()["model"], "is CM3AE's pair of ViTs for events and frames, no Swin: it cannot start this"),
         ({"stages.0.blocks.0.attn.w_msa.qkv.weight": torch.zeros(1)}, "naming of OpenMMLab"),
         ({"swin.encoder.layers.0.blocks.0.attention.self.query.weight": torch.zeros(1)}, "naming of transformers"),
         (with_(published.microsoft(), layers__0__blocks__0__attn__logit_scale=1), "is a Swin Transformer V2"),
@@ -296,6 +300,27 @@ def with_(state, **extra):
 def test_other_networks_are_named(state, message):
     with pytest.raises(UserError, match=message):
         convert(state, 20, where="file")
+
+
+@pytest.mark.parametrize(
+    ("make", "what"), [(published.mem, "as MEM and"), (published.mem_tokenizer, "MEM's"), (published.cm3ae, "CM3AE's")]
+)
+def test_files_of_other_networks_are_refused_by_the_commands(make, what, tiny_world, tmp_path, capsys):
+    path = saved(tmp_path, make())
+    method = "cm3ae" if make is published.cm3ae else "mem"
+    places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs"), "--device", "cpu"]
+    data = ["--task", "ddd17", "--data", str(tiny_world / "ddd17")]
+    for command, arguments in (
+        (weights_cli, ["inspect", str(path)]),
+        (run_cli, ["--method", method, *data, "--checkpoint", str(path), *places]),
+    ):
+        assert run(lambda command=command, arguments=arguments: command.main(arguments)) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith(f"error: {path}: is ")
+        assert what in err
+        assert err.endswith("; give a Swin Transformer\n")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_windows_of_another_network_are_refused(tmp_path):
