@@ -56,7 +56,8 @@ def collected(make: Make) -> Collected:
     ]  # fmt: skip
     records += [make("scratch", seed, 21.0 + seed, config=config("recurrent", label_share=0.05)) for seed in range(2)]
     for split in ("test", "val"):
-        records.append(make("prior", kind="reference", arch="feedforward", metrics={"miou": 12.345}, split=split))
+        facts = {"arch": "feedforward", "config": config("feedforward"), "metrics": {"miou": 12.345}}
+        records.append(make("prior", kind="reference", split=split, **facts))
     records += [
         make(name, seed, 60.0 - seed / 2 if name == "labels" else 40.0 + seed, arch=arch, config=config(arch),
              split="val")
