@@ -99,7 +99,7 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     rows = found["Scores"].replace("*", "").replace("§", "").splitlines()
     (row,) = [row for row in rows if row.startswith("| TESPEC (Ours) | Yes |")]
     assert "| 42.500 ± 0.707 | 45.000 ± 0.000 | 35.500 ± 0.707 | 2 |" in row
-    assert [row for row in rows if row.startswith("| Floor: no input | - | 12.345 |")]
+    assert [row for row in rows if row.startswith("| Floor: no input |") and "| 12.345 |" in row]
     assert "| 21.500 ± 0.707§ | 40.500 ± 0.707§ |" in found["Few labels"]
     assert found["Claims"].startswith("Claims on tasks: **")
     assert "Not run yet: " in found["Claims"]
