@@ -50,7 +50,7 @@ MISTAKES = [
     (["tiny", "--slurm", "partition=gpu"], "--slurm goes with --cluster slurm"),
     (["tiny", "--cluster", "slurm", "--gpus", "0"], "--gpus are this machine's; say --slurm gpus_per_node=1"),
     (["tiny", "--publish", "x", "--dry-run"], "--publish writes; --dry-run and --status do not"),
-    (["tiny", "--publish", "x"], "holds no evaluation of this plan's profile; run the plan first"),
+    (["tiny", "--publish", "x"], "holds no record of this plan's profile; run the plan first"),
     (["tiny", "--world", "small", "--data", "x"], "--world and --data are two places for the same data"),
     (["tables"], "./data/1mpx, ./data/ddd17, ./data/dsec, ./data/gen1, ./data/mvsec: the data of plan tables is not"),
     (["tables", "--data", "/nowhere", "--only", "ddd17"], "/nowhere/ddd17: the data of plan tables is not there"),

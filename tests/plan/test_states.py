@@ -299,7 +299,7 @@ def test_names_choose_by_group(tmp_path):
     assert {(job.task, job.method) for job in chosen} == {("mvsec", "scratch"), ("ddd17", "scratch")}
     assert {job.kind for job in select(jobs, ["reference"])} == {REFERENCE}
     assert {job.task for job in select(jobs, ["masking"])} == {"ddd17"}
-    with pytest.raises(UserError, match="--only kitti: nothing of this plan; choose from ddd17, "):
+    with pytest.raises(UserError, match="--only kitti: nothing of this plan; choose from cm3ae, ddd17, "):
         select(jobs, ["kitti"])
     with pytest.raises(UserError, match="--only: leaves nothing of this plan"):
         select(jobs, ["gen1", "ecdp"])
