@@ -58,7 +58,8 @@ def collected(make: Make) -> Collected:
     for split in ("test", "val"):
         records.append(make("prior", kind="reference", arch="feedforward", metrics={"miou": 12.345}, split=split))
     records += [
-        make(name, seed, 60.0 - seed / 2 if name == "labels" else 40.0 + seed, arch=arch, config=config(arch), split="val")
+        make(name, seed, 60.0 - seed / 2 if name == "labels" else 40.0 + seed,
+             arch=arch, config=config(arch), split="val")
         for name in ("scratch", "labels") for arch in architectures for seed in range(3)
     ]  # fmt: skip
     records += [pretrained(make, "intensity", seed) for seed in range(2)]
