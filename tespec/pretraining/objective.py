@@ -204,26 +204,30 @@ class PretrainingTask(ABC):
             **self.counts(),
         }
 
-    @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
         """Mean loss on data held out, and how its features spread; memory does not grow with the data."""
+        return self._held_out_measures(model, device)
+
+    @torch.no_grad()
+    def _held_out_measures(self, model: Any, device: torch.device, *, scored: bool = True) -> dict[str, float]:
+        """As of `evaluate`; the loss alone is left out where it is not `scored`."""
         model.eval()
         total, count = 0.0, 0
         whole, last = Places(PLACES), Places(PLACES)
         state = seen = None
         with progress("data held out", "batches") as advance:
             for batch in self.held_out(device):
-                torch.manual_seed(SEED + count)
-                losses, state = model.loss(batch, state)
-                total += losses["loss"].item()
+                if scored:
+                    torch.manual_seed(SEED + count)
+                    losses, state = model.loss(batch, state)
+                    total += losses["loss"].item()
                 features, seen = self.features(model, batch, seen)
                 whole.add(features, features[1].shape[-2:])
                 last.add(features[-1:], features[-1].shape[-2:])
                 count += 1
                 advance(count, count, "")
         found, deepest = spread(whole.features()), spread(last.features())
-        return {
-            "loss": total / max(count, 1),
+        return ({"loss": total / max(count, 1)} if scored else {}) | {
             "feature_std": found.std,
             "feature_rank": found.rank,
             "last_stage_std": deepest.std,

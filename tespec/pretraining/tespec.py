@@ -354,10 +354,8 @@ class MaskedReconstructionTask(EventObjective):
 
     def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
         """What the state is worth, and how features spread."""
-        spread = super().evaluate(model, device)
-        return held_out_losses(model, self.chunks(device), self._scored) | {
-            name: value for name, value in spread.items() if name != "loss"
-        }
+        losses = held_out_losses(model, self.chunks(device), self._scored)
+        return losses | self._held_out_measures(model, device, scored=False)
 
     def draw(self, model: Any, device: torch.device, path: Path) -> bool:
         """Two moments of the recordings held out."""
