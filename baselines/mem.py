@@ -493,7 +493,7 @@ objective:
   deviations:              # from tum-vision/mem
     - MEM's network is a Swin that sees 10 bins for each polarity, instead of a ViT-B/16 that sees one; its tokens are
       of the sum over the bins, as published
-    - MEM names four tokens of 16 px at each place of the Swin's last stage, instead of one of each place of a ViT
+    - MEM names all tokens that lie within a place of the Swin's last stage, instead of one at each place of a ViT
     - MEM hides pixels by a learned patch of pixels before they are embedded, instead of by a learned token after it
     - MEM's blocks keep their range of areas until half of the patches is hidden, where the last one is cut; published,
       they shrink with what is left to hide, and a mask may end short of it

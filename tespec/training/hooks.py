@@ -80,7 +80,7 @@ class CurveHook(Hook):
     Args:
         interval: in steps.
         watch: measures numbers by name, and leaves the network as it was; the first process asks it `WATCHES` times,
-            evenly over the training and at its end.
+            evenly over the training and at its end, but not before its last phase.
 
     Attributes:
         curve: {"step", name: mean} of each interval.
@@ -103,7 +103,7 @@ class CurveHook(Hook):
         self._count += 1
         if loop.step % self._interval == 0 or loop.step == loop.settings.steps:
             self._close(loop.step)
-        if self._watch and is_first() and loop.step in _evenly(loop.settings.steps):
+        if self._watch and is_first() and loop.in_last_phase and loop.step in _evenly(loop.settings.steps):
             self.watched.append({"step": loop.step, **self._watch()})
 
     def _close(self, step: int) -> None:

@@ -157,6 +157,11 @@ class Loop:
         self._begin(0)
         self._watch = Watch(device)
 
+    @property
+    def in_last_phase(self) -> bool:
+        """Whether what is trained now is trained to the end."""
+        return self._phase == len(self._phases) - 1
+
     def _begin(self, phase: int) -> None:
         begin(self.model, phase)
         self._phase = phase
