@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tespec.core.errors import UserError
 
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ CONTENTS: dict[str, dict[str, Content]] = {
     "small": {
         "ddd17": Content(Sensor(120, 160, 96), {"train": (8, 8.0), "test": (4, 10.0), "val": (3, 6.0)}, 0, 700),
         "1mpx": Content(Sensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}, 12),
-        "gen1": Content(Sensor(96, 128, 96), {"train": (8, 8.0), "val": (2, 8.0), "test": (4, 8.0)}, 100),
+        "gen1": Content(Sensor(96, 128, 96), {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)}, 100),
         "dsec": Content(Sensor(96, 128, 88), {"train": (8, 8.0), "test": (3, 8.0), "val": (3, 8.0)}, 200, 720),
         "mvsec": Content(Sensor(96, 128, 96), {"train": (1, 60.0), "test": (4, 8.0), "val": (2, 8.0)}, 300, 740),
         "objects": Content(Sensor(180, 240, 180), {"train": (12, 8.0), "val": (2, 8.0)}, 400),

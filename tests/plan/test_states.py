@@ -405,7 +405,7 @@ def test_a_cell_starts_from_a_network_that_is_trained_on_another_world(tmp_path,
     assert before.name == "evaluation-scratch-ddd17-recurrent-optimisation.steps=4-on_world_tiny_1-s2"
     assert job.name == "evaluation-labels-ddd17-recurrent-from_world_tiny_1-optimisation.steps=4-s2"
     first = " ".join(command(before, shop))
-    assert f"--data {tmp_path / 'sample-v4-1-tiny' / 'ddd17'} " in first
+    assert f"--data {world_folder('tiny', 1) / 'ddd17'} " in first
     assert f"--results {tmp_path / 'results' / 'starts'} " in first
     assert "--set batch_size=3 --set optimisation.steps=4" in first
     then = " ".join(command(job, shop, Path("model.safetensors")))
