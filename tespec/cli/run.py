@@ -48,6 +48,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                       help="recordings that are scored: val to choose settings, test to report (default)")  # fmt: skip
     what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from, or timm:NAME")
     what.add_argument("--seeds", type=whole_number, nargs="+", metavar="N", help="several seeds, one after the other")
+    what.add_argument("--pretraining-seed", type=whole_number, metavar="N",
+                      help="of the pre-training on the sample world that it starts from (default: own)")  # fmt: skip
     what.add_argument("--probe", action="store_true", help="linear and k-NN probe of the frozen backbone")
     what.add_argument("--reference", choices=REFERENCES, help="not a method but the floor (prior: the label prior, "
                       "without input) or ceiling (frame: the same network sees the true grey frame)")  # fmt: skip
@@ -118,10 +120,13 @@ def run_cell(options: argparse.Namespace) -> None:
     settings, recipe, data = resolve(options)
     if recipe and (method.recipe is None or options.checkpoint):
         raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
+    first = options.pretraining_seed
+    if first is not None and (method.recipe is None or options.checkpoint):
+        raise UserError(f"--pretraining-seed {first}", "this run does no pre-training", "leave it out")
     setup, checkpoint = setup_of(options, "run"), fetched(options.checkpoint)
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
-        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, recipe, options.split)
+        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, recipe, options.split, first)
         record = measure(wanted)
         if is_first():
             print_result(record)

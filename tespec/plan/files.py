@@ -108,6 +108,8 @@ class Plan(Facts):
         profile: whose settings all runs have; None: the one that fits the data.
         split: on which cells, ablations, references and probes are scored.
         seeds: of every run whose group names no others; a prior, which is counted and not drawn, has the first alone.
+        pretraining_seed: of all trainings that cells start from, each of which all seeds then share; None: each seed
+            has its own.
         cells: of the tables.
         pretrainings: beside those that other runs start from.
         ablations: names of tables, whose every row is pre-trained and fine-tuned, or groups of them.
@@ -130,6 +132,7 @@ class Plan(Facts):
     profile: str | None = None
     split: Split = "test"
     seeds: Seeds = (0,)
+    pretraining_seed: NonNegativeInt | None = None
     cells: tuple[Cells, ...] = ()
     pretrainings: tuple[Pretrainings, ...] = ()
     ablations: tuple[Annotated[Ablations, BeforeValidator(_group_of)], ...] = ()

@@ -149,13 +149,14 @@ class Workshop:
         """The pre-training, or the training on another world, that a job starts from."""
         if job.kind not in (EVALUATION, PROBE):
             return None
+        seed = job.seed if self.plan.pretraining_seed is None else self.plan.pretraining_seed
         if job.start is not None:
             own, world = job.start.set, job.start.world
-            return Job(EVALUATION, UNTRAINED, job.task, job.arch, job.seed, settings=own, world=world)
+            return Job(EVALUATION, UNTRAINED, job.task, job.arch, seed, settings=own, world=world)
         recipe = self.recipe(job.method, job.task, job.changes)
         if recipe is None:
             return None
-        return Job(PRETRAINING, job.method, str(recipe["dataset"]), "", job.seed, job.changes)
+        return Job(PRETRAINING, job.method, str(recipe["dataset"]), "", seed, job.changes)
 
     def split(self, group: Cells | References) -> str:
         """The split on which a group of runs is scored."""
@@ -364,6 +365,8 @@ def command(job: Job, shop: Workshop, checkpoint: Path | None = None) -> list[st
         before = shop.before(job)
         if given is None and before is not None and before.kind == PRETRAINING:
             changes += [f"{PREFIX}{change}" for change in (*shop.recipe_changes, *job.changes)]
+            if checkpoint is None and before.seed != job.seed:
+                arguments += ["--pretraining-seed", str(before.seed)]
         arguments += ["--checkpoint", str(given)] if given else []
         arguments += ["--probe"] if job.kind == PROBE else []
         # The report shows the first seed of each row.

@@ -232,7 +232,7 @@ class Ledger:
         # Records alone, as from another machine: what the weights say of themselves.
         recipe, wanted = recipe_of(record), self.shop.recipe(job.method, job.task, job.changes)
         said = record["weights"].get("recipe") or {}
-        return recipe is not None and wanted is not None and said.get("seed") == job.seed and agrees(recipe, wanted)
+        return recipe is not None and wanted is not None and said.get("seed") == before.seed and agrees(recipe, wanted)
 
     def _starts_from(self, record: Record, before: Job) -> bool:
         """Whether a record started from the network that another run trained with labels."""

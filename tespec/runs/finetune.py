@@ -45,6 +45,7 @@ class Wanted:
         setup: where and how.
         pretraining_changes: `KEY=VALUE` settings of that pre-training.
         split: "test" or "val", on which it is scored.
+        pretraining_seed: of that pre-training; None: `seed`.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Wanted:
     setup: Setup
     pretraining_changes: tuple[str, ...] = ()
     split: str = TEST
+    pretraining_seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,8 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
             remedy = f"give --checkpoint FILE, or make one with benchmarks/pretrain.py --method {name} --data FOLDER"
             raise UserError(f"--method {name}", "needs pre-trained weights", remedy)
         recipe = pretraining_settings(method.recipe, settings.profile, changes, method.network)
-        checkpoint = pretrain(name, method, recipe, sibling(data, recipe.dataset), seed, setup).weights
+        of_recipe = seed if wanted.pretraining_seed is None else wanted.pretraining_seed
+        checkpoint = pretrain(name, method, recipe, sibling(data, recipe.dataset), of_recipe, setup).weights
     if checkpoint is None and method.pretraining_data != "-":
         raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
     seed_everything(derive(seed, "model"))

@@ -289,6 +289,12 @@ def test_settings_of_a_pretraining_that_is_not_done_are_refused(call, tiny_world
     assert (code, err) == (2, message)
 
 
+def test_a_seed_of_a_pretraining_that_is_not_done_is_refused(call, tiny_world, tmp_path):
+    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17"]
+    code, _, err = call(run_cli, *arguments, "--pretraining-seed", "3", *places(tmp_path))
+    assert (code, err) == (2, "error: --pretraining-seed 3: this run does no pre-training; leave it out\n")
+
+
 def test_scratch_takes_no_checkpoint(call, tiny_world, tmp_path):
     arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--checkpoint", "x.pth"]
     code, _, err = call(run_cli, *arguments, *places(tmp_path))

@@ -48,7 +48,9 @@ def record_of(job: Job, ledger: Ledger, **changes):
     recipe = shop.recipe(job.method, job.task, job.changes) if job.kind == EVALUATION else None
     if job.start is not None:
         recipe = as_facts(ledger.settings(shop.before(job)))
-    weights = {"start_sha256": "ff", "sha256": ""} | ({"recipe": recipe | {"seed": job.seed}} if recipe else {})
+    weights = {"start_sha256": "ff", "sha256": ""}
+    if recipe:
+        weights["recipe"] = recipe | {"seed": shop.before(job).seed}
     fields = {
         "kind": job.kind,
         "method_name": job.method,
@@ -386,6 +388,24 @@ def test_a_group_s_changes_to_its_pretrainings_are_of_them_alone(tmp_path, monke
     assert (job.settings, job.changes) == (LONGER, ("batch_size=3",))
     assert shop.before(job).changes == ("batch_size=3",)
     assert "--set optimisation.steps=4 --set pretraining.batch_size=3" in " ".join(command(job, shop))
+
+
+def test_all_seeds_start_from_one_pretraining_where_a_plan_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    cells = Cells(**(ONE | {"methods": ("tespec",)}))
+    plan = Plan(
+        name="a", title="a", world=World(size="tiny"), profile="tiny", cells=(cells,), seeds=(3, 4), pretraining_seed=3
+    )
+    shop, (same, other) = workshop(plan, tmp_path)
+    assert [shop.before(same).seed, shop.before(other).seed] == [3, 3]
+    assert len(shop.with_pretrainings([same, other])) == 3
+    assert "--pretraining-seed" not in command(same, shop)
+    given = command(other, shop)
+    assert [given[given.index(name) + 1] for name in ("--pretraining-seed", "--seed")] == ["3", "4"]
+    record = record_of(other, Ledger(shop, []))
+    assert Ledger(shop, [record]).record(other) is record
+    own, _ = workshop(plan.model_copy(update={"pretraining_seed": None}), tmp_path)
+    assert Ledger(own, [record]).record(other) is None
 
 
 def started(tmp_path, **changes):

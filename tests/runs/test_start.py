@@ -34,6 +34,21 @@ def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, sta
     assert opened.settings.optimisation.peak_lr == opened.run.config["optimisation"]["peak_lr"] == peak
 
 
+def test_runs_of_all_seeds_may_start_from_one_pretraining(tiny_world, tmp_path):
+    world, setup = Data(tiny_world / "ddd17", "sample"), setup_in(tmp_path)
+    settings = settings_of(world, "ddd17", "feedforward", None, [])
+    few = ("optimisation.steps=1", "optimisation.warmup_steps=0", "batch_size=2")
+    first, other = (
+        open_run(
+            "evaluation", Wanted("tespec", find_method("tespec"), settings, world, None, seed, setup, few, "test", 3)
+        )
+        for seed in (3, 4)
+    )
+    assert [first.run.seed, other.run.seed] == [3, 4]
+    assert first.run.start["sha256"] == other.run.start["sha256"]
+    assert first.run.start["recipe"]["seed"] == other.run.start["recipe"]["seed"] == 3
+
+
 def test_a_dry_run_prints_it(tiny_world, tmp_path, start, monkeypatch, capsys):
     from tespec.cli import run as run_cli
 
