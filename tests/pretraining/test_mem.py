@@ -11,6 +11,7 @@ from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.pretraining.objective import build_objective
 from tespec.runs.cost import Way, blueprint_of_pretraining
+from tespec.training.hooks import CurveHook
 from tespec.training.loop import Loop
 
 CPU = torch.device("cpu")
@@ -61,6 +62,15 @@ def test_each_phase_has_a_schedule_of_its_own():
     assert rates == pytest.approx(
         [peak, peak * (1 + 1 / 1.1) / 2, peak / 1.1, start, SETTINGS.peak_lr, SETTINGS.peak_lr / SETTINGS.end_divisor]
     )
+
+
+def test_the_backbone_is_watched_in_its_own_phase_alone():
+    settings = dataclasses.replace(SETTINGS, steps=8)
+    model = event_modelling()
+    assert [phase.steps for phase in model.phases(settings)] == [4, 4]
+    curve = CurveHook(interval=1, watch=lambda: {"std": 1.0})
+    Loop(model, [batch()] * 8, settings, seed=0, device=CPU, hooks=[curve]).run()
+    assert [point["step"] for point in curve.watched] == [6, 8]
 
 
 @pytest.mark.parametrize("steps", [2, 3, 100])
