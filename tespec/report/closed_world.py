@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from tespec.comparison.archive import ARCHIVE
+from tespec.comparison.basis import recipe_of
 from tespec.comparison.collected import Collected
 from tespec.comparison.controls import FOLLOWS, PASSED, TITLES, controls
 from tespec.comparison.curves import SPLIT, learning_curves
@@ -70,6 +71,11 @@ CLAIMS_ABOUT = (
     "Decided by the rule of [tables.md](tables.md#what-was-shown), which corrects for all claims of the page; shown is "
     "the weakest comparison of each. Detectable: the effect that so many seeds would show with a probability of 80 %. "
     "Paper: its own difference, which decides nothing."
+)
+
+SHARED = (
+    "Of each method one pre-training was made, from which all seeds start: the spread, and what is decided by it, is "
+    "that of fine-tuning, and another pre-training of the same method is not covered."
 )
 
 
@@ -181,7 +187,16 @@ def _memory(collected: Collected) -> list[str]:
 
 def _scores(collected: Collected) -> list[str]:
     tables = scores_in_short(collected.records)
-    return [SCORES_ABOUT, *map(titled, tables)] if tables else []
+    return [SCORES_ABOUT, *_shared(collected.records), *map(titled, tables)] if tables else []
+
+
+def _shared(records: Sequence[Record]) -> list[str]:
+    """What it means that several seeds started from the same weights, where they did."""
+    seeds = defaultdict[str, set[int]](set)
+    for record in of_split(records, TEST):
+        if record["kind"] == "evaluation" and recipe_of(record):
+            seeds[record["weights"]["sha256"]].add(record["seed"])
+    return [SHARED] if any(len(each) > 1 for each in seeds.values()) else []
 
 
 def _few_labels(collected: Collected) -> list[str]:
@@ -200,7 +215,8 @@ def _claims(collected: Collected) -> list[str]:
     table, missing = claims_in_short(collected.records)
     verdicts = Counter(row.facts["verdict"] for row in table.rows)
     said = ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
-    parts = [f"Claims on tasks: **{said}**.", CLAIMS_ABOUT, rendered(table)] if table.rows else []
+    about = [f"Claims on tasks: **{said}**.", CLAIMS_ABOUT, *_shared(collected.records)]
+    parts = [*about, rendered(table)] if table.rows else []
     return [*parts, f"Not run yet: {'; '.join(missing)}."] if missing else parts
 
 

@@ -14,9 +14,10 @@ from tespec.cli.main import main
 from tespec.comparison.archive import ARCHIVE
 from tespec.comparison.collected import Collected, collect, pack
 from tespec.comparison.records import Record, write_record
+from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.report.closed_world import BEGIN, END, NOT_RUN, commands_text, figures, page_text, put_in
+from tespec.report.closed_world import BEGIN, END, NOT_RUN, SHARED, commands_text, figures, page_text, put_in
 
 Make = Callable[..., Record]
 SECTIONS = (
@@ -108,6 +109,22 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     for name in ("learning_curves", "memory", "comparison", "few_labels"):
         assert text.count(f"](pictures/{name}.png)") == 1
     assert len(text.splitlines()) < 150
+
+
+def test_seeds_that_start_from_one_pretraining_say_what_their_spread_is_of(collected: Collected) -> None:
+    recipe = as_facts(pretraining_settings("tespec", "small"))
+
+    def text(weights: Callable[[int], str]) -> str:
+        records = [
+            Record(**(each | {"weights": {"sha256": weights(each["seed"]), "recipe": recipe}}))  # type: ignore[typeddict-item]
+            if each["kind"] == "evaluation" and each["method_name"] == "tespec" else each
+            for each in collected.records
+        ]  # fmt: skip
+        return page_text(replace(collected, records=tuple(records)), "x")
+
+    assert SHARED in section(text(lambda seed: "ab"), "Scores")
+    assert SHARED in section(text(lambda seed: "ab"), "Claims")
+    assert SHARED not in text(lambda seed: f"ab{seed}")
 
 
 def test_controls_that_failed_say_what_follows(collected: Collected) -> None:
