@@ -1,17 +1,18 @@
-"""What the trainings of a plan would take of a GPU, counted before any of them runs."""
+"""What the trainings of a plan, and their evaluations, would take of a GPU, counted before any of them runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from tespec.comparison.identity import TEST
 from tespec.plan.jobs import EVALUATION, PRETRAINING, REFERENCE, Job, recipe_settings
 from tespec.plan.states import Ledger
 
 if TYPE_CHECKING:
     from tespec.core.settings import Finetuning, Pretraining
-    from tespec.runs.cost import Cost, Gpu
+    from tespec.runs.cost import Cost, Evaluated, Gpu
 
 TRAINED_REFERENCE = "frame"  # the other one is counted from labels
 
@@ -22,7 +23,8 @@ class Total:
 
     Attributes:
         trainings: number of them.
-        hours: of all, one after the other.
+        evaluations: number of those whose length the data set's config says.
+        hours: of all these, one after the other.
         memory: bytes of the one that needs the most.
         largest: its name.
         switches: those that trainings need to fit, with the number of these trainings.
@@ -30,6 +32,7 @@ class Total:
     """
 
     trainings: int
+    evaluations: int
     hours: float
     memory: int
     largest: str
@@ -39,31 +42,41 @@ class Total:
 
 def total_of(jobs: Sequence[Job], ledger: Ledger, gpu: Gpu, share: float) -> Total:
     """Count the trainings among the jobs; those whose networks and batches are equal are counted once."""
-    hours, too_large = 0.0, list[str]()
+    from tespec.runs.cost import planned
+
+    evaluations, hours, too_large = 0, 0.0, list[str]()
     costs: dict[str, Cost] = {}
     switches: dict[str, int] = {}
     for job in filter(_trains, jobs):
-        cost = _cost(job, ledger, gpu)
+        settings = _settings(job, ledger)
+        blueprint = planned(settings, job.task)
+        cost, played = blueprint.fitting(gpu), _played(job, settings, ledger)
         if cost is None:
             too_large.append(job.name)
             continue
         costs[job.name] = cost
         hours += cost.hours(gpu, share)
+        if played is not None:
+            hours += blueprint.evaluation_hours(played, cost.way, gpu, share)
+            evaluations += 1
         if cost.way.switches:
             switches[cost.way.switches] = switches.get(cost.way.switches, 0) + 1
     largest = max(costs, key=lambda name: costs[name].memory, default="")
     memory = costs[largest].memory if costs else 0
-    return Total(len(costs) + len(too_large), hours, memory, largest, switches, tuple(too_large))
+    return Total(len(costs) + len(too_large), evaluations, hours, memory, largest, switches, tuple(too_large))
 
 
 def _trains(job: Job) -> bool:
     return job.kind in (EVALUATION, PRETRAINING) or (job.kind == REFERENCE and job.method == TRAINED_REFERENCE)
 
 
-def _cost(job: Job, ledger: Ledger, gpu: Gpu) -> Cost | None:
-    from tespec.runs.cost import planned
+def _played(job: Job, settings: Finetuning | Pretraining, ledger: Ledger) -> Evaluated | None:
+    """What the evaluation of a job plays of a data set's test recordings; None where that is not known."""
+    from tespec.runs.cost import known_evaluation
 
-    return planned(_settings(job, ledger), job.task).fitting(gpu)
+    if job.kind == PRETRAINING or job.split != TEST or ledger.shop.data_of(job).is_sample:
+        return None
+    return known_evaluation(cast("Finetuning", settings), job.task)
 
 
 def _settings(job: Job, ledger: Ledger) -> Finetuning | Pretraining:
@@ -89,9 +102,11 @@ def in_words(total: Total, gpu: Gpu, share: float, at_once: int) -> list[str]:
     if not total.trainings:
         return []
     each = f", {total.hours / at_once:,.1f} h with {at_once} of them" if at_once > 1 else ""
+    plural = "s" if total.evaluations > 1 else ""
+    played = f" and {total.evaluations} evaluation{plural}" if total.evaluations else ""
     lines = [
         f"on {gpu.title} at {100 * share:.0f} % of its peak: {total.hours:,.1f} GPU hours for {total.trainings} "
-        f"trainings{each}; up to {total.memory / 1e9:.3g} GB ({total.largest})"
+        f"trainings{played}{each}; up to {total.memory / 1e9:.3g} GB ({total.largest})"
     ]
     lines += [f"  {count} of them fit with {switches} alone" for switches, count in total.switches.items()]
     lines += [f"  {name} does not fit, whatever the switches" for name in total.too_large]

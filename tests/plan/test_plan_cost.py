@@ -12,7 +12,7 @@ from tespec.plan.cost import in_words, total_of
 from tespec.plan.files import read_plan
 from tespec.plan.jobs import EVALUATION, PRETRAINING, PROBE, REFERENCE, Job, Workshop, find_all_data
 from tespec.plan.states import Ledger
-from tespec.runs.cost import Way, find_gpu, planned
+from tespec.runs.cost import Way, find_gpu, known_evaluation, planned
 
 CELL = Job(EVALUATION, "scratch", "mvsec", "feedforward", 0)
 MADE = Job(PRETRAINING, "tespec", "1mpx", "", 0)
@@ -61,8 +61,14 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
 def test_no_data_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TESPEC_DATA", raising=False)
-    ledger = ledger_of("tables", tmp_path, [CELL])
-    assert ledger.shop.data["mvsec"].root == Path("data/mvsec")
-    assert total_of([CELL], ledger, GPU, 0.5).hours == pytest.approx(
-        planned(ledger.settings(CELL), "mvsec").cost(Way()).hours(GPU, 0.5)
-    )
+    cell = replace(CELL, task="gen1")
+    ledger = ledger_of("tables", tmp_path, [cell])
+    assert ledger.shop.data["gen1"].root == Path("data/gen1")
+    settings = ledger.settings(cell)
+    blueprint, played = planned(settings, "gen1"), known_evaluation(settings, "gen1")
+    assert played is not None
+    training, evaluation = blueprint.cost(Way()).hours(GPU, 0.5), blueprint.evaluation_hours(played, Way(), GPU, 0.5)
+    total = total_of([cell, replace(cell, split="val")], ledger, GPU, 0.5)
+    assert (total.trainings, total.evaluations) == (2, 1)
+    assert total.hours == pytest.approx(2 * training + evaluation)
+    assert " GPU hours for 2 trainings and 1 evaluation; " in in_words(total, GPU, 0.5, 1)[0]
