@@ -11,6 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tespec.core.errors import UserError
@@ -35,10 +36,11 @@ def place_of(folder: Path) -> tuple[Path, str]:
     return own, f"{folder.name}/"
 
 
-def archived(folder: Path) -> tuple[dict[str, str], list[str]]:
+def archived(folder: Path, pattern: str = "*") -> tuple[dict[str, str], list[str]]:
     """What an archive holds of a folder of records: texts by the names of records, and a line for all that is none.
 
-    Nothing is written. What it takes of memory is bounded, whatever the archive says.
+    Of the records those are read whose names fit a pattern of the shell. Nothing is written, and what it takes of memory
+    is bounded, whatever the archive says.
     """
     archive, inner = place_of(folder)
     if not archive.exists():
@@ -58,9 +60,12 @@ def archived(folder: Path) -> tuple[dict[str, str], list[str]]:
             for info in infos:
                 if not info.filename.startswith(inner) or not INNER.fullmatch(info.filename):
                     continue
+                name = Path(info.filename).stem
+                if not fnmatchcase(name, pattern):
+                    continue
                 left -= info.file_size
                 try:
-                    texts[Path(info.filename).stem] = _text(file, info, counts[info.filename] > 1, left)
+                    texts[name] = _text(file, info, counts[info.filename] > 1, left)
                 except DAMAGED as error:
                     problems.append(_problem(archive / info.filename, f"cannot be read ({error})"))
     except DAMAGED as error:

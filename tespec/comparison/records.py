@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import math
 import sys
@@ -358,7 +357,7 @@ def find_record(folder: Path, name: str) -> Record | None:
     path = folder / f"{name}.json"
     if path.is_file():
         return read_record(path)
-    text = archived(folder)[0].get(name)
+    text = archived(folder, escape(name))[0].get(name)
     return None if text is None else parse_record(text, _place(folder, name))
 
 
@@ -374,11 +373,10 @@ def _fitting(folder: Path, pattern: str) -> list[Record]:
     for name in sorted({path.stem for path in folder.glob(f"{pattern}.json")}):
         with suppress(UserError):
             found.append(read_record(folder / f"{name}.json"))
-    texts = archived(folder)[0]
-    for name in fnmatch.filter(texts, pattern):
+    for name, text in archived(folder, pattern)[0].items():
         if not (folder / f"{name}.json").is_file():
             with suppress(UserError):
-                found.append(parse_record(texts[name], _place(folder, name)))
+                found.append(parse_record(text, _place(folder, name)))
     return found
 
 
