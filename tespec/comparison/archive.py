@@ -39,8 +39,8 @@ def place_of(folder: Path) -> tuple[Path, str]:
 def archived(folder: Path, pattern: str = "*") -> tuple[dict[str, str], list[str]]:
     """What an archive holds of a folder of records: texts by the names of records, and a line for all that is none.
 
-    Of the records those are read whose names fit a pattern of the shell. Nothing is written, and what it takes of memory
-    is bounded, whatever the archive says.
+    Of the records those are read whose names fit a pattern of the shell. Nothing is written, and what it takes
+    of memory is bounded, whatever the archive says.
     """
     archive, inner = place_of(folder)
     if not archive.exists():
