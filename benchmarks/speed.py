@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py                          # all stages; docs/performance.md explains the table
     python benchmarks/speed.py --only detection
-    python benchmarks/speed.py --only inference         # likewise growth: parts of their own, minutes each
+    python benchmarks/speed.py --only inference         # likewise growth, switches and scaling, minutes each
     python benchmarks/speed.py --only profile           # where the time of a step goes
     python benchmarks/speed.py --compare results/speed/MACHINE.json
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(description=__doc__)
-    parser.add_argument("--only", metavar="STAGE", help="one stage, or inference, growth or profile")
+    parser.add_argument("--only", metavar="STAGE", help="one stage, or inference, growth, switches, scaling or profile")
     parser.add_argument("--runs", type=int, default=9, help="timed runs of each way, fewer where they are long (9)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that all works, and no speed")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the CPU, and a GPU where there is one)")

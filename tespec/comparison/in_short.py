@@ -149,17 +149,23 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
             if (record["kind"], record["task"], record["arch"]) == ("evaluation", curve.task, curve.arch)
         })  # fmt: skip
         clear = [budget(curve, curve.floors.get(frames), frames) for frames in shown]
-        known = [None not in (curve.floors.get(each), curve.points[-1].errors.get(each)) for each in shown]
+        never = [_never(curve, frames) for frames in shown]
         rows.append(Row((
             Cell(curve.scheme.title_of(curve.task)),
             Cell(WORDS[curve.arch] + (f" ({curve.settings})" if curve.settings else "")),
             Cell(f"{curve.peak_lr:g}", curve.peak_lr),
             Cell(" ".join(f"{point.steps:,}" for point in curve.points)),
-            *(Cell(f"{steps:,}", steps) if steps else Cell("never" if can else "not known")
-              for steps, can in zip(clear, known, strict=True)),
+            *(Cell(f"{steps:,}", steps) if steps else Cell(why) for steps, why in zip(clear, never, strict=True)),
             Cell(", ".join(f"{steps:,}" for steps in taken) or "-"),
         )))  # fmt: skip
     return Table("Budgets", tuple(columns), (Group("", tuple(rows)),))
+
+
+def _never(curve: Curve, frames: str) -> str:
+    """Why a curve is not clear of the floor, if it is not."""
+    if curve.floors.get(frames) is None:
+        return "no floor"
+    return "one seed" if curve.points[-1].errors.get(frames) is None else "never"
 
 
 def equals_table(curves: Sequence[Curve]) -> Table:

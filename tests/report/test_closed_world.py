@@ -90,7 +90,7 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     assert [heading for heading, each in found.items() if each == NOT_RUN] == ["Ablations"]
     assert "labels of other streets against none: **passed 2**." in found["Controls"]
     assert found["Controls"].index("passed 2") < found["Controls"].index("| Task |")
-    assert "| DDD17 | recurrent | 0.001 | 200 400 | not known |" in found["Budgets"]
+    assert "| DDD17 | recurrent | 0.001 | 200 400 | no floor |" in found["Budgets"]
     # As many labels: 8 a step of both; as many clips: 4 and 8.
     assert "| 3,200 labels | 24.500 ± 0.500 | 24.500 ± 0.500 |" in found["Budgets"]
     assert "| 1,600 clips | 24.500 ± 0.500 | 22.500 ± 0.500 |" in found["Budgets"]
@@ -109,6 +109,15 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     for name in ("learning_curves", "memory", "comparison", "few_labels"):
         assert text.count(f"](pictures/{name}.png)") == 1
     assert len(text.splitlines()) < 150
+
+
+def test_one_seed_cannot_be_clear_of_the_floor(collected: Collected, make: Make) -> None:
+    floor = make("prior", kind="reference", split="val", arch="feedforward", metrics={"miou": 12.0},
+                 config=config("feedforward"))  # fmt: skip
+    curves = [*collected.curves, floor]
+    assert "| 0.001 | 200 400 | 200 |" in section(page_text(Collected(curves=tuple(curves)), "x"), "Budgets")
+    alone = [each for each in curves if each["seed"] == 0]
+    assert "| 0.001 | 200 400 | one seed |" in section(page_text(Collected(curves=tuple(alone)), "x"), "Budgets")
 
 
 def test_seeds_that_start_from_one_pretraining_say_what_their_spread_is_of(collected: Collected) -> None:
