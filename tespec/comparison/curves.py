@@ -184,6 +184,13 @@ def budget(curve: Curve, floor: float | None, group: str = "") -> int | None:
     return least
 
 
+def why_unclear(curve: Curve, group: str) -> str:
+    """Why `budget` finds no number of steps, where it finds none: "no floor", "one seed" or "never"."""
+    if curve.floors.get(group) is None:
+        return "no floor"
+    return "one seed" if curve.points[-1].errors.get(group) is None else "never"
+
+
 NOTE = (
     "Means over seeds ± standard error, with one variance for all points of a curve. It is clear of the floor, the "
     "label prior, from the number of steps on from which all of its points are better by more than three standard "
@@ -215,7 +222,10 @@ def _heading(curve: Curve) -> str:
         if floor is None:
             said.append(f"{frames}: floor not measured")
         else:
-            cleared = f"clear of it from {least:,} steps on" if least else "not clear of it"
+            unclear = {"one seed": "which one seed cannot be clear of"}.get(
+                why_unclear(curve, group), "not clear of it"
+            )
+            cleared = f"clear of it from {least:,} steps on" if least else unclear
             said.append(f"{frames}: floor {floor:.{decimals}f}, {cleared}")
     settings = f" ({curve.settings})" if curve.settings else ""
     return (

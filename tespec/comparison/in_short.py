@@ -12,7 +12,7 @@ from tespec.comparison.basis import average
 from tespec.comparison.contrasts import NOT_MEASURED, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
-from tespec.comparison.curves import Curve, Point, budget
+from tespec.comparison.curves import Curve, Point, budget, why_unclear
 from tespec.comparison.few_labels import ALL, share_of
 from tespec.comparison.identity import TEST
 from tespec.comparison.pretrained import GROUPS, OBJECTIVES, TARGETS, healthy, held_out_loss, learned, relative_losses
@@ -149,23 +149,16 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
             if (record["kind"], record["task"], record["arch"]) == ("evaluation", curve.task, curve.arch)
         })  # fmt: skip
         clear = [budget(curve, curve.floors.get(frames), frames) for frames in shown]
-        never = [_never(curve, frames) for frames in shown]
+        unclear = [why_unclear(curve, frames) for frames in shown]
         rows.append(Row((
             Cell(curve.scheme.title_of(curve.task)),
             Cell(WORDS[curve.arch] + (f" ({curve.settings})" if curve.settings else "")),
             Cell(f"{curve.peak_lr:g}", curve.peak_lr),
             Cell(" ".join(f"{point.steps:,}" for point in curve.points)),
-            *(Cell(f"{steps:,}", steps) if steps else Cell(why) for steps, why in zip(clear, never, strict=True)),
+            *(Cell(f"{steps:,}", steps) if steps else Cell(why) for steps, why in zip(clear, unclear, strict=True)),
             Cell(", ".join(f"{steps:,}" for steps in taken) or "-"),
         )))  # fmt: skip
     return Table("Budgets", tuple(columns), (Group("", tuple(rows)),))
-
-
-def _never(curve: Curve, frames: str) -> str:
-    """Why a curve is not clear of the floor, if it is not."""
-    if curve.floors.get(frames) is None:
-        return "no floor"
-    return "one seed" if curve.points[-1].errors.get(frames) is None else "never"
 
 
 def equals_table(curves: Sequence[Curve]) -> Table:
