@@ -120,8 +120,9 @@ def test_the_table_and_the_figure_show_each_curve(record: Make, tmp_path) -> Non
     assert [group.heading for group in table.groups] == [
         "DDD17, recurrent, peak rate 0.003. all frames: floor 20.000, clear of it from 400 steps on; moving frames: "
         "floor 22.000, clear of it from 400 steps on; standing frames: floor 15.000, clear of it from 400 steps on",
-        "DDD17, feedforward, peak rate 0.003. all frames: floor 20.000, which one seed cannot be clear of; moving frames: "
-        "floor 22.000, which one seed cannot be clear of; standing frames: floor 15.000, which one seed cannot be clear of",
+        "DDD17, feedforward, peak rate 0.003. all frames: floor 20.000, which one seed cannot be clear of; "
+        "moving frames: floor 22.000, which one seed cannot be clear of; "
+        "standing frames: floor 15.000, which one seed cannot be clear of",
     ]
     assert "26.000 ± 1.000" in render_markdown(table)
     assert "3,200" in render_markdown(table)
