@@ -9,6 +9,7 @@ from tespec.cli import pretrain as pretrain_cli
 from tespec.cli import run as run_cli
 from tespec.cli import tables as tables_cli
 from tespec.cli.command import run
+from tespec.core.config import finetuning_settings
 from tespec.core.paths import REPOSITORY
 from tespec.models import EventSwin
 from tespec.weights.files import write_weights
@@ -88,7 +89,7 @@ def test_lists_and_describes(call):
     assert "batch_size: 16" in out
     code, out, _ = call(run_cli, "--describe", "ddd17", "--profile", "small", "--set", "batch_size=3")
     assert code == 0
-    assert "steps: 400" in out
+    assert f"      steps: {finetuning_settings('ddd17', 'recurrent', 'small').optimisation.steps}\n" in out
     assert "batch_size: 3" in out
 
 
