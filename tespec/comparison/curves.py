@@ -184,6 +184,17 @@ def budget(curve: Curve, floor: float | None, group: str = "") -> int | None:
     return least
 
 
+def leading(curves: Sequence[Curve]) -> list[Curve]:
+    """Of each task and architecture the curve with the best last score, in their order."""
+    best: dict[tuple[str, str], Curve] = {}
+    for curve in curves:
+        other = best.get((curve.task, curve.arch))
+        sign = sign_of(curve.scheme.main)
+        if other is None or sign * curve.points[-1].scores[""] > sign * other.points[-1].scores[""]:
+            best[curve.task, curve.arch] = curve
+    return [curve for curve in curves if curve is best[curve.task, curve.arch]]
+
+
 def why_unclear(curve: Curve, group: str) -> str:
     """Why `budget` finds no number of steps, where it finds none: "no floor", "one seed" or "never"."""
     if curve.floors.get(group) is None:

@@ -12,7 +12,7 @@ from tespec.comparison.basis import average
 from tespec.comparison.contrasts import NOT_MEASURED, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
-from tespec.comparison.curves import Curve, Point, budget, why_unclear
+from tespec.comparison.curves import Curve, Point, budget, leading, why_unclear
 from tespec.comparison.few_labels import ALL, share_of
 from tespec.comparison.identity import TEST
 from tespec.comparison.pretrained import GROUPS, OBJECTIVES, TARGETS, healthy, held_out_loss, learned, relative_losses
@@ -164,16 +164,11 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
 def equals_table(curves: Sequence[Curve]) -> Table:
     """Recurrent and feed-forward networks after as many labels, and after as many clips: the most that both have seen.
 
-    Where a task has several curves of an architecture, the one with the best last score stands for it.
+    Where a task has several curves of an architecture, the leading one stands for it.
     """
-    rows = []
+    rows, chosen = [], leading(curves)
     for task in dict.fromkeys(curve.task for curve in curves):
-        best: dict[str, Curve] = {}
-        for curve in (each for each in curves if each.task == task):
-            sign = -1 if curve.scheme.main.better == "lower" else 1
-            other = best.get(curve.arch)
-            if other is None or sign * curve.points[-1].scores[""] > sign * other.points[-1].scores[""]:
-                best[curve.arch] = curve
+        best = {curve.arch: curve for curve in chosen if curve.task == task}
         if len(best) < len(WORDS):
             continue
         for seen in ("labels", "clips"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tespec.comparison.curves import Curve
+from tespec.comparison.curves import Curve, leading
 from tespec.pictures.panels import save_figure
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
     """Write a PNG with a row for each task: scores by steps, by clips and by labels seen; bars are standard errors.
 
     Args:
-        curves: at least one.
+        curves: at least one; the leading ones are drawn.
         path: of the PNG.
     """
+    curves = leading(curves)
     tasks = list(dict.fromkeys(curve.task for curve in curves))
     figure = Figure(figsize=(4.0 * len(AXES) + 1.0, 3.2 * len(tasks) + 1.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -43,7 +44,7 @@ def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
         of_task = [curve for curve in curves if curve.task == task]
         for panel, (seen, per_step) in zip(row, AXES.items(), strict=True):
             for curve in of_task:
-                _draw(panel, curve, per_step(curve), _rate(curve, of_task))
+                _draw(panel, curve, per_step(curve))
             _draw_floors(panel, of_task)
             panel.set_xscale("log")
             places = sorted({point.steps * per_step(curve) for curve in of_task for point in curve.points})
@@ -63,13 +64,7 @@ def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
     save_figure(figure, path, dpi=110)
 
 
-def _rate(curve: Curve, others: Sequence[Curve]) -> str:
-    """A curve's peak learning rate, where others of its architecture have another."""
-    rates = {other.peak_lr for other in others if other.arch == curve.arch}
-    return f", peak rate {curve.peak_lr:g}" if len(rates) > 1 else ""
-
-
-def _draw(panel: Axes, curve: Curve, per_step: int, rate: str) -> None:
+def _draw(panel: Axes, curve: Curve, per_step: int) -> None:
     for group, (line, mark) in FRAMES.items():
         points = [point for point in curve.points if group in point.scores]
         if not points:
@@ -85,7 +80,7 @@ def _draw(panel: Axes, curve: Curve, per_step: int, rate: str) -> None:
             markerfacecolor=COLOURS[curve.arch] if curve.arch == "recurrent" else "white",
             linewidth=1.6,
             capsize=3,
-            label=f"{WORDS[curve.arch]}, {group or 'all'} frames{rate}",
+            label=f"{WORDS[curve.arch]}, {group or 'all'} frames",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tespec.comparison.curves import budget, curves_table, learning_curves
+from tespec.comparison.curves import budget, curves_table, leading, learning_curves
 from tespec.comparison.records import Record
 from tespec.comparison.render import render_csv, render_markdown
 from tespec.pictures.learning_curves import draw_learning_curves
@@ -132,3 +132,15 @@ def test_the_table_and_the_figure_show_each_curve(record: Make, tmp_path) -> Non
     draw_learning_curves(learning_curves(records[1:]), other)
     assert one.stat().st_size > 20_000
     assert one.read_bytes() != other.read_bytes()
+
+
+def test_the_curve_with_the_best_last_score_leads(record: Make) -> None:
+    higher = {steps: tuple(score + 1 for score in scores) for steps, scores in SCORES.items()}
+    records = [
+        *(dict(each, config=each["config"] | {"batch_size": 16}) for each in curve(record, higher)),
+        *curve(record, SCORES),
+        *curve(record, SCORES, "feedforward"),
+    ]
+    found = learning_curves(records)
+    assert [(each.arch, each.clips == 16) for each in leading(found)] == [("recurrent", True), ("feedforward", False)]
+    assert len(found) == 3
