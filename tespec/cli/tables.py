@@ -4,7 +4,7 @@ python benchmarks/tables.py
 python benchmarks/tables.py --only depth --columns measured --data sample
 python benchmarks/tables.py --baseline scratch
 python benchmarks/tables.py --contrasts
-python benchmarks/tables.py --rates --results results/sample-small-rates
+python benchmarks/tables.py --rates --results results/sample-small/rates
 python benchmarks/tables.py --controls
 python benchmarks/tables.py --curves
 python benchmarks/tables.py --check

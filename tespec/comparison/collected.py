@@ -33,22 +33,14 @@ class Collected:
 
 
 def collect(results: Path) -> Collected:
-    """What lies in `results`, in its archive, and in the folders RESULTS-curves and RESULTS-rates beside it."""
-    own, problems = read_records(results / "runs")
-    starts, more = read_records(results / STARTS / "runs")
-    curves, rates = _beside(results, CURVES), _beside(results, RATES)
-    problems += [*more, *curves[1], *rates[1]]
+    """What lies in `results`, in its folders `starts`, `curves` and `rates`, and in its archive."""
+    read = [
+        read_records(folder / "runs") for folder in (results, *(results / name for name in (STARTS, CURVES, RATES)))
+    ]
+    own, starts, curves, rates = (tuple(records) for records, _ in read)
     # An archive that cannot be read is named once.
-    return Collected(tuple(own), tuple(starts), tuple(curves[0]), tuple(rates[0]), tuple(dict.fromkeys(problems)))
-
-
-def _beside(results: Path, name: str) -> tuple[list[Record], list[str]]:
-    """Records within the results and in a folder of their own beside them, which count of two of the same name."""
-    within, beside = (
-        read_records(folder / "runs") for folder in (results / name, results.with_name(f"{results.name}-{name}"))
-    )
-    found = {record["name"]: record for record in (*within[0], *beside[0])}
-    return [found[each] for each in sorted(found)], [*within[1], *beside[1]]
+    problems = dict.fromkeys(problem for _, found in read for problem in found)
+    return Collected(own, starts, curves, rates, tuple(problems))
 
 
 def pack(collected: Collected, folder: Path) -> Path:

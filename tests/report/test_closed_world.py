@@ -198,7 +198,7 @@ def write(collected: Collected, results: Path) -> None:
     """The records where a plan and those that prepare it leave them."""
     folders = {results: collected.records}
     for name in ("curves", "rates"):
-        folders[results.with_name(f"{results.name}-{name}")] = getattr(collected, name)
+        folders[results / name] = getattr(collected, name)
     for folder, records in folders.items():
         for record in records:
             write_record(record, folder / "runs")
