@@ -233,9 +233,8 @@ def _heading(curve: Curve) -> str:
         if floor is None:
             said.append(f"{frames}: floor not measured")
         else:
-            unclear = {"one seed": "which one seed cannot be clear of"}.get(
-                why_unclear(curve, group), "not clear of it"
-            )
+            lone = why_unclear(curve, group) == "one seed"
+            unclear = "which one seed cannot be clear of" if lone else "not clear of it"
             cleared = f"clear of it from {least:,} steps on" if least else unclear
             said.append(f"{frames}: floor {floor:.{decimals}f}, {cleared}")
     settings = f" ({curve.settings})" if curve.settings else ""

@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 
 from tespec.comparison.archive import ARCHIVE
-from tespec.comparison.basis import recipe_of
 from tespec.comparison.collected import Collected
 from tespec.comparison.controls import FOLLOWS, PASSED, TITLES, controls
 from tespec.comparison.curves import SPLIT, learning_curves
@@ -75,8 +74,8 @@ CLAIMS_ABOUT = (
 )
 
 SHARED = (
-    "Of each method one pre-training was made, from which all seeds start: the spread, and what is decided by it, is "
-    "that of fine-tuning, and another pre-training of the same method is not covered."
+    "Trained weights that networks start from were made once and shared by seeds: the spread, and what is decided by "
+    "it, is that of fine-tuning, and another training of such weights is not covered."
 )
 
 
@@ -159,7 +158,8 @@ def _controls(collected: Collected) -> list[str]:
         said = ", ".join(f"{word} {counts[passed]}" for passed, word in PASSED.items() if counts[passed])
         lines.append(f"- {title}: **{said}**.")
     lines += [f"- **{FOLLOWS[kind]}**" for kind in TITLES if any((c.kind, c.passed) == (kind, False) for c in found)]
-    return ["\n".join(lines), CONTROLS_ABOUT, rendered(replace(controls_in_short(collected.records), notes=()))]
+    about = [CONTROLS_ABOUT, *_shared(collected.records, SPLIT)]
+    return ["\n".join(lines), *about, rendered(replace(controls_in_short(collected.records), notes=()))]
 
 
 def _budgets(collected: Collected) -> list[str]:
@@ -188,15 +188,15 @@ def _memory(collected: Collected) -> list[str]:
 
 def _scores(collected: Collected) -> list[str]:
     tables = scores_in_short(collected.records)
-    return [SCORES_ABOUT, *_shared(collected.records), *map(titled, tables)] if tables else []
+    return [SCORES_ABOUT, *_shared(collected.records, TEST), *map(titled, tables)] if tables else []
 
 
-def _shared(records: Sequence[Record]) -> list[str]:
-    """What it means that several seeds started from the same weights, where they did."""
+def _shared(records: Sequence[Record], split: str) -> list[str]:
+    """What it means that several seeds started from the same weights, where evaluations on a split did."""
     seeds = defaultdict[str, set[int]](set)
-    for record in of_split(records, TEST):
-        if record["kind"] == "evaluation" and recipe_of(record):
-            seeds[record["weights"]["sha256"]].add(record["seed"])
+    for record in of_split(records, split):
+        if record["kind"] == "evaluation" and (start := record["weights"]["sha256"]):
+            seeds[start].add(record["seed"])
     return [SHARED] if any(len(each) > 1 for each in seeds.values()) else []
 
 
@@ -216,7 +216,7 @@ def _claims(collected: Collected) -> list[str]:
     table, missing = claims_in_short(collected.records)
     verdicts = Counter(row.facts["verdict"] for row in table.rows)
     said = ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
-    about = [f"Claims on tasks: **{said}**.", CLAIMS_ABOUT, *_shared(collected.records)]
+    about = [f"Claims on tasks: **{said}**.", CLAIMS_ABOUT, *_shared(collected.records, TEST)]
     parts = [*about, rendered(table)] if table.rows else []
     return [*parts, f"Not run yet: {'; '.join(missing)}."] if missing else parts
 
