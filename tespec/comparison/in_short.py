@@ -196,14 +196,14 @@ def _score(point: Point, decimals: int) -> Cell:
 
 def rates_in_short(records: Sequence[Record]) -> Table:
     """The peak rate that each pre-training takes, of those tried."""
-    columns = [*texts("Pre-training", "tried"), *numbers("chosen", "last-stage rank"), *texts("healthy")]
+    columns = [*texts("Pre-training", "tried", "healthy"), *numbers("chosen", "its last-stage rank")]
     rows = []
     for search in searches(records):
-        chosen = search.chosen
+        chosen, alive = search.chosen, [f"{each.rate:g}" for each in search.tried if each.healthy]
+        verdict = (Cell(f"{chosen.rate:g}", chosen.rate), Cell(f"{chosen.rank:.1f}", chosen.rank))
         rows.append(Row((
-            Cell(search.title), Cell(", ".join(f"{each.rate:g}" for each in search.tried)),
-            Cell(f"{chosen.rate:g}", chosen.rate), Cell(f"{chosen.rank:.1f}", chosen.rank),
-            Cell("yes" if chosen.healthy else "none is"),
+            Cell(search.name), Cell(", ".join(f"{each.rate:g}" for each in search.tried)),
+            Cell(", ".join(alive) or "none"), *(verdict if search.decides else (Cell("searched on"), Cell())),
         )))  # fmt: skip
     return Table("Peak rates", tuple(columns), (Group("", tuple(rows)),))
 

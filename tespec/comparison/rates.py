@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tespec.comparison.basis import average
@@ -18,7 +18,8 @@ TITLE = "Peak learning rates of pre-trainings"
 RULE = (
     "Chosen is the rate with the lowest loss on data held out among those whose features are healthy: the last stage's "
     f"rank above {LEAST_RANK:g}, and at the end no more than {NOISE:.0%} below the highest rank seen before. Where "
-    "none is, it is the rate with the highest rank of the last stage."
+    "none is, it is the rate with the highest rank of the last stage. Of searches of the same pre-training over more and "
+    "more steps the longest decides."
 )
 LOSSES = "Losses of different methods do not compare; that of masked reconstruction is the one with the state carried."
 COLUMNS = (
@@ -56,11 +57,26 @@ class Tried:
 
 @dataclass(frozen=True)
 class Search:
-    """The rates that were tried of one pre-training, from the highest to the lowest."""
+    """The rates that were tried of one pre-training, from the highest to the lowest.
+
+    Attributes:
+        method: name of the method.
+        title: of the method, and what it learns.
+        steps: of each training.
+        tried: a rate each.
+        decides: whether the same pre-training was not searched over more steps as well.
+    """
 
     method: str
     title: str
+    steps: int
     tried: tuple[Tried, ...]
+    decides: bool = True
+
+    @property
+    def name(self) -> str:
+        """The title with the number of steps."""
+        return f"{self.title}, {self.steps:,} steps"
 
     @property
     def chosen(self) -> Tried:
@@ -74,6 +90,8 @@ class Search:
     def verdict(self) -> str:
         """The choice in words."""
         chosen = self.chosen
+        if not self.decides:
+            return "searched again over more steps"
         if chosen.healthy:
             return f"{chosen.rate:g}"
         return f"none is healthy; {chosen.rate:g} has the highest rank of the last stage"
@@ -92,8 +110,11 @@ def searches(records: Sequence[Record]) -> list[Search]:
             by_rate[float(record["config"]["optimisation"]["peak_lr"])].append(record)
         if len(by_rate) > 1:
             tried = tuple(_tried(rate, runs) for rate, runs in sorted(by_rate.items(), reverse=True))
-            found.append(Search(method, f"{_title(members[0])}", tried))
-    return found
+            steps = int(members[0]["config"]["optimisation"]["steps"])
+            found.append(Search(method, _title(members[0]), steps, tried))
+    found.sort(key=lambda each: (each.method, each.title, each.steps))
+    longest = {(each.method, each.title): each.steps for each in found}
+    return [replace(each, decides=each.steps == longest[each.method, each.title]) for each in found]
 
 
 def rates_table(records: Sequence[Record]) -> Table:
@@ -106,7 +127,7 @@ def rates_table(records: Sequence[Record]) -> Table:
     if not found:
         remedy = "run the plan `rates` first: python benchmarks/plan.py rates"
         raise UserError("--rates", "no pre-training was made at two peak rates or more", remedy)
-    groups = tuple(Group(f"{each.title}: {each.verdict}", tuple(_rows(each))) for each in found)
+    groups = tuple(Group(f"{each.name}: {each.verdict}", tuple(_rows(each))) for each in found)
     lines = tuple(line for each in found for line in _lines(each))
     return Table(TITLE, COLUMNS, groups, notes=(RULE, LOSSES), lines=lines)
 
@@ -119,8 +140,7 @@ def _but_for_the_rate(record: Record) -> str:
 
 
 def _title(record: Record) -> str:
-    title = " ".join(str(record["method"]["title"]).split())
-    return f"{title} ({learned(record)}), {record['config']['optimisation']['steps']:,} steps"
+    return f"{' '.join(str(record['method']['title']).split())} ({learned(record)})"
 
 
 def _tried(rate: float, runs: Sequence[Record]) -> Tried:
@@ -144,7 +164,7 @@ def _mean(values: Sequence[float | None]) -> float:
 def _rows(search: Search) -> list[Row]:
     rows = []
     for each in search.tried:
-        chosen = each is search.chosen
+        chosen = search.decides and each is search.chosen
         ranks = [point["rank"] for point in each.records[0]["curves"].get(LAST_STAGE, ())]
         names = tuple(record["name"] for record in each.records)
         cells = (
@@ -157,16 +177,16 @@ def _rows(search: Search) -> list[Row]:
             Cell("chosen" if chosen else ""),
             Cell(each.reason),
         )
-        rows.append(Row(cells, facts={"method": search.method, "title": search.title}))
+        rows.append(Row(cells, facts={"method": search.method, "title": search.name}))
     return rows
 
 
 def _lines(search: Search) -> list[dict[str, Any]]:
     """The long CSV: a line for each record."""
     return [
-        {"method": search.method, "pretraining": search.title, "peak_lr": each.rate, "seed": record["seed"]}
+        {"method": search.method, "pretraining": search.name, "peak_lr": each.rate, "seed": record["seed"]}
         | {"loss": held_out_loss(record), "rank": record["metrics"].get("last_stage_rank")}
-        | {"healthy": healthy(record)[0], "chosen": each is search.chosen, "reason": healthy(record)[1]}
+        | {"healthy": healthy(record)[0], "chosen": search.decides and each is search.chosen, "reason": healthy(record)[1]}
         | {"record": record["name"]}
         for each in search.tried
         for record in each.records

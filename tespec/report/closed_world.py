@@ -54,7 +54,7 @@ CURVES_ABOUT = (
 HEALTH_ABOUT = (
     "Healthy: the last stage's features have a rank above 8 on data held out, which does not fall over the training. "
     "Each method's rate is the one with the lowest loss of its own on data held out, of those that leave its features "
-    "healthy; no label decides."
+    "healthy; no label decides. Where few were healthy after few steps, the same rates were searched again over more."
 )
 MEMORY_ABOUT = (
     "Loss of the masked part (of CPC: its own loss) on streets held out, against the time since the network's state "

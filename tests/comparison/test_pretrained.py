@@ -80,7 +80,7 @@ def test_the_lowest_loss_among_healthy_ones_is_chosen(record: Make) -> None:
     assert [each.rate for each in search.tried] == [2e-3, 1e-3, 5e-4, 2.5e-4]
     assert [each.healthy for each in search.tried] == [False, True, True, True]
     assert (search.chosen.rate, search.verdict) == (5e-4, "0.0005")
-    assert search.title == "TESPEC (intensity, Eq. 7), 1,500 steps"
+    assert search.name == "TESPEC (intensity, Eq. 7), 1,500 steps"
 
 
 def test_where_none_is_healthy_the_highest_rank_is_chosen_and_said_so(record: Make) -> None:
@@ -91,6 +91,24 @@ def test_where_none_is_healthy_the_highest_rank_is_chosen_and_said_so(record: Ma
     assert table.groups[0].heading.endswith("none is healthy; 0.001 has the highest rank of the last stage")
     assert [row.cells[6].text for row in table.rows] == ["chosen", ""]
     assert all(render(table) for render in FORMS.values())
+
+
+def test_of_searches_over_more_and_more_steps_the_longest_decides(record: Make) -> None:
+    def over(steps: int, rate: float, loss: float) -> Record:
+        made = pretraining(record, rate=rate, loss=loss)
+        optimisation = {**made["config"]["optimisation"], "steps": steps}
+        return made | {"name": f"{made['name']}-{steps}", "config": {**made["config"], "optimisation": optimisation}}
+
+    other = [pretraining(record, "mine", rate, loss=rate) for rate in (1e-3, 5e-4)]
+    long = [over(2000, 1e-3, 0.7), over(2000, 5e-4, 0.8)]
+    found = searches([*long, *other, over(500, 1e-3, 0.9), over(500, 5e-4, 0.8)])
+    assert [(each.method, each.steps, each.decides) for each in found] == [
+        ("mine", 1500, True), ("tespec", 500, False), ("tespec", 2000, True),
+    ]  # fmt: skip
+    assert [each.verdict for each in found] == ["0.0005", "searched again over more steps", "0.001"]
+    assert [row.cells[6].text for row in rates_table([*long, over(500, 1e-3, 0.9), over(500, 5e-4, 0.8)]).rows] == [
+        "", "", "chosen", "",
+    ]  # fmt: skip
 
 
 def test_what_differs_in_more_than_the_rate_is_not_one_search(record: Make) -> None:

@@ -94,7 +94,7 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     # As many labels: 8 a step of both; as many clips: 4 and 8.
     assert "| 3,200 labels | 24.500 ± 0.500 | 24.500 ± 0.500 |" in found["Budgets"]
     assert "| 1,600 clips | 24.500 ± 0.500 | 22.500 ± 0.500 |" in found["Budgets"]
-    assert "| 0.001, 0.0005 | 0.0005 | 12.0 | yes |" in found["Pre-trainings"]
+    assert "| 0.001, 0.0005 | 0.001, 0.0005 | 0.0005 | 12.0 |" in found["Pre-trainings"]
     assert "| 2 of 2 | 12.0 | 0.8000 |" in found["Pre-trainings"]
     assert "| intensity, Eq. 7 | 0.760 |" in found["Memory"]
     rows = found["Scores"].replace("*", "").replace("§", "").splitlines()
