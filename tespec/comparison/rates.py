@@ -18,8 +18,8 @@ TITLE = "Peak learning rates of pre-trainings"
 RULE = (
     "Chosen is the rate with the lowest loss on data held out among those whose features are healthy: the last stage's "
     f"rank above {LEAST_RANK:g}, and at the end no more than {NOISE:.0%} below the highest rank seen before. Where "
-    "none is, it is the rate with the highest rank of the last stage. Of searches of the same pre-training over more and "
-    "more steps the longest decides."
+    "none is, it is the rate with the highest rank of the last stage. Where a pre-training was searched over more "
+    "steps as well, the longest search decides."
 )
 LOSSES = "Losses of different methods do not compare; that of masked reconstruction is the one with the state carried."
 COLUMNS = (
@@ -186,8 +186,8 @@ def _lines(search: Search) -> list[dict[str, Any]]:
     return [
         {"method": search.method, "pretraining": search.name, "peak_lr": each.rate, "seed": record["seed"]}
         | {"loss": held_out_loss(record), "rank": record["metrics"].get("last_stage_rank")}
-        | {"healthy": healthy(record)[0], "chosen": search.decides and each is search.chosen, "reason": healthy(record)[1]}
-        | {"record": record["name"]}
+        | {"healthy": healthy(record)[0], "chosen": search.decides and each is search.chosen}
+        | {"reason": healthy(record)[1], "record": record["name"]}
         for each in search.tried
         for record in each.records
     ]
