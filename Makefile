@@ -7,8 +7,9 @@ THREADS ?= 1
 
 BIN := .venv/bin
 SETUP_FILES := pyproject.toml setup.py constraints.txt tools/setup.sh tools/opencv-python/pyproject.toml
-# One thread per test process: more of them than cores slow each other down tenfold.
-PYTEST := OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(WORKERS)
+# One thread per test process: more of them than cores slow each other down tenfold. Neighbouring tests stay in one process,
+# so that what a file prepares is prepared once.
+PYTEST := OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 export PYTHON PIP_ARGS
 unexport PYTHONPATH

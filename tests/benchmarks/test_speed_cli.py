@@ -18,6 +18,7 @@ from benchmarks.measure.conditions import NO_GPU
 from benchmarks.measure.rows import Row
 from tespec.cli.command import run
 
+LONG_HERE = [part for part in LONG if part != "scaling"]
 KEYS = {"schema", "part", "quick", "threads", "load_before", "environment", "limits", "rows"}
 COMPARED = {
     ("histogram", "window"),
@@ -122,7 +123,7 @@ def test_ratios_stand_beside_those_of_a_ledger(
     assert line.endswith("%")
 
 
-@pytest.mark.parametrize("part", LONG)
+@pytest.mark.parametrize("part", [*LONG_HERE, pytest.param("scaling", marks=pytest.mark.slow)])
 def test_the_long_parts(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.json"
     assert call(monkeypatch, "--quick", "--only", part, "--device", "cpu", "--json", path) == 0

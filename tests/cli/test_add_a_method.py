@@ -69,7 +69,10 @@ def test_it_is_pretrained_measured_and_fine_tuned(outputs):
 
 def test_its_row_is_in_the_table(outputs):
     folder, said = outputs
-    assert re.search(r"^BYOL +Swin/7, width \d+ +Yes", said[4], re.MULTILINE)
+    (row,) = re.findall(r"^BYOL +Swin/7, width \d+ +Yes.*", said[4], re.MULTILINE)
+    tuned = records(folder)["evaluation", "byol"]
+    assert f"{tuned['metrics']['miou']:.3f}" in row
+    assert "--method byol" in tuned["command"]
     assert "BYOL" in (folder / "results" / "tables" / "segmentation.tex").read_text()
 
 

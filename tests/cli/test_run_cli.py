@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,27 +12,6 @@ from tespec.core.paths import REPOSITORY
 from tespec.models import EventSwin
 from tespec.weights.files import write_weights
 
-PLUGIN = '''
-import torch
-
-from tespec.pretraining.method import Method
-from tespec.core.registry import METHODS
-
-
-@METHODS.register_module(name="orthogonal")
-class Orthogonal(Method):
-    """Every matrix of the backbone starts orthogonal."""
-
-    title = "Orthogonal start"
-    summary = "No data at all."
-
-    def initialise(self, backbone, checkpoint, seed):
-        torch.manual_seed(seed)
-        for weight in backbone.parameters():
-            if weight.ndim == 2:
-                torch.nn.init.orthogonal_(weight)
-        return super().initialise(backbone, checkpoint, seed)
-'''
 WARMUP = ["--set", "optimisation.warmup_steps=1"]
 FEW = ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2", "--set", "segments=3"]
 
@@ -56,24 +33,6 @@ def call(capsys):
 
 def places(folder):
     return ["--results", folder / "results", "--runs", folder / "runs", "--device", "cpu"]
-
-
-def test_a_method_in_one_file_gets_its_row(tiny_world, tmp_path):
-    plugin = tmp_path / "my_method.py"
-    plugin.write_text(PLUGIN)
-    common = [str(argument) for argument in ("--data", tiny_world / "ddd17", *places(tmp_path), *FEW)]
-    command = [sys.executable, str(REPOSITORY / "benchmarks/run.py"), "--import", str(plugin)]
-    arguments = ["--method", "orthogonal", "--task", "ddd17", *common]
-    ran = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.startswith("orthogonal on ddd17 (recurrent, data: sample): miou ")
-    tables = [sys.executable, str(REPOSITORY / "benchmarks/tables.py"), "--results", str(tmp_path / "results")]
-    printed = subprocess.run(tables, cwd=tmp_path, capture_output=True, text=True, check=True)
-    (row,) = (line for line in printed.stdout.splitlines() if "Orthogonal start" in line)
-    (record,) = (json.loads(path.read_text()) for path in (tmp_path / "results" / "runs").glob("*.json"))
-    assert f"{record['metrics']['miou']:.3f}" in row
-    assert "--method orthogonal" in record["command"]
-    assert "Orthogonal start" in (tmp_path / "results" / "tables" / "segmentation.tex").read_text()
 
 
 def test_lists_and_describes(call):

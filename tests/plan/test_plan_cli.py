@@ -20,27 +20,35 @@ CELLS = ["tiny", "--only", "evaluation", "ddd17", "scratch", "--seeds", "0"]
 BROKEN = ["--set", "head.min_depth=90.0"]
 
 
-def test_a_plan_runs_what_is_missing_and_says_what_failed(plan, found, tmp_path):
-    status = plan(*CELLS, "--status")
-    assert status.returncode == 0, status.stderr
-    assert "0 of 2 runs are done; 2 to do, after 0 pre-trainings" in status.stdout
+@pytest.fixture
+def told(cache, tmp_path, monkeypatch, capsys):
+    """What a plan says that runs nothing, asked in this process."""
+
+    def told(*arguments):
+        monkeypatch.setenv("TESPEC_CACHE", str(cache))
+        places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
+        assert main(["plan", *arguments, *places]) == 0
+        return capsys.readouterr().out
+
+    return told
+
+
+def test_a_plan_runs_what_is_missing_and_says_what_failed(plan, told, found, tmp_path):
+    assert "0 of 2 runs are done; 2 to do, after 0 pre-trainings" in told(*CELLS, "--status")
     assert not list(tmp_path.iterdir())
     done = plan(*CELLS, "--processes", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 of 2 runs done" in done.stdout
     assert len(found()) == 2
-    again = plan(*CELLS)
-    assert "2 of 2 runs are done; 0 to do, after 0 pre-trainings\nnothing to do" in again.stdout
-    assert "running" not in again.stderr
-    more = plan(*CELLS, "--seeds", "0", "1", "--dry-run")
-    assert re.search(r"2 of 4 runs are done; .*\nabout .* h for 2 runs, .* GiB of a process", more.stdout)
-    assert len(re.findall(r"run.py --method scratch .* --seed 1 ", more.stdout)) == 2
+    assert "2 of 2 runs are done; 0 to do, after 0 pre-trainings\nnothing to do" in told(*CELLS)
+    more = told(*CELLS, "--seeds", "0", "1", "--dry-run")
+    assert re.search(r"2 of 4 runs are done; .*\nabout .* h for 2 runs, .* GiB of a process", more)
+    assert len(re.findall(r"run.py --method scratch .* --seed 1 ", more)) == 2
     failing = plan("tiny", "--only", "mvsec", "scratch", "--seeds", "0", *BROKEN)
     assert failing.returncode == 1
     assert "0 of 2 runs done" in failing.stdout
     assert "failed: evaluation-scratch-mvsec-feedforward-s0: error: head.min_depth: 90 m" in failing.stdout
-    known = plan("tiny", "--only", "mvsec", "scratch", *BROKEN, "--status")
-    assert "0/2 done, 1 failed" in known.stdout
+    assert "0/2 done, 1 failed" in told("tiny", "--only", "mvsec", "scratch", *BROKEN, "--status")
 
 
 MISTAKES = [

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+from tespec.cli import pretrain as pretrain_cli
 from tespec.core import recipes
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
@@ -105,8 +106,11 @@ def record_of(folder):
     return json.loads(path.read_text())
 
 
-def test_a_dry_run_says_what_it_costs(file, tiny_world, tmp_path):
-    out = called(tiny_world, tmp_path, "--import", file, "--dry-run")
+@pytest.mark.usefixtures("byol")
+def test_a_dry_run_says_what_it_costs(tiny_world, capsys):
+    data = ["--data", str(tiny_world / "1mpx"), "--profile", "tiny", "--set", "batch_size=4"]
+    pretrain_cli.main(["--method", "byol", *data, "--device", "cpu", "--dry-run"])
+    out = capsys.readouterr().out
     assert "type: byol" in out
     assert "parameters" in out
 

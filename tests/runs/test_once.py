@@ -131,6 +131,7 @@ def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(tiny_wo
     assert sha256 == made.get(timeout=300)[1] == before
 
 
+@pytest.mark.slow
 def test_command_lines_started_at_the_same_moment(tiny_world, tmp_path):
     what = [
         "--method",

@@ -17,7 +17,7 @@ from tespec.runs.pretrain import pretrain
 from tespec.training.hooks import CheckpointHook
 from tespec.training.status import read_status
 
-SETTINGS = pretraining_settings("tespec", "tiny", ["optimisation.steps=5"])
+SETTINGS = pretraining_settings("tespec", "tiny", ["optimisation.steps=5", "recurrent=false"])
 PLUGIN = """
 from tespec.pretraining.method import Method
 from tespec.core.registry import METHODS

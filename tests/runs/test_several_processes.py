@@ -75,7 +75,8 @@ def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
             assert two["recordings"].keys() == one["recordings"].keys()
 
 
-@pytest.mark.parametrize("cases", [["mvsec"], pytest.param(["tespec"], marks=pytest.mark.slow)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", [["mvsec", "tespec"]], ids=["both"])
 def test_a_run_goes_on_with_other_processes(world, tmp_path, cases):
     for case in cases:
         compute(case, world, tmp_path / "straight" / case)
