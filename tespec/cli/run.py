@@ -270,8 +270,14 @@ def dry_run(options: argparse.Namespace) -> None:
 
 def print_result(record: Record) -> None:
     """Print the scores of a record and where they belong."""
+    from tespec.comparison.pretrained import STAGE, stage_ranks
+
     scores = ", ".join(f"{name} {value:.2f}" for name, value in record["metrics"].items())
     split = "" if record["split"] == "test" else f", {record['split']} split"
     print(f"{record['method_name']} on {record['task']} ({record['arch']}, data: {record['data']}{split}): {scores}")
     for name, each in record["groups"].items():
-        print(f"  {name}: " + ", ".join(f"{metric} {value:.2f}" for metric, value in each.items()))
+        if not name.startswith(STAGE):
+            print(f"  {name}: " + ", ".join(f"{metric} {value:.2f}" for metric, value in each.items()))
+    if ranks := stage_ranks(record):
+        said = ", ".join(f"{rank:.1f}" for rank in ranks)
+        print(f"  rank of the features of stages 1 to {len(ranks)} after training: {said}")

@@ -24,6 +24,7 @@ from tespec.comparison.contrasts import (
     decide,
     part_of,
 )
+from tespec.comparison.pretrained import LEAST_RANK, stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.shown import (
@@ -47,21 +48,24 @@ RESAMPLINGS = 20
 DECIDED = 1  # of them that may tell the halves apart
 GENERATOR = 20  # seed of the halves
 
-PRETRAINING, MEMORY, NEGATIVE = "pretraining", "memory", "negative"
+PRETRAINING, MEMORY, NEGATIVE, FEATURES = "pretraining", "memory", "negative", "features"
 TITLES = {
     PRETRAINING: "Positive for pre-training: labels of other streets against none",
     MEMORY: "Positive for memory: one network with its state carried, and zeroed at each label",
     NEGATIVE: "Negative: no pre-training against no pre-training with other seeds",
+    FEATURES: "Features: the last stage of networks without pre-training, after their training",
 }
 MUST = {
     PRETRAINING: "the backbone that has learned labels of other streets is better",
     MEMORY: "the state carried is better",
     NEGATIVE: f"undecided in at least {RESAMPLINGS - DECIDED} of {RESAMPLINGS} resamplings into two halves",
+    FEATURES: f"a rank above {LEAST_RANK:g} in every network",
 }
 FOLLOWS = {
     PRETRAINING: "Where the control of pre-training failed, these budgets could not show a pre-training at work.",
     MEMORY: "Where the control of memory failed, networks have not learned to use it, and comparisons cannot show it.",
     NEGATIVE: "The negative control failed: what these pages call a difference may be none.",
+    FEATURES: "Where the last stage died in training, what a pre-training had given it was lost with it.",
 }
 PASSED = {True: "passed", False: "failed", None: NOT_MEASURED}
 
@@ -71,13 +75,13 @@ class Control:
     """A control and what came out.
 
     Attributes:
-        kind: "pretraining", "memory" or "negative".
+        kind: "pretraining", "memory", "negative" or "features".
         task: on which it was measured; "" where nothing was.
         title: what is held against what.
         must: what it must show.
         passed: whether it did; None where it was not measured.
         reason: of the verdict, one short sentence.
-        part: the comparison, with its effect and seeds; empty of a negative control.
+        part: the comparison, with its effect and seeds; without an effect of a negative control and of features.
         p: adjusted for all controls; None where there was no test.
         detectable: the effect that these seeds would have shown with a probability of 80 %; None without a test.
         scheme: of the task's metric; None where nothing was measured.
@@ -116,8 +120,8 @@ def controls(records: Sequence[Record], split: str = SPLIT) -> list[Control]:
         split: of the data; records of others take no part.
 
     Returns:
-        For each task with an evaluation: pre-training by architecture, and memory; then the negative one. Of a kind
-        that no task has, one that says so.
+        For each task with an evaluation: pre-training by architecture, and memory; then the negative one, and features
+        by task and architecture. Of a kind that no task has, one that says so.
     """
     chosen = of_split(records, split)
     asked: list[_Asked] = []
@@ -132,7 +136,7 @@ def controls(records: Sequence[Record], split: str = SPLIT) -> list[Control]:
         if all(each.kind != kind for each in found)
     ]
     ordered = sorted([*found, *lacking], key=lambda each: list(TITLES).index(each.kind))
-    return [*ordered, _negative(chosen, [[each.part] for each in asked])]
+    return [*ordered, _negative(chosen, [[each.part] for each in asked]), *_of_features(chosen)]
 
 
 def _of_pretraining(task: str, basis: Basis, records: Sequence[Record]) -> list[_Asked]:
@@ -217,6 +221,33 @@ def _negative(records: Sequence[Record], page: Sequence[Sequence[Part]]) -> Cont
     reason = f"undecided in {undecided} of {RESAMPLINGS}"
     passed = undecided >= RESAMPLINGS - DECIDED
     return Control(NEGATIVE, basis.task, title, must, passed, reason, shown, scheme=scheme, sources=sources)
+
+
+def _of_features(records: Sequence[Record]) -> list[Control]:
+    found = []
+    for task, basis in sorted(newest_bases(records).items()):
+        for arch in ARCHITECTURES:
+            runs = [record for record in basis.records if row_key(record)[:2] == (UNTRAINED, arch)]
+            last = [ranks[-1] for ranks in map(stage_ranks, runs) if ranks]
+            if not last:
+                continue
+            reason = f"ranks from {min(last):.1f} to {max(last):.1f}" if len(last) > 1 else f"rank {last[0]:.1f}"
+            found.append(
+                Control(
+                    FEATURES,
+                    task,
+                    f"{TITLES[FEATURES]}, {arch} network",
+                    MUST[FEATURES],
+                    min(last) > LEAST_RANK,
+                    reason,
+                    Part(f"{arch} network", seeds=len(last)),
+                    scheme=scheme_of(task, basis.records),
+                    sources=tuple(record["name"] for record in runs),
+                )
+            )
+    lacking = "no network without pre-training says it"
+    nothing = Control(FEATURES, "", TITLES[FEATURES], MUST[FEATURES], None, lacking, Part(TITLES[FEATURES]))
+    return found or [nothing]
 
 
 def _halves(gains: Sequence[float], number: int) -> Part:

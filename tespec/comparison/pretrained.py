@@ -8,6 +8,7 @@ from tespec.comparison.records import Record
 
 LEAST_RANK = 8.0  # of the last stage's features
 NOISE = 0.1  # share of the rank that it may lose without counting as falling
+STAGE = "stage "  # groups: how the features of each differ
 LAST_STAGE, SINCE_ZEROED = "last_stage", "since_zeroed"  # curves
 GROUPS = ("moving", "standing", "all")
 KNOWING_NOTHING = "_knowing_nothing"
@@ -37,6 +38,11 @@ def healthy(record: Record) -> tuple[bool, str]:
     if ranks[-1] < (1 - NOISE) * max(ranks):
         return False, f"the last stage's rank falls from {max(ranks):.1f} to {ranks[-1]:.1f}"
     return True, f"the last stage's rank is {rank:.1f}, and does not fall ({' '.join(f'{each:.1f}' for each in ranks)})"
+
+
+def stage_ranks(record: Record) -> list[float]:
+    """Rank of the features of each stage of a network on some frames, from the first on; none where it is not said."""
+    return [numbers["rank"] for name, numbers in sorted(record["groups"].items()) if name.startswith(STAGE)]
 
 
 def learned(record: Record) -> str:

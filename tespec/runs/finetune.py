@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
@@ -15,8 +18,11 @@ from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
+from tespec.datasets.evaluation import evaluation_of
 from tespec.datasets.recording import fingerprint
+from tespec.models.backbone import reset
 from tespec.models.layers import with_exact_pools
+from tespec.pretraining.health import evaluating, stage_spreads
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
@@ -29,6 +35,9 @@ from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, require_other_labels
+
+FRAMES = 256  # whose features are looked at after a training
+FEATURES = f"of each stage, after training, on about {FRAMES} frames at the beginning of the scored recordings"
 
 
 @dataclass(frozen=True)
@@ -113,9 +122,28 @@ def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Re
         evaluation = task.evaluate(opened.model, run.device, run.setup.workers)
         if is_first():
             opened.write_network(run.folder / WEIGHTS)
-        return opened.outcome(evaluation, said)
+            evaluation = replace(evaluation, groups=evaluation.groups | _stages(opened))
+        return opened.outcome(evaluation, {"stages": FEATURES} | dict(said or {}))
 
     return carry_out(run, evaluate, opened.model, batches)
+
+
+def _stages(opened: Opened) -> dict[str, dict[str, float]]:
+    """How the features of each stage differ; where those of deep ones do not, a start was of no use to the task."""
+    steps, device = evaluation_of(opened.settings, opened.task.scored), opened.run.device
+    backbone = opened.model.backbone
+
+    def features() -> Iterator[list[Tensor]]:
+        state, seen = None, 0
+        for batch in steps:
+            maps, state = backbone(batch.histograms.to(device), reset(state, batch.fresh.to(device)))
+            yield maps
+            seen += batch.fresh.numel() * maps[0].shape[1]
+            if seen >= FRAMES:
+                return
+
+    with evaluating(backbone), torch.no_grad():
+        return stage_spreads(backbone, features())
 
 
 def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, *, trains: bool = False) -> Opened:

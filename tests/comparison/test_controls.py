@@ -69,6 +69,21 @@ def test_the_control_of_pretraining_is_labels_over_none(record: Make, gain: floa
     assert control.part.seeds == 3
 
 
+@pytest.mark.parametrize(("ranks", "passed"), [((20.0, 9.5, 31.0), True), ((20.0, 1.1, 31.0), False)])
+def test_the_control_of_features_is_the_lowest_rank_of_the_last_stage(
+    record: Make, ranks: Sequence[float], passed: bool
+) -> None:
+    stages = [{f"stage {number}": {"rank": 40.0 if number < 4 else rank} for number in range(1, 5)} for rank in ranks]
+    records = [
+        record("scratch", seed=seed, split="val", miou=40.0 + seed, groups=groups) for seed, groups in enumerate(stages)
+    ]
+    assert of(records, "features") == {"recurrent network": (passed, f"ranks from {min(ranks):.1f} to 31.0")}
+    # What was pre-trained, or scored on other frames, is another matter.
+    dead = {"stage 4": {"rank": 1.0}}
+    others = [record("labels", split="val", groups=dead), record("scratch", "feedforward", split="test", groups=dead)]
+    assert of([*records, *others], "features") == of(records, "features")
+
+
 def test_what_was_not_measured_says_so(record: Make) -> None:
     only = [floor(record), *measured(record, "scratch", SPREAD)]
     assert of(only, "pretraining") == {"recurrent network": (None, "not measured: labels/recurrent")}
@@ -80,7 +95,7 @@ def test_what_was_not_measured_says_so(record: Make) -> None:
         "no network without pre-training was trained with 8 seeds",
     )
     nothing = controls([])
-    assert [each.kind for each in nothing] == ["pretraining", "memory", "negative"]
+    assert [each.kind for each in nothing] == ["pretraining", "memory", "negative", "features"]
     assert all(each.passed is None and each.task == "" for each in nothing)
     # Without the floor nothing can be decided, as on the page of claims.
     both = [*measured(record, "scratch", SPREAD), *measured(record, "labels", (50.0, 51.0, 52.4))]
@@ -175,7 +190,9 @@ def test_the_table_says_what_follows(record: Make) -> None:
     records += measured(record, "labels", [each + 9 for each in reversed(noise)])
     table = controls_table(records)
     headings = [group.heading for group in table.groups]
-    assert [heading.rpartition(". ")[2] for heading in headings] == ["passed 1", "failed 1", "passed 1"]
+    assert [heading.rpartition(". ")[2] for heading in headings] == [
+        "passed 1", "failed 1", "passed 1", "not measured 1",
+    ]  # fmt: skip
     assert any("have not learned to use it" in note for note in table.notes)
     assert not any("could not show a pre-training" in note for note in table.notes)
     assert table.notes[-1] == "Measured on the validation split."
@@ -183,4 +200,4 @@ def test_the_table_says_what_follows(record: Make) -> None:
         assert "of 20" in render(table)
     lines = render_long_csv(table).splitlines()
     assert lines[0].startswith("control,task,network_or_frames,metric,unit,effect,low_95,high_95,seeds,p,detectable")
-    assert len(lines) == 4
+    assert len(lines) == 5

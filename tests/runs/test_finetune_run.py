@@ -40,7 +40,9 @@ def test_the_record_says_what_was_done(straight, tiny_world):
     assert json.loads(path.read_text()) == record
     assert record["data"] == "sample"
     assert record["weights"]["source"] == "random initialisation"
-    assert set(record["groups"]) <= {"moving", "standing"}
+    stages = {f"stage {number}" for number in range(1, 5)}
+    assert stages <= set(record["groups"]) <= {"moving", "standing", *stages}
+    assert all(1 <= record["groups"][stage]["rank"] <= 192 for stage in stages)
     assert set(record["classes"]) == set(record["config"]["classes"])
     assert record["protocol"]["test"].startswith("dir2 (")
     facts = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())
