@@ -174,5 +174,6 @@ profiles:
     segments: 1
     optimisation: {peak_lr: 1.0e-3}
     objective: {hidden: 256, out: 64}
+  small: {optimisation: {peak_lr: 1.0e-3}}  # by the plan `rates`
   medium: {optimisation: {peak_lr: 5.0e-4}}
 """
