@@ -102,17 +102,25 @@ def finetuning_settings(
     """
     facts, scale = UNSAID | _read("tasks", task), _profile(profile)
     facts.pop("tolerance", None)
-    facts = merge(facts, scale["finetuning"], f"profile {profile}")
-    facts = merge(facts, scale["tasks"].get(task, {}), f"profile {profile}, task {task}")
-    facts = merge(facts, of_data or {}, "dataset.json", replaced=("splits",))
-    splits = _part(facts, "splits", f"task {task}")
-    facts["splits"] = splits | {"val": splits.get("val", [])}
     architectures = _part(facts, "architectures", f"task {task}")
     if arch not in architectures:
         raise UserError(
             f"task {task}", f"no architecture {arch!r}", f"choose from {', '.join(map(str, architectures))}"
         )
+    layers = {
+        f"profile {profile}": scale["finetuning"],
+        f"profile {profile}, task {task}": scale["tasks"].get(task, {}),
+        "dataset.json": of_data or {},
+    }
+    for source, layer in layers.items():
+        facts = merge(facts, {**layer, "architectures": {}}, source, replaced=("splits",))
+    splits = _part(facts, "splits", f"task {task}")
+    facts["splits"] = splits | {"val": splits.get("val", [])}
+    # What any layer says of an architecture outweighs what all of them say of both.
     facts |= _part(architectures, arch, f"task {task}")
+    for source, layer in layers.items():
+        of_both = merge(dict.fromkeys(architectures), layer.get("architectures", {}), source)
+        facts = merge(facts, of_both[arch] or {}, source)
     facts |= {"sensor_px": None}
     del facts["architectures"]
     facts = _change(facts, changes)

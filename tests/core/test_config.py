@@ -172,6 +172,26 @@ def test_a_profile_says_only_what_differs_from_its_base(tmp_path, monkeypatch):
         finetuning_settings("ddd17", "recurrent", "third")
 
 
+def test_what_a_profile_says_of_an_architecture_outweighs_what_it_says_of_both(tmp_path, monkeypatch):
+    copy = tmp_path / "configs"
+    shutil.copytree(config.CONFIGS, copy)
+    monkeypatch.setattr(config, "CONFIGS", copy)
+    path = copy / "profiles" / "own.yaml"
+    path.write_text(
+        "name: own\nbase: sample\nfinetuning: {architectures: {recurrent: {optimisation: {peak_lr: 1.0e-4}}}}\n"
+        "tasks: {ddd17: {optimisation: {peak_lr: 2.0e-4, steps: 77}}}\n"
+    )
+    recurrent, alone = (finetuning_settings("ddd17", arch, "own").optimisation for arch in ("recurrent", "feedforward"))
+    assert (recurrent.peak_lr, alone.peak_lr) == (1e-4, 2e-4)
+    assert (recurrent.steps, alone.steps) == (77, 77)
+    path.write_text("name: own\nbase: sample\nfinetuning: {architectures: {recurent: {batch_size: 4}}}\n")
+    with pytest.raises(UserError, match="profile own: unknown setting 'recurent'; did you mean 'recurrent'"):
+        finetuning_settings("ddd17", "feedforward", "own")
+    path.write_text("name: own\nbase: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}\n")
+    with pytest.raises(UserError, match="profile own: unknown setting 'batchsize'; did you mean 'batch_size'"):
+        finetuning_settings("ddd17", "recurrent", "own")
+
+
 @pytest.mark.parametrize("profile", ["small", "medium"])
 def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples(profile):
     every = [pretraining_settings(recipe, profile) for recipe in names("pretraining")]
