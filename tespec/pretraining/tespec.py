@@ -430,4 +430,5 @@ profiles:
       decoder: {type: AllStagesDecoder}
       patch_eps: 0.05
       visible_weight: 0.5
+  small: {optimisation: {peak_lr: 2.5e-4}}  # by the plan `rates`
 """
