@@ -11,6 +11,7 @@ from typing import Any
 
 from tespec.comparison.basis import dotted, metric
 from tespec.comparison.identity import canonical
+from tespec.comparison.pretrained import stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.shown import of_split, sign_of
@@ -34,12 +35,14 @@ class Point:
         errors: standard error of each mean; None where no number of steps was trained with two seeds. The variance is
             that of all points of the curve.
         seeds: number of them.
+        rank: of the last stage's features after training, the lowest over seeds; None where a record does not say it.
     """
 
     steps: int
     scores: Mapping[str, float]
     errors: Mapping[str, float | None]
     seeds: int
+    rank: float | None
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
             {group: mean(by_steps[steps]) for group, by_steps in known.items()},
             {group: None if each is None else each / math.sqrt(len(runs)) for group, each in deviations.items()},
             len(runs),
+            _lowest_rank(list(runs.values())),
         )
         for steps, runs in sorted(of_steps.items())
     )
@@ -135,6 +139,11 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
     rate, clips = config["optimisation"]["peak_lr"], config["batch_size"]
     floors = _floors(first, records, main)
     return Curve(first["task"], first["arch"], rate, clips, clips * most, points, floors, scheme, settings)
+
+
+def _lowest_rank(runs: Sequence[Record]) -> float | None:
+    ranks = [stage_ranks(run) for run in runs]
+    return min(each[-1] for each in ranks) if all(ranks) else None
 
 
 def _deviation(samples: Sequence[Sequence[float]]) -> float | None:
@@ -216,7 +225,7 @@ def curves_table(records: Sequence[Record], split: str = SPLIT) -> Table:
     curves = learning_curves(records, split)
     shown = [group for group in GROUPS if any(group in point.scores for curve in curves for point in curve.points)]
     names = [(*TEXTS, "peak rate", "steps", "clips", "labels"), *((group or "all frames",) for group in shown)]
-    headers = [name for each in names for name in each] + ["seeds"]
+    headers = [name for each in names for name in each] + ["seeds", "last-stage rank"]
     columns = tuple(Column((name,), name, number=name not in TEXTS) for name in headers)
     groups = tuple(Group(_heading(curve), tuple(_rows(curve, shown))) for curve in curves)
     where = f"Scored on the {'validation' if split == 'val' else split} split."
@@ -243,6 +252,11 @@ def _heading(curve: Curve) -> str:
     )
 
 
+def rank_cell(point: Point) -> Cell:
+    """The last stage's rank at a point."""
+    return Cell() if point.rank is None else Cell(f"{point.rank:.1f}", point.rank)
+
+
 def _rows(curve: Curve, shown: Sequence[str]) -> list[Row]:
     rows, scheme = [], curve.scheme
     for point in curve.points:
@@ -256,6 +270,6 @@ def _rows(curve: Curve, shown: Sequence[str]) -> list[Row]:
                 continue
             text = f"{value:.{scheme.decimals}f}" + ("" if error is None else f" ± {error:.{scheme.decimals}f}")
             cells.append(Cell(text, value, runs=point.seeds))
-        cells.append(Cell(str(point.seeds), point.seeds))
+        cells += [Cell(str(point.seeds), point.seeds), rank_cell(point)]
         rows.append(Row(tuple(cells), facts={"task": curve.task, "arch": curve.arch}))
     return rows

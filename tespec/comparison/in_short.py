@@ -12,7 +12,7 @@ from tespec.comparison.basis import average
 from tespec.comparison.contrasts import NOT_MEASURED, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
-from tespec.comparison.curves import Curve, Point, budget, leading, why_unclear
+from tespec.comparison.curves import Curve, Point, budget, leading, rank_cell, why_unclear
 from tespec.comparison.few_labels import ALL, share_of
 from tespec.comparison.identity import TEST
 from tespec.comparison.pretrained import GROUPS, OBJECTIVES, TARGETS, healthy, held_out_loss, learned, relative_losses
@@ -139,7 +139,7 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
     columns = [
         *texts("Task", "Network"),
         *numbers("peak rate", "steps tried"),
-        *numbers(*(f"clear of the floor, {frames or 'all'}" for frames in shown), "steps taken"),
+        *numbers(*(f"clear of the floor, {frames or 'all'}" for frames in shown), "last-stage rank", "steps taken"),
     ]
     rows = []
     for curve in curves:
@@ -147,6 +147,7 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
             record["config"]["optimisation"]["steps"]
             for record in records
             if (record["kind"], record["task"], record["arch"]) == ("evaluation", curve.task, curve.arch)
+            and record["config"]["optimisation"]["peak_lr"] == curve.peak_lr
         })  # fmt: skip
         clear = [budget(curve, curve.floors.get(frames), frames) for frames in shown]
         unclear = [why_unclear(curve, frames) for frames in shown]
@@ -156,6 +157,7 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
             Cell(f"{curve.peak_lr:g}", curve.peak_lr),
             Cell(" ".join(f"{point.steps:,}" for point in curve.points)),
             *(Cell(f"{steps:,}", steps) if steps else Cell(why) for steps, why in zip(clear, unclear, strict=True)),
+            rank_cell(curve.points[-1]),
             Cell(", ".join(f"{steps:,}" for steps in taken) or "-"),
         )))  # fmt: skip
     return Table("Budgets", tuple(columns), (Group("", tuple(rows)),))

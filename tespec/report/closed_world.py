@@ -48,8 +48,9 @@ CURVES_ABOUT = (
     "Networks without pre-training, scored on the validation split. Clear of the floor: the number of steps from which "
     "on the score is better than the label prior by more than three standard errors. At one step recurrent and "
     "feed-forward networks see unequal numbers of clips and of labels, so they are compared at as many of each; "
-    "mean ± standard error. Of several settings of a task and an architecture the figure, and the comparison at equal "
-    "numbers, show those with the best last score."
+    "mean ± standard error. Last-stage rank: of the features after the most steps, the lowest over seeds. Of several "
+    "settings of a task and an architecture the figure, and the comparison at equal numbers, show those with the best "
+    "last score."
 )
 HEALTH_ABOUT = (
     "Healthy: the last stage's features have a rank above 8 on data held out, which does not fall over the training. "

@@ -56,6 +56,15 @@ def test_a_curve_has_a_point_for_each_number_of_steps(record: Make) -> None:
     assert recurrent.floors == {"": 20.0, "moving": 22.0, "standing": 15.0}
 
 
+def test_a_point_has_the_lowest_rank_of_its_seeds_where_all_say_it(record: Make) -> None:
+    records = curve(record, {200: (20.0, 22.0), 400: (25.0, 27.0)})
+    for each, rank in zip(records, (30.0, 1.2, 25.0), strict=False):
+        each["groups"]["stage 4"] = {"rank": rank}
+    (only,) = learning_curves(records)
+    assert [point.rank for point in only.points] == [1.2, None]
+    assert [row.cells[-1].text for row in curves_table(records).rows] == ["1.2", "-"]
+
+
 def measured_otherwise(make: Make) -> list[Record]:
     """Records that are on no curve: of the test split, and of a pre-trained network."""
     return [
