@@ -104,7 +104,9 @@ def _differences(record: Record, members: Sequence[Sequence[Record]]) -> str:
 
     alike = [dotted(_shared(each[0])) for each in members if named(each[0]) == named(record)]
     own = dotted(_shared(record))
-    return ", ".join(f"{key} = {own[key]}" for key in own if any(own[key] != each.get(key) for each in alike))
+    # Deviations say in words what other settings say in numbers.
+    names = [key for key in own if key != "deviations" and any(own[key] != each.get(key) for each in alike)]
+    return ", ".join(f"{key} = {own[key]}" for key in names)
 
 
 def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) -> Curve:

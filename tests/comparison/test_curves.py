@@ -77,7 +77,7 @@ def test_rates_and_other_settings_are_curves_of_their_own(record: Make) -> None:
     records = [
         *curve(record, SCORES),
         *curve(record, SCORES, peak_lr=1e-3),
-        *curve(record, SCORES, segments=8),
+        *curve(record, SCORES, segments=8, deviations=["chunks of eight windows instead of four"]),
     ]
     found = learning_curves(records)
     assert [(each.peak_lr, each.settings) for each in found] == [
