@@ -80,6 +80,8 @@ LEVELS: tuple[Mapping[str, Sequence[str]], ...] = (
     {},
 )
 
+BESIDE_SCORES = ("stages",)  # what a protocol says of other measures than the scores, which decides none of them
+
 RowKey = tuple[str, str, str]
 
 
@@ -190,7 +192,8 @@ def _key(record: Record, left_out: Mapping[str, Sequence[str]] = LEVELS[-1]) -> 
 
 
 def _parts(record: Record, left_out: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    contents: dict[str, Mapping[str, Any]] = {"config": record["config"], "protocol": record["protocol"]}
+    protocol = {key: value for key, value in record["protocol"].items() if key not in BESIDE_SCORES}
+    contents: dict[str, Mapping[str, Any]] = {"config": record["config"], "protocol": protocol}
     own = ("input",) if record["kind"] == "reference" else ()
     parts: dict[str, Any] = {
         name: {key: value for key, value in content.items() if key not in (*left_out.get(name, ()), *own)}

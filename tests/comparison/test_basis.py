@@ -96,6 +96,14 @@ def test_another_backbone_is_another_row(record: Make) -> None:
     assert basis.superseded == ()
 
 
+def test_what_is_measured_beside_the_scores_divides_no_basis(record: Make) -> None:
+    first = record()
+    second = record("moby") | {"protocol": {**first["protocol"], "stages": "on some frames"}}
+    assert len(bases([first, second])) == 1
+    third = record("ecddp") | {"protocol": {**first["protocol"], "scores": "on some frames"}}
+    assert len(bases([first, second, third])) == 2
+
+
 def test_references_share_the_basis_of_the_methods(record: Make) -> None:
     own = {"config": record(arch="feedforward")["config"] | {"input": "frame"}, "arch": "feedforward"}
     seen = record("frame", kind="reference", protocol=record(arch="feedforward")["protocol"] | {"input": "x"}, **own)
