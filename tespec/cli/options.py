@@ -13,7 +13,7 @@ from tespec.cli.command import by_installed_command
 from tespec.cli.cost import add_cost_options
 from tespec.core.config import names
 from tespec.core.errors import UserError
-from tespec.core.paths import RESULTS, RUNS
+from tespec.core.paths import RESULTS, RUNS, cache_root
 from tespec.core.settings import parse_size
 from tespec.training.launch import LAUNCHERS, starting
 
@@ -26,6 +26,8 @@ TRACKERS = ("files", "tensorboard", "wandb", "mlflow")
 # Options that decide nothing about a result, with a value and without.
 PLACES = ("--results", "--runs", "--workers", "--track")
 SWITCHES = ("--resume", "--overwrite", "--no-picture")
+# As a shell on any machine finds the folder of `cache_root`.
+CACHE = '"${TESPEC_CACHE:-$HOME/.cache/tespec}"'
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -161,7 +163,13 @@ def setup_of(options: argparse.Namespace, verb: str) -> Setup:
         execution=Execution(options.recompute, options.fused_attention, options.compile),
         count_on_device=options.count_on_device,
         threads=threads,
-        command=shlex.join([*_started(options.launcher, verb), *_deciding(options.given), *taken]),
+        command=" ".join(
+            [
+                shlex.join(_started(options.launcher, verb)),
+                *(_word(each, options.runs) for each in _deciding(options.given)),
+                *taken,
+            ]
+        ),
     )
 
 
@@ -197,6 +205,20 @@ def _deciding(arguments: list[str]) -> list[str]:
         elif each not in SWITCHES and not each.startswith(tuple(f"{name}=" for name in PLACES)):
             kept.append(each)
     return kept
+
+
+def _word(argument: str, runs: Path) -> str:
+    """A word of a command as a shell reads it; of a file that the harness makes, where it lies on any machine.
+
+    Args:
+        argument: as given.
+        runs: folder of the run's own weights, which stands for the usual one.
+    """
+    if (path := Path(argument)).is_absolute():
+        for folder, usual in ((runs.absolute(), RUNS.name), (cache_root().absolute(), CACHE)):
+            if path.is_relative_to(folder) and path != folder:
+                return f"{usual}/{shlex.quote(path.relative_to(folder).as_posix())}"
+    return shlex.quote(argument)
 
 
 def add_configs(options: argparse.Namespace) -> None:

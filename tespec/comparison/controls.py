@@ -24,7 +24,7 @@ from tespec.comparison.contrasts import (
     decide,
     part_of,
 )
-from tespec.comparison.pretrained import LEAST_RANK, stage_ranks
+from tespec.comparison.pretrained import LEAST_RANK, last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.shown import (
@@ -228,17 +228,17 @@ def _of_features(records: Sequence[Record]) -> list[Control]:
     for task, basis in sorted(newest_bases(records).items()):
         for arch in ARCHITECTURES:
             runs = [record for record in basis.records if row_key(record)[:2] == (UNTRAINED, arch)]
-            last = [ranks[-1] for ranks in map(stage_ranks, runs) if ranks]
-            if not last:
+            if not runs:
                 continue
-            reason = f"ranks from {min(last):.1f} to {max(last):.1f}" if len(last) > 1 else f"rank {last[0]:.1f}"
+            last = last_stage_ranks(runs)
+            reason = f"ranks from {min(last):.1f} to {max(last):.1f}" if last else "not every record says the ranks"
             found.append(
                 Control(
                     FEATURES,
                     task,
                     f"{TITLES[FEATURES]}, {arch} network",
                     MUST[FEATURES],
-                    min(last) > LEAST_RANK,
+                    min(last) > LEAST_RANK if last else None,
                     reason,
                     Part(f"{arch} network", seeds=len(last)),
                     scheme=scheme_of(task, basis.records),

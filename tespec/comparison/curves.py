@@ -11,7 +11,7 @@ from typing import Any
 
 from tespec.comparison.basis import dotted, metric
 from tespec.comparison.identity import canonical
-from tespec.comparison.pretrained import stage_ranks
+from tespec.comparison.pretrained import last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.shown import of_split, sign_of
@@ -133,7 +133,7 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
             {group: mean(by_steps[steps]) for group, by_steps in known.items()},
             {group: None if each is None else each / math.sqrt(len(runs)) for group, each in deviations.items()},
             len(runs),
-            _lowest_rank(list(runs.values())),
+            min(last_stage_ranks(list(runs.values())), default=None),
         )
         for steps, runs in sorted(of_steps.items())
     )
@@ -141,11 +141,6 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
     rate, clips = config["optimisation"]["peak_lr"], config["batch_size"]
     floors = _floors(first, records, main)
     return Curve(first["task"], first["arch"], rate, clips, clips * most, points, floors, scheme, settings)
-
-
-def _lowest_rank(runs: Sequence[Record]) -> float | None:
-    ranks = [stage_ranks(run) for run in runs]
-    return min(each[-1] for each in ranks) if all(ranks) else None
 
 
 def _deviation(samples: Sequence[Sequence[float]]) -> float | None:

@@ -45,6 +45,12 @@ def stage_ranks(record: Record) -> list[float]:
     return [numbers["rank"] for name, numbers in sorted(record["groups"].items()) if name.startswith(STAGE)]
 
 
+def last_stage_ranks(records: Sequence[Record]) -> list[float]:
+    """Rank of the features of each network's last stage; none where one of the records does not say it."""
+    ranks = [stage_ranks(record) for record in records]
+    return [each[-1] for each in ranks] if all(ranks) else []
+
+
 def learned(record: Record) -> str:
     """What a pre-training learns to do, in a word or two: the target that is rebuilt, or the objective."""
     objective = record["config"].get("objective", {})

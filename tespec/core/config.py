@@ -112,15 +112,16 @@ def finetuning_settings(
         f"profile {profile}, task {task}": scale["tasks"].get(task, {}),
         "dataset.json": of_data or {},
     }
+    own: dict[str, Any] = {}  # by source: what it says of this architecture alone
     for source, layer in layers.items():
-        facts = merge(facts, {**layer, "architectures": {}}, source, replaced=("splits",))
+        facts = merge(facts | {"architectures": dict.fromkeys(architectures)}, layer, source, replaced=("splits",))
+        own[source] = _part(facts, "architectures", source)[arch] or {}
     splits = _part(facts, "splits", f"task {task}")
     facts["splits"] = splits | {"val": splits.get("val", [])}
     # What any layer says of an architecture outweighs what all of them say of both.
     facts |= _part(architectures, arch, f"task {task}")
-    for source, layer in layers.items():
-        of_both = merge(dict.fromkeys(architectures), layer.get("architectures", {}), source)
-        facts = merge(facts, of_both[arch] or {}, source)
+    for source, changed in own.items():
+        facts = merge(facts, changed, source)
     facts |= {"sensor_px": None}
     del facts["architectures"]
     facts = _change(facts, changes)

@@ -129,7 +129,11 @@ def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Re
 
 
 def _stages(opened: Opened) -> dict[str, dict[str, float]]:
-    """How the features of each stage differ; where those of deep ones do not, a start was of no use to the task."""
+    """Spread, rank and magnitude of each stage's features, of the network as it was trained.
+
+    It plays the scored recordings from their beginning, its state carried as in evaluation, until about `FRAMES` frames
+    have been seen. Where features of a deep stage hardly differ, what it had before the training was of no use.
+    """
     steps, device = evaluation_of(opened.settings, opened.task.scored), opened.run.device
     backbone = opened.model.backbone
 

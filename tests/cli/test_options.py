@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,25 @@ def test_a_recorded_command_fixes_the_number_of_threads_once(monkeypatch: pytest
     assert command_of(monkeypatch, *given, profile="small") == "python benchmarks/run.py --task dsec --profile small"
     assert command_of(monkeypatch, *given[:2], "--threads", "2", threads=2).endswith("--task dsec --threads 2")
     assert command_of(monkeypatch, *given[:2], profile="sample").endswith("--task dsec --threads 3")
+
+
+def test_a_recorded_command_names_no_place_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
+    made = [tmp_path / "runs" / "labels-s0" / "model.safetensors", tmp_path / "cache" / "sample-v5-1-small" / "ddd17"]
+    given = ["--task", "ddd17", "--checkpoint", str(made[0]), "--data", str(made[1])]
+    command = command_of(monkeypatch, *given, profile="small", runs=tmp_path / "runs")
+    assert str(tmp_path) not in command
+    for variables, cache in (({}, "/home/me/.cache/tespec"), ({"TESPEC_CACHE": "/big disk"}, "/big disk")):
+        shown = ["bash", "-c", f"printf '%s\\n' {command}"]
+        found = subprocess.run(shown, env={"HOME": "/home/me"} | variables, capture_output=True, text=True, check=True)
+        words = found.stdout.splitlines()
+        assert words[words.index("--checkpoint") + 1] == "runs/labels-s0/model.safetensors"
+        assert words[words.index("--data") + 1] == f"{cache}/sample-v5-1-small/ddd17"
+
+
+def test_data_of_ones_own_stays_where_a_command_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = command_of(monkeypatch, "--task", "dsec", "--data", "/my data/dsec", profile="small")
+    assert command == "python benchmarks/run.py --task dsec --data '/my data/dsec'"
 
 
 def test_a_run_takes_the_threads_it_is_told(tmp_path: Path) -> None:

@@ -192,6 +192,24 @@ def test_what_a_profile_says_of_an_architecture_outweighs_what_it_says_of_both(t
         finetuning_settings("ddd17", "recurrent", "own")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tasks: {ddd17: 3}",
+        "tasks: {ddd17: {architectures: 3}}",
+        "finetuning: {architectures: {recurrent: 3}}",
+        "finetuning: {architectures: [recurrent]}",
+    ],
+)
+def test_a_group_of_a_profile_that_holds_no_settings_is_refused(tmp_path, monkeypatch, text):
+    copy = tmp_path / "configs"
+    shutil.copytree(config.CONFIGS, copy)
+    monkeypatch.setattr(config, "CONFIGS", copy)
+    (copy / "profiles" / "own.yaml").write_text(f"name: own\nbase: sample\n{text}\n")
+    with pytest.raises(UserError, match=r"profile own.* no (group of )?settings"):
+        finetuning_settings("ddd17", "recurrent", "own")
+
+
 @pytest.mark.parametrize("profile", ["small", "medium"])
 def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples(profile):
     every = [pretraining_settings(recipe, profile) for recipe in names("pretraining")]
