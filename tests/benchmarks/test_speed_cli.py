@@ -18,7 +18,6 @@ from benchmarks.measure.conditions import NO_GPU
 from benchmarks.measure.rows import Row
 from tespec.cli.command import run
 
-LONG_HERE = [part for part in LONG if part != "scaling"]
 KEYS = {"schema", "part", "quick", "threads", "load_before", "environment", "limits", "rows"}
 COMPARED = {
     ("histogram", "window"),
@@ -123,7 +122,9 @@ def test_ratios_stand_beside_those_of_a_ledger(
     assert line.endswith("%")
 
 
-@pytest.mark.parametrize("part", [*LONG_HERE, pytest.param("scaling", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.slow] if part == "scaling" else []) for part in LONG]
+)
 def test_the_long_parts(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ledger.json"
     assert call(monkeypatch, "--quick", "--only", part, "--device", "cpu", "--json", path) == 0

@@ -1,16 +1,20 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from short_runs import setup_in, stopped_after
 
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
+from tespec.datasets.evaluation import evaluation_of
+from tespec.models.backbone import reset
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted, finetune
+from tespec.runs.finetune import FRAMES, Wanted, finetune
 from tespec.tasks import build_task
 from tespec.tasks.segmentation import SegmentationTask
 from tespec.training.loop import Loop
@@ -47,6 +51,38 @@ def test_the_record_says_what_was_done(straight, tiny_world):
     assert record["protocol"]["test"].startswith("dir2 (")
     facts = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())
     assert list(record["recordings"]) == facts["splits"]["test"]
+
+
+def test_ranks_are_those_of_the_trained_network_that_plays_the_scored_recordings(straight, tiny_world):
+    folder, record = straight
+    data = Data(tiny_world / "ddd17", "sample")
+    settings = settings_of(data, "ddd17", "recurrent", None, [*FEW, "segments=4"])
+    task = build_task(settings, data.root, "test")
+    model = task.model().eval()
+    untrained = last_features(model, settings, task)
+    model.load_state_dict(load_file(folder / "runs" / record["name"] / "model.safetensors"))
+    said = record["groups"]["stage 4"]
+    assert said["rank"] == pytest.approx(rank(last_features(model, settings, task)), rel=1e-4)
+    assert said["rank"] != pytest.approx(rank(untrained), rel=1e-2)
+
+
+def last_features(model, settings, task):
+    """(N, C) features of the last stage at every place of the first frames that are played, the state carried."""
+    found, state = [], None
+    with torch.no_grad():
+        for batch in evaluation_of(settings, task.scored):
+            maps, state = model.backbone(batch.histograms, reset(state, batch.fresh))
+            found.append(maps[3].movedim(2, -1).flatten(0, 1))
+            if sum(map(len, found)) >= FRAMES:
+                break
+    return torch.cat(found).flatten(0, -2).double().numpy()
+
+
+def rank(features):
+    """Effective rank: the exponential of the entropy of the singular values' shares."""
+    shares = np.linalg.svd(features, compute_uv=False)
+    shares = shares[shares > 0] / shares.sum()
+    return np.exp(-(shares * np.log(shares)).sum())
 
 
 def test_scores_lie_between_0_and_100(straight):
