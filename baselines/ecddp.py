@@ -1,12 +1,12 @@
 """ECDDP: dense self-distillation on events (Yang, Pan, Liu, "Event Camera Data Dense Pre-training", ECCV 2024).
 
-Two large views of a square of the last segment go to the teacher; the student sees them masked, and small views of the
+Two large views of a square of each segment go to the teacher; the student sees them masked, and small views of the
 square besides. It has to name the teacher's prototype at each hidden patch (patch loss), for each of the teacher's
 clusters of patches (context loss) and for the image as a whole, whichever view it sees (image loss). The teacher's
 assignments are balanced by Sinkhorn's algorithm, and the teacher follows the student.
 
-As published, single windows are compared: of a sequence the last segment is all that is seen, and ConvLSTMs start from
-zeros. How else this differs from the publication is said under `deviations` in `RECIPE`.
+As published, single windows are compared: each segment of a sequence is seen by itself, and ConvLSTMs start from zeros.
+How else this differs from the publication is said under `deviations` in `RECIPE`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class DenseDistillation(nn.Module):
             "loss", the sum of "loss_patch", "loss_context" and "loss_image"; and None.
         """
         own = self.own
-        frames = random_crops(batch["histograms"][:, -1:], own.crop)
+        frames = random_crops(batch["histograms"].flatten(0, 1).unsqueeze(1), own.crop)
         large = random_views(frames, 2, (own.large, own.large), GLOBAL)
         small = random_views(frames, own.local_views, (own.small, own.small), LOCAL)
         units = own.large // STRIDE
@@ -239,6 +239,11 @@ class DenseDistillationTask(EventObjective):
     loss_is = "sum of patch, context and image loss"
     hides_patches = True
 
+    @property
+    def lanes_held_out(self) -> int:
+        """As many windows as in training, among which prototypes are balanced; a sequence is played on one lane."""
+        return 1 if self.settings.recurrent else self.settings.batch_size
+
 
 RECIPE = """
 # ECDDP's own pre-training, feed-forward on events. Values: Yan98/Event-Camera-Data-Dense-Pre-training,
@@ -261,7 +266,7 @@ objective:
   deviations:              # from Yan98/Event-Camera-Data-Dense-Pre-training, model/ and data/
     - ECDDP's square of 320 px is cut from the frame at hand, 360x640 px for 1Mpx halved, instead of 480x640
     - ECDDP's tokens are rolled before they are padded to whole windows of attention, instead of after
-    - of a sequence ECDDP sees the last segment alone, so that ConvLSTMs are trained from a state of zeros
+    - of a sequence ECDDP sees each segment by itself, so that ConvLSTMs are trained from a state of zeros
     - ECDDP's tokens are those of the last stage, instead of the mean of all stages at stride 16
     - ECDDP's contexts are clusters of each large crop by itself, from evenly spaced tokens in 5 rounds, instead of
       those of the whole image, from random tokens in 10

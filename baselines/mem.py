@@ -537,7 +537,8 @@ augmentation:
 
 # Of data and optimisation from the publication; those of the objective stand with it.
 deviations:
-  - MEM on any recordings instead of N-ImageNet, in windows of 50 ms, for a number of steps of this project
+  - MEM on any recordings instead of N-ImageNet, in windows of 50 ms, for a number of steps of this project, of which
+    its tokenizer takes a share; under the profiles sample, small and medium the backbone has the other half
   - MEM's only augmentation is flipping; published, events are shifted too, and their images altered by RandAugment and
     jitter of brightness and saturation
   - MEM's optimizer has moments of 0.9 and 0.999 instead of 0.9 and 0.95

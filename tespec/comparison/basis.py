@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from statistics import mean, stdev
 from typing import Any
 
 from tespec.comparison.identity import TEST, canonical
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, code_of
 from tespec.comparison.statistics import Interval, student_interval
-from tespec.core.config import as_facts, pretraining_settings
+from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
 
 AUTO = "auto"
 SETTINGS = tuple(field.name for field in fields(Pretraining))
+DATA = ("data", "data_fingerprint")  # of a pre-training, in what its weights say of it
 
 
 def recipe_of(record: Record) -> dict[str, Any] | None:
@@ -29,14 +31,24 @@ def recipe_of(record: Record) -> dict[str, Any] | None:
 
 def is_older(record: Record) -> bool:
     """Whether its weights were made by a recipe of an older version, which had other settings."""
-    return recipe_of(record) is None and isinstance(record["weights"].get("recipe"), dict)
+    recipe = record["weights"].get("recipe")
+    # What a network with a head was trained by is no recipe of a pre-training.
+    return recipe_of(record) is None and isinstance(recipe, dict) and bool(recipe) and "head" not in recipe
 
 
 def recipe_key(record: Record) -> str:
-    """Equal for records whose weights were made by the same settings."""
-    if not is_older(record):
+    """Equal for records whose weights were made by the same settings, whatever the seed and the data."""
+    recipe = record["weights"].get("recipe")
+    if recipe_of(record) is not None or not isinstance(recipe, dict):
         return canonical(recipe_of(record))
-    return canonical({name: value for name, value in record["weights"]["recipe"].items() if name != "seed"})
+    return canonical({name: value for name, value in recipe.items() if name not in ("seed", *DATA)})
+
+
+def weights_key(record: Record) -> str:
+    """Equal for records whose weights were made by the same settings from the same data, whatever the seed."""
+    recipe = record["weights"].get("recipe")
+    made_from = [recipe.get(name) for name in DATA] if isinstance(recipe, dict) else []
+    return canonical([recipe_key(record), made_from])
 
 
 def is_default(record: Record) -> bool:
@@ -96,7 +108,9 @@ class Basis:
         split: name of the split that was scored.
         records: at most one for each row and seed.
         superseded: older records of the same row and seed.
-        variants: records of a row whose weights come from a pre-training with other settings, as in an ablation.
+        variants: records of a row whose weights come from another pre-training: with other settings, as in an ablation,
+            or on other data.
+        of_other_code: records of a row by other code than its newest, as that of a plug-in that was changed.
         differs: settings in which it differs from other bases of the same task, data and profile, in words.
     """
 
@@ -107,6 +121,7 @@ class Basis:
     records: tuple[Record, ...]
     superseded: tuple[Record, ...] = ()
     variants: tuple[Record, ...] = ()
+    of_other_code: tuple[Record, ...] = ()
     differs: str = ""
 
     @property
@@ -164,7 +179,7 @@ def bases(records: Sequence[Record]) -> list[Basis]:
     divided = _divided(records, LEVELS)
     divided.sort(key=lambda members: _order(members[0]))
     methods = [members for members in divided if any(record["kind"] != "reference" for record in members)]
-    return [_basis(members, methods) for members in divided if len(_variants(members)) < len(members)]
+    return [_basis(members, methods) for members in divided if len(_variants(_of_one_code(members))) < len(members)]
 
 
 def _divided(records: Sequence[Record], levels: Sequence[Mapping[str, Sequence[str]]]) -> list[list[Record]]:
@@ -199,6 +214,9 @@ def _parts(record: Record, left_out: Mapping[str, Sequence[str]]) -> dict[str, A
         name: {key: value for key, value in content.items() if key not in (*left_out.get(name, ()), *own)}
         for name, content in contents.items()
     }
+    if "optimisation" in parts["config"] and rate_of_weights(record) is not None:
+        others = _rate_of_others(record["task"], record["arch"], record["profile"])
+        parts["config"]["optimisation"] = {**parts["config"]["optimisation"], "peak_lr": others}
     return parts | {
         "task": record["task"],
         "data": record["data"],
@@ -209,9 +227,39 @@ def _parts(record: Record, left_out: Mapping[str, Sequence[str]]) -> dict[str, A
     }
 
 
-def _basis(members: Sequence[Record], divided: Sequence[Sequence[Record]]) -> Basis:
+def rate_of_weights(record: Record) -> float | None:
+    """The peak rate of a fine-tuning where its task has another one after what the weights are pre-trained on; or None.
+
+    Such records stand beside those of other weights: the task's rule is the same for all of them.
+    """
+    rates = {str(name).casefold(): rate for name, rate in (record["config"].get("peak_lr_after") or {}).items()}
+    recipe = record["weights"].get("recipe")
+    made_from = recipe.get("dataset") if isinstance(recipe, dict) and recipe else None
+    after = rates.get(str(made_from or record["method"].get("pretraining_data")).casefold())
+    used: float | None = record["config"].get("optimisation", {}).get("peak_lr")
+    return used if used is not None and used == after else None
+
+
+@cache
+def _rate_of_others(task: str, arch: str, profile: str) -> float | None:
+    try:
+        return finetuning_settings(task, arch, profile).optimisation.peak_lr
+    except UserError:
+        return None
+
+
+def _of_one_code(members: Sequence[Record]) -> list[Record]:
+    """Records of each row by the code of its newest."""
+    newest: dict[RowKey, str] = {}
+    for record in sorted(members, key=lambda record: (record["written"], record["name"])):
+        newest[row_key(record)] = code_of(record)
+    return [record for record in members if code_of(record) == newest[row_key(record)]]
+
+
+def _basis(every: Sequence[Record], divided: Sequence[Sequence[Record]]) -> Basis:
     newest: dict[tuple[RowKey, int], Record] = {}
     superseded = []
+    members = _of_one_code(every)
     variants = _variants(members)
     others = {record["name"] for record in variants}
     plain = [record for record in members if record["name"] not in others]
@@ -231,6 +279,7 @@ def _basis(members: Sequence[Record], divided: Sequence[Sequence[Record]]) -> Ba
         tuple(kept),
         tuple(superseded),
         tuple(variants),
+        tuple(record for record in every if record not in members),
         _differences(first, alike),
     )
 
@@ -246,15 +295,15 @@ def _variants(members: Sequence[Record]) -> list[Record]:
     found = []
     for every in rows.values():
         older = [record for record in every if is_older(record)]
-        unclear = older if len({recipe_key(record) for record in older}) > 1 else []
+        unclear = older if len({weights_key(record) for record in older}) > 1 else []
         found += unclear
         records = [record for record in every if record not in unclear]
-        recipes = {recipe_key(record) for record in records}
+        recipes = {weights_key(record) for record in records}
         if len(recipes) < 2:
             continue
         default = [record for record in records if is_default(record)] or records
-        kept = recipe_key(max(default, key=lambda record: (record["written"], record["name"])))
-        found += [record for record in records if recipe_key(record) != kept]
+        kept = weights_key(max(default, key=lambda record: (record["written"], record["name"])))
+        found += [record for record in records if weights_key(record) != kept]
     return sorted(found, key=lambda record: record["name"])
 
 

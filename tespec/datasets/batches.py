@@ -86,6 +86,7 @@ class Steps(Dataset[dict[str, Tensor]]):
         lanes: number of lanes of this shard.
         segments: windows per chunk.
         left_out: names of the recordings that are shorter than a chunk and hence never played.
+        never_carries: whether streams are to be played, and none of them has a second chunk.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Steps(Dataset[dict[str, Tensor]]):
         self._share = lanes_of(lanes.count, shard)
         self.lanes, self.segments = len(self._share), lanes.segments
         self.left_out = tuple(recording.name for recording in recordings if len(recording) < lanes.segments)
+        self.never_carries = lanes.never_carries
         self._recordings, self._lanes, self._bins, self._rule = recordings, lanes, bins, rule
         self._augmentation = augmentation
         self._counts = True

@@ -230,7 +230,23 @@ class ImageSteps(Dataset[dict[str, Tensor]]):
 
 
 def held_out_batch(folder: ImageFolder, paths: Sequence[Path], rule: ViewRule) -> dict[str, Tensor]:
-    """Whole images as `views` (B, count, C, H, W), each as often as views are drawn, and `labels` (B,)."""
-    images = [whole_view(read_image(path, rule.channels), rule) for path in paths]
-    views = torch.from_numpy(np.stack(images)).unsqueeze(1).expand(-1, rule.count, -1, -1, -1)
-    return {"views": views.contiguous(), "labels": torch.tensor([folder.label(path) for path in paths])}
+    """A batch as of `ImageSteps`, the same for every run.
+
+    Where one view of each image is drawn it is the whole image, in its own light. Several are drawn by chance, the same
+    ones of an image each time: two that are the same would say nothing of a network that has to find them alike.
+    """
+    views, light = [], []
+    for path in paths:
+        image = read_image(path, rule.channels)
+        if rule.count == 1:
+            drawn = [(whole_view(image, rule), np.zeros(2, np.float32))]
+        else:
+            generator = np.random.default_rng([*b"held out", *path.name.encode()])
+            drawn = [random_view(image, rule, generator) for _ in range(rule.count)]
+        views.append(np.stack([view for view, _ in drawn]))
+        light.append(np.stack([each for _, each in drawn]))
+    return {
+        "views": torch.from_numpy(np.stack(views)),
+        "light": torch.from_numpy(np.stack(light)),
+        "labels": torch.tensor([folder.label(path) for path in paths]),
+    }

@@ -76,6 +76,11 @@ class Lanes:
         return whole and (not self.random_lanes or bool(self._random_chunks.any()))
 
     @property
+    def never_carries(self) -> bool:
+        """Whether lanes play streams, and none of them has a second chunk to carry a state to."""
+        return self.random_lanes < self.count and max(self.lengths, default=0) < 2 * self.segments
+
+    @property
     def random_lanes(self) -> int:
         """Number of lanes that play random chunks: the first ones."""
         return round(self.random_share * self.count)

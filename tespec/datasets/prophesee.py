@@ -233,7 +233,9 @@ class PropheseeDataset(LabelledDataset):
             if chosen.boxes == "rvt"
             else "of any size"
         )
-        reduced_by = f", then divided by {self.downsample.factor}" if self.downsample.factor != 1 else ""
+        factor, widest = self.downsample.factor, self.downsample.to_width
+        by = f"by the lowest whole number that makes {widest} px or less wide" if factor == "auto" else f"by {factor}"
+        reduced_by = f", then divided {by}" if factor not in (1, "auto") or (factor == "auto" and widest) else ""
         return super().describe() | {
             "labels": f"{frames}; boxes cropped to the sensor, {boxes}{reduced_by}",
             "left out": f"{len(chosen.skip)} recordings with faulty labels",

@@ -21,7 +21,7 @@ from tespec.models.backbone import reset
 from tespec.pictures.pretraining import RebuiltSegment, draw_segments
 
 RECORDINGS = 8
-CHUNKS = 60  # of each recording
+WINDOWS = 900  # of each recording
 PREDICT_ZERO = "loss_zero"
 
 
@@ -45,7 +45,7 @@ class HeldOut:
         device: where the batches go.
         mask: how masks are drawn; None: none are.
         ahead: windows that each batch of histograms has beyond those of a training step.
-        most: recordings, and chunks of each, that are played at most.
+        most: recordings, and windows of each, that are played at most.
     """
 
     recordings: Sequence[Recording]
@@ -53,7 +53,7 @@ class HeldOut:
     device: torch.device
     mask: Mask | None = None
     ahead: int = 0
-    most: tuple[int, int] = (RECORDINGS, CHUNKS)
+    most: tuple[int, int] = (RECORDINGS, WINDOWS)
 
     def __len__(self) -> int:
         return sum(self._chunks(recording) for recording in self._played)
@@ -65,10 +65,10 @@ class HeldOut:
     def glimpse(self, frames: int) -> HeldOut:
         """About so many frames of it, from the first chunks of up to four recordings."""
         recordings = min(4, len(self._played))
-        return replace(self, most=(recordings, max(1, frames // (recordings * self.settings.segments))))
+        return replace(self, most=(recordings, max(self.settings.segments, frames // recordings)))
 
     def _chunks(self, recording: Recording) -> int:
-        return max(0, min(self.most[1], (len(recording) - self.ahead) // self.settings.segments))
+        return max(0, min(self.most[1], len(recording) - self.ahead) // self.settings.segments)
 
     def __iter__(self) -> Iterator[Chunk]:
         settings = self.settings

@@ -212,7 +212,7 @@ class PretrainingTask(ABC):
     def _held_out_measures(self, model: Any, device: torch.device, *, scored: bool = True) -> dict[str, float]:
         """As of `evaluate`; the loss alone is left out where it is not `scored`."""
         model.eval()
-        total, count = 0.0, 0
+        total, lanes, count = 0.0, 0, 0
         whole, last = Places(PLACES), Places(PLACES)
         state = seen = None
         with progress("data held out", "batches") as advance:
@@ -220,14 +220,16 @@ class PretrainingTask(ABC):
                 if scored:
                     torch.manual_seed(SEED + count)
                     losses, state = model.loss(batch, state)
-                    total += losses["loss"].item()
                 features, seen = self.features(model, batch, seen)
                 whole.add(features, features[1].shape[-2:])
                 last.add(features[-1:], features[-1].shape[-2:])
+                if scored:
+                    total += losses["loss"].item() * len(features[0])
+                lanes += len(features[0])
                 count += 1
                 advance(count, count, "")
         found, deepest = spread(whole.features()), spread(last.features())
-        return ({"loss": total / max(count, 1)} if scored else {}) | {
+        return ({"loss": total / max(lanes, 1)} if scored else {}) | {
             "feature_std": found.std,
             "feature_rank": found.rank,
             "last_stage_std": deepest.std,
@@ -266,7 +268,10 @@ class EventObjective(PretrainingTask):
     where `masks` says how, `mask` (B, rows, cols) bool, True where a patch is hidden.
     """
 
-    lanes_held_out = 1
+    @property
+    def lanes_held_out(self) -> int:
+        """One: a state is carried along each recording, that of the backbone or that of the target."""
+        return 1
 
     def open_data(self) -> None:
         """Divide the recordings into those trained on and those held out."""
@@ -342,11 +347,16 @@ class EventObjective(PretrainingTask):
 
     def glimpse(self, device: torch.device) -> Iterator[Batch]:
         """About `FRAMES` frames of several recordings held out, the same for every run."""
-        return (chunk.batch for chunk in self.chunks(device).glimpse(FRAMES))
+        return self._batches(self.chunks(device).glimpse(FRAMES))
 
     def held_out(self, device: torch.device) -> Iterator[Batch]:
-        """Their batches."""
-        return (chunk.batch for chunk in self.chunks(device))
+        """Their chunks one after the other, `lanes_held_out` at once; the last ones as they come."""
+        return self._batches(self.chunks(device))
+
+    def _batches(self, chunks: HeldOut) -> Iterator[Batch]:
+        waiting = (chunk.batch for chunk in chunks)
+        while several := list(islice(waiting, self.lanes_held_out)):
+            yield {name: torch.cat([each[name] for each in several]) for name in several[0]}
 
     def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of events, the state carried along each recording."""
@@ -433,7 +443,7 @@ class ImageObjective(PretrainingTask):
         }
 
     def held_out(self, device: torch.device) -> Iterator[Batch]:
-        """Batches of whole images held out."""
+        """Batches of images held out: whole ones, or views where several of each image are compared."""
         paths, size = self.images.held_out[: self.HELD_OUT], max(self.settings.batch_size, self.fewest)
         for first in range(0, len(paths), size):
             batch = held_out_batch(self.images, paths[first : first + size], self._rule)

@@ -73,6 +73,7 @@ class MaskedSettings:
     decoder: dict[str, Any]  # "type" and settings of a registered decoder
     patch_norm: Flag  # normalise the target patch by patch
     patch_eps: FromZero  # C squared; added to a patch's variance
+    counts_eps: FromZero  # the same where the target is histograms, in squared counts
     visible_weight: FromZero  # of the error on visible patches; 0 in the paper
 
     def __post_init__(self) -> None:
@@ -273,7 +274,9 @@ class MaskedReconstruction(nn.Module):
         patches = self._patches(video)
         if not self.own.patch_norm:
             return patches, patches.new_zeros(()), patches.new_ones(())
-        return normalise_patches(patches, self._inside(video), self.own.patch_eps * self.own.target.contrast**2)
+        own = self.own
+        eps = own.counts_eps if own.target.kind == "histograms" else own.patch_eps * own.target.contrast**2
+        return normalise_patches(patches, self._inside(video), eps)
 
     def _patches(self, video: Tensor) -> Tensor:
         """(B, T, planes, H, W) as (B, T, rows, cols, planes * unit * unit)."""
@@ -384,6 +387,7 @@ objective:
   decoder: {type: LastStageDecoder}
   patch_norm: true
   patch_eps: 1.0e-6        # the reference MAE code's
+  counts_eps: 1.0e-6       # likewise
   visible_weight: 0.0      # the loss is on masked patches only
 dataset: 1mpx
 recurrent: true
@@ -429,6 +433,7 @@ profiles:
       target: {norm_events: 3000.0}
       decoder: {type: AllStagesDecoder}
       patch_eps: 0.05
+      counts_eps: 1.0e-4   # of the patches' variance as much as 0.05 is of intensity's
       visible_weight: 0.5
   small: {optimisation: {peak_lr: 2.5e-4}}  # by the plan `rates`
 """

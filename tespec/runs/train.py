@@ -95,6 +95,9 @@ def train(
         tidy(folder)
     if batches.left_out:
         say(f"left out, shorter than {batches.segments} windows: {', '.join(batches.left_out)}")
+    if batches.never_carries:
+        what = f"no stretch with labels has two chunks of {batches.segments} windows in a row"
+        say(f"{what}, so that no state is carried in training; set more segments, or sampling: clips")
     curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE), watch=watch)
     save = CheckpointHook(folder, run, curve, SECONDS_BETWEEN_CHECKPOINTS)
     tracker = TrackHook(setup.track, run, folder, curve, facts) if setup.track and is_first() else None

@@ -31,6 +31,7 @@ class MicroBatches(Dataset[Batch]):
         accumulate: number of gradient accumulation steps.
         segments: windows per chunk.
         left_out: names of recordings that are never played.
+        never_carries: whether streams are to be played, and none of them has a second chunk.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -38,6 +39,7 @@ class MicroBatches(Dataset[Batch]):
         self.accumulate = len(parts)
         self.segments: int = getattr(parts[0], "segments", 1)
         self.left_out: tuple[str, ...] = getattr(parts[0], "left_out", ())
+        self.never_carries: bool = getattr(parts[0], "never_carries", False)
 
     def __getitem__(self, index: int) -> Batch:
         step, part = divmod(index, self.accumulate)

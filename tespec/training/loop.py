@@ -312,6 +312,9 @@ class Loop:
         self.step, self.skipped = whole["step"], whole["skipped"]
         self.model.load_state_dict(whole["model"])
         self._wrapper.load_state_dict(whole["optimizer"])
+        # Of a training that was done already no further step would say which phase it ended in.
+        if (number := phase_at(self._phases, self.step)[0]) != self._phase:
+            self._begin(number)
         self.states = [own] if accumulate == 1 else [_part(own, part, accumulate) for part in range(accumulate)]
 
 

@@ -12,6 +12,8 @@ from tespec.datasets.images import (
     MEAN,
     ViewRule,
     as_input,
+    held_out_batch,
+    open_images,
     pixels_of,
     random_view,
 )
@@ -44,6 +46,26 @@ def test_bytes_become_what_a_network_sees(channels):
     assert seen.dtype == torch.float32
     for found, (view, (brighter, sharper)) in zip(seen.flatten(0, 1), drawn, strict=True):
         np.testing.assert_allclose(found, plain(view, float(brighter), float(sharper)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_views_of_an_image_held_out_are_the_same_each_time_and_differ_from_each_other(tmp_path, count):
+    for name in ("a/1.png", "a/2.png", "b/3.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        picture(1).save(tmp_path / name)
+    folder, rule = open_images(tmp_path), ViewRule((16, 24), 1, (0.2, 1.0), 0.4, count)
+    paths = [*folder.train, *folder.held_out]
+    batch, again = held_out_batch(folder, paths, rule), held_out_batch(folder, paths[1:], rule)
+    assert batch["views"].shape == (3, count, 1, 16, 24)
+    assert batch["light"].shape == (3, count, 2)
+    for name, value in again.items():
+        assert torch.equal(batch[name][1:], value)
+    if count == 1:
+        whole = pixels_of(picture(1).resize((24, 16), Image.Resampling.BILINEAR))
+        np.testing.assert_array_equal(batch["views"][0, 0].numpy(), whole)
+        assert not batch["light"].any()
+    else:
+        assert not torch.equal(batch["views"][:, 0], batch["views"][:, 1])
 
 
 @pytest.mark.parametrize("channels", [1, 3])

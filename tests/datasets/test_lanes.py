@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tespec.core.config import names
 from tespec.datasets.batches import lanes_of
 from tespec.datasets.lanes import Lanes, Shuffled, serpentine
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
 
 LENGTHS = st.lists(st.integers(0, 25), min_size=1, max_size=6)
 
@@ -21,6 +24,21 @@ def playable_lanes(draw, random_share=0.0):
 
 def chunks_of(lanes):
     return [length // lanes.segments for length in lanes.lengths]
+
+
+@given(playable_lanes())
+def test_lanes_say_whether_any_state_is_ever_carried(lanes):
+    fresh = {lanes.slot(lane, step).fresh for lane in range(lanes.count) for step in range(60)}
+    assert lanes.never_carries == (fresh == {True})
+    assert not replace(lanes, random_share=1.0).never_carries
+
+
+@pytest.mark.parametrize("task", names("tasks"))
+def test_streams_of_the_comparison_carry_a_state(tiny_world, task):
+    settings = settings_of(Data(tiny_world / task, "sample"), task, "recurrent", "small")
+    steps = build_task(settings, tiny_world / task).steps(0)
+    assert settings.sampling == "mixed"
+    assert not steps.never_carries
 
 
 @given(playable_lanes(), st.data())

@@ -130,6 +130,17 @@ ROWS = {
 }
 
 
+def test_patches_of_every_target_are_normalised(tiny_world):
+    """A guard as large as the patches' own variance would switch the normalisation off."""
+    found = {}
+    for row in read_ablation("target").rows:
+        changes = row.changes(as_facts(pretraining_settings("tespec", PROFILE)))
+        task = build_objective(pretraining_settings("tespec", PROFILE, changes), tiny_world / "1mpx")
+        losses, _ = task.network().loss(task.steps(0)[0], None)
+        found[row.name] = losses["loss_zero"].item()
+    assert all(0.5 < each <= 1 for each in found.values()), found
+
+
 def test_every_row_is_checked():
     assert {name: [row.name for row in each.rows] for name, each in ablations().items()} == {
         name: list(rows) for name, rows in ROWS.items()

@@ -1,11 +1,12 @@
 import copy
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from small_networks import distillation, histograms, own
 
-from baselines.ecddp import DenseDistillation
+from baselines.ecddp import DenseDistillation, DenseDistillationTask
 from tespec.core.config import objective_facts
 from tespec.core.errors import UserError
 from tespec.datasets.batches import draw_mask
@@ -38,7 +39,7 @@ def test_losses_of_a_student_that_knows_nothing_are_those_of_chance():
         assert named[part].item() == pytest.approx(math.log(24), abs=1e-3)
 
 
-def test_ecddp_sees_crops_of_the_published_sizes_of_the_last_segment_alone(monkeypatch):
+def test_ecddp_sees_crops_of_the_published_sizes_of_each_segment_by_itself(monkeypatch):
     settings = objective_facts("ecddp", "paper")
     assert {name: settings[name] for name in ("crop", "large", "small", "local_views")} == {
         "crop": 320, "large": 192, "small": 96, "local_views": 8
@@ -57,12 +58,25 @@ def test_ecddp_sees_crops_of_the_published_sizes_of_the_last_segment_alone(monke
 
     with torch.no_grad():
         found = loss(frames)
-        large, small = (2, 1, 48, 48, 24), (2, 1, 24, 24, 24)
+        large, small = (6, 1, 48, 48, 24), (6, 1, 24, 24, 24)
         assert seen == [large] * 4 + [small] * 8
-        earlier, last = frames.clone(), frames.clone()
-        earlier[:, :-1], last[:, -1] = 0, 0
-        assert loss(earlier) == found
-        assert loss(last) != found
+        assert loss(frames.flatten(0, 1).unsqueeze(1)) == found
+        for segment in range(3):
+            without = frames.clone()
+            without[:, segment] = 0
+            assert loss(without) != found
+
+
+@pytest.mark.parametrize(("recurrent", "lanes"), [(False, [4, 4, 2]), (True, [1] * 10)])
+def test_prototypes_are_balanced_over_as_many_windows_held_out_as_in_training(monkeypatch, recurrent, lanes):
+    settings = SimpleNamespace(recurrent=recurrent, batch_size=4)
+    task = object.__new__(DenseDistillationTask)
+    task.settings = settings
+    chunks = [SimpleNamespace(batch={"histograms": torch.full((1, 1, 2, 3, 3), number)}) for number in range(10)]
+    monkeypatch.setattr(task, "chunks", lambda device: chunks)
+    played = [batch["histograms"] for batch in task.held_out(torch.device("cpu"))]
+    assert [len(each) for each in played] == lanes
+    assert torch.cat(played)[:, 0, 0, 0, 0].tolist() == list(range(10))
 
 
 def _spied(encode, seen):

@@ -64,6 +64,18 @@ def test_each_phase_has_a_schedule_of_its_own():
     )
 
 
+@pytest.mark.parametrize(("steps", "in_last"), [(2, False), (3, True), (6, True)])
+def test_a_training_taken_up_is_in_the_phase_that_its_steps_ended_in(steps, in_last):
+    loop = Loop(event_modelling(), [batch()], SETTINGS, seed=0, device=CPU)
+    for loop.step in range(steps):
+        loop.train_step(batch())
+    loop.step = steps
+    again = Loop(event_modelling(), [batch()], SETTINGS, seed=0, device=CPU)
+    again.load_state_dict(loop.state_dict())
+    assert again.in_last_phase == in_last
+    assert ("found" in again.model.loss(batch(), None)[0]) == in_last
+
+
 def test_the_backbone_is_watched_in_its_own_phase_alone():
     settings = dataclasses.replace(SETTINGS, steps=8)
     model = event_modelling()

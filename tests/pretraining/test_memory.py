@@ -54,6 +54,17 @@ def remembering(**settings):
     return model
 
 
+@pytest.mark.parametrize("segments", [1, 2, 3])
+def test_as_many_windows_are_played_whatever_a_chunk_holds(segments):
+    def played(**limits):
+        chunks = held_out(windows=(13, 6, 7), segments=segments, **limits)
+        return sum(chunk.batch["histograms"].shape[1] for chunk in chunks)
+
+    assert played(most=(2, 6)) == 12
+    assert played(most=(3, 100)) == sum(count // segments * segments for count in (13, 6, 7))
+    assert sum(1 for _ in held_out(segments=segments).glimpse(1)) == 2  # a chunk of each recording at least
+
+
 def chunk_means(played, wanted):
     """Mean over chunks of the loss of the lane that `wanted` chooses by (number of the chunk, ages)."""
     return np.mean([float(each.losses[wanted(each)].mean()) for each in played])

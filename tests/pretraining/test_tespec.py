@@ -17,7 +17,8 @@ def objective(recurrent=True, unit=UNIT, ratio=0.5, **settings):
     torch.manual_seed(0)
     target = {"kind": "intensity", "alpha": 5.0, "norm_events": 3000.0, "contrast": 1.0}
     target |= {key: settings.pop(key) for key in list(settings) if key in target}
-    own = {"decoder": {"type": "AllStagesDecoder"}, "patch_norm": True, "patch_eps": 1e-6, "visible_weight": 0.0}
+    own = {"decoder": {"type": "AllStagesDecoder"}, "patch_norm": True, "visible_weight": 0.0}
+    own |= {"patch_eps": 1e-6, "counts_eps": 1e-6}
     own |= {"type": "masked_reconstruction", "mask": {"unit": unit, "ratio": ratio}, "target": target} | settings
     return MaskedReconstruction(own_settings(own), EventSwin("micro", recurrent, img_size=(64, 96)))
 
