@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from tespec.comparison.basis import SETTINGS, Basis, bases, recipe_key, recipe_of
 from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.published import PAPER, Amount, published, stand_in
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, code_of
 from tespec.comparison.rows import made_from, network_of
 from tespec.comparison.side_by_side import BOLD, MARKS, difference_cell, measured_cell, split_title
 from tespec.comparison.table import Cell, Column, Group, Row, Table, undecided, with_best_bold
@@ -215,8 +215,8 @@ def _alike(records: Sequence[Record]) -> list[list[Record]]:
     """Records of the same data, profile and fine-tuning."""
     shared: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        key = [record[name] for name in ("task", "data", "data_fingerprint", "profile", "config", "protocol", "code")]
-        shared[canonical([*key, record["split"]])].append(record)
+        key = [record[name] for name in ("task", "data", "data_fingerprint", "profile", "config", "protocol", "split")]
+        shared[canonical([*key, code_of(record)])].append(record)
     return list(shared.values())
 
 
@@ -291,7 +291,8 @@ def measured_table(ablation: Ablation, measured: Measured | None) -> Table:
     another value than the paper's says so.
     """
     basis = measured.basis if measured else None
-    compared = basis is not None and (basis.task, basis.split) == (ablation.task, TEST) and basis.data != "sample"
+    compared = basis is not None and (basis.task, basis.split, basis.profile) == (ablation.task, TEST, PROFILE)
+    compared = compared and basis is not None and basis.data != "sample"
     sources = [source for source, there in (
         ("paper", ablation.has_published),
         ("measured", basis is not None),

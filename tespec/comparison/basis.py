@@ -206,6 +206,16 @@ def _key(record: Record, left_out: Mapping[str, Sequence[str]] = LEVELS[-1]) -> 
     return canonical(_parts(record, left_out))
 
 
+# A protocol says of the training recordings how many of their labels are learned from.
+LABELS_LEARNED = {"config": ("label_share",), "protocol": ("train",)}
+
+
+def same_but_for_labels(record: Record, other: Record) -> bool:
+    """Whether records of one row differ in nothing but the share of labels that they learn from, and the seed."""
+    one, two = ((_key(each, LABELS_LEARNED), weights_key(each), code_of(each)) for each in (record, other))
+    return one == two
+
+
 def _parts(record: Record, left_out: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     protocol = {key: value for key, value in record["protocol"].items() if key not in BESIDE_SCORES}
     contents: dict[str, Mapping[str, Any]] = {"config": record["config"], "protocol": protocol}

@@ -65,21 +65,34 @@ class Claim:
     def by_task(self, evidence: Mapping[str, Evidence] | None = None) -> dict[str, list[Comparison]]:
         """Its comparisons on each task.
 
-        Those of an ablation are on its own task, or on the one that stands in for it (`stand_in`) where all of their
-        cells were measured by the evidence on each task.
+        Those of an ablation are on its own task. Where that was not measured, and one of them was on the task that
+        stands in for it (`stand_in`), all of them are there; but not those that another ablation has there of its own.
         """
-        found: dict[str, list[Comparison]] = {}
+        known = evidence or {}
+        tables: dict[str, list[Comparison]] = {}
         for comparison in self.comparisons:
             table, colon, _ = comparison.cells[0].partition(": ")
-            for task in (_judged_on(table, comparison, evidence or {}),) if colon else self.tasks:
-                found.setdefault(task, []).append(comparison)
+            tables.setdefault(table if colon else "", []).append(comparison)
+        found = {task: tables[""] for task in self.tasks if "" in tables}
+        ablated = [(_task_of(table), comparisons) for table, comparisons in tables.items() if table]
+        for own, comparisons in sorted(ablated, key=lambda each: each[0] not in known):
+            other = stand_in(own, known)
+            there = {_networks(each) for each in found.get(other, [])}
+            new = [each for each in comparisons if _networks(each) not in there]
+            cells = known[other].cells.keys() if other in known else set[str]()
+            if other == own or any(set(each.cells) <= cells for each in new):
+                found[other] = [*found.get(other, []), *new]
+            else:
+                found[own] = [*found.get(own, []), *comparisons]
         return found
 
 
-def _judged_on(ablation: str, comparison: Comparison, evidence: Mapping[str, Evidence]) -> str:
-    own = _task_of(ablation)
-    other = stand_in(own, evidence)
-    return other if other in evidence and set(comparison.cells) <= evidence[other].cells.keys() else own
+def _networks(comparison: Comparison) -> str:
+    """What is compared, whichever table a row of an ablation stands in."""
+    cells = [[parsed(cell) for cell in side] for side in (comparison.more, comparison.less)]
+    return str(
+        [[(each.of, each.backbone, each.row and (each.row.set, each.row.scale)) for each in side] for side in cells]
+    )
 
 
 @cache

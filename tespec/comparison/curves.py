@@ -13,7 +13,7 @@ from tespec.comparison.basis import dotted, metric
 from tespec.comparison.identity import canonical
 from tespec.comparison.pretrained import last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, code_of
 from tespec.comparison.shown import of_split, sign_of
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.core.settings import most_labels
@@ -59,6 +59,7 @@ class Curve:
         floors: of the label prior, by group of frames, where it was measured.
         scheme: of the task's metric.
         settings: in which it differs from other curves of the same task, architecture and rate, in words.
+        key: equal to `settings_of_curve` of every record with its settings.
     """
 
     task: str
@@ -70,6 +71,7 @@ class Curve:
     floors: Mapping[str, float]
     scheme: Scheme
     settings: str = ""
+    key: str = ""
 
 
 def learning_curves(records: Sequence[Record], split: str = SPLIT) -> list[Curve]:
@@ -92,8 +94,14 @@ def _shared(record: Record) -> dict[str, Any]:
     """What the records of a curve have in common."""
     optimisation = record["config"]["optimisation"]
     same = {name: value for name, value in optimisation.items() if name not in OF_A_CURVE}
-    names = ("task", "arch", "data", "profile", "data_fingerprint", "code", "protocol")
-    return {name: dict(record)[name] for name in names} | {"config": {**record["config"], "optimisation": same}}
+    names = ("task", "arch", "data", "profile", "data_fingerprint", "protocol")
+    shared = {name: dict(record)[name] for name in names}
+    return shared | {"code": code_of(record), "config": {**record["config"], "optimisation": same}}
+
+
+def settings_of_curve(record: Record) -> str:
+    """Equal for records of the same settings but for the number of steps."""
+    return canonical([record["task"], record["profile"], _shared(record)["config"]])
 
 
 def _differences(record: Record, members: Sequence[Sequence[Record]]) -> str:
@@ -140,7 +148,8 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
     most = most_labels(config["segments"], config.get("labels_per_chunk"), config["window_ms"], config["protocol"])
     rate, clips = config["optimisation"]["peak_lr"], config["batch_size"]
     floors = _floors(first, records, main)
-    return Curve(first["task"], first["arch"], rate, clips, clips * most, points, floors, scheme, settings)
+    key = settings_of_curve(first)
+    return Curve(first["task"], first["arch"], rate, clips, clips * most, points, floors, scheme, settings, key)
 
 
 def _deviation(samples: Sequence[Sequence[float]]) -> float | None:

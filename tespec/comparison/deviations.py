@@ -9,7 +9,7 @@ from tespec.comparison.basis import average, bases, metric
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import TABLES, read_published
 from tespec.comparison.records import Record
-from tespec.comparison.rows import by_entry, entries_of
+from tespec.comparison.rows import by_entry, entries_of, is_published_anew
 from tespec.core.config import tolerances
 
 PROFILE = "paper"
@@ -67,7 +67,7 @@ def _of_table(name: str, records: Sequence[Record]) -> list[Deviation]:
     for basis in used:
         for index, members in sorted(by_entry(basis, entries, scheme).items()):
             entry = entries[index]
-            if entry.published is None:
+            if entry.published is None or not is_published_anew(entry, members):
                 continue
             for each in scheme.metrics:
                 published = entry.published.scores.get((basis.task, each.name))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tespec.comparison.basis import Average, average, metric
+from tespec.comparison.basis import Average, RowKey, average, bases, metric, same_but_for_labels
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record
@@ -50,28 +51,31 @@ def label_curves(records: Sequence[Record], split: str = TEST) -> list[LabelCurv
     """A curve for each method and architecture that was trained with a part of the labels, by task.
 
     Args:
-        records: any; of each share the newest basis of a task counts.
+        records: any; the newest basis of each task counts, of all labels where any learn from all, and what differs
+            from it in the share of labels alone.
         split: of the data; records of others take no part.
     """
     chosen = of_split(records, split)
-    shares = sorted({share_of(record) for record in chosen if record["kind"] == "evaluation"})
-    by_share = {
-        share: newest_bases([each for each in chosen if each["kind"] != "evaluation" or share_of(each) == share])
-        for share in shares
-    }
+    of_share: dict[float, list[Record]] = defaultdict(list)
+    for record in chosen:
+        if record["kind"] == "evaluation":
+            of_share[share_of(record)].append(record)
     found = []
-    for task in sorted({task for share in shares if share < ALL for task in by_share[share]}):
-        cells = {share: by_share[share][task].cells() for share in shares if task in by_share[share]}
-        keys = sorted({key for share, each in cells.items() if share < ALL for key in each})
-        for key in keys:
-            points = {share: each[key] for share, each in cells.items() if key in each}
-            first = next(iter(points.values()))[0]
-            scheme = scheme_of(task, [first])
-            basis = by_share[max(points)][task]
-            floor = floor_of(basis, chosen, scheme)
-            floor = None if floor is None else sign_of(scheme.main) * floor
-            title = " ".join(first["method"]["title"].split())
-            found.append(LabelCurve(task, key[1], title, scheme, points, floor))
+    for task, basis in sorted(newest_bases(chosen).items()):
+        scheme = scheme_of(task, basis.records)
+        floor = floor_of(basis, chosen, scheme)
+        cells: dict[RowKey, dict[float, list[Record]]] = defaultdict(dict)
+        for share, members in sorted(of_share.items()):
+            for other in bases([record for record in members if record["task"] == task]):
+                for key, runs in other.cells().items():
+                    like = basis.cells().get(key)
+                    if like and same_but_for_labels(runs[0], like[0]):
+                        cells[key][share] = runs
+        for key, points in sorted(cells.items()):
+            if min(points) < ALL:
+                title = " ".join(next(iter(points.values()))[0]["method"]["title"].split())
+                known = None if floor is None else sign_of(scheme.main) * floor
+                found.append(LabelCurve(task, key[1], title, scheme, points, known))
     return found
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
 from tespec.comparison.ablations import AblationRow, ablations, measured_rows, pretrained_rows
-from tespec.comparison.basis import average
+from tespec.comparison.basis import average, dotted
 from tespec.comparison.contrasts import NOT_MEASURED, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
-from tespec.comparison.curves import Curve, Point, budget, leading, rank_cell, why_unclear
+from tespec.comparison.curves import Curve, Point, budget, leading, rank_cell, settings_of_curve, why_unclear
 from tespec.comparison.few_labels import ALL, share_of
-from tespec.comparison.identity import TEST
+from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.pretrained import GROUPS, OBJECTIVES, TARGETS, healthy, held_out_loss, learned, relative_losses
 from tespec.comparison.published import scheme_of, schemes
 from tespec.comparison.rates import searches
@@ -58,7 +58,12 @@ def claims_in_short(records: Sequence[Record]) -> tuple[Table, list[str]]:
     there = newest_bases(of_split(records, TEST))
     groups, missing = [], []
     for claim in read_claims():
-        rows = [row for row in table.rows if row.facts["claim"] == claim.name and row.facts["task"] in there]
+        # What an ablation lacks on its own task is lacking where another stands in for it, too.
+        rows = [
+            row
+            for row in table.rows
+            if row.facts["claim"] == claim.name and (row.facts["task"] in there or not claim.tasks)
+        ]
         why = [column.key for column in table.columns].index("why")
         shown = [row for row in rows if not row.cells[why].text.startswith(NOT_MEASURED)]
         if shown:
@@ -146,8 +151,7 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
         taken = sorted({
             record["config"]["optimisation"]["steps"]
             for record in records
-            if (record["kind"], record["task"], record["arch"]) == ("evaluation", curve.task, curve.arch)
-            and record["config"]["optimisation"]["peak_lr"] == curve.peak_lr
+            if record["kind"] == "evaluation" and settings_of_curve(record) == curve.key
         })  # fmt: skip
         clear = [budget(curve, curve.floors.get(frames), frames) for frames in shown]
         unclear = [why_unclear(curve, frames) for frames in shown]
@@ -212,14 +216,18 @@ def rates_in_short(records: Sequence[Record]) -> Table:
 
 def health_table(records: Sequence[Record]) -> Table:
     """Whether the features of each pre-training stayed alive: a row for each method, or row of an ablation."""
-    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         if record["kind"] == "pretraining":
             title = " ".join(record["method"]["title"].split())
-            groups[title, learned(record), WORDS[record["arch"]]].append(record)
+            groups[title, learned(record), WORDS[record["arch"]]][canonical(record["config"])].append(record)
     columns = [*texts("Pre-training", "learns", "Network"), *numbers("healthy", "lowest last-stage rank", "loss")]
     rows = []
-    for (title, what, arch), runs in sorted(groups.items()):
+    for (title, what, arch), runs in (
+        ((f"{title}{differs}", what, arch), runs)
+        for (title, what, arch), alike in sorted(groups.items())
+        for differs, runs in _told_apart(list(alike.values()))
+    ):
         ranks = [run["metrics"]["last_stage_rank"] for run in runs if "last_stage_rank" in run["metrics"]]
         loss = average([held_out_loss(run) for run in runs])
         counted = sum(healthy(run)[0] for run in runs)
@@ -229,6 +237,17 @@ def health_table(records: Sequence[Record]) -> Table:
             Cell() if loss is None else Cell(f"{loss.value:.4f}", loss.value),
         )))  # fmt: skip
     return Table("Health of pre-trainings", tuple(columns), (Group("", tuple(rows)),))
+
+
+def _told_apart(groups: Sequence[list[Record]]) -> list[tuple[str, list[Record]]]:
+    """Records of each group of settings, behind the settings that most of the groups do not have, in words."""
+    settings = [dotted(runs[0]["config"]) for runs in groups]
+    usual = {key: Counter(each.get(key) for each in settings).most_common(1)[0][0] for key in settings[0]}
+    found = []
+    for each, runs in zip(settings, groups, strict=True):
+        own = [f"{key} = {value}" for key, value in each.items() if value != usual.get(key)]
+        found.append((f" ({', '.join(own)})" if own else "", runs))
+    return sorted(found, key=lambda named: named[0])
 
 
 def remembering(records: Sequence[Record]) -> list[Record]:

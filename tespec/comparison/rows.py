@@ -146,6 +146,13 @@ def made_from(record: Record) -> str:
     return f"{recipe.get('dataset', '')}, sample world" if data == SAMPLE else data
 
 
+def is_published_anew(entry: Entry, records: Sequence[Record]) -> bool:
+    """Whether records measure an entry's published number again, with test-time augmentation as there, or without."""
+    row = entry.published
+    augmented = {record["config"].get("test_time_augmentation", "none") != "none" for record in records}
+    return row is not None and augmented == {row.test_time_augmentation}
+
+
 def by_entry(basis: Basis, entries: Sequence[Entry], scheme: Scheme) -> dict[int, list[Record]]:
     """Records of each entry, by its index in `entries`."""
     own = {entry.key: index for index, entry in enumerate(entries)}

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from tespec.comparison.ablations import METRICS, read_ablation
-from tespec.comparison.basis import Basis, agrees, bases, is_older, metric, recipe_key, recipe_of, row_key
+from tespec.comparison.basis import Basis, agrees, bases, is_older, metric, recipe_of, row_key, weights_key
 from tespec.comparison.contrasts import (
     NOT_MEASURED,
     VERDICTS,
@@ -66,14 +66,15 @@ def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *
     for record in sorted(every, key=lambda record: (record["written"], record["name"])):
         value = metric(record, scheme.main.name)
         if value is not None:
-            name = canonical([*row_key(record), recipe_key(record)])
+            name = canonical([*row_key(record), weights_key(record)])
             scores.setdefault(name, {})[record["seed"]] = sign * value
+            newest.pop(name, None)
             newest[name] = record
     older = Counter(row_key(record) for record in newest.values() if is_older(record))
     unclear = frozenset(key[:2] for key, count in older.items() if count > 1)
     rows = {record["name"] for record in basis.records}
     found = {
-        cell: name  # of several backbones the newest, which stands last
+        cell: name  # of several backbones, or weights, the newest, which stand last
         for cell in cells
         for name, record in newest.items()
         if (_is(record, parsed(cell)) if by_recipe else record["name"] in rows and _is_named(record, parsed(cell)))
@@ -334,7 +335,7 @@ def _measured_on(task: str, basis: Basis, records: Sequence[Record]) -> str:
     first = basis.records[0]
     data = "the sample world" if basis.data == "sample" else basis.data
     seeds = ", ".join(map(str, basis.seeds))
-    used = len(basis.records) + len(basis.superseded) + len(basis.variants)
+    used = len(basis.records) + len(basis.superseded) + len(basis.variants)  # older code of a plug-in is other code
     others = sum((record["kind"], record["task"]) == ("evaluation", task) for record in records) - used
     left_out = f"; {others} run{'s' if others > 1 else ''} on other data, settings or code left out" if others else ""
     made_of = f"{data} ({first['data_fingerprint']}), profile {basis.profile}, code {first['code']}"

@@ -6,12 +6,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tespec.comparison.basis import Basis, average, bases, is_default, is_older, metric
+from tespec.comparison.basis import Basis, average, bases, is_default, is_older, metric, rate_of_weights
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import CitedRow, Named, Scheme, read_scheme
 from tespec.comparison.records import Record, of_different_arithmetic
 from tespec.comparison.references import ABOUT, is_reference
-from tespec.comparison.rows import Entry, as_measured, by_entry, entries_of, made_from, network_of
+from tespec.comparison.rows import (
+    PUBLISHED,
+    Entry,
+    as_measured,
+    by_entry,
+    entries_of,
+    is_published_anew,
+    made_from,
+    network_of,
+)
 from tespec.comparison.table import Cell, Column, Group, Row, Table, undecided, with_best_bold
 
 LABELS = (("Method", "title"), ("Backbone", "backbone"), ("Recurrent", "recurrent"), ("Pre-training", "pretraining"))
@@ -194,9 +203,13 @@ def _measured(
         made = [as_measured(entry, records).facts for entry, records in zip(entries, members, strict=True)]
         pairs.append((column, [replace(cell, facts=own) for cell, own in zip(cells, made, strict=True)]))
         # The distance of a synthetic world's number from a real data set's means nothing, nor that of another split's.
-        if differences and not measure.frames and basis.data != "sample" and basis.split == TEST:
+        real = basis.data != "sample" and (basis.split, basis.profile) == (TEST, PUBLISHED)
+        if differences and not measure.frames and real:
             column = Column((*headers, "Δ"), f"{key} minus paper", facts=facts | {"source": "difference"})
-            papers = [_paper(entry, task, each) for entry in entries]
+            papers = [
+                _paper(entry, task, each) if is_published_anew(entry, records) else None
+                for entry, records in zip(entries, members, strict=True)
+            ]
             pairs.append(
                 (column, [difference_cell(*both, scheme.decimals) for both in zip(cells, papers, strict=True)])
             )
@@ -307,6 +320,15 @@ def basis_notes(basis: Basis, heading: str, title: str) -> list[str]:
         notes.append(f"{title}, {heading}: the seeds of {names} start from different weights.")
     if names := _names(basis, lambda cell: not is_default(cell[0])):
         notes.append(f"{title}, {heading}: the weights of {names} come from a pre-training with changed settings.")
+    if rates := sorted({
+        f"{' '.join(record['method']['title'].split())} at {rate:g}"
+        for record in basis.records
+        if (rate := rate_of_weights(record)) is not None
+    }):  # fmt: skip
+        notes.append(f"{title}, {heading}: peak rates after what weights are pre-trained on: {', '.join(rates)}.")
+    if basis.of_other_code:
+        count = len(basis.of_other_code)
+        notes.append(f"{title}, {heading}: {count} run{'s' if count > 1 else ''} of a row by older code left out.")
     if basis.variants:
         count, older = len(basis.variants), sum(map(is_older, basis.variants))
         why = f" ({older} by recipes of an older version, which cannot be told apart)" if older else ""

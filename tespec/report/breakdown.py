@@ -7,8 +7,10 @@ from functools import partial
 from itertools import takewhile
 
 from tespec.comparison.basis import Basis, bases
+from tespec.comparison.identity import TEST
 from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
+from tespec.comparison.side_by_side import split_title
 from tespec.report.charts import ARCHITECTURES, LETTERS, WORDS, Picture, bar_chart, method_colours, preference, title_of
 
 RECORDINGS = 12  # shown at most
@@ -38,15 +40,16 @@ def class_and_recording_bars(records: Sequence[Record]) -> list[Picture]:
 
 
 def headings(found: Sequence[Basis]) -> list[str]:
-    """Task and data of each basis; profiles and numbers, which are those of the tables, where they tell them apart."""
+    """Task, data and split of each basis; profiles and numbers, as in the tables, where they tell them apart."""
     titles = [scheme_of(basis.task, basis.records).title_of(basis.task) for basis in found]
-    named = [(basis.task, basis.data, basis.profile) for basis in found]
+    named = [(basis.task, basis.data, basis.profile, basis.split) for basis in found]
     texts = []
-    for index, (title, (task, data, profile)) in enumerate(zip(titles, named, strict=True)):
-        count = named.count((task, data, profile))
-        number = f" ({named[:index].count((task, data, profile)) + 1})" if count > 1 else ""
+    for index, (title, name) in enumerate(zip(titles, named, strict=True)):
+        task, data, profile, split = name
+        number = f" ({named[:index].count(name) + 1})" if named.count(name) > 1 else ""
         profiles = {each[2] for each in named if each[:2] == (task, data)}
         told = f", {profile}" if len(profiles) > 1 else ""
+        told += f", {split_title(split)} split" if split != TEST else ""
         where = {task: "", "sample": " on the sample world"}.get(data, f" on {data}")
         texts.append(f"{title}{where}{told}{number}")
     return texts

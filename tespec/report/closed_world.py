@@ -55,7 +55,8 @@ CURVES_ABOUT = (
 HEALTH_ABOUT = (
     "Healthy: the last stage's features have a rank above 8 on data held out, which does not fall over the training. "
     "Each method's rate is the one with the lowest loss of its own on data held out, of those that leave its features "
-    "healthy; no label decides. Where few were healthy after few steps, the same rates were searched again over more."
+    "healthy, or that with the highest rank where none does; no label decides. Where few were healthy after few steps, "
+    "or little was learned, the same rates were searched again over more."
 )
 MEMORY_ABOUT = (
     "Loss of the masked part (of CPC: its own loss) on streets held out, against the time since the network's state "
@@ -66,7 +67,11 @@ SCORES_ABOUT = (
     "Scored on the test split; mean ± standard deviation over seeds. Bold: the best of a column and all that cannot be "
     "told from it. Floor: the label prior, without input. Ceiling: a network that sees the camera's true frame."
 )
-FEW_ABOUT = "Fine-tuned with a part of the labels; bars are 95 % intervals over seeds."
+FEW_ABOUT = (
+    "Fine-tuned with a part of the labels, spread evenly over the recordings; bars are 95 % intervals over seeds. With "
+    "fewer labels a step holds fewer as well: clips end at one, and streams come past one now and then. So methods "
+    "compare at each share, and what fewer labels cost counts both."
+)
 ABLATIONS_ABOUT = "Each row is pre-trained and fine-tuned. Paper: its own number, of real data; they do not compare."
 CLAIMS_ABOUT = (
     "Decided by the rule of [tables.md](tables.md#what-was-shown), which corrects for all claims of the page; shown is "

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tespec.comparison.basis import OF_THE_NETWORK, average, bases, is_default
+from tespec.comparison.basis import OF_THE_NETWORK, average, bases, is_default, is_older
 from tespec.comparison.records import Record
 from tespec.comparison.side_by_side import basis_notes
 from tespec.core.config import as_facts, finetuning_settings, names, pretraining_settings
@@ -187,3 +187,71 @@ def test_each_architecture_may_have_a_budget_of_its_own(record: Make) -> None:
     # As soon as one has two, those of the same budget stay together.
     found = bases([record(config=longer), record(), record(arch="feedforward")])
     assert sorted(len(basis.records) for basis in found) == [1, 2]
+
+
+def on_1mpx(make: Make, name: str, peak: float, **changes: Any) -> Record:
+    """A fine-tuning by the paper's rule: another peak rate after weights of 1Mpx."""
+    config = as_facts(finetuning_settings("1mpx", "recurrent", "paper"))
+    config |= {"optimisation": config["optimisation"] | {"peak_lr": peak}}
+    where = {"task": "1mpx", "profile": "paper", "data": "1mpx", "config": config, "metrics": {"map": 40.0}}
+    return make(name, **(where | changes))
+
+
+def test_a_rate_that_follows_from_the_weights_divides_no_column(record: Make) -> None:
+    usual, after = 3.46e-4, 1e-4
+    assert as_facts(finetuning_settings("1mpx", "recurrent", "paper"))["optimisation"]["peak_lr"] == usual
+    recipe = as_facts(pretraining_settings("tespec", "paper"))
+    made_here = {"weights": {"source": "b", "sha256": "1", "recipe": recipe}}
+    downloaded = {"method": {"title": "T", "backbone": "Swin-T/7", "pretraining_data": "1Mpx"}}
+    others = [on_1mpx(record, "scratch", usual), on_1mpx(record, "imagenet", usual)]
+    for own in (made_here, downloaded):
+        (basis,) = bases([*others, on_1mpx(record, "tespec", after, **own)])
+        assert len(basis.cells()) == 3
+        assert any("at 0.0001" in note for note in basis_notes(basis, "measured", "1Mpx"))
+    # A rate that was set by hand, and one that is not the rule's, are other settings.
+    assert len(bases([*others, on_1mpx(record, "mine", after)])) == 2
+    assert len(bases([*others, on_1mpx(record, "tespec", 2e-4, **made_here)])) == 2
+
+
+def test_seeds_by_code_of_a_plug_in_that_was_changed_are_not_averaged(record: Make) -> None:
+    def by(code: str, seed: int, miou: float, written: str) -> Record:
+        made = record("mine", seed=seed, miou=miou)
+        assert made["code"].endswith(made["id"].partition("-")[2])
+        return made | {
+            "id": f"{made['id'].partition('-')[0]}-{code}",
+            "written": written,
+            "name": f"{made['name']}{code}",
+        }
+
+    old = [by("aaaaaaaa", seed, 50.0, "2026-01-01") for seed in range(3)]
+    (basis,) = bases([record(), *old, by("bbbbbbbb", 0, 20.0, "2026-02-01")])
+    assert [each["metrics"]["miou"] for each in basis.records if each["method_name"] == "mine"] == [20.0]
+    assert len(basis.of_other_code) == 3
+    assert any("3 runs of a row by older code left out" in note for note in basis_notes(basis, "measured", "DDD17"))
+
+
+def test_weights_of_other_data_share_no_cell(record: Make) -> None:
+    recipe = as_facts(pretraining_settings("tespec", "sample"))
+
+    def after(data: str, seed: int, written: str) -> Record:
+        facts = recipe | {"data": data, "data_fingerprint": data * 2, "seed": seed}
+        made = record("tespec", seed=seed, weights={"source": "b", "sha256": f"{data}{seed}", "recipe": facts})
+        return made | {"written": written}
+
+    (same,) = bases([after("1mpx", seed, "2026-01-01") for seed in range(2)])
+    assert (len(same.records), same.variants) == (2, ())
+    (basis,) = bases([after("sample", 0, "2026-01-01"), after("1mpx", 1, "2026-02-01")])
+    assert [each["seed"] for each in basis.records] == [1]
+    assert len(basis.variants) == 1
+
+
+def test_what_a_network_with_a_head_was_trained_by_is_no_older_recipe(record: Make) -> None:
+    def start(steps: int, seed: int, written: str) -> Record:
+        facts = {"head": {"channels": 8}, "optimisation": {"steps": steps}, "seed": 0}
+        made = record("labels", seed=seed, weights={"source": "m", "sha256": str(steps), "recipe": facts})
+        return made | {"written": written}
+
+    (basis,) = bases([start(800, 0, "2026-01-01"), start(1600, 0, "2026-02-01"), start(1600, 1, "2026-02-01")])
+    assert not any(map(is_older, (*basis.records, *basis.variants)))
+    assert len(basis.cells()[("labels", "recurrent", "Swin-T/7")]) == 2
+    assert not is_older(record(weights={"source": "random initialisation", "sha256": "", "recipe": {}}))

@@ -9,7 +9,7 @@ import pytest
 from tespec.comparison.deviations import deviations
 from tespec.comparison.published import PAPER, TABLES, edited, read_published
 from tespec.comparison.records import Record
-from tespec.core.config import tolerances
+from tespec.core.config import as_facts, finetuning_settings, tolerances
 
 Make = Callable[..., Record]
 REAL = {"profile": "paper", "data": "ddd17"}
@@ -29,6 +29,15 @@ def test_a_number_near_the_papers_is_within(record: Make) -> None:
 @pytest.mark.parametrize("changes", [{"profile": "sample"}, {"data": "sample"}, {"kind": "probe"}])
 def test_what_is_not_the_papers_setting_is_not_held_against_it(record: Make, changes: dict[str, str]) -> None:
     assert deviations([record("tespec", **(REAL | changes))]) == []
+
+
+def test_test_time_augmentation_has_to_be_as_published(record: Make) -> None:
+    resnet = {"method": {"title": "ECDDP", "backbone": "ResNet50", "pretraining_data": "E-TartanAir"}}
+    config = as_facts(finetuning_settings("dsec", "feedforward", "paper"))
+    for augmentation, held in (("none", False), ("ecddp", True)):
+        own = {"config": config | {"test_time_augmentation": augmentation}, "task": "dsec", "data": "dsec"}
+        found = deviations([record("ecddp_resnet", "feedforward", **(REAL | resnet | own))])
+        assert bool(found) == held
 
 
 def test_methods_without_a_published_number_are_passed_over(record: Make) -> None:

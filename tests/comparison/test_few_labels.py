@@ -40,6 +40,15 @@ def test_a_curve_has_a_point_for_each_share(records: list[Record]) -> None:
     assert scratch.score(0.2) is None
 
 
+@pytest.mark.parametrize(
+    "other", [{"profile": "tiny"}, {"data_fingerprint": "another"}, {"code": "12345678"}, {"data": "ddd17"}]
+)
+def test_points_of_a_curve_differ_in_the_share_alone(record: Make, other: dict[str, str]) -> None:
+    every = [*runs(record, "scratch", 1.0, 40.0), *runs(record, "tespec", 1.0, 42.0)]
+    (curve,) = label_curves([*every, *runs(record, "scratch", 0.05, 20.0), *runs(record, "tespec", 0.05, 9.0, **other)])
+    assert (curve.title, sorted(curve.points)) == ("No Pre-training", [0.05, 1.0])
+
+
 def test_the_table_has_a_column_for_each_share(records: list[Record]) -> None:
     table = label_table(records)
     assert table is not None
