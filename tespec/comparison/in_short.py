@@ -85,10 +85,7 @@ def scores_in_short(records: Sequence[Record]) -> list[Table]:
     chosen = with_all_labels(of_split(records, TEST))
     found = []
     for task, basis in newest_bases(chosen).items():
-        same = ("task", "data", "data_fingerprint", "profile")
-        first = dict(basis.records[0])
-        below = [each for each in of_references(chosen) if all(dict(each)[name] == first[name] for name in same)]
-        members = [*basis.records, *below]
+        members = [*basis.records, *of_references(chosen, basis)]
         name = next(name for name, each in schemes(members).items() if task in {known.name for known in each.tasks})
         table, scheme = published_table(name, members, "measured"), scheme_of(task, members)
         kept = [

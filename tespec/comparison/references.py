@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tespec.comparison.basis import bases
+from tespec.comparison.basis import Basis, bases
 from tespec.comparison.records import Record
 
 REFERENCE = "reference"  # kind of their records
@@ -20,11 +20,19 @@ def is_reference(record: Record) -> bool:
     return record["kind"] == REFERENCE and record["method_name"] in TITLES
 
 
-def of_references(records: Sequence[Record]) -> list[Record]:
-    """Floors and ceilings alone; of a task, those of each kind on its newest basis."""
-    newest = {}
+def of_references(records: Sequence[Record], basis: Basis) -> list[Record]:
+    """Floors and ceilings beside a basis: of its task, data, profile and split, the newest of each kind."""
+    where = (basis.task, basis.data, basis.records[0]["data_fingerprint"], basis.profile, basis.split)
+    beside = [
+        record
+        for record in records
+        if is_reference(record)
+        and tuple(dict(record)[name] for name in ("task", "data", "data_fingerprint", "profile", "split")) == where
+    ]
+    chosen: list[Record] = []
     for name in TITLES:
-        found = [record for record in records if is_reference(record) and record["method_name"] == name]
-        for basis in sorted(bases(found), key=lambda basis: max(record["written"] for record in basis.records)):
-            newest[basis.task, name] = basis
-    return [record for basis in newest.values() for record in basis.records]
+        found = bases([record for record in beside if record["method_name"] == name])
+        chosen += (
+            max(found, key=lambda each: max(record["written"] for record in each.records)).records if found else ()
+        )
+    return chosen

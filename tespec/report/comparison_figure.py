@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tespec.comparison.basis import Average, average, metric
+from tespec.comparison.basis import Average, Basis, average, metric
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
@@ -40,7 +40,7 @@ def draw_comparison(records: Sequence[Record], path: Path) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     for panel, task in zip(panels, tasks, strict=True):
-        _draw_task(panel, task, chosen[task].records, methods, records)
+        _draw_task(panel, chosen[task], methods, of_references(records, chosen[task]))
     panels[0].set_yticks(range(len(methods)), [titles[name] for name in methods])
     panels[0].set_ylim(len(methods) - 0.5, -0.5)
     # Of all panels: a task may lack its floor, or networks of one kind.
@@ -50,10 +50,8 @@ def draw_comparison(records: Sequence[Record], path: Path) -> None:
         figure.savefig(unfinished, dpi=130, format="png", metadata={"Software": None})
 
 
-def _draw_task(
-    panel: Axes, task: str, members: Sequence[Record], methods: Sequence[str], records: Sequence[Record]
-) -> None:
-    scheme = scheme_of(task, records)
+def _draw_task(panel: Axes, basis: Basis, methods: Sequence[str], references: Sequence[Record]) -> None:
+    members, scheme = basis.records, scheme_of(basis.task, basis.records)
     for side, (arch, colour) in enumerate(ARCHITECTURES.items()):
         places, values, low, high = [], [], [], []
         for row, method in enumerate(methods):
@@ -72,11 +70,10 @@ def _draw_task(
             capsize=3, ms=6, lw=1.5, label=label,
         )  # fmt: skip
     for method, style, label in (("prior", ":", "floor: prior of the labels"), ("frame", "--", "true grey frame")):
-        runs = [each for each in of_references(records) if (each["task"], each["method_name"]) == (task, method)]
-        found = average([metric(record, scheme.main.name) for record in runs])
+        found = average([metric(each, scheme.main.name) for each in references if each["method_name"] == method])
         if found is not None:
             panel.axvline(found.value, color="0.4", ls=style, lw=1, label=label)
-    panel.set_title(scheme.title_of(task), fontsize=13)
+    panel.set_title(scheme.title_of(basis.task), fontsize=13)
     panel.set_xlabel(scheme.main.title, fontsize=12)
     panel.tick_params(labelsize=11)
     panel.grid(axis="x", color="0.9")

@@ -51,6 +51,10 @@ def test_every_task_is_a_panel_with_dots_and_references(tmp_path):
     other = tmp_path / "two.png"
     draw_comparison([*records, floor], other)
     assert np.asarray(Image.open(other)).tobytes() != np.asarray(Image.open(one)).tobytes()
+    # A floor of other data is not this one's.
+    elsewhere = {"data_fingerprint": "another", "written": "2999-01-01T00:00:00+00:00"}
+    draw_comparison([*records, floor | elsewhere], other)
+    assert np.asarray(Image.open(other)).tobytes() == np.asarray(Image.open(one)).tobytes()
     # What is scored on the validation split, as controls are, is not drawn.
     later = made("evaluation", "scratch", "ddd17", "recurrent", 0, miou=90.0)
     draw_comparison([*records, later | {"split": "val", "written": "2999-01-01T00:00:00+00:00"}], other)
