@@ -557,7 +557,7 @@ profiles:
       tokenizer:
         {share: 0.5, peak_lr: 5.0e-3, crop: 48, tokens: 32, width: 16, hidden: 32, blocks: 1, gamma: 0.5,
         temperature: [1.0, 0.3]}
-  small: {optimisation: {peak_lr: 2.5e-4}}  # by the plan `rates`
+  small: {optimisation: {peak_lr: 5.0e-4}}  # by the plan `rates`
   medium:
     optimisation: {peak_lr: 5.0e-4}
     objective:
