@@ -214,6 +214,9 @@ def _word(argument: str, runs: Path) -> str:
         argument: as given.
         runs: folder of the run's own weights, which stands for the usual one.
     """
+    option, equals, value = argument.partition("=")
+    if equals and option.startswith("--"):
+        return f"{shlex.quote(option)}={_word(value, runs)}"
     if (path := Path(argument)).is_absolute():
         for folder, usual in ((runs.absolute(), RUNS.name), (cache_root().absolute(), CACHE)):
             if path.is_relative_to(folder) and path != folder:

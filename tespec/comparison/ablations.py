@@ -291,8 +291,11 @@ def measured_table(ablation: Ablation, measured: Measured | None) -> Table:
     another value than the paper's says so.
     """
     basis = measured.basis if measured else None
-    compared = basis is not None and (basis.task, basis.split, basis.profile) == (ablation.task, TEST, PROFILE)
-    compared = compared and basis is not None and basis.data != "sample"
+    compared = (
+        basis is not None
+        and (basis.task, basis.split, basis.profile) == (ablation.task, TEST, PROFILE)
+        and basis.data != "sample"
+    )
     sources = [source for source, there in (
         ("paper", ablation.has_published),
         ("measured", basis is not None),

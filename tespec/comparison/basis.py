@@ -224,7 +224,7 @@ def _parts(record: Record, left_out: Mapping[str, Sequence[str]]) -> dict[str, A
         name: {key: value for key, value in content.items() if key not in (*left_out.get(name, ()), *own)}
         for name, content in contents.items()
     }
-    if "optimisation" in parts["config"] and rate_of_weights(record) is not None:
+    if "optimisation" in parts["config"] and rate_of_weights(record):
         others = _rate_of_others(record["task"], record["arch"], record["profile"])
         parts["config"]["optimisation"] = {**parts["config"]["optimisation"], "peak_lr": others}
     return parts | {
@@ -238,7 +238,7 @@ def _parts(record: Record, left_out: Mapping[str, Sequence[str]]) -> dict[str, A
 
 
 def rate_of_weights(record: Record) -> float | None:
-    """The peak rate of a fine-tuning where its task has another one after what the weights are pre-trained on; or None.
+    """The peak rate of a fine-tuning that its task ties to what the weights are pre-trained on; None: that of all.
 
     Such records stand beside those of other weights: the task's rule is the same for all of them.
     """
@@ -247,7 +247,8 @@ def rate_of_weights(record: Record) -> float | None:
     made_from = recipe.get("dataset") if isinstance(recipe, dict) and recipe else None
     after = rates.get(str(made_from or record["method"].get("pretraining_data")).casefold())
     used: float | None = record["config"].get("optimisation", {}).get("peak_lr")
-    return used if used is not None and used == after else None
+    others = _rate_of_others(record["task"], record["arch"], record["profile"]) if used == after else None
+    return None if others in (None, used) else used
 
 
 @cache

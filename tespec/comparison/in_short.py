@@ -213,35 +213,35 @@ def rates_in_short(records: Sequence[Record]) -> Table:
 
 def health_table(records: Sequence[Record]) -> Table:
     """Whether the features of each pre-training stayed alive: a row for each method, or row of an ablation."""
-    groups: dict[tuple[str, str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    alike: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in records:
         if record["kind"] == "pretraining":
             title = " ".join(record["method"]["title"].split())
-            groups[title, learned(record), WORDS[record["arch"]]][canonical(record["config"])].append(record)
+            alike[title, learned(record), WORDS[record["arch"]]].append(record)
     columns = [*texts("Pre-training", "learns", "Network"), *numbers("healthy", "lowest last-stage rank", "loss")]
     rows = []
-    for (title, what, arch), runs in (
-        ((f"{title}{differs}", what, arch), runs)
-        for (title, what, arch), alike in sorted(groups.items())
-        for differs, runs in _told_apart(list(alike.values()))
-    ):
+    named = [(*key, *part) for key, members in sorted(alike.items()) for part in _told_apart(members)]
+    for title, what, arch, differs, runs in named:
         ranks = [run["metrics"]["last_stage_rank"] for run in runs if "last_stage_rank" in run["metrics"]]
         loss = average([held_out_loss(run) for run in runs])
         counted = sum(healthy(run)[0] for run in runs)
         rows.append(Row((
-            Cell(title), Cell(what), Cell(arch), Cell(f"{counted} of {len(runs)}", counted),
+            Cell(title + differs), Cell(what), Cell(arch), Cell(f"{counted} of {len(runs)}", counted),
             Cell(f"{min(ranks):.1f}", min(ranks)) if ranks else Cell(),
             Cell() if loss is None else Cell(f"{loss.value:.4f}", loss.value),
         )))  # fmt: skip
     return Table("Health of pre-trainings", tuple(columns), (Group("", tuple(rows)),))
 
 
-def _told_apart(groups: Sequence[list[Record]]) -> list[tuple[str, list[Record]]]:
-    """Records of each group of settings, behind the settings that most of the groups do not have, in words."""
-    settings = [dotted(runs[0]["config"]) for runs in groups]
+def _told_apart(records: Sequence[Record]) -> list[tuple[str, list[Record]]]:
+    """Records of the same settings, behind those settings that most of the others do not have, in words."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[canonical(record["config"])].append(record)
+    settings = [dotted(runs[0]["config"]) for runs in groups.values()]
     usual = {key: Counter(each.get(key) for each in settings).most_common(1)[0][0] for key in settings[0]}
     found = []
-    for each, runs in zip(settings, groups, strict=True):
+    for each, runs in zip(settings, groups.values(), strict=True):
         own = [f"{key} = {value}" for key, value in each.items() if value != usual.get(key)]
         found.append((f" ({', '.join(own)})" if own else "", runs))
     return sorted(found, key=lambda named: named[0])

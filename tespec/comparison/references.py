@@ -32,7 +32,6 @@ def of_references(records: Sequence[Record], basis: Basis) -> list[Record]:
     chosen: list[Record] = []
     for name in TITLES:
         found = bases([record for record in beside if record["method_name"] == name])
-        chosen += (
-            max(found, key=lambda each: max(record["written"] for record in each.records)).records if found else ()
-        )
+        for newest in sorted(found, key=lambda each: max(record["written"] for record in each.records))[-1:]:
+            chosen += newest.records
     return chosen

@@ -54,6 +54,10 @@ def test_a_recorded_command_names_no_place_of_this_machine(tmp_path: Path, monke
         words = found.stdout.splitlines()
         assert words[words.index("--checkpoint") + 1] == "runs/labels-s0/model.safetensors"
         assert words[words.index("--data") + 1] == f"{cache}/sample-v5-1-small/ddd17"
+    joined = [f"--checkpoint={made[0]}", "--set", "head.channels=8"]
+    assert command_of(monkeypatch, *joined, profile="small", runs=tmp_path / "runs").endswith(
+        "--checkpoint=runs/labels-s0/model.safetensors --set head.channels=8"
+    )
 
 
 def test_data_of_ones_own_stays_where_a_command_found_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,6 +208,11 @@ def test_a_rate_that_follows_from_the_weights_divides_no_column(record: Make) ->
         (basis,) = bases([*others, on_1mpx(record, "tespec", after, **own)])
         assert len(basis.cells()) == 3
         assert any("at 0.0001" in note for note in basis_notes(basis, "measured", "1Mpx"))
+    # Where the rule's rate is that of all others there is nothing to say.
+    same = on_1mpx(record, "tespec", usual, **made_here)
+    same["config"]["peak_lr_after"] = {"1Mpx": usual}
+    (basis,) = bases([same])
+    assert not any("peak rates" in note for note in basis_notes(basis, "measured", "1Mpx"))
     # A rate that was set by hand, and one that is not the rule's, are other settings.
     assert len(bases([*others, on_1mpx(record, "mine", after)])) == 2
     assert len(bases([*others, on_1mpx(record, "tespec", 2e-4, **made_here)])) == 2
