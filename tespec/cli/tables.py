@@ -29,11 +29,12 @@ from tespec.comparison.audit import render_audit
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import curves_table, learning_curves
 from tespec.comparison.deviations import deviations
+from tespec.comparison.evidence import of_split
 from tespec.comparison.published import COMPARED, OWN, TABLES, edited, plain_tables, schemes
 from tespec.comparison.rates import rates_table
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.render import FORMS, print_table
-from tespec.comparison.shown import baseline_table, claims_table, of_split
+from tespec.comparison.shown import baseline_table, claims_table
 from tespec.comparison.side_by_side import COLUMNS, of_older_code, published_table
 from tespec.comparison.table import Table
 from tespec.core.errors import UserError

@@ -167,6 +167,7 @@ class Evidence:
         decimals: of the metric.
         unclear: methods and architectures with several pre-trainings that are described in the settings of an older
             version, so that it cannot be said which is the method's own.
+        memory_unused: whether the control of memory failed: recurrent networks have not learned to use their state.
     """
 
     fitted: Fit
@@ -175,6 +176,7 @@ class Evidence:
     sign: float = 1.0
     decimals: int = 3
     unclear: frozenset[tuple[str, str]] = frozenset()
+    memory_unused: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class Part:
         seeds: of the cell that has fewest.
         lacking: what is missing for a decision, whatever the scores are; "" where nothing is.
         cells: that lack it.
-        floored: why these scores decide nothing; "" where they may.
+        no_evidence: why these scores decide nothing; "" where they may.
     """
 
     title: str
@@ -195,17 +197,17 @@ class Part:
     seeds: int = 0
     lacking: str = ""
     cells: tuple[str, ...] = ()
-    floored: str = ""
+    no_evidence: str = ""
 
     @property
     def p_above(self) -> float:
         """One-sided p of the null hypothesis that the effect is 0 or less."""
-        return 1.0 if self.floored or self.estimate is None else self.estimate.p_above()
+        return 1.0 if self.no_evidence or self.estimate is None else self.estimate.p_above()
 
     @property
     def p_below(self) -> float:
         """One-sided p of the null hypothesis that the effect is 0 or more."""
-        return 1.0 if self.floored or self.estimate is None else self.estimate.p_below()
+        return 1.0 if self.no_evidence or self.estimate is None else self.estimate.p_below()
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def part_of(comparison: Comparison, evidence: Evidence | None) -> Part:
     weights.subtract(known[cell] for cell in comparison.less)
     estimate = evidence.fitted.estimate(weights)
     counts = {cell: len(evidence.fitted.scores[known[cell]]) for cell in comparison.cells}
-    seeds, lacking, floored = min(counts.values()), "", ""
+    seeds, lacking, no_evidence = min(counts.values()), "", ""
     of: tuple[str, ...] = ()
     if seeds < 2:
         lacking, of = "one seed, and two are needed", tuple(cell for cell, count in counts.items() if count < 2)
@@ -260,11 +262,11 @@ def part_of(comparison: Comparison, evidence: Evidence | None) -> Part:
     elif evidence.floor is None:
         lacking = "floor not measured (run.py --reference prior)"
     else:
-        floored = _floored(comparison, evidence, evidence.floor)
-    return Part(comparison.title, estimate, seeds, lacking, of, floored)
+        no_evidence = _at_the_floor(comparison, evidence, evidence.floor) or _without_memory(comparison, evidence)
+    return Part(comparison.title, estimate, seeds, lacking, of, no_evidence)
 
 
-def _floored(comparison: Comparison, evidence: Evidence, floor: float) -> str:
+def _at_the_floor(comparison: Comparison, evidence: Evidence, floor: float) -> str:
     """The side that does not reach above the floor, "" where the comparison stands above it.
 
     One of two cells has to, by the lower end of its interval; all of them where there are more.
@@ -288,14 +290,24 @@ def _floored(comparison: Comparison, evidence: Evidence, floor: float) -> str:
     return f"{cell} is at the floor: {shown}, floor {evidence.sign * floor:.{evidence.decimals}f}"
 
 
+def _without_memory(comparison: Comparison, evidence: Evidence) -> str:
+    """Why architectures are not held against each other, "" where they may be, or where it is the same one."""
+    if not evidence.memory_unused:
+        return ""
+    more, less = (sorted(parsed(cell).arch for cell in side) for side in (comparison.more, comparison.less))
+    return (
+        "" if more == less else "the control of memory failed: recurrent networks have not learned to use their state"
+    )
+
+
 def decide(questions: Sequence[Sequence[Part]], alpha: float = ALPHA) -> list[Decision]:
     """Decide all questions of a page; all of its verdicts are right with a probability of 1 - alpha at least.
 
     Each question is a conjunction: its parts have to be above 0, all of them. It is tested both ways: that it holds by
     intersection-union (the largest p of its parts), that a part is below 0 by Bonferroni over its parts. Holm's rule
     corrects for all these tests. Where something is lacking for a part, the question is undecided and not tested. Where
-    scores are at the floor, the part's p is 1, but the question counts as tested: what is left out because of its
-    scores has to be paid for.
+    scores are no evidence (at the floor), the part's p is 1, but the question counts as tested: what is left out
+    because of its scores has to be paid for.
     """
     tested = [parts for parts in questions if not any(part.lacking for part in parts)]
     ps = [p for parts in tested for p in (_p_holds(parts), _p_contrary(parts))]
@@ -327,5 +339,5 @@ def _decision(parts: Sequence[Part], holds: float, contrary: float, alpha: float
     if holds < alpha:
         reason = f"{weakest.title}: above 0" if len(parts) == 1 else f"each of its {len(parts)} comparisons is above 0"
         return Decision(HOLDS, reason, weakest, holds, level)
-    reason = weakest.floored or f"{weakest.title}: not told from 0"
+    reason = weakest.no_evidence or f"{weakest.title}: not told from 0"
     return Decision(UNDECIDED, reason, weakest, min(holds, contrary), level)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,18 +24,10 @@ from tespec.comparison.contrasts import (
     decide,
     part_of,
 )
+from tespec.comparison.evidence import effect_cells, evidence_of, floor_of, newest_bases, of_split, probability, sign_of
 from tespec.comparison.pretrained import LEAST_RANK, last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record
-from tespec.comparison.shown import (
-    effect_cells,
-    evidence_of,
-    floor_of,
-    newest_bases,
-    of_split,
-    probability,
-    sign_of,
-)
 from tespec.comparison.statistics import fit
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.core.scores import without_state
@@ -63,7 +55,8 @@ MUST = {
 }
 FOLLOWS = {
     PRETRAINING: "Where the control of pre-training failed, these budgets could not show a pre-training at work.",
-    MEMORY: "Where the control of memory failed, networks have not learned to use it, and comparisons cannot show it.",
+    MEMORY: "Where the control of memory failed, recurrent networks have not learned to use it, and nothing is decided "
+    "between them and feed-forward ones.",
     NEGATIVE: "The negative control failed: what these pages call a difference may be none.",
     FEATURES: "Where the last stage died in training, what a pre-training had given it was lost with it.",
 }
@@ -137,6 +130,30 @@ def controls(records: Sequence[Record], split: str = SPLIT) -> list[Control]:
     ]
     ordered = sorted([*found, *lacking], key=lambda each: list(TITLES).index(each.kind))
     return [*ordered, _negative(chosen, [[each.part] for each in asked]), *_of_features(chosen)]
+
+
+def memory_unused(records: Sequence[Record], found: Mapping[str, Basis]) -> set[str]:
+    """Tasks whose control of memory failed in networks that were trained on the data of a basis, under its profile.
+
+    Args:
+        records: any, of all splits.
+        found: the basis of each task.
+    """
+    named = {record["name"]: record for record in records}
+    return {
+        each.task
+        for each in controls(records)
+        if each.kind == MEMORY
+        and each.passed is False
+        and each.task in found
+        and _trained_alike(named[each.sources[0]], found[each.task].records[0])
+    }
+
+
+def _trained_alike(record: Record, other: Record) -> bool:
+    """Whether two networks learned from the same data under the same profile; splits have fingerprints of their own."""
+    same = all(dict(record)[name] == dict(other)[name] for name in ("data", "profile"))
+    return same and record["protocol"].get("train") == other["protocol"].get("train")
 
 
 def _of_pretraining(task: str, basis: Basis, records: Sequence[Record]) -> list[_Asked]:

@@ -10,11 +10,11 @@ from statistics import mean, variance
 from typing import Any
 
 from tespec.comparison.basis import dotted, metric
+from tespec.comparison.evidence import of_split, sign_of
 from tespec.comparison.identity import canonical
 from tespec.comparison.pretrained import last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record, code_of
-from tespec.comparison.shown import of_split, sign_of
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.core.settings import most_labels
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tespec.comparison.basis import Average, RowKey, average, bases, metric, same_but_for_labels
+from tespec.comparison.evidence import floor_of, newest_bases, of_split, sign_of
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record
-from tespec.comparison.shown import floor_of, newest_bases, of_split, sign_of
 from tespec.comparison.side_by_side import measured_cell
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 

@@ -13,6 +13,7 @@ from tespec.comparison.contrasts import NOT_MEASURED, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
 from tespec.comparison.curves import Curve, Point, budget, leading, rank_cell, settings_of_curve, why_unclear
+from tespec.comparison.evidence import newest_bases, of_split
 from tespec.comparison.few_labels import ALL, share_of
 from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.pretrained import GROUPS, OBJECTIVES, TARGETS, healthy, held_out_loss, learned, relative_losses
@@ -20,7 +21,7 @@ from tespec.comparison.published import scheme_of, schemes
 from tespec.comparison.rates import searches
 from tespec.comparison.records import Record
 from tespec.comparison.references import of_references
-from tespec.comparison.shown import claims_table, newest_bases, of_split
+from tespec.comparison.shown import claims_table
 from tespec.comparison.side_by_side import measured_cell, published_table
 from tespec.comparison.table import Cell, Column, Group, Row, Table, only_columns, with_best_bold
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from tespec.comparison.ablations import METRICS, read_ablation
-from tespec.comparison.basis import Basis, agrees, bases, is_older, metric, recipe_of, row_key, weights_key
+from tespec.comparison.basis import Basis, row_key
 from tespec.comparison.contrasts import (
     NOT_MEASURED,
     VERDICTS,
-    CellOf,
     Claim,
     Comparison,
     Decision,
-    Evidence,
     Part,
     decide,
     detectable,
@@ -26,110 +23,21 @@ from tespec.comparison.contrasts import (
     part_of,
     read_claims,
 )
-from tespec.comparison.identity import TEST, canonical
-from tespec.comparison.published import TABLES, Named, Scheme, read_published, scheme_of, table_of
+from tespec.comparison.controls import memory_unused
+from tespec.comparison.evidence import (
+    effect_cells,
+    evidence_of,
+    newest_bases,
+    of_split,
+    probability,
+    sign_of,
+    signed,
+)
+from tespec.comparison.identity import TEST
+from tespec.comparison.published import Scheme, read_published, scheme_of, table_of
 from tespec.comparison.records import Record
-from tespec.comparison.statistics import fit
 from tespec.comparison.table import Cell, Column, Group, Row, Table
-from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
-
-
-def newest_bases(records: Sequence[Record]) -> dict[str, Basis]:
-    """The basis of each task that holds its newest evaluation; of those that learn from all labels, where any do."""
-    evaluations = [record for record in records if record["kind"] == "evaluation"]
-    whole = {record["task"] for record in evaluations if _learns_all(record)}
-    evaluations = [record for record in evaluations if record["task"] not in whole or _learns_all(record)]
-    found = sorted(bases(evaluations), key=lambda basis: max(record["written"] for record in basis.records))
-    return {basis.task: basis for basis in found}
-
-
-def _learns_all(record: Record) -> bool:
-    return bool(record["config"].get("label_share", 1.0) == 1.0)
-
-
-def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *, by_recipe: bool = True) -> Evidence:
-    """What a basis says of the cells of comparisons; the variance is that of all of its cells, ablations included.
-
-    Args:
-        basis: of a task.
-        records: any records; the floor is found among them.
-        cells: as `parsed` reads them.
-        by_recipe: a cell's weights have to come from the unchanged recipe of its method, or from that of the row of an
-            ablation; else a method is what stands in its row of the tables.
-    """
-    scheme = scheme_of(basis.task, basis.records)
-    sign = sign_of(scheme.main)
-    scores: dict[str, dict[int, float]] = {}
-    newest: dict[str, Record] = {}
-    every = (*basis.records, *basis.variants, *basis.superseded)
-    for record in sorted(every, key=lambda record: (record["written"], record["name"])):
-        value = metric(record, scheme.main.name)
-        if value is not None:
-            name = canonical([*row_key(record), weights_key(record)])
-            scores.setdefault(name, {})[record["seed"]] = sign * value
-            newest.pop(name, None)
-            newest[name] = record
-    older = Counter(row_key(record) for record in newest.values() if is_older(record))
-    unclear = frozenset(key[:2] for key, count in older.items() if count > 1)
-    rows = {record["name"] for record in basis.records}
-    found = {
-        cell: name  # of several backbones, or weights, the newest, which stand last
-        for cell in cells
-        for name, record in newest.items()
-        if (_is(record, parsed(cell)) if by_recipe else record["name"] in rows and _is_named(record, parsed(cell)))
-        and not (is_older(record) and row_key(record)[:2] in unclear)
-    }
-    floor = floor_of(basis, records, scheme)
-    return Evidence(fit(scores), found, floor, sign, scheme.decimals, unclear)
-
-
-def sign_of(main: Named) -> float:
-    """What makes a number of a metric a gain: -1 for an error."""
-    return -1.0 if main.better == "lower" else 1.0
-
-
-def floor_of(basis: Basis, records: Sequence[Record], scheme: Scheme, group: str = "") -> float | None:
-    """The floor in `Evidence`, of all frames or of a group: the prior is known for the kinds of tasks of the paper."""
-    first = basis.records[0]
-    if not table_of(basis.task) and first["config"].get("kind") not in TABLES:
-        return -math.inf
-    priors = [
-        (record["written"], sign_of(scheme.main) * value)
-        for record in records
-        if (record["kind"], record["method_name"]) == ("reference", "prior")
-        and all(dict(record)[name] == dict(first)[name] for name in ("task", "data", "data_fingerprint", "profile"))
-        and (value := metric(record, scheme.main.name, group)) is not None
-    ]
-    return max(priors)[1] if priors else None
-
-
-def _is_named(record: Record, wanted: CellOf) -> bool:
-    method, arch, backbone = row_key(record)
-    return (method, arch) == wanted.of and wanted.backbone in ("", backbone)
-
-
-def _is(record: Record, wanted: CellOf) -> bool:
-    """Whether its weights come from the recipe of a cell's method, changed as a row of an ablation says."""
-    if not _is_named(record, wanted):
-        return False
-    found = recipe_of(record)
-    if found is None:
-        return wanted.row is None
-    default = _recipe(str(found["name"]), record["profile"])
-    if default is None:
-        return False
-    changes = tuple(wanted.row.changes(default)) if wanted.row is not None else ()
-    recipe = _recipe(str(found["name"]), record["profile"], changes)
-    return recipe is not None and agrees(found, recipe)
-
-
-@cache
-def _recipe(name: str, profile: str, changes: tuple[str, ...] = ()) -> dict[str, Any] | None:
-    try:
-        return as_facts(pretraining_settings(name, profile, changes))
-    except UserError:
-        return None
 
 
 def published_effect(comparison: Comparison, task: str) -> float | None:
@@ -171,6 +79,10 @@ RULE = (
 FLOOR = (
     "Floor: the label prior. A comparison decides nothing where neither cell is above it by the lower end of its 95 % "
     "interval; of four cells, all have to be."
+)
+MEMORY_NOTE = (
+    "Where the control of memory failed (--controls), recurrent networks have not learned to use what sets them apart, "
+    "and a comparison of them with feed-forward ones decides nothing."
 )
 PAPER_NOTE = (
     "Paper: the same comparison from its tables, without test-time augmentation where it has both; single numbers, "
@@ -232,16 +144,15 @@ def baseline_table(records: Sequence[Record], baseline: str, split: str = TEST) 
     )
 
 
-def of_split(records: Sequence[Record], split: str) -> list[Record]:
-    """Records of one split."""
-    return [record for record in records if record["split"] == split]
-
-
 def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split: str, *, by_recipe: bool) -> Table:
-    records = of_split(records, split)
+    every, records = records, of_split(records, split)
     found = newest_bases(records)
+    unused = memory_unused(every, found)
     cells = sorted({cell for claim in claims for each in claim.comparisons for cell in each.cells})
-    evidence = {task: evidence_of(basis, records, cells, by_recipe=by_recipe) for task, basis in found.items()}
+    evidence = {
+        task: replace(evidence_of(basis, records, cells, by_recipe=by_recipe), memory_unused=task in unused)
+        for task, basis in found.items()
+    }
     questions = []
     for claim in claims:
         for task, comparisons in claim.by_task(evidence).items():
@@ -259,7 +170,13 @@ def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split:
         for name in COLUMNS
     ]
     lines = tuple(line for each in decided if each[0].task in found for line in _lines(*each, found[each[0].task]))
-    notes = (RULE, FLOOR, PAPER_NOTE, *(_measured_on(task, found[task], records) for task in sorted(found)))
+    notes = (
+        RULE,
+        FLOOR,
+        *((MEMORY_NOTE,) if unused else ()),
+        PAPER_NOTE,
+        *(_measured_on(task, found[task], records) for task in sorted(found)),
+    )
     return Table(title, tuple(columns), tuple(groups), notes=notes, lines=lines)
 
 
@@ -289,28 +206,6 @@ def _row(question: Question, decision: Decision) -> Row:
         ),
         facts={"claim": question.claim.name, "task": question.task, "verdict": decision.verdict},
     )
-
-
-def effect_cells(part: Part, decimals: int, measured: bool) -> tuple[Cell, Cell]:
-    """The effect of a comparison and its 95 % interval; `measured`: whether anything was, where there is no effect."""
-    if part.estimate is None:
-        return Cell(runs=0 if measured else None), Cell()
-    interval, effect = part.estimate.interval(), part.estimate.effect
-    shown = signed(effect, decimals)
-    if interval is None:
-        return Cell(shown, effect, runs=part.seeds), Cell()
-    ends = f"[{signed(interval.low, decimals)}, {signed(interval.high, decimals)}]"
-    return Cell(shown, effect, runs=part.seeds, interval=(interval.low, interval.high)), Cell(ends)
-
-
-def signed(value: float, decimals: int) -> str:
-    """A difference with its sign."""
-    return f"{round(value, decimals) + 0.0:+.{decimals}f}"  # 0 has no minus
-
-
-def probability(p: float) -> str:
-    """A p-value in three decimals."""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _lines(question: Question, decision: Decision, basis: Basis) -> list[dict[str, Any]]:

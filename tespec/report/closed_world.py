@@ -12,6 +12,7 @@ from tespec.comparison.archive import ARCHIVE
 from tespec.comparison.collected import Collected
 from tespec.comparison.controls import FOLLOWS, PASSED, TITLES, controls
 from tespec.comparison.curves import SPLIT, learning_curves
+from tespec.comparison.evidence import of_split
 from tespec.comparison.few_labels import label_curves, label_table
 from tespec.comparison.identity import TEST
 from tespec.comparison.in_short import (
@@ -29,7 +30,6 @@ from tespec.comparison.in_short import (
 from tespec.comparison.rates import searches
 from tespec.comparison.records import Record
 from tespec.comparison.render import render_markdown
-from tespec.comparison.shown import of_split
 from tespec.comparison.side_by_side import of_older_code
 from tespec.comparison.table import Table
 from tespec.core.errors import one_line

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.comparison.basis import Average, Basis, average, metric
+from tespec.comparison.evidence import newest_bases, of_split
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.references import of_references
-from tespec.comparison.shown import newest_bases, of_split
 from tespec.core.files import whole_file
 from tespec.report.charts import ARCHITECTURES, WORDS, preference, title_of
 

@@ -89,7 +89,7 @@ def test_a_part_is_the_paired_test_of_its_cells() -> None:
     part = part_of(GAIN, evidence({"tespec/recurrent": ours, "scratch/recurrent": theirs}))
     above = stats.ttest_rel([*ours.values()], [*theirs.values()], alternative="greater")
     assert (part.p_above, part.p_below) == pytest.approx((above.pvalue, 1 - above.pvalue))
-    assert (part.seeds, part.lacking, part.floored) == (3, "", "")
+    assert (part.seeds, part.lacking, part.no_evidence) == (3, "", "")
 
 
 def test_a_difference_of_differences_adds_up() -> None:
@@ -146,26 +146,39 @@ def test_what_is_lacking_leaves_a_claim_undecided_and_is_named(found: Evidence |
 )
 def test_one_of_two_cells_stands_above_the_floor(ours, theirs, floor: float, said: str) -> None:
     found = evidence({"tespec/recurrent": ours, "scratch/recurrent": theirs}, floor, decimals=1)
-    assert part_of(GAIN, found).floored == said
+    assert part_of(GAIN, found).no_evidence == said
 
 
 def test_errors_are_at_the_floor_from_above() -> None:
     gains = {"tespec/recurrent": around(-6.1), "scratch/recurrent": around(-6.6, 0.3)}
-    said = part_of(GAIN, evidence(gains, -6.0, sign=-1.0)).floored
+    said = part_of(GAIN, evidence(gains, -6.0, sign=-1.0)).no_evidence
     assert said == "tespec/recurrent is at the floor: 6.100 [5.603, 6.597], floor 6.000"
 
 
 def test_all_of_four_cells_stand_above_the_floor() -> None:
     scores = {cell: around(40.0 + number, 0.1 * (1 + number)) for number, cell in enumerate(FOUR.cells)}
-    assert part_of(FOUR, evidence(scores, 30.0)).floored == ""
+    assert part_of(FOUR, evidence(scores, 30.0)).no_evidence == ""
     low = {**scores, "scratch/recurrent": around(30.1)}
-    assert part_of(FOUR, evidence(low, 30.0)).floored.startswith("scratch/recurrent is at the floor: 30.1")
+    assert part_of(FOUR, evidence(low, 30.0)).no_evidence.startswith("scratch/recurrent is at the floor: 30.1")
+
+
+def test_without_memory_architectures_are_not_held_against_each_other() -> None:
+    scores = {cell: around(40.0 + number, 0.1 * (1 + number)) for number, cell in enumerate(FOUR.cells)}
+    across = Comparison("recurrent over feed-forward", ("scratch/recurrent",), ("scratch/feedforward",))
+    apart = {"scratch/recurrent": around(40.0), "scratch/feedforward": around(50.0, 0.3)}
+    known, unused = evidence(apart, 30.0), replace(evidence(apart, 30.0), memory_unused=True)
+    assert decide([[part_of(across, known)]])[0].verdict == "contrary"
+    (decision,) = decide([[part_of(across, unused)]])
+    assert (decision.verdict, decision.p) == ("undecided", 1.0)
+    assert decision.reason == "the control of memory failed: recurrent networks have not learned to use their state"
+    # What stands on both sides with the same architectures is compared all the same.
+    assert part_of(FOUR, replace(evidence(scores, 30.0), memory_unused=True)).no_evidence == ""
 
 
 def test_scores_at_the_floor_decide_nothing_and_count_as_tested() -> None:
-    floored = shown(50.0, floored="tespec/recurrent is at the floor: 1, floor 2")
+    floored = shown(50.0, no_evidence="tespec/recurrent is at the floor: 1, floor 2")
     first, second = decide([[floored], [shown(3.0)]])
-    assert (first.verdict, first.reason, first.p) == ("undecided", floored.floored, 1.0)
+    assert (first.verdict, first.reason, first.p) == ("undecided", floored.no_evidence, 1.0)
     assert second.p == pytest.approx(4 * shown(3.0).p_above)
     assert decide([[floored, shown(50.0)]])[0].verdict == "undecided"
     # A conjunction is refuted by any of its parts.

@@ -11,6 +11,7 @@ import pytest
 
 from tespec.comparison.ablations import ablations, measured_rows, measured_table
 from tespec.comparison.contrasts import Comparison, read_claims
+from tespec.comparison.evidence import evidence_of, newest_bases
 from tespec.comparison.in_short import claims_in_short
 from tespec.comparison.records import Record
 from tespec.comparison.render import (
@@ -21,7 +22,7 @@ from tespec.comparison.render import (
     render_markdown,
     render_text,
 )
-from tespec.comparison.shown import baseline_table, claims_table, evidence_of, newest_bases, published_effect
+from tespec.comparison.shown import baseline_table, claims_table, published_effect
 from tespec.comparison.table import Row, Table
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
@@ -82,6 +83,36 @@ def test_a_claim_holds_where_its_weakest_part_does(record: Make) -> None:
     other = row_of(table, "tespec", "dsec")
     assert cell(table, other, "verdict") == "undecided"
     assert cell(table, other, "why") == f"not measured: {', '.join(f'{name}/recurrent' for name in NAMED)}"
+
+
+@pytest.mark.parametrize(
+    ("zeroed", "elsewhere", "verdict"),
+    [
+        (10.0, {}, "contrary"),
+        (0.1, {}, "undecided"),
+        (0.1, {"profile": "tiny"}, "contrary"),
+        (0.1, {"protocol": {"train": "dir9 (9 labels)"}}, "contrary"),
+    ],
+    ids=["control of memory passed", "failed", "failed under another profile", "failed on other data"],
+)
+def test_architectures_are_compared_where_memory_is_used(
+    record: Make, zeroed: float, elsewhere: dict[str, object], verdict: str
+) -> None:
+    records = [
+        floor(record),
+        *(each for name in NAMED for each in measured(record, name, [40.0, 41.1, 42.0])),
+        *(each for name in NAMED for each in measured(record, name, [60.0, 61.0, 62.1], "feedforward")),
+    ]
+    elsewhere = {"data_fingerprint": "of the validation split", "split": "val", **elsewhere}
+    control = [floor(record, **elsewhere)]
+    for seed, loss in enumerate((zeroed - 0.2, zeroed, zeroed + 0.3)):
+        groups = {"standing": {"miou": 40.0 + seed}, "standing, state zeroed": {"miou": 40.0 + seed - loss}}
+        control.append(record("scratch", seed=seed, groups=groups, **elsewhere))
+    table = claims_table([*records, *control])
+    assert cell(table, row_of(table, "recurrent"), "verdict") == verdict
+    assert cell(table, row_of(table, "recurrent"), "effect") == "-20.000"
+    assert any("control of memory failed" in note for note in table.notes) == (verdict == "undecided")
+    assert cell(table, row_of(table, "tespec"), "why").endswith("not told from 0")  # the same one on both sides
 
 
 def test_an_ablation_is_judged_on_a_task_that_stands_in_for_its_own(record: Make) -> None:
