@@ -370,7 +370,7 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
 
 
 def publish_tables(plan: Plan, results: Path, folder: Path, records: Sequence[Record]) -> int:
-    """Write tables, contrasts, controls and report of a plan's records; 1 where something was left out."""
+    """Write the measured tables, contrasts, controls and report of a plan's records; 1 where something was left out."""
     from tespec.cli import report, tables
 
     evaluated = {record["method_name"] for record in records if record["kind"] == "evaluation"}
@@ -378,7 +378,7 @@ def publish_tables(plan: Plan, results: Path, folder: Path, records: Sequence[Re
     narrowed += ["--data", "sample"] if plan.world else []
     gains = ["--baseline", BASELINE] if BASELINE in evaluated else []
     out = ["--out", str(folder / "tables")]
-    code = tables.main([*narrowed, *gains, *out])
+    code = tables.main([*narrowed, *gains, "--columns", "measured", *out])
     code |= tables.main([*narrowed, "--contrasts", *out])
     if any((record["kind"], record["split"]) == ("evaluation", CONTROLLED) for record in records):
         code |= tables.main([*narrowed, "--controls", "--split", CONTROLLED, *out])
