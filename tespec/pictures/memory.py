@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -18,8 +19,9 @@ from tespec.core.errors import UserError
 from tespec.pictures.panels import save_figure
 
 TITLES = {"moving": "camera moving", "standing": "camera standing", "all": "all moments"}
+Look = tuple[str, str | tuple[int, tuple[int, ...]], str]
 # Colours of different lightness with dashes and markers of their own, to be told apart in grey as well.
-LOOKS = (
+LOOKS: tuple[Look, ...] = (
     ("#000000", "-", "o"),
     ("#d55e00", "--", "s"),
     ("#56b4e9", "-.", "^"),
@@ -36,7 +38,8 @@ def memory_figure(records: Sequence[Record], path: Path) -> None:
     """Write a PNG with a panel for moving and one for standing moments, and a line for each target or objective.
 
     A line is the mean over seeds of the loss, as a share of that of one who knows nothing, chunk by chunk, and its band
-    the standard error, where there are two seeds or more. Other settings or data are a line of their own.
+    the standard error, where there are two seeds or more. Other settings or data are a line of their own. Objectives
+    that rebuild nothing have losses of another kind, and panels of their own below.
 
     Args:
         records: of any kind; pre-trainings that measured it are drawn.
@@ -50,15 +53,35 @@ def memory_figure(records: Sequence[Record], path: Path) -> None:
     if not shown:
         remedy = "pre-train a recurrent network on recordings of 3 s or more"
         raise UserError("memory figure", "no record holds the loss since the state was zeroed", remedy)
-    figure = Figure(figsize=(3.7 * max(len(shown), 2), 4.3 + 0.25 * (len(members) // 2)), layout="constrained")
+    rows = _by_kind_of_loss(members)
+    size = 3.7 * max(len(shown), 2), (4.3 if len(rows) == 1 else 6.4) + 0.25 * (len(members) // 2)
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for panel, group in zip(panels, shown, strict=True):
-        _draw(panel, group, members)
-    panels[0].set_ylabel("loss, relative to knowing nothing", fontsize=12)
-    handles, labels = panels[0].get_legend_handles_labels()
+    ratios = [2, 1][: len(rows)]
+    grid = figure.subplots(len(rows), len(shown), sharex=True, sharey="row", squeeze=False, height_ratios=ratios)
+    looks = dict(zip(members, cycle(LOOKS)))
+    for panels, (loss, names) in zip(grid, rows.items(), strict=True):
+        for panel, group in zip(panels, shown, strict=True):
+            _draw(panel, group, {name: members[name] for name in names}, looks)
+        panels[0].set_ylabel(loss, fontsize=12)
+    for panel, group in zip(grid[0], shown, strict=True):
+        panel.set_title(TITLES[group], fontsize=13)
+    for panel in grid[-1]:
+        panel.set_xlabel("seconds since the state was zeroed", fontsize=12)
+    figure.supylabel("relative to knowing nothing", fontsize=12)
+    found = [panels[0].get_legend_handles_labels() for panels in grid]
+    handles, labels = ([each for row in found for each in row[index]] for index in (0, 1))
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=12, frameon=False, handlelength=3.2)
     save_figure(figure, path, dpi=130)
+
+
+def _by_kind_of_loss(members: dict[str, list[Record]]) -> dict[str, list[str]]:
+    """Names of lines by what their loss is of: hidden patches that are rebuilt, or what an objective has of its own."""
+    rows: dict[str, list[str]] = {}
+    for name, runs in members.items():
+        rebuilds = runs[0]["config"].get("objective", {}).get("target") is not None
+        rows.setdefault("loss of hidden patches" if rebuilds else "own loss", []).append(name)
+    return rows
 
 
 def _lines(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -85,10 +108,10 @@ def _mean_line(runs: Sequence[Record], group: str) -> Line:
     return [(seconds, [run[seconds] for run in each]) for seconds in each[0] if all(seconds in run for run in each)]
 
 
-def _draw(panel: Axes, group: str, members: dict[str, list[Record]]) -> None:
-    for index, (name, runs) in enumerate(members.items()):
+def _draw(panel: Axes, group: str, members: dict[str, list[Record]], looks: dict[str, Look]) -> None:
+    for name, runs in members.items():
         line = _mean_line(runs, group)
-        colour, dashes, marker = LOOKS[index % len(LOOKS)]
+        colour, dashes, marker = looks[name]
         seconds, means = [each[0] for each in line], [mean(each[1]) for each in line]
         panel.plot(
             seconds, means, color=colour, linestyle=dashes, marker=marker, markersize=5,
@@ -99,8 +122,6 @@ def _draw(panel: Axes, group: str, members: dict[str, list[Record]]) -> None:
             low, high = ([place + sign * error for place, error in zip(means, errors, strict=True)] for sign in (-1, 1))
             panel.fill_between(seconds, low, high, color=colour, alpha=0.2, linewidth=0)
     panel.axhline(1.0, color="0.5", linewidth=1)
-    panel.set_title(TITLES[group], fontsize=13)
-    panel.set_xlabel("seconds since the state was zeroed", fontsize=12)
     panel.set_xlim(0, None)
     panel.tick_params(labelsize=11)
     panel.grid(color="0.9")

@@ -59,12 +59,16 @@ def test_a_line_is_the_mean_share_over_seeds_with_its_standard_error(drawn):
 
 
 def test_targets_and_objectives_are_lines_of_their_own_told_apart_without_colour(drawn):
-    (panel,) = drawn(*(record(kind, groups=("all",)) for kind in ("cpc", "histograms", "high_pass", "intensity")))
-    assert panel.get_title() == "all moments"
-    lines = panel.get_lines()[:-1]
+    rebuilt, own = drawn(*(record(kind, groups=("all",)) for kind in ("cpc", "histograms", "high_pass", "intensity")))
+    assert (rebuilt.get_title(), own.get_title()) == ("all moments", "")
+    assert (rebuilt.get_ylabel(), own.get_ylabel()) == ("loss of hidden patches", "own loss")
+    lines = [*rebuilt.get_lines()[:-1], *own.get_lines()[:-1]]
     assert [line.get_label() for line in lines] == ["intensity, Eq. 7", "intensity, Eq. 6", "histograms", "CPC"]
     assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == 4
-    assert not panel.collections  # one seed has no standard error
+    assert not rebuilt.collections  # one seed has no standard error
+    # Losses of another kind do not squeeze each other.
+    assert not rebuilt.get_shared_y_axes().joined(rebuilt, own)
+    assert rebuilt.get_shared_x_axes().joined(rebuilt, own)
 
 
 def test_other_settings_are_another_line(drawn):
