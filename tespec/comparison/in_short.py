@@ -107,6 +107,7 @@ def ablations_in_short(records: Sequence[Record]) -> Table | None:
     chosen = with_all_labels(of_split(records, TEST))
     columns: list[Column] = []
     groups: list[Group] = []
+    there: set[tuple[str, str]] = set()
     for ablation in ablations().values():
         for measured in measured_rows(ablation, chosen)[:1]:
             scheme = scheme_of(measured.basis.task, measured.basis.records)
@@ -120,9 +121,12 @@ def ablations_in_short(records: Sequence[Record]) -> Table | None:
                 ours = measured_cell([each["metrics"].get(main.name) for each in runs], runs, decimals)
                 seeds = Cell(str(len(runs)), len(runs)) if runs else Cell()
                 rows.append(Row((Cell(row.name), ours, seeds, _published(row, decimals))))
-            heading = f"{ablation.title}, on {scheme.title_of(measured.basis.task)}"
-            if any(group.heading == heading for group in groups):  # the paper has it on two tasks, and one stands in
+            title, task = ablation.title, measured.basis.task
+            if (title, task) in there:  # the paper has it on two tasks, and one stands in
                 continue
+            there.add((title, task))
+            elsewhere = "" if task == ablation.task else f"; paper: on {scheme.title_of(ablation.task)}"
+            heading = f"{title}, on {scheme.title_of(task)}{elsewhere}"
             groups += with_best_bold([Group(heading, tuple(rows))], columns)
     return Table("Ablations", tuple(columns), tuple(groups)) if groups else None
 

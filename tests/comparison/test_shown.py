@@ -12,7 +12,7 @@ import pytest
 from tespec.comparison.ablations import ablations, measured_rows, measured_table
 from tespec.comparison.contrasts import Comparison, read_claims
 from tespec.comparison.evidence import evidence_of, newest_bases
-from tespec.comparison.in_short import claims_in_short
+from tespec.comparison.in_short import ablations_in_short, claims_in_short
 from tespec.comparison.records import Record
 from tespec.comparison.render import (
     render_csv,
@@ -131,6 +131,11 @@ def test_an_ablation_is_judged_on_a_task_that_stands_in_for_its_own(record: Make
     (found,) = measured_rows(ablations()["patch_norm"], records)
     shown = measured_table(ablations()["patch_norm"], found)
     assert "Measured on DDD17, which stands in for DSEC." in shown.notes
+    short = ablations_in_short(records)  # the paper's numbers beside them are those of the other task
+    assert short is not None
+    assert [group.heading for group in short.groups if "Patch" in group.heading] == [
+        f"{ablations()['patch_norm'].title}, on DDD17; paper: on DSEC"
+    ]
 
 
 @pytest.mark.parametrize("lacking", [0, 1, 2])
