@@ -42,6 +42,7 @@ LEFT_OUT = {
     "tespec/training/status.py": "tells others how far a run is",
     "tespec/weights/inspection.py": "prints what is in a weights file",
     "tespec/weights/publish.py": "writes copies of trained weights for others, and finds those of others",
+    "tespec/world/": "makes data ahead of runs, which are told apart by what is in them",
 }
 
 

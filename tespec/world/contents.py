@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tespec.core.errors import UserError
 
-VERSION = 5
+VERSION = 6
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -27,6 +28,7 @@ from tespec.world.scene import (
 )
 
 STEP = 0.25
+TIE = 1e-6  # share of a step by which a way may be longer than a whole number of steps and still count as that
 CORNER = 57  # samples over which a corner is smoothed: a radius of 5 m, so that all lanes fit inside
 LATERAL_ACCELERATION = 2.2  # m/s^2 that drivers accept in a bend
 LOOK_AHEAD = 24  # samples over which a driver sees the next bend: 6 m
@@ -61,13 +63,19 @@ def from_points(points: Array, offset: float = 0.0) -> Path:
     points = points + offset * np.stack([tangent[:, 1], -tangent[:, 0]], axis=1)
     gaps = np.linalg.norm(np.diff(points, axis=0), axis=1)
     distance = np.concatenate([[0.0], np.cumsum(gaps)])
-    even = np.arange(0.0, distance[-1], STEP)
+    even = _steps(distance[-1])
     x, y = (np.interp(even, distance, points[:, axis]) for axis in (0, 1))
-    heading = np.unwrap(np.arctan2(np.gradient(y), np.gradient(x)))
+    # The last digits of an arc tangent depend on the processor's instructions.
+    heading = np.round(np.unwrap(np.arctan2(np.gradient(y), np.gradient(x))), 9)
     bend = np.abs(np.gradient(heading)) / STEP
     padded = np.concatenate([bend, np.full(LOOK_AHEAD, bend[-1])])
     ahead = np.lib.stride_tricks.sliding_window_view(padded, LOOK_AHEAD + 1).max(axis=1)
     return Path(x, y, heading, np.sqrt(LATERAL_ACCELERATION / np.maximum(ahead, 1e-3)))
+
+
+def _steps(length: float) -> Array:
+    """Places every `STEP` metres along a way of `length` metres, without its end; rounding decides nothing."""
+    return STEP * np.arange(math.ceil(length / STEP - TIE))
 
 
 def centre_line(rng: np.random.Generator, length: float, start: tuple[int, int] = (0, 0)) -> Array:
@@ -95,12 +103,15 @@ def around_block(column: int, row: int, inset: float) -> Array:
 def _rounded(corners: Array, corner: int = CORNER) -> Array:
     legs = []
     for begin, end in pairwise(corners):
-        share = np.arange(0.0, 1.0, STEP / np.linalg.norm(end - begin))[:, None]
-        legs.append(begin + share * (end - begin))
+        length = float(np.hypot(*(end - begin)))
+        legs.append(begin + _steps(length)[:, None] / length * (end - begin))
     points = np.concatenate(legs)
-    window = np.full(corner, 1.0 / corner)
     padded = np.pad(points, ((corner // 2, corner // 2), (0, 0)), "edge")
-    smooth = np.stack([np.convolve(padded[:, axis], window, "valid") for axis in (0, 1)], axis=1)
+    # Not np.convolve: BLAS adds up in an order that depends on the processor.
+    smooth = np.zeros_like(points)
+    for first in range(corner):
+        smooth += padded[first : first + len(points)]
+    smooth /= corner
     # The padded ends are sampled more densely than the rest, which would bend the tangents there.
     return smooth[corner // 2 : len(smooth) - corner // 2]
 

@@ -44,7 +44,7 @@ def test_a_recorded_command_fixes_the_number_of_threads_once(monkeypatch: pytest
 
 def test_a_recorded_command_names_no_place_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
-    made = [tmp_path / "runs" / "labels-s0" / "model.safetensors", tmp_path / "cache" / "sample-v5-1-small" / "ddd17"]
+    made = [tmp_path / "runs" / "labels-s0" / "model.safetensors", tmp_path / "cache" / "sample-v6-1-small" / "ddd17"]
     given = ["--task", "ddd17", "--checkpoint", str(made[0]), "--data", str(made[1])]
     command = command_of(monkeypatch, *given, profile="small", runs=tmp_path / "runs")
     assert str(tmp_path) not in command
@@ -53,7 +53,7 @@ def test_a_recorded_command_names_no_place_of_this_machine(tmp_path: Path, monke
         found = subprocess.run(shown, env={"HOME": "/home/me"} | variables, capture_output=True, text=True, check=True)
         words = found.stdout.splitlines()
         assert words[words.index("--checkpoint") + 1] == "runs/labels-s0/model.safetensors"
-        assert words[words.index("--data") + 1] == f"{cache}/sample-v5-1-small/ddd17"
+        assert words[words.index("--data") + 1] == f"{cache}/sample-v6-1-small/ddd17"
     joined = [f"--checkpoint={made[0]}", "--set", "head.channels=8"]
     assert command_of(monkeypatch, *joined, profile="small", runs=tmp_path / "runs").endswith(
         "--checkpoint=runs/labels-s0/model.safetensors --set head.channels=8"
