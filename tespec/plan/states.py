@@ -46,13 +46,14 @@ class Ledger:
     """The records of a plan's results, and which of them are its jobs'.
 
     A record is a job's where it is of the same kind, method, task, architecture, seed and split, of the same settings
-    but for the precision, which the device decides, of the same data, code and weights. Threads and torch's version do
-    not count: records name them.
+    but for the precision, which the device decides, of the same data and code, and of weights that a run of the job
+    before it left, on this machine or on another. Threads and torch's version do not count: records name them.
     """
 
     def __init__(self, shop: Workshop, records: Sequence[Record]) -> None:
         self.shop, self.records = shop, sorted(records, key=lambda record: record["written"], reverse=True)
         self._found: dict[Job, Record | None] = {}
+        self._all: dict[Job, list[Record]] = {}
         self._prints: dict[str, str] = {}
         self._steps: dict[Job, int] = {}
         self._codes: dict[tuple[str, str], set[str]] = {}
@@ -65,12 +66,20 @@ class Ledger:
         return groups
 
     def record(self, job: Job) -> Record | None:
-        """The newest record of a job; None where it has to be run."""
+        """The newest record of a job; None where it has to be run, for itself or for the weights that it leaves."""
         if job not in self._found:
+            left = job.kind == PRETRAINING or job.world is not None
+            found = (each for each in self._every(job) if not left or self._has_weights(each, job))
+            self._found[job] = next(found, None)
+        return self._found[job]
+
+    def _every(self, job: Job) -> list[Record]:
+        """All records of a job, newest first, wherever their weights are."""
+        if job not in self._all:
             there = self._by_job.get((job.kind, job.method, job.seed), ())
             config = self._config(job) if there else {}
-            self._found[job] = next((record for record in there if self._is(record, job, config)), None)
-        return self._found[job]
+            self._all[job] = [record for record in there if self._is(record, job, config)]
+        return self._all[job]
 
     def weights(self, job: Job) -> Path | None:
         """The weights that a job starts from, where another run of this plan made them."""
@@ -82,15 +91,19 @@ class Ledger:
         """The weights that a run leaves."""
         return self.shop.runs / record["name"] / (BACKBONE if job.kind == PRETRAINING else MODEL)
 
+    def _has_weights(self, record: Record, job: Job) -> bool:
+        """Whether the weights that a run left are on this machine."""
+        from tespec.weights.files import sha256_of
+
+        weights = self._left_by(job, record)
+        return weights.is_file() and (job.kind != PRETRAINING or sha256_of(weights) == record["weights"].get("sha256"))
+
     def lost_weights(self, job: Job) -> bool:
         """Whether others start from a job whose record is there and whose weights are not."""
-        if job.world is None or self.record(job) is not None:
-            return False
-        config, there = self._config(job), self._by_job.get((job.kind, job.method, job.seed), ())
-        return any(self._is(record, job, config, whole=False) for record in there)
+        return job.world is not None and self.record(job) is None and bool(self._every(job))
 
-    def _is(self, record: Record, job: Job, config: Mapping[str, Any], *, whole: bool = True) -> bool:
-        """Whether a record is a job's; and, where it has to be `whole`, its weights are there if others need them."""
+    def _is(self, record: Record, job: Job, config: Mapping[str, Any]) -> bool:
+        """Whether a record is a job's."""
         scored = (record["task"], record["arch"], record["split"])
         if job.kind != PRETRAINING and scored != (job.task, job.arch, job.split):
             return False
@@ -99,9 +112,7 @@ class Ledger:
         if canonical(_comparable(record["config"])) != canonical(config):
             return False
         # Data is read only where there is a record that it could belong to.
-        if record["data_fingerprint"] != self._fingerprint(job) or not self._starts_alike(record, job):
-            return False
-        return not whole or job.world is None or self._left_by(job, record).is_file()
+        return record["data_fingerprint"] == self._fingerprint(job) and self._starts_alike(record, job)
 
     def codes(self, jobs: Sequence[Job]) -> set[str]:
         """Hashes of the code whose records count."""
@@ -212,13 +223,12 @@ class Ledger:
         return self._prints[key]
 
     def _starts_alike(self, record: Record, job: Job) -> bool:
-        """Whether a record started from the weights that its job would; of a pre-training, whether they are there."""
+        """Whether a record started from weights as its job would."""
         from tespec.weights.files import sha256_of
 
-        sha256 = record["weights"].get("sha256", "")
         if job.kind == PRETRAINING:
-            weights = self.shop.runs / record["name"] / BACKBONE
-            return weights.is_file() and sha256_of(weights) == sha256
+            return True
+        sha256 = record["weights"].get("sha256", "")
         given, before = given_file(job, self.shop.plan), self.shop.before(job)
         if given is not None:
             return bool(sha256_of(given) == sha256)
@@ -226,10 +236,9 @@ class Ledger:
             return recipe_of(record) is None
         if before.kind == EVALUATION:
             return self._starts_from(record, before)
-        made = self.record(before)
-        if made is not None:
-            return bool(made["weights"]["sha256"] == sha256)
-        # Records alone, as from another machine: what the weights say of themselves.
+        if made := self._every(before):
+            return any(each["weights"]["sha256"] == sha256 for each in made)
+        # The fine-tunings' records alone: what the weights say of themselves.
         recipe, wanted = recipe_of(record), self.shop.recipe(job.method, job.task, job.changes)
         said = record["weights"].get("recipe") or {}
         return recipe is not None and wanted is not None and said.get("seed") == before.seed and agrees(recipe, wanted)
@@ -238,10 +247,12 @@ class Ledger:
         """Whether a record started from the network that another run trained with labels."""
         from tespec.weights.files import sha256_of
 
-        made = self.record(before)
-        if made is not None:
-            return bool(sha256_of(self._left_by(before, made)) == record["weights"].get("sha256", ""))
-        # Records alone, as from another machine: what the weights say of themselves.
+        here = [self._left_by(before, made) for made in self._every(before) if self._has_weights(made, before)]
+        if any(sha256_of(file) == record["weights"].get("sha256", "") for file in here):
+            return True
+        if here and len(here) == len(self._every(before)):
+            return False
+        # Of networks that are on other machines alone: what the weights say of themselves.
         said = record["weights"].get("recipe") or {}
         wanted = as_facts(self.settings(before))
         known = {name: said.get(name) for name in wanted}

@@ -54,7 +54,9 @@ class Frame:
     @cached_property
     def grey(self) -> npt.NDArray[np.uint8]:
         """The frame as a camera would store it (H, W) uint8, with a gamma of 2.2."""
-        return (255 * np.clip(self.image / self.white, 0, 1) ** (1 / 2.2) + 0.5).astype(np.uint8)
+        # In float64: a power's last digits depend on the processor's instructions, and in float32 some would show.
+        seen = np.clip(self.image.astype(np.float64) / self.white, 0, 1)
+        return (255 * seen ** (1 / 2.2) + 0.5).astype(np.uint8)
 
 
 Film = Iterator[tuple[Frame, Events]]

@@ -75,7 +75,7 @@ def from_points(points: Array, offset: float = 0.0) -> Path:
 
 def _steps(length: float) -> Array:
     """Places every `STEP` metres along a way of `length` metres, without its end; rounding decides nothing."""
-    return STEP * np.arange(math.ceil(length / STEP - TIE))
+    return STEP * np.arange(math.ceil(length / STEP - TIE), dtype=np.float64)
 
 
 def centre_line(rng: np.random.Generator, length: float, start: tuple[int, int] = (0, 0)) -> Array:

@@ -29,6 +29,7 @@ from tespec.plan.jobs import (
 )
 from tespec.plan.states import Ledger, forecast, in_order, of_other_code, seconds_of
 from tespec.runs.data import Data
+from tespec.weights.files import sha256_of
 from tespec.world import world_folder
 
 CLOSED = [name for name in names("plans") if read_plan(name).world and read_plan(name).cells]
@@ -133,9 +134,33 @@ def test_a_record_of_other_code_data_settings_or_weights_is_not_a_job_s(tmp_path
     recipe = right["weights"]["recipe"]
     for changed in (recipe | {"seed": 1}, recipe | {"dataset": "gen1"}, {}):
         assert Ledger(shop, [record_of(tespec, ledger, weights={"recipe": changed})]).record(tespec) is None
-    made = Ledger(shop, [right])
-    made._found[shop.before(tespec)] = {"name": "x", "weights": {"sha256": "another"}}
-    assert made.record(tespec) is None
+    before = shop.before(tespec)
+    made = record_of(before, ledger, arch="recurrent", weights={"sha256": "another"})
+    assert Ledger(shop, [right, made]).record(tespec) is None
+
+
+def test_a_run_stays_done_where_its_pretraining_was_made_on_another_machine_and_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    cells = Cells(methods=("tespec",), architectures=("recurrent",), tasks=("ddd17",))
+    plan = Plan(name="a", title="a", world=World(size="tiny"), profile="tiny", cells=(cells,))
+    shop, (job,) = workshop(plan, tmp_path)
+    before, empty = shop.before(job), Ledger(shop, [])
+    there = record_of(before, empty, arch="recurrent", weights={"sha256": "there"})
+    fine_tuned = record_of(job, empty)
+    fine_tuned["weights"]["sha256"] = "there"
+    alone = Ledger(shop, [there, fine_tuned])
+    assert alone.record(before) is None  # its weights would have to be made again, if a run needed them
+    assert alone.record(job) is fine_tuned
+    file = shop.runs / "here" / "backbone.safetensors"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"weights")
+    here = there | {"name": "here", "weights": {"sha256": sha256_of(file)}}
+    both = Ledger(shop, [there, fine_tuned, here])
+    assert both.record(before) == here
+    assert both.weights(job) == file
+    assert both.record(job) is fine_tuned
+    fine_tuned["weights"]["sha256"] = "of another pre-training"
+    assert Ledger(shop, [there, fine_tuned, here]).record(job) is None
 
 
 @pytest.mark.parametrize("kind", ["cells", "probes", "references"])
@@ -455,13 +480,13 @@ def test_a_start_is_done_where_its_network_is_there(tmp_path, monkeypatch):
     assert there.weights(job) == file
     assert not there.lost_weights(before)
     # A cell's record is of the network that is there; of records alone, of one that was trained in the same way.
-    from tespec.weights.files import sha256_of
-
     right = record_of(job, empty, weights={"sha256": sha256_of(file)})
     assert Ledger(shop, [made, right]).record(job) == right
     alone = record_of(job, empty)
     assert Ledger(shop, [made, alone]).record(job) is None
     assert Ledger(shop, [alone]).record(job) == alone
+    elsewhere = made | {"name": "elsewhere"}
+    assert Ledger(shop, [made, elsewhere, alone]).record(job) == alone
     recipe = alone["weights"]["recipe"]
     for other in (recipe | {"seed": 1}, recipe | {"batch_size": 4}, {}):
         assert Ledger(shop, [record_of(job, empty, weights={"recipe": other})]).record(job) is None
