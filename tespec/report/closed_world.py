@@ -14,7 +14,7 @@ from tespec.comparison.controls import FOLLOWS, PASSED, TITLES, controls
 from tespec.comparison.curves import SPLIT, learning_curves
 from tespec.comparison.evidence import of_split
 from tespec.comparison.few_labels import label_curves, label_table
-from tespec.comparison.identity import TEST
+from tespec.comparison.identity import TEST, package_code
 from tespec.comparison.in_short import (
     ablations_in_short,
     budgets_table,
@@ -28,7 +28,7 @@ from tespec.comparison.in_short import (
     scores_in_short,
 )
 from tespec.comparison.rates import searches
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, code_of
 from tespec.comparison.render import render_markdown
 from tespec.comparison.side_by_side import of_older_code
 from tespec.comparison.table import Table
@@ -252,11 +252,14 @@ def _repeat(records: Sequence[Record], folder: str) -> str:
         f"the command of each run in [{COMMANDS}]({folder}/{COMMANDS}). A run that has a record is not computed again, "
         "so a number is repeated into a folder of its own"
     )
-    run = next((record for record in records if record["kind"] == "evaluation" and record["split"] == TEST), None)
+    runs = [record for record in records if record["kind"] == "evaluation" and record["split"] == TEST]
+    today = [record for record in runs if code_of(record) == package_code()]
+    run = next(iter(today or runs), None)
     if run is None or not run["command"]:
         return f"{said}: `--results again --runs again/runs` behind its command."
     name, value = next(iter(run["metrics"].items()), ("", 0.0))
-    told = f"It gives {name} {value:.6g}."
+    revision = str(run["environment"].get("revision", ""))[:12]
+    told = f"It gives {name} {value:.6g}" + (f" at revision {revision}." if not today and revision else ".")
     return f"{said}, as this one:\n\n    {one_line(run['command'])} --results again --runs again/runs\n\n{told}"
 
 

@@ -13,6 +13,7 @@ import pytest
 from tespec.cli.main import main
 from tespec.comparison.archive import ARCHIVE
 from tespec.comparison.collected import Collected, collect, pack
+from tespec.comparison.identity import package_code
 from tespec.comparison.records import Record, write_record
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
@@ -170,6 +171,19 @@ def test_the_page_of_today_says_what_its_archive_holds() -> None:
     else:
         assert put_in(page, page_text(Collected(), "../results/sample-small")) == page
     assert tuple(re.findall("^## (.*)$", text, re.MULTILINE)) == SECTIONS
+
+
+def test_the_number_to_repeat_is_of_today_s_code_or_says_its_revision(make: Make) -> None:
+    old, new = make("scratch", miou=41.5), make("tespec", miou=42.5)
+    for record in (old, new):
+        record["environment"]["revision"] = 20 * "ab"
+    old["id"], new["id"] = "4b858b6e65cc-437410d7", f"4b858b6e65cc-{package_code()}"
+    said = section(page_text(Collected((old, new)), "x"), "What was run")
+    assert "--method tespec --task ddd17 --seed 0 --results again" in said
+    assert said.endswith("It gives miou 42.5.")
+    said = section(page_text(Collected((old,)), "x"), "What was run")
+    assert "--method scratch --task ddd17 --seed 0 --results again" in said
+    assert said.endswith("It gives miou 41.5 at revision abababababab.")
 
 
 def test_results_of_older_code_say_so_first(make: Make) -> None:
