@@ -169,8 +169,20 @@ def measured_rows(ablation: Ablation, records: Sequence[Record]) -> list[Measure
 
 
 def pretrained_rows(ablation: Ablation, records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Pre-trainings of an ablation's rows, one for each seed, by the row's name; see `measured_rows`."""
+    """Pre-trainings of an ablation's rows, one for each seed, by the row's name; see `measured_rows`.
+
+    They are of the same data, profile and code: those that have the most rows, the newest where several have as many.
+    """
     made = [record for record in records if (record["kind"], record["method_name"]) == ("pretraining", METHOD)]
+    alike: dict[str, list[Record]] = defaultdict(list)
+    for record in sorted(made, key=lambda record: record["written"]):
+        alike[canonical([record["data_fingerprint"], record["profile"], code_of(record)])].append(record)
+    rows = [_pretrained_rows(ablation, members) for members in alike.values()]
+    return max(reversed(rows), key=len, default={})
+
+
+def _pretrained_rows(ablation: Ablation, made: Sequence[Record]) -> dict[str, list[Record]]:
+    """Those of the same data, profile and code."""
     # The same settings as in the weights that it wrote.
     recipes = {
         record["name"]: {name: record["config"][name] for name in SETTINGS if name in record["config"]}

@@ -217,12 +217,19 @@ def rates_in_short(records: Sequence[Record]) -> Table:
 
 
 def health_table(records: Sequence[Record]) -> Table:
-    """Whether the features of each pre-training stayed alive: a row for each method, or row of an ablation."""
+    """Whether the features of each pre-training stayed alive: a row for each method, or row of an ablation.
+
+    Of a seed that was trained several times, as on other data or by other code, the newest counts.
+    """
+    newest = {
+        (record["method_name"], canonical(record["config"]), record["seed"]): record
+        for record in sorted(records, key=lambda record: record["written"])
+        if record["kind"] == "pretraining"
+    }
     alike: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
-    for record in records:
-        if record["kind"] == "pretraining":
-            title = " ".join(record["method"]["title"].split())
-            alike[title, learned(record), WORDS[record["arch"]]].append(record)
+    for record in newest.values():
+        title = " ".join(record["method"]["title"].split())
+        alike[title, learned(record), WORDS[record["arch"]]].append(record)
     columns = [*texts("Pre-training", "learns", "Network"), *numbers("healthy", "lowest last-stage rank", "loss")]
     rows = []
     named = [(*key, *part) for key, members in sorted(alike.items()) for part in _told_apart(members)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tespec.comparison.basis import bases
 from tespec.comparison.curves import learning_curves
-from tespec.comparison.in_short import budgets_table, health_table
+from tespec.comparison.in_short import budgets_table, health_table, remembering
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.report.breakdown import headings
@@ -35,6 +35,29 @@ def test_pretrainings_of_different_settings_have_rows_of_their_own(record: Make)
         ("TESPEC (objective.mask.ratio = 0.75)", "intensity, Eq. 7", "10.1", "0.1000"),
         ("TESPEC (objective.patch_norm = False)", "intensity, Eq. 7", "14.0", "4.0000"),
     ]
+
+
+def test_a_seed_that_was_pretrained_twice_is_one_seed(record: Make) -> None:
+    before, after = pretrained(record, 0, 0.5), pretrained(record, 0, 0.7)
+    before["written"], after["written"] = "2026-11-22T00:00:00+00:00", "2026-11-23T00:00:00+00:00"
+    after["data_fingerprint"] = "of another version of the world"
+    ((row,),) = (group.rows for group in health_table([after, before]).groups)
+    assert [row.cells[place].text for place in (3, 4, 5)] == ["0 of 1", "10.7", "0.7000"]
+
+
+def test_what_memory_is_worth_is_compared_on_the_same_data(record: Make) -> None:
+    points = [{"seconds": 0.5, "moving": 1.0, "moving_knowing_nothing": 2.0, "moving_count": 9.0}]
+    kinds = "intensity", "high_pass", "histograms"
+    old = [pretrained(record, 0, 0.5, f"objective.target.kind={kind}") for kind in kinds]
+    new = [pretrained(record, 0, 0.7, f"objective.target.kind={kind}") for kind in kinds[:2]]
+    for each in (*old, *new):
+        each["curves"] = {"since_zeroed": points}
+        each["written"] = f"2026-11-2{2 + (each in new)}T00:00:00+00:00"
+    for each in new:
+        each["data_fingerprint"] = "of another version of the world"
+        each["name"] += "-new"
+    assert {each["name"] for each in remembering([*old, *new])} == {each["name"] for each in old}
+    assert {each["name"] for each in remembering([*old[:2], *new])} == {each["name"] for each in new}
 
 
 def trained(make: Make, steps: int, name: str = "scratch", split: str = "val", **changes: Any) -> Record:
