@@ -46,8 +46,9 @@ class Ledger:
     """The records of a plan's results, and which of them are its jobs'.
 
     A record is a job's where it is of the same kind, method, task, architecture, seed and split, of the same settings
-    but for the precision, which the device decides, of the same data and code, and of weights that a run of the job
-    before it left, on this machine or on another. Threads and torch's version do not count: records name them.
+    but for the precision, which the device decides, of the same data and code, and of weights that were made by the
+    settings, seed and data of the job before it, on this machine or on another. Threads and torch's version do not
+    count: records name them.
     """
 
     def __init__(self, shop: Workshop, records: Sequence[Record]) -> None:
@@ -234,29 +235,20 @@ class Ledger:
             return bool(sha256_of(given) == sha256)
         if before is None:
             return recipe_of(record) is None
-        if before.kind == EVALUATION:
-            return self._starts_from(record, before)
-        if made := self._every(before):
-            return any(each["weights"]["sha256"] == sha256 for each in made)
-        # The fine-tunings' records alone: what the weights say of themselves.
-        recipe, wanted = recipe_of(record), self.shop.recipe(job.method, job.task, job.changes)
+        # By what the weights say of themselves: another machine's differ in their last digits, and do as well.
         said = record["weights"].get("recipe") or {}
-        return recipe is not None and wanted is not None and said.get("seed") == before.seed and agrees(recipe, wanted)
-
-    def _starts_from(self, record: Record, before: Job) -> bool:
-        """Whether a record started from the network that another run trained with labels."""
-        from tespec.weights.files import sha256_of
-
-        here = [self._left_by(before, made) for made in self._every(before) if self._has_weights(made, before)]
-        if any(sha256_of(file) == record["weights"].get("sha256", "") for file in here):
-            return True
-        if here and len(here) == len(self._every(before)):
+        if said.get("seed") != before.seed or not self._is_of_data(said, before):
             return False
-        # Of networks that are on other machines alone: what the weights say of themselves.
-        said = record["weights"].get("recipe") or {}
-        wanted = as_facts(self.settings(before))
-        known = {name: said.get(name) for name in wanted}
-        return "optimisation" in said and said.get("seed") == before.seed and _alike(known, wanted)
+        if before.kind == EVALUATION:
+            wanted = as_facts(self.settings(before))
+            return "optimisation" in said and _alike({name: said.get(name) for name in wanted}, wanted)
+        recipe, planned = recipe_of(record), self.shop.recipe(job.method, job.task, job.changes)
+        return recipe is not None and planned is not None and agrees(recipe, planned)
+
+    def _is_of_data(self, said: Mapping[str, Any], before: Job) -> bool:
+        """Whether weights were made of the data of a job, as far as they say so and it is on this machine."""
+        names = said.get("data_fingerprint"), self._fingerprint(before)
+        return not all(names) or names[0] == names[1]
 
 
 def _alike(config: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
