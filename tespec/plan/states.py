@@ -224,7 +224,7 @@ class Ledger:
         return self._prints[key]
 
     def _starts_alike(self, record: Record, job: Job) -> bool:
-        """Whether a record started from weights as its job would."""
+        """Whether a record started from the weights that its job would, or from such as were made alike elsewhere."""
         from tespec.weights.files import sha256_of
 
         if job.kind == PRETRAINING:

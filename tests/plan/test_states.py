@@ -144,8 +144,8 @@ def test_weights_of_other_data_are_not_a_job_s(tmp_path, monkeypatch):
     empty = Ledger(shop, [])
     recipe = record_of(job, empty)["weights"]["recipe"]
     monkeypatch.setattr(Ledger, "_fingerprint", lambda ledger, asked: asked.task)
-    for print_, counts in ((shop.before(job).task, True), ("of another world", False)):
-        weights = {"recipe": recipe | {"data_fingerprint": print_}}
+    for fingerprint, counts in ((shop.before(job).task, True), ("of another world", False)):
+        weights = {"recipe": recipe | {"data_fingerprint": fingerprint}}
         record = record_of(job, empty, weights=weights, data_fingerprint="ddd17")
         assert (Ledger(shop, [record]).record(job) is not None) == counts
 
@@ -166,10 +166,8 @@ def test_a_run_stays_done_where_its_pretraining_was_made_on_another_machine_and_
     file.parent.mkdir(parents=True)
     file.write_bytes(b"weights")
     here = there | {"name": "here", "weights": {"sha256": sha256_of(file)}}
-    for records in (
-        [there, fine_tuned, here],
-        [fine_tuned, here],
-    ):  # the newer one may have taken the older one's place
+    # Of one name, the newer takes the older one's place.
+    for records in ([there, fine_tuned, here], [fine_tuned, here]):
         again = Ledger(shop, records)
         assert again.record(before) == here
         assert again.weights(job) == file
