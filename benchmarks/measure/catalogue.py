@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.measure.allocator import allocator
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.detection import detection
 from benchmarks.measure.events import histogram, intensity, prepare, store
@@ -47,6 +48,7 @@ STAGES: dict[str, Stage] = {
     "intensity": intensity,
     "recurrent": recurrent,
     "optimizer": optimizer,
+    "allocator": allocator,
     "input": batches,
     "detection": detection,
     "tables": tables,
