@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.measure.allocator import allocator
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.detection import detection
 from benchmarks.measure.events import histogram, intensity, prepare, store
 from benchmarks.measure.networks import inference, recurrent, switches
+from benchmarks.measure.processor import processor
 from benchmarks.measure.rows import Row
 from benchmarks.measure.scaling import scaling
 from benchmarks.measure.training import batches, forecasts, growth, optimizer
@@ -48,7 +48,7 @@ STAGES: dict[str, Stage] = {
     "intensity": intensity,
     "recurrent": recurrent,
     "optimizer": optimizer,
-    "allocator": allocator,
+    "processor": processor,
     "input": batches,
     "detection": detection,
     "tables": tables,

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import tespec
-from tespec.cli.allocator import keep_freed_memory
 from tespec.cli.command import MISTAKE, VERBS, run, suggestion
 
-TRAINING = ("run", "pretrain")
 USAGE = "usage: tespec VERB ...  (tespec VERB --help tells more)"
 
 
@@ -32,6 +30,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         advice = suggestion(verb, list(VERBS)) or f"; choose from {', '.join(VERBS)}"
         sys.stderr.write(f"error: unknown verb {verb!r}{advice}\n")
         return MISTAKE
-    if verb in TRAINING:
-        keep_freed_memory()
     return run(lambda: import_module(f"tespec.cli.{verb}").main(rest))

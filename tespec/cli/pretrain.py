@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
+from tespec.cli.processor import tuned
 from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.dry_run:
         dry_run(options, method)
         return
-    with launched(options.launcher, options.device):
+    with launched(options.launcher, options.device), tuned():
         train(options, method)
 
 

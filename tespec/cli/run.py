@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
 from tespec.cli.command import Parser
+from tespec.cli.processor import tuned
 from tespec.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -98,11 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif options.dry_run:
         dry_run(options)
     elif options.reference:
-        measure_reference(options)
+        with tuned():
+            measure_reference(options)
     else:
         from tespec.training.launch import launched
 
-        with launched(options.launcher, options.device):
+        with launched(options.launcher, options.device), tuned():
             run_cell(options)
 
 

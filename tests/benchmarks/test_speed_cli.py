@@ -27,7 +27,7 @@ COMPARED = {
     ("intensity", "step"),
     ("recurrent", "sample profile"),
     ("optimizer", "Adam"),
-    ("allocator", "2 x 2 frames"),
+    ("processor", "2 x 2 frames"),
     ("input", "batch"),
     ("input", "augmented batch"),
     ("input", "batch for the device"),
