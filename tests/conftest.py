@@ -32,3 +32,11 @@ def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     return make_world("tiny", root=shared / "worlds", processes=1, datasets=DATASETS)
+
+
+@pytest.fixture(scope="module")
+def short_memory() -> Iterator[None]:
+    """What memory is worth is measured over 0.6 s: over three it takes most time of a pre-training of few steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tespec.pretraining.memory.SECONDS", 0.6)
+        yield

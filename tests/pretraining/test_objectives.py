@@ -19,6 +19,8 @@ from tespec.training.hooks import CheckpointHook
 from tespec.weights.files import read_weights
 from tespec.world import make_world
 
+pytestmark = pytest.mark.usefixtures("short_memory")
+
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=3"]
 # Method, its data, and changes.
 CASES = {
