@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from multiprocessing import get_context
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import tespec.core.compat  # noqa: F401  # before timm
 import torch
 
 from benchmarks.measure.conditions import Conditions
+from benchmarks.measure.processes import answers, processes, questions
 from benchmarks.measure.rows import Row
 from tespec.cli.processor import tuned
 from tespec.runs.data import Data, settings_of
@@ -20,7 +20,7 @@ from tespec.tasks import build_task
 from tespec.training.loop import Loop
 from tespec.world import make_world
 
-TASK, STEP, END = "mvsec", "step", "end"
+TASK, STEP = "mvsec", "step"
 Way = Callable[[], AbstractContextManager[None]]
 
 
@@ -29,41 +29,17 @@ def processor(conditions: Conditions) -> Iterator[Row]:
     root = make_world("tiny", datasets=(TASK,)) / TASK
     for lanes, segments in conditions.size(((4, 4), (8, 10)), ((2, 2),)):
         changes = (f"batch_size={lanes}", f"segments={segments}")
-        with ExitStack() as stack:
-            ours, plain = (stack.enter_context(training(root, changes, way)) for way in (tuned, nullcontext))
+        with processes(_train, ((root, changes, way) for way in (tuned, nullcontext))) as (ours, plain):
             row = Row(
                 "processor", f"{lanes} x {segments} frames", "cpu", f"fine-tuning step, {TASK}, recurrent",
                 "as torch and the C library come", work=lanes * segments, unit="frames",
             )  # fmt: skip
             yield conditions.compare(
                 row,
-                lambda: answer(ours),  # noqa: B023  # called at once
-                lambda: answer(plain),  # noqa: B023
+                lambda: answers([ours], STEP)[0],
+                lambda: answers([plain], STEP)[0],
                 lambda a, b: bool(a == b),
             )
-
-
-def answer(pipe: Connection) -> float:
-    """The loss of the next step."""
-    pipe.send(STEP)
-    loss: float = pipe.recv()
-    return loss
-
-
-@contextmanager
-def training(root: Path, changes: tuple[str, ...], way: Way) -> Iterator[Connection]:
-    """A process that takes a step each time it is asked to."""
-    context = get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_train, args=(root, changes, way, there), daemon=True)
-    process.start()
-    there.close()  # so that the end of the process is heard of
-    try:
-        yield here
-    finally:
-        if process.is_alive():
-            here.send(END)
-        process.join()
 
 
 def _train(root: Path, changes: tuple[str, ...], way: Way, pipe: Connection) -> None:
@@ -74,5 +50,5 @@ def _train(root: Path, changes: tuple[str, ...], way: Way, pipe: Connection) -> 
     loop.model.train()
     batch = task.steps(0)[0]
     with way():
-        while pipe.recv() != END:
+        for _ in questions(pipe):
             pipe.send(loop.train_step(batch)["loss"].item())

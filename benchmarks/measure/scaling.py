@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from math import isclose
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 from torch import distributed
 
 from benchmarks.measure.conditions import Conditions
 from benchmarks.measure.networks import PAPER, QUICK, SAMPLE, Case, objective_batch, objective_network
+from benchmarks.measure.processes import answers, processes, questions
 from benchmarks.measure.rows import Row, synchronise
 from tespec.core.distributed import close_group, open_group
 from tespec.training.loading import MicroBatches
@@ -25,7 +24,7 @@ from tespec.training.replicas import Exchanges
 
 STAGE, CASE = "scaling", "two processes"
 RANKS = 2
-STEP, COUNT, END = "step", "count", "end"
+STEP, COUNT = "step", "count"
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
@@ -38,8 +37,13 @@ def scaling(conditions: Conditions) -> Iterator[Row]:
         case = conditions.size(PAPER["cuda"] if device.type == "cuda" else SAMPLE, QUICK._replace(lanes=RANKS))
         profile = case.name.partition(" ")[0]
         with ExitStack() as stack:
-            alone = stack.enter_context(processes(1, device.type, case, profile))
-            several = stack.enter_context(processes(RANKS, device.type, case, profile))
+            meet = Path(stack.enter_context(TemporaryDirectory())) / "meet"
+            alone, several = (
+                stack.enter_context(
+                    processes(_work, ((rank, ranks, device.type, case, profile, meet) for rank in range(ranks)))
+                )
+                for ranks in (1, RANKS)
+            )
             calls, handed = answers(several, COUNT)[0]
             row = Row(
                 STAGE, CASE, device.type, f"{case.lanes} x {case.segments} frames, {case.name}", "one process",
@@ -54,35 +58,6 @@ def scaling(conditions: Conditions) -> Iterator[Row]:
                 lambda ours, theirs: isclose(ours, theirs, rel_tol=1e-3),
             )
     yield from conditions.without_gpu(STAGE, CASE)
-
-
-def answers(pipes: list[Connection], wanted: str) -> list[Any]:
-    """What each process answers, in their order."""
-    for pipe in pipes:
-        pipe.send(wanted)
-    return [pipe.recv() for pipe in pipes]
-
-
-@contextmanager
-def processes(ranks: int, kind: str, case: Case, profile: str) -> Iterator[list[Connection]]:
-    """Processes that share each batch, and answer through these pipes; they end with the block."""
-    context = get_context("spawn")
-    with TemporaryDirectory() as folder:
-        pipes, started = [], []
-        for rank in range(ranks):
-            here, there = context.Pipe()
-            arguments = (rank, ranks, kind, case, profile, Path(folder) / "meet", there)
-            started.append(context.Process(target=_work, args=arguments, daemon=True))
-            started[-1].start()
-            there.close()  # so that the end of a process is heard of
-            pipes.append(here)
-        try:
-            yield pipes
-        finally:
-            for pipe, process in zip(pipes, started, strict=True):
-                if process.is_alive():
-                    pipe.send(END)
-                process.join()
 
 
 def _work(rank: int, ranks: int, kind: str, case: Case, profile: str, meet: Path, pipe: Connection) -> None:
@@ -100,7 +75,7 @@ def _work(rank: int, ranks: int, kind: str, case: Case, profile: str, meet: Path
     optimisation = replace(settings.optimisation, warmup_steps=0)
     loop = Loop(network, MicroBatches([[own]]), optimisation, seed=0, device=device)
     loop.model.train()
-    while (wanted := pipe.recv()) != END:
+    for wanted in questions(pipe):
         exchanges = Exchanges()
         with exchanges if wanted == COUNT else nullcontext():
             losses = loop.train_step(own)
