@@ -18,7 +18,8 @@ def tuned() -> Iterator[None]:
 
     Processors take a hundred times as long for a number below 1.2e-38 as for another, and shifted-window attention has
     many of them: it adds -100 where windows must not see each other, and exp(-100) is 3.7e-44. Added to anything else
-    they change no digit.
+    they change no digit. Threads that torch starts in the block take over how this one computes, and keep it; `run` and
+    `pretrain` come here before torch has started any.
     """
     import numpy as np
     import torch

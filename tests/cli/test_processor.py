@@ -15,6 +15,7 @@ from tespec.core.paths import REPOSITORY
 from tespec.training.device import seed_everything
 
 DENORMAL = 2.0**-130  # in float32
+CAN_FLUSH = torch.set_flush_denormal(False)
 STEPS = 3
 ROUNDS = """
 import resource
@@ -57,7 +58,7 @@ def test_a_training_ends_with_the_same_weights_to_the_bit(name, tiny_world, monk
     assert all(torch.equal(plain[key], fast[key]) for key in plain)
 
 
-@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="the processor cannot do without denormals")
+@pytest.mark.skipif(not CAN_FLUSH, reason="the processor cannot do without denormals")
 def test_denormal_numbers_are_zero_in_the_block_alone():
     with tuned():
         inside = doubled()
@@ -68,6 +69,16 @@ def test_denormal_numbers_are_back_after_an_error():
     with pytest.raises(KeyError), tuned():
         raise KeyError
     assert doubled() == 2 * DENORMAL
+
+
+@pytest.mark.skipif(not CAN_FLUSH, reason="the processor cannot do without denormals")
+def test_threads_of_a_command_take_denormal_numbers_for_zero_too():
+    code = (
+        "import torch\nfrom tespec.cli.processor import tuned\nfrom tespec.training.launch import launched\n"
+        f"torch.set_num_threads(2)\ndenormal = torch.tensor([{DENORMAL!r}]).expand(2**22)\n"
+        "with launched('none', 'cpu'), tuned():\n    twice = denormal * 2\nassert not twice.any()"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60, check=True)
 
 
 def test_numpy_does_not_warn_of_missing_denormals():
