@@ -65,7 +65,8 @@ MEMORY_ABOUT = (
 )
 SCORES_ABOUT = (
     "Scored on the test split; mean ± standard deviation over seeds. Bold: the best of a column and all that cannot be "
-    "told from it. Floor: the label prior, without input. Ceiling: a network that sees the camera's true frame."
+    "told from it; a column without bold has no row that can be told from its best. Floor: the label prior, without "
+    "input. Ceiling: a network that sees the camera's true frame."
 )
 FEW_ABOUT = (
     "Fine-tuned with a part of the labels, spread evenly over the recordings; bars are 95 % intervals over seeds. With "
