@@ -27,7 +27,7 @@ from tespec.comparison.ablations import Ablation, Measured, ablations, measured_
 from tespec.comparison.archive import holds_records
 from tespec.comparison.audit import render_audit
 from tespec.comparison.controls import controls_table
-from tespec.comparison.curves import curves_table, learning_curves
+from tespec.comparison.curves import curves_table, leading, learning_curves
 from tespec.comparison.deviations import deviations
 from tespec.comparison.evidence import of_split
 from tespec.comparison.published import COMPARED, OWN, TABLES, edited, plain_tables, schemes
@@ -143,7 +143,7 @@ def draw_curves(records: Sequence[Record], split: str, path: Path) -> None:
     """Draw the learning curves of records."""
     from tespec.pictures.learning_curves import draw_learning_curves
 
-    draw_learning_curves(learning_curves(records, split), path)
+    draw_learning_curves(leading(learning_curves(records, split)), path)
     print(f"Written: {path}")
 
 

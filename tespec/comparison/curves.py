@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, variance
 from typing import Any
@@ -90,6 +90,28 @@ def learning_curves(records: Sequence[Record], split: str = SPLIT) -> list[Curve
     return sorted(curves, key=lambda curve: (curve.task, curve.arch != "recurrent", curve.peak_lr, curve.settings))
 
 
+def without_repeats(records: Sequence[Record], split: str = SPLIT) -> list[Record]:
+    """Records without those that measure a curve again, by other code or on other data of that name.
+
+    Args:
+        records: any; of the settings of a curve those are kept that are most by one version of the code, on one version
+            of the data, and of as many the newest. References stay, for the floors.
+        split: of the data.
+    """
+    measured: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    others = []
+    for record in of_split(records, split):
+        if (record["kind"], record["method_name"]) == ("evaluation", UNTRAINED):
+            measured[settings_of_curve(record)][canonical(_shared(record))].append(record)
+        else:
+            others.append(record)
+
+    def worth(members: Sequence[Record]) -> tuple[int, str]:
+        return len(members), max(record["written"] for record in members)
+
+    return others + [record for each in measured.values() for record in max(each.values(), key=worth)]
+
+
 def _shared(record: Record) -> dict[str, Any]:
     """What the records of a curve have in common."""
     optimisation = record["config"]["optimisation"]
@@ -100,8 +122,12 @@ def _shared(record: Record) -> dict[str, Any]:
 
 
 def settings_of_curve(record: Record) -> str:
-    """Equal for records of the same settings but for the number of steps."""
-    return canonical([record["task"], record["profile"], _shared(record)["config"]])
+    """Equal for records of the same settings but for the number of steps, whatever they are scored on."""
+    config = _shared(record)["config"]
+    trained_on = {name: names for name, names in config.get("splits", {}).items() if name != record["split"]}
+    # Deviations say in words what other settings say in numbers.
+    settings = {name: value for name, value in config.items() if name != "deviations"} | {"splits": trained_on}
+    return canonical([record["task"], record["profile"], settings])
 
 
 def _differences(record: Record, members: Sequence[Sequence[Record]]) -> str:
@@ -112,7 +138,6 @@ def _differences(record: Record, members: Sequence[Sequence[Record]]) -> str:
 
     alike = [dotted(_shared(each[0])) for each in members if named(each[0]) == named(record)]
     own = dotted(_shared(record))
-    # Deviations say in words what other settings say in numbers.
     names = [key for key in own if key != "deviations" and any(own[key] != each.get(key) for each in alike)]
     return ", ".join(f"{key} = {own[key]}" for key in names)
 
@@ -199,13 +224,21 @@ def budget(curve: Curve, floor: float | None, group: str = "") -> int | None:
     return least
 
 
-def leading(curves: Sequence[Curve]) -> list[Curve]:
-    """Of each task and architecture the curve with the best last score, in their order."""
+def leading(curves: Sequence[Curve], taken: Collection[str] = ()) -> list[Curve]:
+    """Of each task and architecture one curve, in their order: that with the best last score.
+
+    Args:
+        curves: any.
+        taken: keys of curves that come before all others.
+    """
+
+    def worth(curve: Curve) -> tuple[bool, float]:
+        return curve.key in taken, sign_of(curve.scheme.main) * curve.points[-1].scores[""]
+
     best: dict[tuple[str, str], Curve] = {}
     for curve in curves:
         other = best.get((curve.task, curve.arch))
-        sign = sign_of(curve.scheme.main)
-        if other is None or sign * curve.points[-1].scores[""] > sign * other.points[-1].scores[""]:
+        if other is None or worth(curve) > worth(other):
             best[curve.task, curve.arch] = curve
     return [curve for curve in curves if curve is best[curve.task, curve.arch]]
 

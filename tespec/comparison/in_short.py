@@ -12,7 +12,7 @@ from tespec.comparison.basis import average, dotted
 from tespec.comparison.contrasts import NOT_MEASURED, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
-from tespec.comparison.curves import Curve, Point, budget, leading, rank_cell, settings_of_curve, why_unclear
+from tespec.comparison.curves import Curve, Point, budget, rank_cell, settings_of_curve, why_unclear
 from tespec.comparison.evidence import newest_bases, of_split
 from tespec.comparison.few_labels import ALL, share_of
 from tespec.comparison.identity import TEST, canonical
@@ -172,17 +172,18 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
 def equals_table(curves: Sequence[Curve]) -> Table:
     """Recurrent and feed-forward networks after as many labels, and after as many clips: the most that both have seen.
 
-    Where a task has several curves of an architecture, the leading one stands for it.
+    Args:
+        curves: one of each task and architecture.
     """
-    rows, chosen = [], leading(curves)
+    rows = []
     for task in dict.fromkeys(curve.task for curve in curves):
-        best = {curve.arch: curve for curve in chosen if curve.task == task}
-        if len(best) < len(WORDS):
+        of_task = {curve.arch: curve for curve in curves if curve.task == task}
+        if len(of_task) < len(WORDS):
             continue
         for seen in ("labels", "clips"):
-            pairs = [_points(best[arch], seen) for arch in WORDS]
+            pairs = [_points(of_task[arch], seen) for arch in WORDS]
             both = pairs[0].keys() & pairs[1].keys()
-            scheme = best["recurrent"].scheme
+            scheme = of_task["recurrent"].scheme
             count = max(both, default=None)
             scores = [Cell() if count is None else _score(points[count], scheme.decimals) for points in pairs]
             same = "no such number" if count is None else f"{count:,} {seen}"

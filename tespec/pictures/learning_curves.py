@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from tespec.comparison.curves import Curve, leading
+from tespec.comparison.curves import Curve
 from tespec.pictures.panels import save_figure
 
 if TYPE_CHECKING:
@@ -32,10 +32,9 @@ def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
     """Write a PNG with a row for each task: scores by steps, by clips and by labels seen; bars are standard errors.
 
     Args:
-        curves: at least one; the leading ones are drawn.
+        curves: at least one, and one of each task and architecture.
         path: of the PNG.
     """
-    curves = leading(curves)
     tasks = list(dict.fromkeys(curve.task for curve in curves))
     figure = Figure(figsize=(4.0 * len(AXES) + 1.0, 3.2 * len(tasks) + 1.2), layout="constrained")
     FigureCanvasAgg(figure)

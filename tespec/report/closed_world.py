@@ -11,7 +11,7 @@ from statistics import median
 from tespec.comparison.archive import ARCHIVE
 from tespec.comparison.collected import Collected
 from tespec.comparison.controls import FOLLOWS, PASSED, TITLES, controls
-from tespec.comparison.curves import SPLIT, learning_curves
+from tespec.comparison.curves import SPLIT, Curve, leading, learning_curves, settings_of_curve, without_repeats
 from tespec.comparison.evidence import of_split
 from tespec.comparison.few_labels import label_curves, label_table
 from tespec.comparison.identity import TEST, package_code
@@ -45,12 +45,12 @@ CONTROLS_ABOUT = (
     "seeds would have shown with a probability of 80 %."
 )
 CURVES_ABOUT = (
-    "Networks without pre-training, scored on the validation split. Clear of the floor: the number of steps from which "
-    "on the score is better than the label prior by more than three standard errors. At one step recurrent and "
-    "feed-forward networks see unequal numbers of clips and of labels, so they are compared at as many of each; "
-    "mean ± standard error. Last-stage rank: of the features after the most steps, the lowest over seeds. Of several "
-    "settings of a task and an architecture the figure, and the comparison at equal numbers, show those with the best "
-    "last score."
+    "Networks without pre-training, those of the controls among them, scored on the validation split. Clear of the "
+    "floor: the number of steps from which on the score is better than the label prior by more than three standard "
+    "errors. At one step recurrent and feed-forward networks see unequal numbers of clips and of labels, so they are "
+    "compared at as many of each; mean ± standard error. Last-stage rank: of the features after the most steps, the "
+    "lowest over seeds. Of several settings of a task and an architecture the figure, and the comparison at equal "
+    "numbers, show those that the comparison of methods takes, or those with the best last score where it has none yet."
 )
 HEALTH_ABOUT = (
     "Healthy: the last stage's features have a rank above 8 on data held out, which does not fall over the training. "
@@ -131,7 +131,7 @@ def figures(collected: Collected) -> dict[str, Callable[[Path], None]]:
     from tespec.pictures.memory import memory_figure
     from tespec.report.comparison_figure import draw_comparison
 
-    curves, memory = learning_curves(collected.curves, SPLIT), remembering(collected.records)
+    curves, memory = _leading(collected), remembering(collected.records)
     few = label_curves(collected.records)
     found: dict[str, Callable[[Path], None]] = {}
     if any(record["kind"] == "evaluation" for record in of_split(collected.records, TEST)):
@@ -169,11 +169,23 @@ def _controls(collected: Collected) -> list[str]:
     return ["\n".join(lines), *about, rendered(replace(controls_in_short(collected.records), notes=()))]
 
 
+def _curves(collected: Collected) -> list[Curve]:
+    """Those of the plan of curves, and the points that the controls add to them."""
+    return learning_curves(without_repeats([*collected.curves, *collected.records]))
+
+
+def _leading(collected: Collected) -> list[Curve]:
+    """Of each task and architecture the curve of the comparison's settings."""
+    compared = (each for each in of_split(collected.records, TEST) if each["kind"] == "evaluation")
+    return leading(_curves(collected), {settings_of_curve(each) for each in compared})
+
+
 def _budgets(collected: Collected) -> list[str]:
-    curves = learning_curves(collected.curves, SPLIT)
+    curves = _curves(collected)
     if not curves:
         return []
-    return [CURVES_ABOUT, rendered(budgets_table(curves, collected.records)), titled(equals_table(curves))]
+    tables = [rendered(budgets_table(curves, collected.records)), titled(equals_table(_leading(collected)))]
+    return [CURVES_ABOUT, *tables]
 
 
 def _pretrainings(collected: Collected) -> list[str]:

@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tespec.comparison.curves import budget, curves_table, leading, learning_curves
+from tespec.comparison.curves import (
+    budget,
+    curves_table,
+    leading,
+    learning_curves,
+    settings_of_curve,
+    without_repeats,
+)
 from tespec.comparison.records import Record
 from tespec.comparison.render import render_csv, render_markdown
 from tespec.pictures.learning_curves import draw_learning_curves
@@ -137,8 +144,8 @@ def test_the_table_and_the_figure_show_each_curve(record: Make, tmp_path) -> Non
     assert "3,200" in render_markdown(table)
     assert len(render_csv(table).splitlines()) == 6
     one, other = tmp_path / "one.png", tmp_path / "other.png"
-    draw_learning_curves(learning_curves(records), one)
-    draw_learning_curves(learning_curves(records[1:]), other)
+    draw_learning_curves(leading(learning_curves(records)), one)
+    draw_learning_curves(leading(learning_curves(records[1:])), other)
     assert one.stat().st_size > 20_000
     assert one.read_bytes() != other.read_bytes()
 
@@ -153,3 +160,36 @@ def test_the_curve_with_the_best_last_score_leads(record: Make) -> None:
     found = learning_curves(records)
     assert [(each.arch, each.clips == 16) for each in leading(found)] == [("recurrent", True), ("feedforward", False)]
     assert len(found) == 3
+
+
+def test_a_curve_that_is_taken_leads_whatever_it_scores(record: Make) -> None:
+    higher = {steps: tuple(score + 1 for score in scores) for steps, scores in SCORES.items()}
+    found = learning_curves([*curve(record, higher, peak_lr=1e-3), *curve(record, SCORES)])
+    (compared,) = curve(record, {800: (50.0,)}, splits={"train": ["a"], "test": ["c"]})
+    compared["split"] = "test"
+    tried = [*curve(record, higher, peak_lr=1e-3), *curve(record, SCORES, splits={"train": ["a"], "val": ["b"]})]
+    (led,) = leading(found)
+    (taken,) = leading(learning_curves(tried), {settings_of_curve(compared)})
+    assert (led.peak_lr, taken.peak_lr) == (1e-3, 3e-3)
+
+
+def test_of_a_curve_measured_by_two_versions_of_the_code_the_fuller_one_stays(record: Make) -> None:
+    by_old = curve(record, {400: (10.0,), 800: (11.0,)}, deviations=["in other words"])
+    for each in by_old:
+        each["code"] = "0.1.0+old"
+    by_new = curve(record, {800: (31.0, 33.0, 35.0)})
+    lone = curve(record, {200: (5.0,)}, peak_lr=1e-3)
+    kept = without_repeats([floor(record), *by_old, *by_new, *lone, *measured_otherwise(record)])
+    assert [(each.peak_lr, [point.seeds for point in each.points]) for each in learning_curves(kept)] == [
+        (1e-3, [1]),
+        (3e-3, [3]),
+    ]
+    assert learning_curves(kept)[1].floors[""] == 20.0
+
+
+def test_of_curves_with_as_many_records_the_newest_stays(record: Make) -> None:
+    old, new = curve(record, {400: (10.0,)}), curve(record, {400: (30.0,)})
+    for each, fingerprint, written in ((*old, "old", "2026-11-22"), (*new, "new", "2026-11-23")):
+        each["data_fingerprint"], each["written"] = fingerprint, f"{written}T00:00:00+00:00"
+    (found,) = learning_curves(without_repeats([*new, *old]))
+    assert found.points[0].scores[""] == 30.0
