@@ -340,29 +340,33 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
     Raises:
         UserError: there is nothing among the records to show, or the page has no marks.
     """
+    from tespec.cli.tables import write_tables
     from tespec.comparison.collected import collect, pack
     from tespec.core.files import write_whole
-    from tespec.report.closed_world import BEGIN, COMMANDS, END, commands_text, figures, page_text, put_in
+    from tespec.report import closed_world
 
     collected = collect(results)
     chosen = [record for record in collected.records if plan.profile in (None, record["profile"])]
     shown = replace(collected, records=tuple(chosen))
     if not (chosen or shown.curves or shown.rates):
         raise UserError(results / "runs", "holds no record of this plan's profile", "run the plan first")
-    text = page_text(shown, Path(os.path.relpath(folder, page.parent)).as_posix() if page else "")
+    text = closed_world.page_text(shown, Path(os.path.relpath(folder, page.parent)).as_posix() if page else "")
     whole = None
     if page is not None:
         try:
-            whole = put_in(page.read_text(encoding="utf-8"), text)
+            whole = closed_world.put_in(page.read_text(encoding="utf-8"), text)
         except (OSError, ValueError) as error:
-            raise UserError(page, str(error), f"put the lines {BEGIN} and {END} into it") from error
+            marks = f"{closed_world.BEGIN} and {closed_world.END}"
+            raise UserError(page, str(error), f"put the lines {marks} into it") from error
     code = 1 if collected.problems else 0
     if any((record["kind"], record["split"]) == ("evaluation", TEST) for record in chosen):
         code |= publish_tables(plan, results, folder, chosen)
-    for name, draw in figures(shown).items():
+    if points := closed_world.points_table(shown):
+        write_tables([(closed_world.POINTS, points)], folder / closed_world.TABLES)
+    for name, draw in closed_world.figures(shown).items():
         draw(folder / name)
         print(f"Written: {folder / name}")
-    print(f"Written: {write_whole(folder / COMMANDS, commands_text(collected))}")
+    print(f"Written: {write_whole(folder / closed_world.COMMANDS, closed_world.commands_text(collected))}")
     print(f"Written: {pack(collected, folder)}")
     if page is not None and whole is not None:
         print(f"Written: {write_whole(page, whole)}")

@@ -146,7 +146,8 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
     columns = [
         *texts("Task", "Network"),
         *numbers("peak rate", "steps tried"),
-        *numbers(*(f"clear of the floor, {frames or 'all'}" for frames in shown), "last-stage rank", "steps taken"),
+        *numbers(*(f"clear of the floor, {frames or 'all'}" for frames in shown)),
+        *numbers("last score", "last-stage rank", "steps taken"),
     ]
     rows = []
     for curve in curves:
@@ -163,6 +164,7 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
             Cell(f"{curve.peak_lr:g}", curve.peak_lr),
             Cell(" ".join(f"{point.steps:,}" for point in curve.points)),
             *(Cell(f"{steps:,}", steps) if steps else Cell(why) for steps, why in zip(clear, unclear, strict=True)),
+            _score(curve.points[-1], curve.scheme.decimals),
             rank_cell(curve.points[-1]),
             Cell(", ".join(f"{steps:,}" for steps in taken) or "-"),
         )))  # fmt: skip

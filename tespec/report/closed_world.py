@@ -11,7 +11,15 @@ from statistics import median
 from tespec.comparison.archive import ARCHIVE
 from tespec.comparison.collected import Collected
 from tespec.comparison.controls import FOLLOWS, PASSED, TITLES, controls
-from tespec.comparison.curves import SPLIT, Curve, leading, learning_curves, settings_of_curve, without_repeats
+from tespec.comparison.curves import (
+    SPLIT,
+    Curve,
+    curves_table,
+    leading,
+    learning_curves,
+    settings_of_curve,
+    without_repeats,
+)
 from tespec.comparison.evidence import of_split
 from tespec.comparison.few_labels import label_curves, label_table
 from tespec.comparison.identity import TEST, package_code
@@ -38,6 +46,7 @@ BEGIN, END = "<!-- results: written by plan.py --publish -->", "<!-- end of resu
 NOT_RUN = "Not run yet."
 COMPARISON, CURVES, MEMORY, FEW_LABELS = "comparison.png", "learning_curves.png", "memory.png", "few_labels.png"
 COMMANDS = "commands.txt"
+TABLES, POINTS = "tables", "curves"  # folder, and the table of the learning curves in it
 
 CONTROLS_ABOUT = (
     "Measured on the validation split, before any method is compared. They are decided by the rule of "
@@ -48,9 +57,10 @@ CURVES_ABOUT = (
     "Networks without pre-training, those of the controls among them, scored on the validation split. Clear of the "
     "floor: the number of steps from which on the score is better than the label prior by more than three standard "
     "errors. At one step recurrent and feed-forward networks see unequal numbers of clips and of labels, so they are "
-    "compared at as many of each; mean ± standard error. Last-stage rank: of the features after the most steps, the "
-    "lowest over seeds. Of several settings of a task and an architecture the figure, and the comparison at equal "
-    "numbers, show those that the comparison of methods takes, or those with the best last score where it has none yet."
+    "compared at as many of each. Last score: of all frames after the most steps, in the metric that stands below; "
+    "mean ± standard error. Last-stage rank: of the features after the most steps, the lowest over seeds. Of several "
+    "settings of a task and an architecture the figure, and the comparison at equal numbers, show those that the "
+    "comparison of methods takes, or those with the best last score where it has none yet. "
 )
 HEALTH_ABOUT = (
     "Healthy: the last stage's features have a rank above 8 on data held out, which does not fall over the training. "
@@ -96,7 +106,7 @@ def page_text(collected: Collected, folder: str) -> str:
     pictures = figures(collected)
     sections = {
         "Controls": _controls(collected),
-        "Budgets": _budgets(collected),
+        "Budgets": _budgets(collected, folder),
         "Pre-trainings": _pretrainings(collected),
         "Memory": _memory(collected),
         "Scores": _scores(collected),
@@ -169,23 +179,29 @@ def _controls(collected: Collected) -> list[str]:
     return ["\n".join(lines), *about, rendered(replace(controls_in_short(collected.records), notes=()))]
 
 
-def _curves(collected: Collected) -> list[Curve]:
-    """Those of the plan of curves, and the points that the controls add to them."""
-    return learning_curves(without_repeats([*collected.curves, *collected.records]))
+def _untrained(collected: Collected) -> list[Record]:
+    """What learning curves are made of: records of their plan, and those of the controls without pre-training."""
+    return without_repeats([*collected.curves, *collected.records])
+
+
+def points_table(collected: Collected) -> Table | None:
+    """Every point of the learning curves; None where there is none."""
+    records = _untrained(collected)
+    return curves_table(records) if learning_curves(records) else None
 
 
 def _leading(collected: Collected) -> list[Curve]:
     """Of each task and architecture the curve of the comparison's settings."""
     compared = (each for each in of_split(collected.records, TEST) if each["kind"] == "evaluation")
-    return leading(_curves(collected), {settings_of_curve(each) for each in compared})
+    return leading(learning_curves(_untrained(collected)), {settings_of_curve(each) for each in compared})
 
 
-def _budgets(collected: Collected) -> list[str]:
-    curves = _curves(collected)
+def _budgets(collected: Collected, folder: str) -> list[str]:
+    curves = learning_curves(_untrained(collected))
     if not curves:
         return []
-    tables = [rendered(budgets_table(curves, collected.records)), titled(equals_table(_leading(collected)))]
-    return [CURVES_ABOUT, *tables]
+    about = f"{CURVES_ABOUT}Each point: [{POINTS}.md]({folder}/{TABLES}/{POINTS}.md)."
+    return [about, rendered(budgets_table(curves, collected.records)), titled(equals_table(_leading(collected)))]
 
 
 def _pretrainings(collected: Collected) -> list[str]:

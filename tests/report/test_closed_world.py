@@ -18,7 +18,17 @@ from tespec.comparison.records import Record, write_record
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.report.closed_world import BEGIN, END, NOT_RUN, SHARED, commands_text, figures, page_text, put_in
+from tespec.report.closed_world import (
+    BEGIN,
+    END,
+    NOT_RUN,
+    SHARED,
+    commands_text,
+    figures,
+    page_text,
+    points_table,
+    put_in,
+)
 
 Make = Callable[..., Record]
 SECTIONS = (
@@ -96,6 +106,8 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     # 200 two of the curves; their variances 1 and 0.5 are pooled.
     assert "| 3,200 labels | 41.000 ± 0.527 | 41.000 ± 0.527 |" in found["Budgets"]
     assert "| 1,600 clips | 41.000 ± 0.527 | 22.500 ± 0.645 |" in found["Budgets"]
+    assert "| 41.000 ± 0.527 | - | 400 |" in found["Budgets"]
+    assert "](pictures/tables/curves.md)" in found["Budgets"]
     assert "| 0.001, 0.0005 | 0.001, 0.0005 | 0.0005 | 12.0 |" in found["Pre-trainings"]
     assert "| 2 of 2 | 12.0 | 0.8000 |" in found["Pre-trainings"]
     assert "| intensity, Eq. 7 | 0.760 |" in found["Memory"]
@@ -111,6 +123,15 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     for name in ("learning_curves", "memory", "comparison", "few_labels"):
         assert text.count(f"](pictures/{name}.png)") == 1
     assert len(text.splitlines()) < 150
+
+
+def test_every_point_of_the_learning_curves_has_a_row(collected: Collected) -> None:
+    table = points_table(collected)
+    assert table is not None
+    assert [[cell.text for cell in row.cells][2:5] for row in table.rows] == [
+        [arch, "0.001", steps] for arch in ("recurrent", "feedforward") for steps in ("200", "400")
+    ]
+    assert points_table(Collected(rates=collected.rates)) is None
 
 
 def test_one_seed_cannot_be_clear_of_the_floor(collected: Collected, make: Make) -> None:
@@ -250,5 +271,6 @@ def test_one_command_writes_the_page_figures_and_archive(
     page = (tmp_path / "page.md").read_text()
     assert "](out/learning_curves.png)" in page
     assert page.count(NOT_RUN) == len(SECTIONS) - 2
-    assert {path.name for path in out.iterdir()} == {"learning_curves.png", "commands.txt", ARCHIVE}
+    assert {path.name for path in out.iterdir()} == {"learning_curves.png", "commands.txt", "tables", ARCHIVE}
+    assert (out / "tables" / "curves.md").exists()
     assert f"Written: {out / ARCHIVE}" in capsys.readouterr().out
