@@ -36,6 +36,7 @@ class Point:
             that of all points of the curve.
         seeds: number of them.
         rank: of the last stage's features after training, the lowest over seeds; None where a record does not say it.
+        sources: names of the records.
     """
 
     steps: int
@@ -43,6 +44,7 @@ class Point:
     errors: Mapping[str, float | None]
     seeds: int
     rank: float | None
+    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
             {group: None if each is None else each / math.sqrt(len(runs)) for group, each in deviations.items()},
             len(runs),
             min(last_stage_ranks(list(runs.values())), default=None),
+            tuple(run["name"] for run in runs.values()),
         )
         for steps, runs in sorted(of_steps.items())
     )
@@ -268,7 +271,24 @@ def curves_table(records: Sequence[Record], split: str = SPLIT) -> Table:
     columns = tuple(Column((name,), name, number=name not in TEXTS) for name in headers)
     groups = tuple(Group(_heading(curve), tuple(_rows(curve, shown))) for curve in curves)
     where = f"Scored on the {'validation' if split == 'val' else split} split."
-    return Table("Learning curves without pre-training", columns, groups, notes=(NOTE, where))
+    lines = tuple(line for curve in curves for line in _lines(curve))
+    return Table("Learning curves without pre-training", columns, groups, notes=(NOTE, where), lines=lines)
+
+
+def _lines(curve: Curve) -> list[dict[str, Any]]:
+    """A line for each point and group of frames, for the long CSV."""
+    main = curve.scheme.main
+    return [
+        {
+            "task": curve.task, "arch": curve.arch, "settings": curve.settings, "peak_lr": curve.peak_lr,
+            "steps": point.steps, "clips": point.steps * curve.clips, "labels": point.steps * curve.labels,
+            "metric": main.name, "unit": main.unit, "frames": group or "all",
+            "value": value, "standard_error": point.errors[group], "seeds": point.seeds,
+            "floor": curve.floors.get(group), "last_stage_rank": point.rank,
+            "records": " ".join(point.sources),
+        }
+        for point in curve.points for group, value in point.scores.items()
+    ]  # fmt: skip
 
 
 def _heading(curve: Curve) -> str:
@@ -308,7 +328,7 @@ def _rows(curve: Curve, shown: Sequence[str]) -> list[Row]:
                 cells.append(Cell())
                 continue
             text = f"{value:.{scheme.decimals}f}" + ("" if error is None else f" ± {error:.{scheme.decimals}f}")
-            cells.append(Cell(text, value, runs=point.seeds))
+            cells.append(Cell(text, value, runs=point.seeds, sources=point.sources))
         cells += [Cell(str(point.seeds), point.seeds), rank_cell(point)]
         rows.append(Row(tuple(cells), facts={"task": curve.task, "arch": curve.arch}))
     return rows

@@ -202,7 +202,7 @@ def _points(curve: Curve, seen: str) -> dict[int, Point]:
 def _score(point: Point, decimals: int) -> Cell:
     error = point.errors.get("")
     spread = "" if error is None else f" ± {error:.{decimals}f}"
-    return Cell(f"{point.scores['']:.{decimals}f}{spread}", point.scores[""], runs=point.seeds)
+    return Cell(f"{point.scores['']:.{decimals}f}{spread}", point.scores[""], runs=point.seeds, sources=point.sources)
 
 
 def rates_in_short(records: Sequence[Record]) -> Table:

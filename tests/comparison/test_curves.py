@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +17,7 @@ from tespec.comparison.curves import (
     without_repeats,
 )
 from tespec.comparison.records import Record
-from tespec.comparison.render import render_csv, render_markdown
+from tespec.comparison.render import render_csv, render_long_csv, render_markdown
 from tespec.pictures.learning_curves import draw_learning_curves
 
 Make = Callable[..., Record]
@@ -143,6 +145,19 @@ def test_the_table_and_the_figure_show_each_curve(record: Make, tmp_path) -> Non
     assert "26.000 ± 1.000" in render_markdown(table)
     assert "3,200" in render_markdown(table)
     assert len(render_csv(table).splitlines()) == 6
+    long = list(csv.DictReader(io.StringIO(render_long_csv(table))))
+    assert len(long) == 5 * 3
+    (point,) = (
+        line for line in long if (line["arch"], line["steps"], line["frames"]) == ("recurrent", "400", "moving")
+    )
+    assert [point[name] for name in ("clips", "labels", "metric", "value", "standard_error", "seeds", "floor")] == [
+        "1600", "3200", "miou", "28", "1", "2", "22"
+    ]  # fmt: skip
+    assert point["records"].split() == [
+        each["name"]
+        for each in records
+        if (each["arch"], each["config"]["optimisation"]["steps"]) == ("recurrent", 400)
+    ]
     one, other = tmp_path / "one.png", tmp_path / "other.png"
     draw_learning_curves(leading(learning_curves(records)), one)
     draw_learning_curves(leading(learning_curves(records[1:])), other)
