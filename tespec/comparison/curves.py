@@ -141,6 +141,10 @@ def _differences(record: Record, members: Sequence[Sequence[Record]]) -> str:
     alike = [dotted(_shared(each[0])) for each in members if named(each[0]) == named(record)]
     own = dotted(_shared(record))
     names = [key for key in own if key != "deviations" and any(own[key] != each.get(key) for each in alike)]
+    # Code, data and protocol are named where settings do not tell curves apart.
+    settings = [key for key in names if key in dotted(_shared(record)["config"])]
+    if sum(all(own[key] == each.get(key) for key in settings) for each in alike) == 1:
+        names = settings
     return ", ".join(f"{key} = {own[key]}" for key in names)
 
 

@@ -208,3 +208,11 @@ def test_of_curves_with_as_many_records_the_newest_stays(record: Make) -> None:
         each["data_fingerprint"], each["written"] = fingerprint, f"{written}T00:00:00+00:00"
     (found,) = learning_curves(without_repeats([*new, *old]))
     assert found.points[0].scores[""] == 30.0
+
+
+def test_settings_that_tell_curves_apart_are_named_without_code(record: Make) -> None:
+    smaller, larger = curve(record, SCORES, batch_size=4), curve(record, SCORES, batch_size=8)
+    for each in smaller:
+        each["code"] = "0.1.0+old"
+    found = learning_curves([*smaller, *larger])
+    assert sorted(each.settings for each in found) == ["batch_size = 4", "batch_size = 8"]
