@@ -35,8 +35,9 @@ def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def short_memory() -> Iterator[None]:
-    """What memory is worth is measured over 0.6 s: over three it takes most time of a pre-training of few steps."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tespec.pretraining.memory.SECONDS", 0.6)
+def pretrainings_are_short() -> Iterator[None]:
+    """For tests that look neither at what memory is worth nor at pictures."""
+    from short_runs import short_pretrainings  # with torch, which tests of tables do without
+
+    with short_pretrainings():
         yield

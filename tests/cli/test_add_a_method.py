@@ -2,12 +2,10 @@
 
 import json
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from guides import follow
 
 REPOSITORY = Path(__file__).parents[2]
 GUIDE = (REPOSITORY / "docs" / "add_a_method.md").read_text()
@@ -18,22 +16,18 @@ DATA = {"pretrain.py": "1mpx", "run.py": "ddd17"}
 
 @pytest.fixture(scope="module")
 def outputs(tiny_world, tmp_path_factory):
-    """The folder, and what each command said."""
+    """The folder, and what each command printed."""
     folder = tmp_path_factory.mktemp("guide")
     for name, program in PROGRAMS.items():
         (folder / name).write_text(program)
-    said = {}
+    printed = []
     for command in COMMANDS:
-        python, script, *arguments = shlex.split(command)
-        assert python == "python"
+        script, *arguments = command.split()[1:]
         extra = [] if "--list" in arguments or "--describe" in arguments else ["--results", "results"]
         if extra and script != "benchmarks/tables.py":
-            extra += ["--runs", "runs", "--data", str(tiny_world / DATA[Path(script).name]), "--device", "cpu"]
-        called = [sys.executable, str(REPOSITORY / script), *arguments, *extra]
-        done = subprocess.run(called, cwd=folder, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        said[command] = done.stdout
-    return folder, list(said.values())
+            extra += ["--runs", "runs", "--data", tiny_world / DATA[Path(script).name], "--device", "cpu"]
+        printed.append(follow(command, folder, *extra)[0])
+    return folder, printed
 
 
 def records(folder):

@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from PIL import Image
 
 from tespec.cli import pretrain as pretrain_cli
 from tespec.cli import run as run_cli
@@ -96,6 +97,9 @@ def test_pretrains_on_a_single_recording(call, tmp_path):
     assert "loss_masked_carried" in out
     (record,) = (json.loads(path.read_text()) for path in (tmp_path / "results" / "runs").glob("*.json"))
     assert record["data"] == "evt3_640x480_2_08s"
+    (picture,) = (tmp_path / "results" / "pictures").iterdir()
+    with Image.open(picture) as drawn:
+        assert drawn.width > 600
 
 
 @pytest.mark.parametrize(

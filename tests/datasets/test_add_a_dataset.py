@@ -3,21 +3,19 @@
 import io
 import pickle
 import re
-import shlex
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from guides import follow, forgotten_afterwards
 from PIL import Image
 
 from tespec.core import config
 from tespec.core.errors import UserError
-from tespec.core.registry import DATASETS, import_file
+from tespec.core.registry import import_file
 from tespec.core.settings import Downsample
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.prepare import prepare
@@ -64,9 +62,9 @@ def program(tmp_path):
     """The guide's file, imported; what it registers is forgotten afterwards."""
     path = tmp_path / "my_dataset.py"
     path.write_text(PROGRAM)
-    import_file(path)
-    yield path
-    del DATASETS.module_dict["Drives"], sys.modules["tespec_plugin_my_dataset"]
+    with forgotten_afterwards():
+        import_file(path)
+        yield path
 
 
 @pytest.fixture
@@ -151,16 +149,12 @@ def test_the_guides_commands_lead_to_a_table(drives, tmp_path):
     (tmp_path / "my_configs" / "tasks" / "drives.yaml").write_text(CONFIG)
     outputs = []
     for command in COMMANDS:
-        python, script, *arguments = shlex.split(command.replace("/data/drives", str(drives)))
-        assert python == "python"
+        script, more = command.split()[1], []
         if script.endswith(("run.py", "tables.py")):
-            arguments += ["--results", "results"]
+            more += ["--results", "results"]
         if script.endswith("run.py"):
-            arguments += ["--runs", "runs", "--device", "cpu", "--profile", "tiny"]
-        called = [sys.executable, str(REPOSITORY / script), *arguments]
-        done = subprocess.run(called, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        outputs.append(done.stdout)
+            more += ["--runs", "runs", "--device", "cpu", "--profile", "tiny"]
+        outputs.append(follow(command.replace("/data/drives", str(drives)), tmp_path, *more)[0])
     check, *_, run, _ = outputs
     assert "fine: 3 recordings" in check
     assert run.startswith("scratch on drives (recurrent, data: drives): miou")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from short_runs import setup_in, stopped_after
 from small_networks import NETWORKS
 
 from tespec.core.config import names, pretraining_settings
@@ -14,12 +15,10 @@ from tespec.pretraining.objective import build_objective, own_settings
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import Wanted, finetune
 from tespec.runs.pretrain import pretrain
-from tespec.runs.setup import Setup
-from tespec.training.hooks import CheckpointHook
 from tespec.weights.files import read_weights
 from tespec.world import make_world
 
-pytestmark = pytest.mark.usefixtures("short_memory")
+pytestmark = pytest.mark.usefixtures("pretrainings_are_short")
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=3"]
 # Method, its data, and changes.
@@ -40,15 +39,13 @@ CASES = {
     "imagenet": ("imagenet", "objects", []),
 }
 
+# Rows of the ablations that differ from others by a value alone.
+ROWS = {"tespec, uniform decay", "tespec, histograms", "tespec, no memory", "mem, memory"}
+
 
 @pytest.fixture(scope="module")
 def world(tiny_world):
     return make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
-
-
-def setup_in(folder, **changes):
-    settings = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "python x"}
-    return Setup(results=folder / "results", runs=folder / "runs", **(settings | changes))
 
 
 def run(world, folder, case, **changes):
@@ -95,7 +92,9 @@ def test_a_few_steps_lower_the_loss_and_train_the_backbone(name):
     assert all(parameter.grad is not None for parameter in used.parameters())
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if case in ROWS else []) for case in CASES]
+)
 def test_from_data_to_weights(made, case):
     folder, result = made(case)
     (path,) = (folder / "results" / "runs").iterdir()
@@ -146,19 +145,10 @@ def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
         *(pytest.param(case, marks=pytest.mark.slow) for case in ("tespec, cpc", "ecdp", "mem, memory")),
     ],
 )
-def test_resumed_equals_uninterrupted(world, made, tmp_path, case, monkeypatch):
-    original = CheckpointHook.after_train_iter
-
-    def stop_at(hook, loop, step, batch=None, outputs=None):
-        if loop.step == 2:
-            hook._request_stop(2, None)
-        original(hook, loop, step, batch, outputs)
-
+def test_resumed_equals_uninterrupted(world, made, tmp_path, case):
     _, straight = made(case)
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointHook, "after_train_iter", stop_at)
-        with pytest.raises(KeyboardInterrupt):
-            run(world, tmp_path / "stopped", case)
+    with stopped_after(2), pytest.raises(KeyboardInterrupt):
+        run(world, tmp_path / "stopped", case)
     resumed = run(world, tmp_path / "stopped", case, resume=True)
     assert resumed.metrics == straight.metrics
     assert resumed.weights.read_bytes() == straight.weights.read_bytes()

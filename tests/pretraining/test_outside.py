@@ -9,19 +9,18 @@ import sys
 
 import pytest
 import torch
+from guides import forgotten_afterwards
+from short_runs import setup_in, stopped_after
 
 from tespec.cli import pretrain as pretrain_cli
-from tespec.core import recipes
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.core.registry import METHODS, OBJECTIVES, register_methods
+from tespec.core.registry import OBJECTIVES, register_methods
 from tespec.pretraining.method import find_method
 from tespec.pretraining.objective import build_objective
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
-from tespec.runs.setup import Setup
-from tespec.training.hooks import CheckpointHook
 
 GUIDE = (REPOSITORY / "docs" / "add_a_method.md").read_text()
 (PROGRAM,) = re.findall(r"Save this as `byol\.py`:\n\n```python\n(.*?)```", GUIDE, re.DOTALL)
@@ -36,21 +35,16 @@ def file(tmp_path_factory):
 
 
 @pytest.fixture
-def byol(file, monkeypatch):
+def byol(file):
     """The method, registered for one test."""
-    monkeypatch.setattr(recipes, "_imported", [])
-    register_methods([file])
-    yield find_method("byol")
-    del METHODS.module_dict["byol"], OBJECTIVES.module_dict["byol"]
+    with forgotten_afterwards():
+        register_methods([file])
+        yield find_method("byol")
 
 
 def run(method, world, folder, resume=False):
     settings = pretraining_settings(method.recipe, "sample", FEW)
-    setup = Setup(
-        results=folder / "results", runs=folder / "runs", device="cpu", workers=0, resume=resume, overwrite=False,
-        command="python x",
-    )  # fmt: skip
-    return pretrain("byol", method, settings, Data(world / "1mpx", "sample"), 0, setup)
+    return pretrain("byol", method, settings, Data(world / "1mpx", "sample"), 0, setup_in(folder, resume=resume))
 
 
 def test_it_has_settings_under_every_profile_and_data_of_its_own_choice(byol, tiny_world):
@@ -73,19 +67,11 @@ def test_a_recipe_whose_objective_nobody_registers_is_refused(byol, tiny_world):
         OBJECTIVES.module_dict["byol"] = OBJECTIVES.module_dict.pop("kept")
 
 
-def test_resumed_equals_uninterrupted(byol, tiny_world, tmp_path, monkeypatch):
-    original = CheckpointHook.after_train_iter
-
-    def stop_at(hook, loop, step, batch=None, outputs=None):
-        if loop.step == 2:
-            hook._request_stop(2, None)
-        original(hook, loop, step, batch, outputs)
-
+@pytest.mark.usefixtures("pretrainings_are_short")
+def test_resumed_equals_uninterrupted(byol, tiny_world, tmp_path):
     straight = run(byol, tiny_world, tmp_path / "straight")
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointHook, "after_train_iter", stop_at)
-        with pytest.raises(KeyboardInterrupt):
-            run(byol, tiny_world, tmp_path / "stopped")
+    with stopped_after(2), pytest.raises(KeyboardInterrupt):
+        run(byol, tiny_world, tmp_path / "stopped")
     resumed = run(byol, tiny_world, tmp_path / "stopped", resume=True)
     assert resumed.metrics == straight.metrics
     assert resumed.weights.read_bytes() == straight.weights.read_bytes()

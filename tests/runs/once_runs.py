@@ -19,7 +19,7 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 
 import pytest
 import torch
-from short_runs import setup_in
+from short_runs import setup_in, short_pretrainings
 
 from tespec.core import distributed as talk
 from tespec.core.config import pretraining_settings
@@ -58,7 +58,7 @@ def rounds(
     """Do the work in each folder, at the same moment as another process; tell results and names of trained runs."""
     register_methods()
     torch.set_num_threads(1)
-    with trained_runs() as trained:
+    with short_pretrainings(), trained_runs() as trained:
         for folder in folders:
             trained.clear()
             barrier.wait(300)

@@ -17,7 +17,7 @@ from once_runs import cell, paused, pretraining, rounds, waiting
 from tespec.core.paths import REPOSITORY
 from tespec.core.registry import register_methods
 
-ALONE = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+ALONE = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY / "tests")}
 spawn = multiprocessing.get_context("spawn")
 
 
@@ -82,9 +82,9 @@ def test_two_cells_need_one_pretraining_at_the_same_moment(tiny_world, tmp_path,
     assert len(scores) == 1
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_one_cell_twice_at_once_is_computed_once(tiny_world, tmp_path, start, times):
-    folders = [tmp_path / f"round{number}" for number in range(times)]
+@pytest.mark.slow
+def test_one_cell_twice_at_once_is_computed_once(tiny_world, tmp_path, start):
+    folders = [tmp_path / f"round{number}" for number in range(4)]
     results = at_once(start, cell, tiny_world, folders, ("recurrent", "scratch"), ("recurrent", "scratch"))
     for folder in folders:
         (first, first_trained), (second, second_trained) = results[folder.name]

@@ -4,11 +4,12 @@ import dataclasses
 import json
 
 import pytest
+from guides import forgotten_afterwards
 from short_runs import setup_in, stopped_after
 
 from tespec.comparison import identity as code
 from tespec.core.config import pretraining_settings
-from tespec.core.registry import METHODS, register_methods
+from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs import train
 from tespec.runs.data import Data, settings_of
@@ -39,16 +40,14 @@ def pretrained(world, folder, by, monkeypatch, **changes):
 
 
 @pytest.fixture
-def methods():
+def _forgetful():
     """The methods there were before a test are those after it."""
     register_methods()
-    before = dict(METHODS.module_dict)
-    yield
-    METHODS.module_dict.clear()
-    METHODS.module_dict.update(before)
+    with forgotten_afterwards():
+        yield
 
 
-@pytest.mark.usefixtures("methods")
+@pytest.mark.usefixtures("_forgetful")
 def test_a_plugin_that_was_edited_is_run_again(tiny_world, tmp_path, capsys):
     path = tmp_path / "mine.py"
     data = Data(tiny_world / "ddd17", "sample")

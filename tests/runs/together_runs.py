@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from short_runs import setup_in, stopped_after
+from short_runs import setup_in, short_pretrainings, stopped_after
 from torch import distributed
 
 from tespec.core.config import pretraining_settings
@@ -67,7 +67,7 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
     register_methods()
     setup = setup_in(folder, **changes)
     stop_or_not = stopped_after(stop, signal.SIGTERM) if stop else nullcontext()
-    with stop_or_not, pytest.MonkeyPatch.context() as patch:
+    with stop_or_not, short_pretrainings(), pytest.MonkeyPatch.context() as patch:
         if "unlabelled" in case:
             choose = LabelledSteps._choose
             patch.setattr(

@@ -2,11 +2,9 @@
 
 import json
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
+from guides import follow
 from PIL import Image
 
 REPOSITORY = Path(__file__).parents[2]
@@ -23,13 +21,9 @@ def test_the_guide_leads_to_a_scored_run_with_a_picture(tiny_world, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "gen1").symlink_to(tiny_world / "gen1")
 
-    python, script, *arguments = shlex.split(command)
-    assert python == "python"
     extra = ["--profile", "tiny", "--device", "cpu", "--runs", "runs", "--results", "results"]
-    called = [sys.executable, str(REPOSITORY / script), *arguments, *extra]
-    done = subprocess.run(called, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert re.match(r"scratch on cars \(recurrent, data: sample\): mae \d", done.stdout), done.stdout
+    printed, _ = follow(command, tmp_path, *extra)
+    assert re.match(r"scratch on cars \(recurrent, data: sample\): mae \d", printed), printed
 
     (path,) = (tmp_path / "results" / "runs").glob("*.json")
     record = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""What tests of runs share: a setup in a folder, and a stop after a step."""
+"""What tests of runs share: a setup in a folder, a stop after a step, and pre-trainings that end soon."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tespec.pretraining import memory
+from tespec.pretraining.objective import PretrainingTask
+from tespec.pretraining.tespec import MaskedReconstructionTask
 from tespec.runs.setup import Setup
 from tespec.training.hooks import CheckpointHook
 
@@ -33,4 +36,16 @@ def stopped_after(step: int, by: int = signal.SIGINT, trained: float = 0.0) -> I
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CheckpointHook, "after_train_iter", stopping)
+        yield
+
+
+@contextmanager
+def short_pretrainings() -> Iterator[None]:
+    """Inside, the worth of memory is measured over 0.6 s instead of three, and nothing is drawn.
+
+    Both take most time of a pre-training of few steps.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "SECONDS", 0.6)
+        patch.setattr(MaskedReconstructionTask, "draw", PretrainingTask.draw)
         yield

@@ -1,0 +1,51 @@
+"""Follows what guides say: their commands as they stand, in this process, which forgets afterwards what they import."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tespec.cli.main import main
+from tespec.core import config, recipes
+from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, OBJECTIVES, TASKS
+
+FILES = "tespec_plugin_"
+REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, OBJECTIVES, TASKS)
+
+
+@contextmanager
+def forgotten_afterwards() -> Iterator[None]:
+    """Files that are imported inside, what they register, and configs that are added are gone outside."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "_imported", list(recipes._imported))
+        patch.setattr(config, "_added", {kind: dict(paths) for kind, paths in config._added.items()})
+        yield
+    for registry in REGISTRIES:
+        for name in [name for name, kind in registry.module_dict.items() if kind.__module__.startswith(FILES)]:
+            del registry.module_dict[name]
+    for name in [name for name in sys.modules if name.startswith(FILES)]:
+        del sys.modules[name]
+
+
+def follow(command: str, folder: Path, *more: Any) -> tuple[str, str]:
+    """Call `python benchmarks/VERB.py ...` from a folder, with more arguments; gives its stdout and its stderr."""
+    python, script, *arguments = shlex.split(command)
+    assert (python, Path(script).parent.name) == ("python", "benchmarks")
+    given = [*arguments, *map(str, more)]
+    with (
+        forgotten_afterwards(),
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(io.StringIO()) as printed,
+        redirect_stderr(io.StringIO()) as said,
+    ):
+        patch.chdir(folder)
+        code = main([Path(script).stem, *given])
+    assert code == 0, f"{command}\n{said.getvalue()}"
+    return printed.getvalue(), said.getvalue()
