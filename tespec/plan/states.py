@@ -316,19 +316,26 @@ def alike(job: Job, ledger: Ledger) -> list[Record]:
 
 
 def seconds_of(job: Job, ledger: Ledger) -> float | None:
-    """What a job will take: the median of the records most like it, else what the plan states; None for neither.
+    """What a job will take: the median of records of its method (a pre-training's) or of its task and architecture.
 
+    Where there are none, what the plan states; where it states nothing, the median of those most like it; else None.
     Trainings are taken to last as long as they have steps.
     """
     stated = ledger.shop.plan.seconds.get(job.arch if job.kind == EVALUATION else job.kind, {})
     said = stated.get(job.method if job.kind == PRETRAINING else job.task)
     like = alike(job, ledger)
-    exact = [each for each in like if each["method_name"] == job.method or each["task"] == job.task]
+    exact = [each for each in like if _costs_as_much(job, each)]
     if exact or (like and said is None):
         return float(median(_seconds_with(ledger.steps(job), each) for each in exact or like))
     if said is None or not job.settings:
         return said
     return said * ledger.steps(job) / ledger.steps(replace(job, settings=()))
+
+
+def _costs_as_much(job: Job, record: Record) -> bool:
+    if job.kind == PRETRAINING:
+        return bool(record["method_name"] == job.method)
+    return bool((record["task"], record["arch"]) == (job.task, job.arch))
 
 
 def _seconds_with(steps: int, record: Record) -> float:

@@ -324,6 +324,9 @@ def test_what_was_measured_before_says_how_long_it_takes(tmp_path, monkeypatch):
     assert (seconds_of(job, ledger), seconds_of(longer, ledger)) == (stated, 2 * stated)
     known = Ledger(shop, [record_of(job, ledger, resources={"peak_memory_bytes": 3 * 2**30})])
     assert seconds_of(job, known) == seconds_of(Job(EVALUATION, "moby", "ddd17", "recurrent", 1), known) == 60
+    # What a run of the same method took on another task, or by another architecture, says nothing.
+    for other in (replace(job, task="gen1"), replace(job, arch="feedforward")):
+        assert seconds_of(other, known) == shop.plan.seconds[other.arch][other.task]
     # Of the record's minute, 40 s are training.
     measured = Ledger(shop, [record_of(job, ledger, time={"total": 60.0, "train": 40.0})])
     assert seconds_of(longer, measured) == 100
