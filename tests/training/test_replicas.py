@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from datetime import timedelta
 
+import pytest
 import torch
 from torch import distributed, multiprocessing, nn
 
@@ -102,8 +103,8 @@ def normalise(rank):
     return found
 
 
-def test_batch_statistics_are_those_of_the_whole_batch(tmp_path):
-    parts = by_ranks(normalise, tmp_path)
+def test_batch_statistics_are_those_of_the_whole_batch(of_ranks):
+    parts = [found["normalised"] for found in of_ranks]
     for name, share in parts[0]:
         norm, values, wanted = batch_of(name)
         whole = normalised(norm.double(), values.double(), wanted.double())
@@ -186,8 +187,18 @@ def train(rank):
     return found
 
 
-def test_several_ranks_train_what_one_trains(tmp_path):
-    first, second = by_ranks(train, tmp_path)
+def work(rank):
+    return {"normalised": normalise(rank), "trained": train(rank)}
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory):
+    """What each rank finds; starting them takes longer than what they do."""
+    return by_ranks(work, tmp_path_factory.mktemp("ranks"))
+
+
+def test_several_ranks_train_what_one_trains(of_ranks):
+    first, second = (found["trained"] for found in of_ranks)
     for way, (network, accumulate) in WAYS.items():
         one = weights_after(loop_of(network, accumulate))
         for part in (first[way], second[way]):
