@@ -23,15 +23,17 @@ REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, OBJECTIVES, TASKS)
 @contextmanager
 def forgotten_afterwards() -> Iterator[None]:
     """Files that are imported inside, what they register, and configs that are added are gone outside."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipes, "_imported", list(recipes._imported))
-        patch.setattr(config, "_added", {kind: dict(paths) for kind, paths in config._added.items()})
-        yield
-    for registry in REGISTRIES:
-        for name in [name for name, kind in registry.module_dict.items() if kind.__module__.startswith(FILES)]:
-            del registry.module_dict[name]
-    for name in [name for name in sys.modules if name.startswith(FILES)]:
-        del sys.modules[name]
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recipes, "_imported", list(recipes._imported))
+            patch.setattr(config, "_added", {kind: dict(paths) for kind, paths in config._added.items()})
+            yield
+    finally:
+        for registry in REGISTRIES:
+            for name in [name for name, kind in registry.module_dict.items() if kind.__module__.startswith(FILES)]:
+                del registry.module_dict[name]
+        for name in [name for name in sys.modules if name.startswith(FILES)]:
+            del sys.modules[name]
 
 
 def follow(command: str, folder: Path, *more: Any) -> tuple[str, str]:
