@@ -16,6 +16,8 @@ from tespec.pretraining.tespec import MaskedReconstructionTask
 from tespec.runs.setup import Setup
 from tespec.training.hooks import CheckpointHook
 
+DRAW = MaskedReconstructionTask.draw
+
 
 def setup_in(folder: Path, **changes: Any) -> Setup:
     """A run on the CPU whose results lie in `folder`."""
@@ -48,4 +50,12 @@ def short_pretrainings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "SECONDS", 0.6)
         patch.setattr(MaskedReconstructionTask, "draw", PretrainingTask.draw)
+        yield
+
+
+@contextmanager
+def pictures() -> Iterator[None]:
+    """Inside, short pre-trainings draw as all others do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MaskedReconstructionTask, "draw", DRAW)
         yield

@@ -315,8 +315,17 @@ def alike(job: Job, ledger: Ledger) -> list[Record]:
     return []
 
 
+# What runs of a kind have in common where one takes as long as the other; a prior is counted, others are trained.
+COSTS = {
+    PRETRAINING: ("method_name",),
+    EVALUATION: ("task", "arch"),
+    PROBE: ("task", "arch"),
+    REFERENCE: ("method_name", "task"),
+}
+
+
 def seconds_of(job: Job, ledger: Ledger) -> float | None:
-    """What a job will take: the median of records of its method (a pre-training's) or of its task and architecture.
+    """Seconds that a job will take: the median of those records that cost as much (`COSTS`).
 
     Where there are none, what the plan states; where it states nothing, the median of those most like it; else None.
     Trainings are taken to last as long as they have steps.
@@ -324,18 +333,13 @@ def seconds_of(job: Job, ledger: Ledger) -> float | None:
     stated = ledger.shop.plan.seconds.get(job.arch if job.kind == EVALUATION else job.kind, {})
     said = stated.get(job.method if job.kind == PRETRAINING else job.task)
     like = alike(job, ledger)
-    exact = [each for each in like if _costs_as_much(job, each)]
+    wanted = {"method_name": job.method, "task": job.task, "arch": job.arch}
+    exact = [each for each in like if all(dict(each)[name] == wanted[name] for name in COSTS[job.kind])]
     if exact or (like and said is None):
         return float(median(_seconds_with(ledger.steps(job), each) for each in exact or like))
     if said is None or not job.settings:
         return said
     return said * ledger.steps(job) / ledger.steps(replace(job, settings=()))
-
-
-def _costs_as_much(job: Job, record: Record) -> bool:
-    if job.kind == PRETRAINING:
-        return bool(record["method_name"] == job.method)
-    return bool((record["task"], record["arch"]) == (job.task, job.arch))
 
 
 def _seconds_with(steps: int, record: Record) -> float:

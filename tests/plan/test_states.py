@@ -19,6 +19,7 @@ from tespec.plan.files import Ablations, Cells, Plan, Pretrainings, References, 
 from tespec.plan.jobs import (
     EVALUATION,
     PRETRAINING,
+    PROBE,
     REFERENCE,
     Job,
     Workshop,
@@ -327,6 +328,12 @@ def test_what_was_measured_before_says_how_long_it_takes(tmp_path, monkeypatch):
     # What a run of the same method took on another task, or by another architecture, says nothing.
     for other in (replace(job, task="gen1"), replace(job, arch="feedforward")):
         assert seconds_of(other, known) == shop.plan.seconds[other.arch][other.task]
+    prior, frame = (Job(REFERENCE, kind, "ddd17", "feedforward", 0) for kind in ("prior", "frame"))
+    counted = Ledger(shop, [record_of(prior, ledger, kind=REFERENCE, method_name="prior")])
+    assert (seconds_of(prior, counted), seconds_of(frame, counted)) == (60, shop.plan.seconds["reference"]["ddd17"])
+    probe = replace(job, kind=PROBE)
+    probed = Ledger(shop, [record_of(probe, ledger, kind=PROBE)])
+    assert (seconds_of(probe, probed), seconds_of(replace(job, kind=PROBE), ledger)) == (60, None)
     # Of the record's minute, 40 s are training.
     measured = Ledger(shop, [record_of(job, ledger, time={"total": 60.0, "train": 40.0})])
     assert seconds_of(longer, measured) == 100

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from short_runs import setup_in, stopped_after
+from short_runs import pictures, setup_in, stopped_after
 
 import tespec
 from tespec.comparison.pretrained import healthy
@@ -31,10 +31,11 @@ def run(world, folder, seed=0, settings=SETTINGS, **changes):
 @pytest.fixture(scope="module")
 def straight(tiny_world, tmp_path_factory):
     folder = tmp_path_factory.mktemp("straight")
-    return folder, run(tiny_world, folder)
+    with pictures():
+        return folder, run(tiny_world, folder)
 
 
-def test_leaves_weights_and_record(straight):
+def test_leaves_weights_record_and_picture(straight):
     folder, result = straight
     (record,) = (json.loads(path.read_text()) for path in (folder / "results" / "runs").iterdir())
     assert record["metrics"] == result.metrics
@@ -42,6 +43,7 @@ def test_leaves_weights_and_record(straight):
     assert record["config"]["deviations"]
     assert record["weights"]["sha256"] == sha256_of(result.weights)
     assert [point["step"] for point in record["curve"]] == [1, 2, 3, 4, 5, 6]
+    assert result.picture.stat().st_size > 10_000
     assert sorted(path.name for path in result.weights.parent.iterdir()) == [
         "backbone.safetensors",
         "status.json",

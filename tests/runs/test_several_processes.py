@@ -46,7 +46,7 @@ def compute_by(processes, world, folder, *cases):
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 
-SOME = ["mvsec, frozen", "ecddp"]
+SOME = ["gen1, unlabelled", "mvsec, frozen", "ecddp"]
 ALL = [*TASKS, *OBJECTIVES]
 
 
