@@ -20,6 +20,8 @@ HOLDS, CONTRARY, UNDECIDED = VERDICTS = ("holds", "contrary", "undecided")
 NOT_MEASURED = "not measured"
 ARCHITECTURES = ("recurrent", "feedforward")
 ABLATED = "tespec"
+MEMORY_UNUSED = "the control of memory failed: recurrent networks have not learned to use their state"
+MEMORY_UNKNOWN = "the control of memory was not measured on these data"
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ class Evidence:
         decimals: of the metric.
         unclear: methods and architectures with several pre-trainings that are described in the settings of an older
             version, so that it cannot be said which is the method's own.
-        memory_unused: whether the control of memory failed: recurrent networks have not learned to use their state.
+        memory: whether the control of memory passed: where not, recurrent networks have not learned to use their state.
+            None where it was not measured; True as well where architectures are never held against each other.
     """
 
     fitted: Fit
@@ -176,7 +179,7 @@ class Evidence:
     sign: float = 1.0
     decimals: int = 3
     unclear: frozenset[tuple[str, str]] = frozenset()
-    memory_unused: bool = False
+    memory: bool | None = True
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,7 @@ class Part:
         lacking: what is missing for a decision, whatever the scores are; "" where nothing is.
         cells: that lack it.
         no_evidence: why these scores decide nothing; "" where they may.
+        caveat: what a verdict that rests on them has to add; "" where nothing.
     """
 
     title: str
@@ -198,6 +202,7 @@ class Part:
     lacking: str = ""
     cells: tuple[str, ...] = ()
     no_evidence: str = ""
+    caveat: str = ""
 
     @property
     def p_above(self) -> float:
@@ -251,7 +256,7 @@ def part_of(comparison: Comparison, evidence: Evidence | None) -> Part:
     weights.subtract(known[cell] for cell in comparison.less)
     estimate = evidence.fitted.estimate(weights)
     counts = {cell: len(evidence.fitted.scores[known[cell]]) for cell in comparison.cells}
-    seeds, lacking, no_evidence = min(counts.values()), "", ""
+    seeds, lacking, no_evidence, caveat = min(counts.values()), "", "", ""
     of: tuple[str, ...] = ()
     if seeds < 2:
         lacking, of = "one seed, and two are needed", tuple(cell for cell, count in counts.items() if count < 2)
@@ -262,8 +267,10 @@ def part_of(comparison: Comparison, evidence: Evidence | None) -> Part:
     elif evidence.floor is None:
         lacking = "floor not measured (run.py --reference prior)"
     else:
-        no_evidence = _at_the_floor(comparison, evidence, evidence.floor) or _without_memory(comparison, evidence)
-    return Part(comparison.title, estimate, seeds, lacking, of, no_evidence)
+        no_evidence = _at_the_floor(comparison, evidence, evidence.floor)
+        if not (no_evidence or evidence.memory) and _across_architectures(comparison):
+            no_evidence, caveat = ("", MEMORY_UNKNOWN) if evidence.memory is None else (MEMORY_UNUSED, "")
+    return Part(comparison.title, estimate, seeds, lacking, of, no_evidence, caveat)
 
 
 def _at_the_floor(comparison: Comparison, evidence: Evidence, floor: float) -> str:
@@ -290,14 +297,9 @@ def _at_the_floor(comparison: Comparison, evidence: Evidence, floor: float) -> s
     return f"{cell} is at the floor: {shown}, floor {evidence.sign * floor:.{evidence.decimals}f}"
 
 
-def _without_memory(comparison: Comparison, evidence: Evidence) -> str:
-    """Why architectures are not held against each other, "" where they may be, or where it is the same one."""
-    if not evidence.memory_unused:
-        return ""
+def _across_architectures(comparison: Comparison) -> bool:
     more, less = (sorted(parsed(cell).arch for cell in side) for side in (comparison.more, comparison.less))
-    return (
-        "" if more == less else "the control of memory failed: recurrent networks have not learned to use their state"
-    )
+    return more != less
 
 
 def decide(questions: Sequence[Sequence[Part]], alpha: float = ALPHA) -> list[Decision]:
@@ -334,10 +336,14 @@ def _p_contrary(parts: Sequence[Part]) -> float:
 def _decision(parts: Sequence[Part], holds: float, contrary: float, alpha: float, level: float) -> Decision:
     if contrary < alpha:
         lowest = min(parts, key=lambda part: part.p_below)
-        return Decision(CONTRARY, f"{lowest.title}: below 0", lowest, contrary, level)
+        return Decision(CONTRARY, _with_caveats(f"{lowest.title}: below 0", [lowest]), lowest, contrary, level)
     weakest = max(parts, key=lambda part: part.p_above)
     if holds < alpha:
         reason = f"{weakest.title}: above 0" if len(parts) == 1 else f"each of its {len(parts)} comparisons is above 0"
-        return Decision(HOLDS, reason, weakest, holds, level)
+        return Decision(HOLDS, _with_caveats(reason, parts), weakest, holds, level)
     reason = weakest.no_evidence or f"{weakest.title}: not told from 0"
     return Decision(UNDECIDED, reason, weakest, min(holds, contrary), level)
+
+
+def _with_caveats(reason: str, parts: Sequence[Part]) -> str:
+    return "; ".join(dict.fromkeys([reason, *(part.caveat for part in parts if part.caveat)]))

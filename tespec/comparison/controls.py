@@ -132,8 +132,8 @@ def controls(records: Sequence[Record], split: str = SPLIT) -> list[Control]:
     return [*ordered, _negative(chosen, [[each.part] for each in asked]), *_of_features(chosen)]
 
 
-def memory_unused(records: Sequence[Record], found: Mapping[str, Basis]) -> set[str]:
-    """Tasks whose control of memory failed in networks that were trained on the data of a basis, under its profile.
+def memory_passed(records: Sequence[Record], found: Mapping[str, Basis]) -> dict[str, bool]:
+    """Whether the control of memory passed, by task, in networks trained on the data of a basis, under its profile.
 
     Args:
         records: any, of all splits.
@@ -141,10 +141,10 @@ def memory_unused(records: Sequence[Record], found: Mapping[str, Basis]) -> set[
     """
     named = {record["name"]: record for record in records}
     return {
-        each.task
+        each.task: each.passed
         for each in controls(records)
         if each.kind == MEMORY
-        and each.passed is False
+        and each.passed is not None
         and each.task in found
         and _trained_alike(named[each.sources[0]], found[each.task].records[0])
     }

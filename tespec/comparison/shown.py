@@ -23,7 +23,7 @@ from tespec.comparison.contrasts import (
     part_of,
     read_claims,
 )
-from tespec.comparison.controls import memory_unused
+from tespec.comparison.controls import memory_passed
 from tespec.comparison.evidence import (
     effect_cells,
     evidence_of,
@@ -147,10 +147,10 @@ def baseline_table(records: Sequence[Record], baseline: str, split: str = TEST) 
 def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split: str, *, by_recipe: bool) -> Table:
     every, records = records, of_split(records, split)
     found = newest_bases(records)
-    unused = memory_unused(every, found)
+    memory = memory_passed(every, found)
     cells = sorted({cell for claim in claims for each in claim.comparisons for cell in each.cells})
     evidence = {
-        task: replace(evidence_of(basis, records, cells, by_recipe=by_recipe), memory_unused=task in unused)
+        task: replace(evidence_of(basis, records, cells, by_recipe=by_recipe), memory=memory.get(task))
         for task, basis in found.items()
     }
     questions = []
@@ -173,7 +173,7 @@ def _page(title: str, claims: Sequence[Claim], records: Sequence[Record], split:
     notes = (
         RULE,
         FLOOR,
-        *((MEMORY_NOTE,) if unused else ()),
+        *((MEMORY_NOTE,) if False in memory.values() else ()),
         PAPER_NOTE,
         *(_measured_on(task, found[task], records) for task in sorted(found)),
     )

@@ -166,13 +166,18 @@ def test_without_memory_architectures_are_not_held_against_each_other() -> None:
     scores = {cell: around(40.0 + number, 0.1 * (1 + number)) for number, cell in enumerate(FOUR.cells)}
     across = Comparison("recurrent over feed-forward", ("scratch/recurrent",), ("scratch/feedforward",))
     apart = {"scratch/recurrent": around(40.0), "scratch/feedforward": around(50.0, 0.3)}
-    known, unused = evidence(apart, 30.0), replace(evidence(apart, 30.0), memory_unused=True)
-    assert decide([[part_of(across, known)]])[0].verdict == "contrary"
+    known = evidence(apart, 30.0)
+    unknown, unused = replace(known, memory=None), replace(known, memory=False)
+    (decision,) = decide([[part_of(across, known)]])
+    assert (decision.verdict, decision.reason) == ("contrary", "recurrent over feed-forward: below 0")
+    (decision,) = decide([[part_of(across, unknown)]])
+    assert decision.verdict == "contrary"
+    assert decision.reason.endswith(": below 0; the control of memory was not measured on these data")
     (decision,) = decide([[part_of(across, unused)]])
     assert (decision.verdict, decision.p) == ("undecided", 1.0)
     assert decision.reason == "the control of memory failed: recurrent networks have not learned to use their state"
     # What stands on both sides with the same architectures is compared all the same.
-    assert part_of(FOUR, replace(evidence(scores, 30.0), memory_unused=True)).no_evidence == ""
+    assert part_of(FOUR, replace(evidence(scores, 30.0), memory=False)).no_evidence == ""
 
 
 def test_scores_at_the_floor_decide_nothing_and_count_as_tested() -> None:

@@ -103,14 +103,16 @@ def test_architectures_are_compared_where_memory_is_used(
         *(each for name in NAMED for each in measured(record, name, [40.0, 41.1, 42.0])),
         *(each for name in NAMED for each in measured(record, name, [60.0, 61.0, 62.1], "feedforward")),
     ]
-    elsewhere = {"data_fingerprint": "of the validation split", "split": "val", **elsewhere}
-    control = [floor(record, **elsewhere)]
+    controlled = {"data_fingerprint": "of the validation split", "split": "val", **elsewhere}
+    control = [floor(record, **controlled)]
     for seed, loss in enumerate((zeroed - 0.2, zeroed, zeroed + 0.3)):
         groups = {"standing": {"miou": 40.0 + seed}, "standing, state zeroed": {"miou": 40.0 + seed - loss}}
-        control.append(record("scratch", seed=seed, groups=groups, **elsewhere))
+        control.append(record("scratch", seed=seed, groups=groups, **controlled))
     table = claims_table([*records, *control])
     assert cell(table, row_of(table, "recurrent"), "verdict") == verdict
     assert cell(table, row_of(table, "recurrent"), "effect") == "-20.000"
+    said = cell(table, row_of(table, "recurrent"), "why")
+    assert said.endswith("the control of memory was not measured on these data") == bool(elsewhere)
     assert any("control of memory failed" in note for note in table.notes) == (verdict == "undecided")
     assert cell(table, row_of(table, "tespec"), "why").endswith("not told from 0")  # the same one on both sides
 
