@@ -25,7 +25,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 
 if TYPE_CHECKING:
-    from tespec.core.settings import Finetuning
+    from tespec.core.settings import Finetuning, Size
     from tespec.datasets.base import LabelledDataset
     from tespec.datasets.survey import RecordingFacts
     from tespec.events.spatial import Region
@@ -75,6 +75,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             command.add_argument("--count", type=positive, default=3, help="moments to show (default 3)")
     moments = commands.add_parser("intensity", help="draw the intensity of Eq. 6 above that of Eq. 7")
     moments.add_argument("recording", type=Path, metavar="RECORDING", help="a recording of any kind that can be read")
+    moments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="sensor_px=WIDTHxHEIGHT, the "
+                         "only setting of such recordings")  # fmt: skip
+    add_sensor(moments)
     moments.add_argument("--at", type=float, nargs="+", metavar="S", help="moments, in s since the first event "
                          "(default: the busiest, and the quietest after it)")  # fmt: skip
     moments.add_argument("--crop", type=int, nargs=4, metavar=("LEFT", "TOP", "WIDTH", "HEIGHT"),
@@ -123,13 +126,22 @@ def find_dataset(options: argparse.Namespace) -> LabelledDataset:
 
     if options.dataset != RECORDINGS:
         return asked_for(options)[1]
+    return Recordings(options.path, sensor_given(options))
+
+
+def sensor_given(options: argparse.Namespace) -> Size | None:
+    """The size of the sensor as the command line has it, of recordings that belong to no dataset.
+
+    Raises:
+        UserError: another setting is changed, or this is no size.
+    """
     sensor = None
     for change in options.set:
         key, _, value = change.partition("=")
         if key != "sensor_px":
             raise UserError(f"--set {change}", f"{RECORDINGS} have no such setting", "leave it out")
         sensor = parse_size(value)
-    return Recordings(options.path, sensor)
+    return sensor
 
 
 def asked_for(options: argparse.Namespace) -> tuple[Finetuning, LabelledDataset]:
@@ -270,7 +282,8 @@ def intensity(options: argparse.Namespace) -> int:
     from tespec.datasets.preview_intensity import busiest_and_quiet, draw_instants, instants, windows_at
     from tespec.datasets.unlabelled import cut
 
-    recording = cut(options.recording, options.recording, WINDOW_MS, Downsample(factor=1, keep="all"))
+    whole = Downsample(factor=1, keep="all")
+    recording = cut(options.recording, options.recording, WINDOW_MS, whole, sensor_given(options))
     if not len(recording):
         raise UserError(options.recording, f"is shorter than a window of {WINDOW_MS:g} ms", "give a longer one")
     crop = cropped(options.crop, recording.region)

@@ -67,7 +67,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--workers", type=whole_number, default=0, metavar="N", help="as of run.py")
     how.add_argument("--device", help="as of run.py, as are the following three")
     how.add_argument("--accumulate", type=positive, default=1, metavar="N", help="gradient accumulation steps: other "
-                     "runs, of other names, where a loss sees its whole batch")  # fmt: skip
+                     "runs, of other names")  # fmt: skip
     how.add_argument("--recompute", action="store_true", help="activation checkpointing")
     how.add_argument("--count-on-device", action="store_true", help="count histograms on the device")
     how.add_argument("--results", type=Path, metavar="DIR", help="folder of records (default: the plan's, or results)")
@@ -103,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     add_configs(options)
     plan = chosen(read_plan(options.plan), options)
+    if plan.show:
+        require_table(plan, plan.show)
     results = options.results or (RESULTS.parent / plan.results if plan.results else RESULTS)
     if options.publish:
         return publish(plan, results, options.publish, options.page)
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         require_submitit(options.cluster)
     from tespec.core.progress import say
     from tespec.plan.jobs import Workshop, all_jobs, find_all_data, select
-    from tespec.plan.states import DONE, Ledger, in_order, of_other_code, records_of, state_of, table
+    from tespec.plan.states import DONE, Ledger, in_order, of_other_code, records_of, states_of, table
 
     bring_in(options)
     shop = Workshop(plan, results, options.runs, tuple(options.accept_code), tuple(options.plugins),
@@ -127,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"left out: {problem}")
     ledger = Ledger(shop, records)
     ledger.require_splits(jobs)
-    states = {job: state_of(job, ledger) for job in shop.with_pretrainings(jobs)}
+    states = states_of(jobs, ledger)
     at_once = len(options.gpus) if options.gpus else options.processes or min(plan.at_once, os.cpu_count() or 1)
     # A run that another start of the plan computes is waited for.
     missing = [job for job in jobs if states[job] != DONE]
@@ -148,13 +150,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     began = time.monotonic()
     failed = run_jobs(ordered, ledger, at_once, options) if ordered else {}
+    for name, reason in failed.items():
+        print(f"failed: {name}: {reason}")
     if plan.show:
         show_results(plan, shop, jobs)
     print(f"{sum(job.name not in failed for job in jobs)} of {len(jobs)} runs done, {time.monotonic() - began:.0f} s; "
           f"records: {results / 'runs'}")  # fmt: skip
-    for name, reason in failed.items():
-        print(f"failed: {name}: {reason}")
     return 1 if failed else 0
+
+
+def require_table(plan: Plan, name: str) -> None:
+    """Refuse a table that there is not.
+
+    Raises:
+        UserError: `name` is none.
+    """
+    from tespec.cli.tables import ALL, Names
+
+    if name not in Names(ALL):
+        raise UserError(f"plan {plan.name}, show: {name}", "no such table", f"choose from {', '.join(ALL)}")
 
 
 def chosen(plan: Plan, options: argparse.Namespace) -> Plan:
@@ -358,6 +372,8 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
         except (OSError, ValueError) as error:
             marks = f"{closed_world.BEGIN} and {closed_world.END}"
             raise UserError(page, str(error), f"put the lines {marks} into it") from error
+    # An archive that would be lost refuses, before anything else is written.
+    print(f"Written: {pack(collected, folder)}")
     code = 1 if collected.problems else 0
     if any((record["kind"], record["split"]) == ("evaluation", TEST) for record in chosen):
         code |= publish_tables(plan, results, folder, chosen)
@@ -367,7 +383,6 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
         draw(folder / name)
         print(f"Written: {folder / name}")
     print(f"Written: {write_whole(folder / closed_world.COMMANDS, closed_world.commands_text(collected))}")
-    print(f"Written: {pack(collected, folder)}")
     if page is not None and whole is not None:
         print(f"Written: {write_whole(page, whole)}")
     return code

@@ -44,11 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records, notes = found_in(folder)
     if options.curves:
         return draw_losses(records, folder, options.curves)
-    wanted = {"data": options.data, "profile": options.profile}
-    narrowed(records, wanted, folder)
-    chosen = [
-        record for record in records if all(value in (None, dict(record)[name]) for name, value in wanted.items())
-    ]
+    chosen = narrowed(records, {"data": options.data, "profile": options.profile}, folder)
     if not chosen:
         sys.stderr.write(f"no run in {folder}: the paper's numbers alone\n")
     text = report(chosen, options.results / "pictures", notes, options.baseline)

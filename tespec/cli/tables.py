@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,9 +93,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_own(parser)
     options = parser.parse_args(arguments)
-    pages = [name for name in PAGES if getattr(options, name)]
-    if len(pages) > 1:
-        parser.error(f"--{pages[0]} and --{pages[1]} are two pages: ask for one")
+    alone = [name for name in (*PAGES, "rates", "audit", "check") if getattr(options, name)]
+    if len(alone) > 1:
+        parser.error(f"--{alone[0]} and --{alone[1]} are two pages: ask for one")
+    for name in ("only", "baseline"):
+        if alone and getattr(options, name):
+            parser.error(f"--{name} goes with the tables, and --{alone[0]} is a page of its own")
+    pages = [name for name in alone if name in PAGES]
     before = options.controls or options.curves  # any method is compared
     options.split = options.split or ("val" if before else "test")
     bring_in(options, only_given=True)
@@ -107,10 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder, out = options.results / "runs", options.out or options.results / "tables"
     records, notes = found_in(folder)
+    wanted = {"data": options.data, "profile": options.profile}
     if options.rates:
-        write_tables([("rates", annotated(rates_table(records), notes))], out)
+        write_tables([("rates", annotated(rates_table(narrowed(records, wanted, folder, "pretraining")), notes))], out)
         return WARNED if notes else 0
-    chosen = narrowed(records, {"data": options.data, "profile": options.profile}, folder)
+    chosen = narrowed([record for record in records if record["kind"] in COMPARED], wanted, folder)
     evaluations = [record for record in chosen if record["kind"] == "evaluation"]
     if evaluations and (pages or options.baseline) and not of_split(evaluations, options.split):
         raise UserError(f"--split {options.split}", f"no such evaluation in {folder}", "name the other split")
@@ -241,17 +246,19 @@ def write_tables(found: Sequence[tuple[str, Table]], out: Path) -> None:
         console.print(f"\nWritten: {', '.join(map(str, written))}", markup=False)
 
 
-def narrowed(records: Sequence[Record], wanted: dict[str, str | None], folder: Path) -> list[Record]:
-    """Evaluations and references that agree with what is wanted; None agrees with all.
+def narrowed(
+    records: Sequence[Record], wanted: Mapping[str, str | None], folder: Path, kind: str = "evaluation"
+) -> list[Record]:
+    """Records that agree with what is wanted; None agrees with all.
 
     Raises:
-        UserError: no evaluation does, although the choice was narrowed.
+        UserError: none of a kind does, although the choice was narrowed.
     """
-    chosen = [record for record in records if record["kind"] in COMPARED]
+    chosen = list(records)
     for name, value in wanted.items():
-        there = sorted({str(dict(record)[name]) for record in chosen if record["kind"] == "evaluation"})
+        there = sorted({str(dict(record)[name]) for record in chosen if record["kind"] == kind})
         chosen = [record for record in chosen if value is None or dict(record)[name] == value]
         if value is not None and value not in there:
-            remedy = f"choose from {', '.join(there)}" if there else "run benchmarks/run.py first"
-            raise UserError(f"--{name} {value}", f"no such evaluation in {folder}", remedy)
+            remedy = f"choose from {', '.join(there)}" if there else f"there is no {kind} yet"
+            raise UserError(f"--{name} {value}", f"no such {kind} in {folder}", remedy)
     return chosen

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from tespec.comparison.basis import SETTINGS, Basis, bases, recipe_key, recipe_of
 from tespec.comparison.identity import TEST, canonical
-from tespec.comparison.published import PAPER, Amount, published, stand_in
+from tespec.comparison.published import PAPER, Amount, judged_on, published
 from tespec.comparison.records import Record, code_of
 from tespec.comparison.rows import made_from, network_of
 from tespec.comparison.side_by_side import BOLD, MARKS, difference_cell, measured_cell, split_title
@@ -141,9 +141,9 @@ class Measured(NamedTuple):
 
 
 def measured_rows(ablation: Ablation, records: Sequence[Record]) -> list[Measured]:
-    """What was measured of an ablation, by data, profile and architecture; two rows at least.
+    """What was measured of an ablation, by architecture, data and profile, the newest first; two rows at least.
 
-    Where nothing was measured on its own task, another one of the same kind stands in.
+    Where they were not measured on its own task, another one of the same table stands in.
     Rows are changes to a default pre-training. Which one that is follows from the records: the one from which most
     other rows are changed, of this ablation and then of all; the newest of them where there are several.
     """
@@ -152,14 +152,18 @@ def measured_rows(ablation: Ablation, records: Sequence[Record]) -> list[Measure
         for record in records
         if (record["kind"], record["method_name"]) == ("evaluation", METHOD) and recipe_of(record) is not None
     ]
-    task = stand_in(ablation.task, {record["task"] for record in made_here})
-    candidates = [record for record in made_here if record["task"] == task]
+    tasks = judged_on(ablation.task, {record["task"] for record in made_here})
+    of_tasks = (_measured_on(ablation, [each for each in made_here if each["task"] == task]) for task in tasks)
+    return next(filter(None, of_tasks), [])
+
+
+def _measured_on(ablation: Ablation, records: Sequence[Record]) -> list[Measured]:
+    """What was measured of an ablation by evaluations of one task."""
     found = []
-    by_recipe = {record["name"]: recipe_key(record) for record in candidates}
+    by_recipe = {record["name"]: recipe_key(record) for record in records}
     for arch in ("recurrent", "feedforward"):
         # Records of one seed and basis differ in what their weights were made by: a basis for each of them.
-        of_arch = [record for record in candidates if record["arch"] == arch]
-        for members in _alike(of_arch):
+        for members in _alike([record for record in records if record["arch"] == arch]):
             recipes = {record["name"]: recipe_of(record) or {} for record in members}
             best = _most_rows(ablation, recipes, members, by_recipe)
             if best:
@@ -224,12 +228,12 @@ def _most_rows(
 
 
 def _alike(records: Sequence[Record]) -> list[list[Record]]:
-    """Records of the same data, profile and fine-tuning."""
+    """Records of the same data, profile and fine-tuning; those with the newest record first."""
     shared: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         key = [record[name] for name in ("task", "data", "data_fingerprint", "profile", "config", "protocol", "split")]
         shared[canonical([*key, code_of(record)])].append(record)
-    return list(shared.values())
+    return sorted(shared.values(), key=lambda members: max(each["written"] for each in members), reverse=True)
 
 
 def _rows_from(
@@ -355,7 +359,9 @@ def _notes(measured: Measured) -> list[str]:
     basis = measured.basis
     seeds = sorted({record["seed"] for records in measured.rows.values() for record in records})
     networks = ", ".join(sorted({network_of(record) for records in measured.rows.values() for record in records}))
-    words = [f"{measured.arch} {networks}", f"data {basis.data}", f"profile {basis.profile}"]
+    first = basis.records[0]
+    data = f"data {basis.data} ({first['data_fingerprint']})"
+    words = [f"{measured.arch} {networks}", data, f"profile {basis.profile}", f"code {first['code']}"]
     words += [f"{split_title(basis.split)} split"] if basis.split != TEST else []
     counted = f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
     notes = [f"Measured: {', '.join([*words, counted])}."]

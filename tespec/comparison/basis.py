@@ -51,6 +51,14 @@ def weights_key(record: Record) -> str:
     return canonical([recipe_key(record), made_from])
 
 
+ALL_LABELS = 1.0
+
+
+def share_of(record: Record) -> float:
+    """The share of the training labels that a record's network learned from."""
+    return float(record["config"].get("label_share", ALL_LABELS))
+
+
 def is_default(record: Record) -> bool:
     """Whether its weights were made by a method's unchanged recipe, or not here."""
     recipe = recipe_of(record)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from tespec.comparison.ablations import AblationRow, read_ablation
-from tespec.comparison.published import published, stand_in, table_of
+from tespec.comparison.published import judged_on, published, table_of
 from tespec.comparison.statistics import ALPHA, Estimate, Fit, holm, student_interval
 from tespec.core.errors import UserError
 from tespec.core.paths import CONFIGS
@@ -21,7 +21,7 @@ NOT_MEASURED = "not measured"
 ARCHITECTURES = ("recurrent", "feedforward")
 ABLATED = "tespec"
 MEMORY_UNUSED = "the control of memory failed: recurrent networks have not learned to use their state"
-MEMORY_UNKNOWN = "the control of memory was not measured on these data"
+MEMORY_UNKNOWN = "no control of memory was measured of networks trained alike"
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class Claim:
     def by_task(self, evidence: Mapping[str, Evidence] | None = None) -> dict[str, list[Comparison]]:
         """Its comparisons on each task.
 
-        Those of an ablation are on its own task. Where that was not measured, and one of them was on the task that
-        stands in for it (`stand_in`), all of them are there; but not those that another ablation has there of its own.
+        Those of an ablation are on its own task. Where none of them was measured there, and one was on another task
+        (`judged_on`), all of them are there; but not those that another ablation has there of its own.
         """
         known = evidence or {}
         tables: dict[str, list[Comparison]] = {}
@@ -77,15 +77,17 @@ class Claim:
             tables.setdefault(table if colon else "", []).append(comparison)
         found = {task: tables[""] for task in self.tasks if "" in tables}
         ablated = [(_task_of(table), comparisons) for table, comparisons in tables.items() if table]
-        for own, comparisons in sorted(ablated, key=lambda each: each[0] not in known):
-            other = stand_in(own, known)
-            there = {_networks(each) for each in found.get(other, [])}
-            new = [each for each in comparisons if _networks(each) not in there]
-            cells = known[other].cells.keys() if other in known else set[str]()
-            if other == own or any(set(each.cells) <= cells for each in new):
-                found[other] = [*found.get(other, []), *new]
-            else:
-                found[own] = [*found.get(own, []), *comparisons]
+
+        def measured(task: str, comparisons: Sequence[Comparison]) -> bool:
+            return task in known and any(set(each.cells) <= known[task].cells.keys() for each in comparisons)
+
+        for own, comparisons in sorted(ablated, key=lambda each: not measured(*each)):
+            new = {}
+            for task in judged_on(own, known):
+                there = {_networks(each) for each in found.get(task, [])}
+                new[task] = [each for each in comparisons if _networks(each) not in there]
+            task = next((task for task, each in new.items() if measured(task, each)), own)
+            found[task] = [*found.get(task, []), *new[task]]
         return found
 
 
@@ -317,12 +319,18 @@ def decide(questions: Sequence[Sequence[Part]], alpha: float = ALPHA) -> list[De
     level = alpha / max(len(ps), 1)
     decisions = []
     for parts in questions:
-        if lacking := next((part for part in parts if part.lacking), None):
-            cells = dict.fromkeys(cell for part in parts if part.lacking == lacking.lacking for cell in part.cells)
-            decisions.append(Decision(UNDECIDED, ": ".join(filter(None, (lacking.lacking, ", ".join(cells)))), lacking))
+        if lacking := [part for part in parts if part.lacking]:
+            decisions.append(Decision(UNDECIDED, _what_is_lacking(lacking), lacking[0]))
         else:
             decisions.append(_decision(parts, next(adjusted), next(adjusted), alpha, level))
     return decisions
+
+
+def _what_is_lacking(parts: Sequence[Part]) -> str:
+    cells: dict[str, dict[str, None]] = {}
+    for part in parts:
+        cells.setdefault(part.lacking, {}).update(dict.fromkeys(part.cells))
+    return "; ".join(f"{said}: {', '.join(names)}" if names else said for said, names in cells.items())
 
 
 def _p_holds(parts: Sequence[Part]) -> float:

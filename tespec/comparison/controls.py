@@ -24,10 +24,19 @@ from tespec.comparison.contrasts import (
     decide,
     part_of,
 )
-from tespec.comparison.evidence import effect_cells, evidence_of, floor_of, newest_bases, of_split, probability, sign_of
+from tespec.comparison.evidence import (
+    bases_by_age,
+    effect_cells,
+    evidence_of,
+    floor_of,
+    newest_bases,
+    of_split,
+    probability,
+    sign_of,
+)
 from tespec.comparison.pretrained import LEAST_RANK, last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, code_of
 from tespec.comparison.statistics import fit
 from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.core.scores import without_state
@@ -70,8 +79,6 @@ class Control:
     Attributes:
         kind: "pretraining", "memory", "negative" or "features".
         task: on which it was measured; "" where nothing was.
-        title: what is held against what.
-        must: what it must show.
         passed: whether it did; None where it was not measured.
         reason: of the verdict, one short sentence.
         part: the comparison, with its effect and seeds; without an effect of a negative control and of features.
@@ -83,8 +90,6 @@ class Control:
 
     kind: str
     task: str
-    title: str
-    must: str
     passed: bool | None
     reason: str
     part: Part
@@ -117,14 +122,11 @@ def controls(records: Sequence[Record], split: str = SPLIT) -> list[Control]:
         by task and architecture. Of a kind that no task has, one that says so.
     """
     chosen = of_split(records, split)
-    asked: list[_Asked] = []
-    for task, basis in sorted(newest_bases(chosen).items()):
-        asked += _of_pretraining(task, basis, chosen)
-        asked += _of_memory(task, basis, chosen)
+    asked = _positive_ones(newest_bases(chosen), chosen)
     decisions = decide([[each.part] for each in asked])
     found = [_positive(each, decision) for each, decision in zip(asked, decisions, strict=True)]
     lacking = [
-        Control(kind, "", TITLES[kind], MUST[kind], None, "no evaluation of such a network", Part(TITLES[kind]))
+        Control(kind, "", None, "no evaluation of such a network", Part(TITLES[kind]))
         for kind in (PRETRAINING, MEMORY)
         if all(each.kind != kind for each in found)
     ]
@@ -133,27 +135,58 @@ def controls(records: Sequence[Record], split: str = SPLIT) -> list[Control]:
 
 
 def memory_passed(records: Sequence[Record], found: Mapping[str, Basis]) -> dict[str, bool]:
-    """Whether the control of memory passed, by task, in networks trained on the data of a basis, under its profile.
+    """Whether the control of memory passed, by task, in networks that were trained as those of a basis.
+
+    Where it was measured of several such, the newest count; runs by other settings or on other data do not.
 
     Args:
         records: any, of all splits.
         found: the basis of each task.
     """
-    named = {record["name"]: record for record in records}
+    chosen = of_split(records, SPLIT)
+    of_task, there = newest_bases(chosen), set[str]()
+    for basis in bases_by_age([record for record in chosen if record["kind"] == "evaluation"]):
+        other = found.get(basis.task)
+        if other is None or not _trained_alike(basis, other):
+            continue
+        if any(not each.part.lacking for each in _of_memory(basis.task, basis, chosen)):
+            of_task[basis.task] = basis
+            there.add(basis.task)
+    asked = _positive_ones(of_task, chosen)
+    decisions = decide([[each.part] for each in asked])
     return {
-        each.task: each.passed
-        for each in controls(records)
-        if each.kind == MEMORY
-        and each.passed is not None
-        and each.task in found
-        and _trained_alike(named[each.sources[0]], found[each.task].records[0])
+        each.task: decision.verdict == HOLDS
+        for each, decision in zip(asked, decisions, strict=True)
+        if each.kind == MEMORY and each.task in there
     }
 
 
-def _trained_alike(record: Record, other: Record) -> bool:
-    """Whether two networks learned from the same data under the same profile; splits have fingerprints of their own."""
-    same = all(dict(record)[name] == dict(other)[name] for name in ("data", "profile"))
-    return same and record["protocol"].get("train") == other["protocol"].get("train")
+def _trained_alike(basis: Basis, other: Basis) -> bool:
+    """Whether recurrent networks without pre-training were trained alike on two bases, which are of two splits.
+
+    Records of one training say so. Where no seed is on both, or a record does not say its training, the data, the
+    profile and the description of the training recordings have to be the same.
+    """
+    one, two = _trainings(basis), _trainings(other)
+    if seeds := one.keys() & two.keys():
+        return all(one[seed] == two[seed] for seed in seeds)
+    first, second = basis.records[0], other.records[0]
+    same = all(dict(first)[name] == dict(second)[name] for name in ("data", "profile"))
+    return same and first["protocol"].get("train") == second["protocol"].get("train")
+
+
+def _trainings(basis: Basis) -> dict[int, str]:
+    """By seed what determined the training of the network without pre-training, but for the code."""
+    runs = [record for record in basis.records if row_key(record)[:2] == (UNTRAINED, "recurrent")]
+    return {each["seed"]: each["training"].removesuffix(f"-{code_of(each)}") for each in runs if each["training"]}
+
+
+def _positive_ones(found: Mapping[str, Basis], records: Sequence[Record]) -> list[_Asked]:
+    asked: list[_Asked] = []
+    for task, basis in sorted(found.items()):
+        asked += _of_pretraining(task, basis, records)
+        asked += _of_memory(task, basis, records)
+    return asked
 
 
 def _of_pretraining(task: str, basis: Basis, records: Sequence[Record]) -> list[_Asked]:
@@ -200,8 +233,6 @@ def _positive(asked: _Asked, decision: Decision) -> Control:
     return Control(
         asked.kind,
         asked.task,
-        f"{TITLES[asked.kind]}, {asked.part.title}",
-        MUST[asked.kind],
         None if asked.part.lacking else decision.verdict == HOLDS,
         decision.reason,
         asked.part,
@@ -214,7 +245,6 @@ def _positive(asked: _Asked, decision: Decision) -> Control:
 
 def _negative(records: Sequence[Record], page: Sequence[Sequence[Part]]) -> Control:
     """The negative control on the cell without pre-training that has the most seeds, beside the questions of a page."""
-    title, must = TITLES[NEGATIVE], MUST[NEGATIVE]
     cells = [
         (basis, key, {record["seed"]: record for record in members})
         for basis in bases([record for record in records if record["kind"] == "evaluation"])
@@ -224,7 +254,7 @@ def _negative(records: Sequence[Record], page: Sequence[Sequence[Part]]) -> Cont
     basis, key, runs = max(cells, key=lambda cell: len(cell[2]), default=(None, ("", "", ""), {}))
     if basis is None or len(runs) < SEEDS:
         reason = f"no network without pre-training was trained with {SEEDS} seeds"
-        return Control(NEGATIVE, "", title, must, None, reason, Part(title))
+        return Control(NEGATIVE, "", None, reason, Part(TITLES[NEGATIVE]))
     scheme = scheme_of(basis.task, basis.records)
     gains = [
         sign_of(scheme.main) * value for run in runs.values() if (value := metric(run, scheme.main.name)) is not None
@@ -233,11 +263,11 @@ def _negative(records: Sequence[Record], page: Sequence[Sequence[Part]]) -> Cont
     shown = Part(f"{key[1]} network", seeds=len(gains))
     sources = tuple(run["name"] for run in runs.values())
     if lacking := next((part.lacking for part in parts if part.lacking), ""):
-        return Control(NEGATIVE, basis.task, title, must, None, lacking, shown, scheme=scheme, sources=sources)
+        return Control(NEGATIVE, basis.task, None, lacking, shown, scheme=scheme, sources=sources)
     undecided = Counter(decide([*page, [part]])[-1].verdict for part in parts)[UNDECIDED]
     reason = f"undecided in {undecided} of {RESAMPLINGS}"
     passed = undecided >= RESAMPLINGS - DECIDED
-    return Control(NEGATIVE, basis.task, title, must, passed, reason, shown, scheme=scheme, sources=sources)
+    return Control(NEGATIVE, basis.task, passed, reason, shown, scheme=scheme, sources=sources)
 
 
 def _of_features(records: Sequence[Record]) -> list[Control]:
@@ -253,8 +283,6 @@ def _of_features(records: Sequence[Record]) -> list[Control]:
                 Control(
                     FEATURES,
                     task,
-                    f"{TITLES[FEATURES]}, {arch} network",
-                    MUST[FEATURES],
                     min(last) > LEAST_RANK if last else None,
                     reason,
                     Part(f"{arch} network", seeds=len(last)),
@@ -263,8 +291,7 @@ def _of_features(records: Sequence[Record]) -> list[Control]:
                 )
             )
     lacking = "no network without pre-training says it"
-    nothing = Control(FEATURES, "", TITLES[FEATURES], MUST[FEATURES], None, lacking, Part(TITLES[FEATURES]))
-    return found or [nothing]
+    return found or [Control(FEATURES, "", None, lacking, Part(TITLES[FEATURES]))]
 
 
 def _halves(gains: Sequence[float], number: int) -> Part:

@@ -62,6 +62,7 @@ class Curve:
         scheme: of the task's metric.
         settings: in which it differs from other curves of the same task, architecture and rate, in words.
         key: equal to `settings_of_curve` of every record with its settings.
+        data: fingerprint of what it was scored on.
     """
 
     task: str
@@ -74,6 +75,7 @@ class Curve:
     scheme: Scheme
     settings: str = ""
     key: str = ""
+    data: str = ""
 
 
 def learning_curves(records: Sequence[Record], split: str = SPLIT) -> list[Curve]:
@@ -181,7 +183,8 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
     rate, clips = config["optimisation"]["peak_lr"], config["batch_size"]
     floors = _floors(first, records, main)
     key = settings_of_curve(first)
-    return Curve(first["task"], first["arch"], rate, clips, clips * most, points, floors, scheme, settings, key)
+    task, arch, data = first["task"], first["arch"], first["data_fingerprint"]
+    return Curve(task, arch, rate, clips, clips * most, points, floors, scheme, settings, key, data)
 
 
 def _deviation(samples: Sequence[Sequence[float]]) -> float | None:

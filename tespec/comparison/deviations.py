@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tespec.comparison.basis import average, bases, metric
+from tespec.comparison.basis import ALL_LABELS, average, bases, metric, share_of
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import TABLES, read_published
 from tespec.comparison.records import Record
@@ -48,12 +48,16 @@ class Deviation:
 
 
 def deviations(records: Sequence[Record]) -> list[Deviation]:
-    """All measured numbers that have a published one: real data's test split under the paper's profile alone."""
+    """All measured numbers that have a published one.
+
+    They are of all labels of real data, scored on its test split, under the paper's profile.
+    """
     fitting = [
         record
         for record in records
         if (record["kind"], record["profile"], record["split"]) == ("evaluation", PROFILE, TEST)
         and record["data"] != "sample"
+        and share_of(record) == ALL_LABELS
     ]
     return [each for name in TABLES for each in _of_table(name, fitting)]
 

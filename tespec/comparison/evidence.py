@@ -8,7 +8,18 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from tespec.comparison.basis import Basis, agrees, bases, is_older, metric, recipe_of, row_key, weights_key
+from tespec.comparison.basis import (
+    ALL_LABELS,
+    Basis,
+    agrees,
+    bases,
+    is_older,
+    metric,
+    recipe_of,
+    row_key,
+    share_of,
+    weights_key,
+)
 from tespec.comparison.contrasts import CellOf, Evidence, Part, parsed
 from tespec.comparison.identity import canonical
 from tespec.comparison.published import TABLES, Named, Scheme, scheme_of, table_of
@@ -27,14 +38,14 @@ def of_split(records: Sequence[Record], split: str) -> list[Record]:
 def newest_bases(records: Sequence[Record]) -> dict[str, Basis]:
     """The basis of each task that holds its newest evaluation; of those that learn from all labels, where any do."""
     evaluations = [record for record in records if record["kind"] == "evaluation"]
-    whole = {record["task"] for record in evaluations if _learns_all(record)}
-    evaluations = [record for record in evaluations if record["task"] not in whole or _learns_all(record)]
-    found = sorted(bases(evaluations), key=lambda basis: max(record["written"] for record in basis.records))
-    return {basis.task: basis for basis in found}
+    whole = {record["task"] for record in evaluations if share_of(record) == ALL_LABELS}
+    evaluations = [each for each in evaluations if each["task"] not in whole or share_of(each) == ALL_LABELS]
+    return {basis.task: basis for basis in bases_by_age(evaluations)}
 
 
-def _learns_all(record: Record) -> bool:
-    return bool(record["config"].get("label_share", 1.0) == 1.0)
+def bases_by_age(records: Sequence[Record]) -> list[Basis]:
+    """All bases, that with the newest record last."""
+    return sorted(bases(records), key=lambda basis: max(record["written"] for record in basis.records))
 
 
 def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *, by_recipe: bool = True) -> Evidence:

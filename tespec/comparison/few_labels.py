@@ -6,15 +6,22 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tespec.comparison.basis import Average, RowKey, average, bases, metric, same_but_for_labels
+from tespec.comparison.basis import (
+    ALL_LABELS,
+    Average,
+    RowKey,
+    average,
+    bases,
+    metric,
+    same_but_for_labels,
+    share_of,
+)
 from tespec.comparison.evidence import floor_of, newest_bases, of_split, sign_of
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record
 from tespec.comparison.side_by_side import measured_cell
 from tespec.comparison.table import Cell, Column, Group, Row, Table
-
-ALL = 1.0
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,6 @@ class LabelCurve:
         return average([metric(record, self.scheme.main.name) for record in self.points.get(share, ())])
 
 
-def share_of(record: Record) -> float:
-    """The share of the training labels that a record's network learned from."""
-    return float(record["config"].get("label_share", ALL))
-
-
 def label_curves(records: Sequence[Record], split: str = TEST) -> list[LabelCurve]:
     """A curve for each method and architecture that was trained with a part of the labels, by task.
 
@@ -72,7 +74,7 @@ def label_curves(records: Sequence[Record], split: str = TEST) -> list[LabelCurv
                     if like and same_but_for_labels(runs[0], like[0]):
                         cells[key][share] = runs
         for key, points in sorted(cells.items()):
-            if min(points) < ALL:
+            if min(points) < ALL_LABELS:
                 title = " ".join(next(iter(points.values()))[0]["method"]["title"].split())
                 known = None if floor is None else sign_of(scheme.main) * floor
                 found.append(LabelCurve(task, key[1], title, scheme, points, known))

@@ -8,13 +8,12 @@ from dataclasses import replace
 from itertools import product
 
 from tespec.comparison.ablations import AblationRow, ablations, measured_rows, pretrained_rows
-from tespec.comparison.basis import average, dotted
+from tespec.comparison.basis import ALL_LABELS, average, dotted, share_of
 from tespec.comparison.contrasts import NOT_MEASURED, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
 from tespec.comparison.curves import Curve, Point, budget, rank_cell, settings_of_curve, why_unclear
 from tespec.comparison.evidence import newest_bases, of_split
-from tespec.comparison.few_labels import ALL, share_of
 from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.pretrained import GROUPS, OBJECTIVES, TARGETS, healthy, held_out_loss, learned, relative_losses
 from tespec.comparison.published import scheme_of, schemes
@@ -42,7 +41,7 @@ def numbers(*names: str) -> list[Column]:
 
 def with_all_labels(records: Sequence[Record]) -> list[Record]:
     """Records but those of networks that learned from a part of the labels."""
-    return [record for record in records if share_of(record) == ALL]
+    return [record for record in records if share_of(record) == ALL_LABELS]
 
 
 def controls_in_short(records: Sequence[Record]) -> Table:
@@ -182,10 +181,14 @@ def equals_table(curves: Sequence[Curve]) -> Table:
         of_task = {curve.arch: curve for curve in curves if curve.task == task}
         if len(of_task) < len(WORDS):
             continue
+        scheme = of_task["recurrent"].scheme
+        if len({curve.data for curve in of_task.values()}) > 1:
+            said = Cell("not measured on the same data")
+            rows.append(Row((Cell(scheme.title_of(task)), Cell(scheme.main.title), said, Cell(), Cell())))
+            continue
         for seen in ("labels", "clips"):
             pairs = [_points(of_task[arch], seen) for arch in WORDS]
             both = pairs[0].keys() & pairs[1].keys()
-            scheme = of_task["recurrent"].scheme
             count = max(both, default=None)
             scores = [Cell() if count is None else _score(points[count], scheme.decimals) for points in pairs]
             same = "no such number" if count is None else f"{count:,} {seen}"
@@ -211,7 +214,7 @@ def rates_in_short(records: Sequence[Record]) -> Table:
     rows = []
     for search in searches(records):
         chosen, alive = search.chosen, [f"{each.rate:g}" for each in search.tried if each.healthy]
-        verdict = (Cell(f"{chosen.rate:g}", chosen.rate), Cell(f"{chosen.rank:.1f}", chosen.rank))
+        verdict = (Cell(f"{chosen.rate:g}", chosen.rate), chosen.rank_cell)
         rows.append(Row((
             Cell(search.name), Cell(", ".join(f"{each.rate:g}" for each in search.tried)),
             Cell(", ".join(alive) or "none"), *(verdict if search.decides else (Cell("searched on"), Cell())),

@@ -231,15 +231,10 @@ def table_of(task: str) -> str:
     return next((name for name in TABLES if task in {each.name for each in read_published(name).tasks}), "")
 
 
-def stand_in(task: str, measured: Iterable[str]) -> str:
-    """On which of the tasks that were measured an ablation of `task` is judged.
-
-    It is `task` itself where that was measured, else the first one by name that stands in the same table; `task` where
-    there is none.
-    """
-    table, there = table_of(task), sorted(measured)
-    alike = [name for name in there if table and table_of(name) == table]
-    return task if task in there or not alike else alike[0]
+def judged_on(task: str, others: Iterable[str]) -> list[str]:
+    """On which tasks an ablation of `task` may be judged: itself, then by name those of others in the same table."""
+    table = table_of(task)
+    return [task, *sorted(name for name in others if table and name != task and table_of(name) == table)]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import Any
 
 from tespec.comparison.basis import average
@@ -41,7 +42,7 @@ class Tried:
     Attributes:
         rate: peak learning rate.
         loss: on data held out.
-        rank: of the last stage's features at the end.
+        rank: of the last stage's features at the end; None where a record does not say it.
         records: one for each seed.
         healthy: whether the features of all seeds are.
         reason: why, or why not: that of the first seed that is not.
@@ -49,10 +50,18 @@ class Tried:
 
     rate: float
     loss: float
-    rank: float
+    rank: float | None
     records: tuple[Record, ...]
     healthy: bool
     reason: str
+
+    @property
+    def rank_cell(self) -> Cell:
+        """The rank as a cell of a table."""
+        if self.rank is None:
+            return Cell()
+        names = tuple(record["name"] for record in self.records)
+        return Cell(f"{self.rank:.1f}", self.rank, runs=len(names), sources=names)
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,7 @@ class Search:
         accepted = [each for each in self.tried if each.healthy]
         if accepted:
             return min(accepted, key=lambda each: each.loss)
-        return max(self.tried, key=lambda each: each.rank)
+        return max(self.tried, key=lambda each: each.rank or 0.0)
 
     @property
     def verdict(self) -> str:
@@ -94,6 +103,8 @@ class Search:
             return "searched again over more steps"
         if chosen.healthy:
             return f"{chosen.rate:g}"
+        if chosen.rank is None:
+            return "none is healthy, and no record says the last stage's rank"
         return f"none is healthy; {chosen.rate:g} has the highest rank of the last stage"
 
 
@@ -113,8 +124,14 @@ def searches(records: Sequence[Record]) -> list[Search]:
             steps = int(members[0]["config"]["optimisation"]["steps"])
             found.append(Search(method, _title(members[0]), steps, tried))
     found.sort(key=lambda each: (each.method, each.title, each.steps))
-    longest = {(each.method, each.title): each.steps for each in found}
-    return [replace(each, decides=each.steps == longest[each.method, each.title]) for each in found]
+    longest = {(_place(each), each.title): each.steps for each in found}
+    return [replace(each, decides=each.steps == longest[_place(each), each.title]) for each in found]
+
+
+def _place(search: Search) -> tuple[str, ...]:
+    """Where a pre-training was searched: the same one on other data, or under another profile, decides for itself."""
+    first = search.tried[0].records[0]
+    return search.method, first["profile"], first["data"]
 
 
 def rates_table(records: Sequence[Record]) -> Table:
@@ -146,19 +163,15 @@ def _title(record: Record) -> str:
 def _tried(rate: float, runs: Sequence[Record]) -> Tried:
     verdicts = [healthy(record) for record in runs]
     refused = [reason for accepted, reason in verdicts if not accepted]
+    said = average([record["metrics"].get("last_stage_rank") for record in runs])
     return Tried(
         rate=rate,
-        loss=_mean([held_out_loss(record) for record in runs]),
-        rank=_mean([record["metrics"].get("last_stage_rank", 0.0) for record in runs]),
+        loss=mean(loss for record in runs if (loss := held_out_loss(record)) is not None),
+        rank=None if said is None else said.value,
         records=tuple(runs),
         healthy=not refused,
         reason=(refused or [verdicts[0][1]])[0],
     )
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    found = average(values)
-    return 0.0 if found is None else found.value
 
 
 def _rows(search: Search) -> list[Row]:
@@ -170,7 +183,7 @@ def _rows(search: Search) -> list[Row]:
         cells = (
             Cell(f"{each.rate:g}", each.rate, bold=chosen),
             Cell(f"{each.loss:.4f}", each.loss, runs=len(names), sources=names, bold=chosen),
-            Cell(f"{each.rank:.1f}", each.rank, runs=len(names), sources=names),
+            each.rank_cell,
             Cell(" ".join(f"{rank:.1f}" for rank in ranks)) if ranks else Cell(),
             Cell(str(len(names)), len(names)),
             Cell("yes" if each.healthy else "no"),

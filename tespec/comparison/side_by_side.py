@@ -6,7 +6,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tespec.comparison.basis import Basis, average, bases, is_default, is_older, metric, rate_of_weights
+from tespec.comparison.basis import (
+    ALL_LABELS,
+    Basis,
+    average,
+    bases,
+    is_default,
+    is_older,
+    metric,
+    rate_of_weights,
+    share_of,
+)
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import CitedRow, Named, Scheme, read_scheme
 from tespec.comparison.records import Record, of_different_arithmetic
@@ -202,8 +212,10 @@ def _measured(
         column = Column((*headers, measure.title), key, each.better, facts=facts | {"source": "measured"})
         made = [as_measured(entry, records).facts for entry, records in zip(entries, members, strict=True)]
         pairs.append((column, [replace(cell, facts=own) for cell, own in zip(cells, made, strict=True)]))
-        # The distance of a synthetic world's number from a real data set's means nothing, nor that of another split's.
+        # The distance of a synthetic world's number from a real data set's means nothing, nor that of another split's,
+        # nor that of fewer labels.
         real = basis.data != "sample" and (basis.split, basis.profile) == (TEST, PUBLISHED)
+        real &= share_of(basis.records[0]) == ALL_LABELS
         if differences and not measure.frames and real:
             column = Column((*headers, "Δ"), f"{key} minus paper", facts=facts | {"source": "difference"})
             papers = [

@@ -13,7 +13,6 @@ from tespec.core.files import UNREADABLE, parse_yaml
 if TYPE_CHECKING:
     from submitit import AutoExecutor
 
-CLUSTERS = ("slurm", "local")
 # submitit gives up after five minutes otherwise.
 A_WEEK = 7 * 24 * 60
 SAVING = 300.0  # s that a job which is about to be requeued has to write its checkpoint

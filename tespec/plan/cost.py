@@ -41,13 +41,14 @@ class Total:
 
 
 def total_of(jobs: Sequence[Job], ledger: Ledger, gpu: Gpu, share: float) -> Total:
-    """Count the trainings among the jobs; those whose networks and batches are equal are counted once."""
+    """Count the trainings among the jobs; one that serves both splits counts once."""
     from tespec.runs.cost import planned
 
     evaluations, hours, too_large = 0, 0.0, list[str]()
     costs: dict[str, Cost] = {}
     switches: dict[str, int] = {}
-    for job in filter(_trains, jobs):
+    every = set(jobs)
+    for job in [each for each in jobs if _trains(each) and not ledger.only_evaluates(each, every)]:
         settings = _settings(job, ledger)
         blueprint = planned(settings, job.task)
         cost, played = blueprint.fitting(gpu), _played(job, settings, ledger)

@@ -35,7 +35,7 @@ class Job:
         arch: "recurrent" or "feedforward", "" of a pre-training.
         seed: of everything random.
         changes: to the recipe of its pre-training.
-        table: the ablation that it is a row of, "" for none; equal runs of several tables are one.
+        ablations: those that it is a row of, also where it is a plain cell as well: equal runs are one.
         split: "test" or "val", on which it is scored; of a pre-training "test".
         settings: changes to its own settings, beside those of the whole plan.
         start: what it starts from instead of a pre-training; None for what its method says.
@@ -48,7 +48,7 @@ class Job:
     arch: str
     seed: int
     changes: tuple[str, ...] = ()
-    table: str = field(default="", compare=False)
+    ablations: tuple[str, ...] = field(default=(), compare=False)
     split: str = TEST
     settings: tuple[str, ...] = ()
     start: Start | None = None
@@ -200,9 +200,15 @@ def all_jobs(shop: Workshop) -> list[Job]:
         UserError: an unknown name, or a method without this architecture or without a way to its weights.
     """
     from tespec.comparison.ablations import read_ablation
+    from tespec.comparison.published import table_of
     from tespec.core.config import as_facts, pretraining_settings
 
-    plan, found = shop.plan, dict[Job, None]()
+    plan, found = shop.plan, dict[Job, tuple[str, ...]]()
+
+    def add(jobs: Iterable[Job], ablation: str = "") -> None:
+        for job in jobs:
+            found[job] = (*found.get(job, ()), *([ablation] if ablation else []))
+
     groups: list[Group] = [*plan.cells, *plan.probes, *plan.ablations, *plan.references, *plan.pretrainings]
     for seed in dict.fromkeys([*plan.seeds, *(seed for group in groups for seed in group.seeds or ())]):
 
@@ -211,20 +217,22 @@ def all_jobs(shop: Workshop) -> list[Job]:
 
         for kind, cells in ((EVALUATION, plan.cells), (PROBE, plan.probes)):
             for each in filter(has, cells):
-                found |= dict.fromkeys(_cells(kind, each, shop, seed))
+                add(_cells(kind, each, shop, seed))
         for ablated_on, name in [(group.task, name) for group in filter(has, plan.ablations) for name in group.tables]:
             ablation = read_ablation(name)
             task = ablated_on or ablation.task
+            if table_of(task) != table_of(ablation.task):
+                remedy = f"its numbers are those of {ablation.task}; choose a task that is scored alike"
+                raise UserError(f"plan {plan.name}, ablation {name} on {task}", "stands in no table", remedy)
             default = as_facts(pretraining_settings(ABLATED, shop.profile(task), shop.recipe_changes))
             rows = [tuple(row.changes(default)) for row in ablation.rows]
-            found |= dict.fromkeys(
-                Job(EVALUATION, ABLATED, task, "recurrent", seed, changes, name, plan.split) for changes in rows
-            )
+            row_jobs = (Job(EVALUATION, ABLATED, task, "recurrent", seed, row, split=plan.split) for row in rows)
+            add(row_jobs, ablation=name)
         for measured in filter(has, plan.references):
             # What is counted has no seed.
             first = (measured.seeds or plan.seeds)[0]
             kinds = [name for name in measured.kinds if name == "frame" or seed == first]
-            found |= dict.fromkeys(
+            add(
                 Job(REFERENCE, name, task, "feedforward", seed, split=shop.split(measured))
                 for task in measured.tasks
                 for name in kinds
@@ -234,8 +242,8 @@ def all_jobs(shop: Workshop) -> list[Job]:
                 recipe = shop.recipe(method, "", made.set)
                 if recipe is None:
                     raise UserError(f"plan {plan.name}, {method}", "has no recipe to pre-train by", "leave it out")
-                found[Job(PRETRAINING, method, str(recipe["dataset"]), "", seed, made.set)] = None
-    return list(found)
+                add([Job(PRETRAINING, method, str(recipe["dataset"]), "", seed, made.set)])
+    return [replace(job, ablations=rows) for job, rows in found.items()]
 
 
 def _cells(kind: str, group: Cells, shop: Workshop, seed: int) -> Iterable[Job]:
@@ -293,19 +301,17 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
         UserError: a name that none has, or nothing left.
     """
 
-    def labels(job: Job) -> tuple[str, str, str, str]:
-        return job.task, job.method, job.kind, job.table
+    def labels(job: Job) -> tuple[set[str], ...]:
+        return {job.task}, {job.method}, {job.kind}, set(job.ablations)
 
-    groups = [set(group) - {""} for group in zip(*map(labels, jobs), strict=True)]
+    groups = [set[str]().union(*group) for group in zip(*map(labels, jobs), strict=True)]
     known = sorted(set[str]().union(*groups))
     for name in only:
         if name not in known:
             raise UserError(f"--only {name}", "nothing of this plan", f"choose from {', '.join(known)}")
     wanted = [set(only) & group for group in groups]
     chosen = [
-        job
-        for job in jobs
-        if all(not names or label in names for names, label in zip(wanted, labels(job), strict=True))
+        job for job in jobs if all(not names or names & label for names, label in zip(wanted, labels(job), strict=True))
     ]
     if not chosen:
         raise UserError("--only", "leaves nothing of this plan", "ask for others")

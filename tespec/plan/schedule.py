@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.plan.cluster import ClusterProcess
 from tespec.training.status import DONE, FAILED, RUNNING, write_status
@@ -83,9 +84,16 @@ def work(queue: Sequence[Queued], pool: Pool) -> dict[str, str]:
     with _signals() as asked, _none_left_behind(running, asked):
         while (waiting or running) and not asked:
             for queued in list(waiting):
-                if free and unfinished.isdisjoint(queued.needs):
+                if queued in waiting and free and unfinished.isdisjoint(queued.needs):
                     waiting.remove(queued)
-                    running.append(_start(queued, pool, free.pop()))
+                    try:
+                        running.append(_start(queued, pool, free[-1]))
+                        free.pop()
+                    except UserError as error:
+                        unfinished.discard(queued.name)
+                        failed[queued.name] = str(error)
+                        _pass_over(queued.name, str(error), waiting, unfinished, failed)
+                        say(f"failed: {queued.name}: {error}")
             for item in [item for item in running if item.process.poll() is not None]:
                 running.remove(item)
                 free.append(item.device)
@@ -94,7 +102,7 @@ def work(queue: Sequence[Queued], pool: Pool) -> dict[str, str]:
                 unfinished.discard(item.queued.name)
                 if item.process.returncode:
                     failed[item.queued.name] = _reason(item)
-                    _pass_over(item, waiting, unfinished, failed)
+                    _pass_over(item.queued.name, str(item.log), waiting, unfinished, failed)
                 left = [each.name for each in (*waiting, *(other.queued for other in running))]
                 say(f"{'failed' if item.process.returncode else 'done'}: {item.queued.name}{pool.tell(left)}")
             now = time.monotonic()
@@ -144,23 +152,23 @@ def _none_left_behind(running: Sequence[Started], asked: Sequence[int]) -> Itera
             item.file.close()
 
 
-def _pass_over(failure: Started, waiting: list[Queued], unfinished: set[str], failed: dict[str, str]) -> None:
+def _pass_over(name: str, why: str, waiting: list[Queued], unfinished: set[str], failed: dict[str, str]) -> None:
     """Take those that need a failed job off the list."""
-    for queued in [each for each in waiting if failure.queued.name in each.needs]:
+    for queued in [each for each in waiting if name in each.needs]:
         waiting.remove(queued)
         unfinished.discard(queued.name)
-        failed[queued.name] = f"{failure.queued.name}, which it needs, failed ({failure.log})"
+        failed[queued.name] = f"{name}, which it needs, failed ({why})"
 
 
 def _start(queued: Queued, pool: Pool, device: str | None) -> Started:
     """Start the process of a job, or submit it; what it prints goes to a log."""
+    called = [sys.executable, *queued.arguments()]
     log = pool.logs / queued.name / "log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     write_status(log.parent, RUNNING, 0)
     log.write_bytes(b"")
     # Two that work on the same jobs at once write to the same logs.
     file = log.open("ab")
-    called = [sys.executable, *queued.arguments()]
     if pool.cluster is not None:
         submitted = ClusterProcess(pool.cluster, called, log, file)
         say(f"submitted: {queued.name} (log: {log})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from tespec.comparison.basis import agrees, recipe_of
-from tespec.comparison.identity import TEST, canonical
+from tespec.comparison.identity import SPLITS, TEST, canonical
 from tespec.comparison.records import Record, code_of, read_records
 from tespec.core.config import as_facts
 from tespec.core.errors import UserError
@@ -74,6 +74,10 @@ class Ledger:
             self._found[job] = next(found, None)
         return self._found[job]
 
+    def is_recorded(self, job: Job) -> bool:
+        """Whether a job has a record, wherever the weights are that it left."""
+        return bool(self._every(job))
+
     def _every(self, job: Job) -> list[Record]:
         """All records of a job, newest first, wherever their weights are."""
         if job not in self._all:
@@ -101,7 +105,15 @@ class Ledger:
 
     def lost_weights(self, job: Job) -> bool:
         """Whether others start from a job whose record is there and whose weights are not."""
-        return job.world is not None and self.record(job) is None and bool(self._every(job))
+        return job.world is not None and self.record(job) is None and self.is_recorded(job)
+
+    def only_evaluates(self, job: Job, planned: Collection[Job]) -> bool:
+        """Whether the training of a job is that of the same run on the other split, made here or planned before it."""
+        if job.kind != EVALUATION:
+            return False
+        others = [replace(job, split=split) for split in SPLITS if split != job.split]
+        made = any(self._has_weights(record, other) for other in others for record in self._every(other))
+        return made or (job.split != TEST and replace(job, split=TEST) in planned)
 
     def _is(self, record: Record, job: Job, config: Mapping[str, Any]) -> bool:
         """Whether a record is a job's."""
@@ -273,6 +285,20 @@ def state_of(job: Job, ledger: Ledger) -> str:
     return FAILED if status.get("state") == FAILED else MISSING
 
 
+def states_of(jobs: Sequence[Job], ledger: Ledger) -> dict[Job, str]:
+    """The states of jobs and of those that they start from.
+
+    A pre-training that a plan has for its own sake is done where it has a record, wherever its weights are, unless a
+    run that is not done starts from it.
+    """
+    states = {job: state_of(job, ledger) for job in ledger.shop.with_pretrainings(jobs)}
+    needed = {ledger.shop.before(job) for job in jobs if states[job] != DONE}
+    for job in jobs:
+        if job.kind == PRETRAINING and job not in needed and ledger.is_recorded(job):
+            states[job] = DONE
+    return states
+
+
 def log_folder(shop: Workshop) -> Path:
     """Where the logs and states of a plan's jobs are kept."""
     return shop.runs / "plans" / shop.plan.name
@@ -342,6 +368,12 @@ def seconds_of(job: Job, ledger: Ledger) -> float | None:
     return said * ledger.steps(job) / ledger.steps(replace(job, settings=()))
 
 
+def _evaluation_of(job: Job, ledger: Ledger) -> float:
+    """Seconds of a job without its training, by the records most like it; 0 without any."""
+    times = [record["time"] for record in alike(job, ledger)]
+    return median([time["total"] - time.get("train", 0.0) for time in times] or [0.0])
+
+
 def _seconds_with(steps: int, record: Record) -> float:
     """What a record's run would have taken with so many steps of training."""
     time, trained = record["time"], record["config"].get("optimisation", {}).get("steps", steps)
@@ -371,7 +403,10 @@ def forecast(jobs: Sequence[Job], ledger: Ledger, at_once: int) -> str:
     """How long jobs will take and how much memory, in words."""
     if not jobs:
         return "nothing to do"
-    known = [each for each in (seconds_of(job, ledger) for job in jobs) if each is not None]
+    planned = set(jobs)
+    shared = {job for job in jobs if ledger.only_evaluates(job, planned)}
+    seconds = [_evaluation_of(job, ledger) if job in shared else seconds_of(job, ledger) for job in jobs]
+    known = [each for each in seconds if each is not None]
     if not known:
         return "no forecast from records: nothing like it was run yet"
     # What nothing is known of is taken to be as long as the others are on average.

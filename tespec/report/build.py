@@ -15,6 +15,8 @@ from markupsafe import Markup
 from PIL import Image
 
 from tespec.comparison.ablations import ablations, measured_rows, measured_table
+from tespec.comparison.basis import ALL_LABELS, is_default, share_of
+from tespec.comparison.identity import TEST
 from tespec.comparison.published import plain_tables, schemes
 from tespec.comparison.records import Record
 from tespec.comparison.render import html_table, html_templates
@@ -201,9 +203,13 @@ def _ablations(records: Sequence[Record]) -> tuple[Block, ...]:
 
 
 def first_seeds(records: Sequence[Record]) -> list[Record]:
-    """The lowest seed of each method, task, architecture, data and profile; the newest where there are several."""
+    """The lowest seed of each method, task, architecture, data and profile, by its own recipe and of all labels.
+
+    Of several those of the test split come first, then the newest.
+    """
     found: dict[tuple[str, ...], Record] = {}
-    for record in sorted(records, key=lambda record: (-record["seed"], record["written"])):
+    own = [record for record in records if share_of(record) == ALL_LABELS and is_default(record)]
+    for record in sorted(own, key=lambda each: (-each["seed"], each["split"] == TEST, each["written"])):
         key = (record["method_name"], record["task"], record["arch"], record["data"], record["profile"])
         found[key] = record
     return sorted(found.values(), key=lambda record: record["name"])
@@ -211,7 +217,7 @@ def first_seeds(records: Sequence[Record]) -> list[Record]:
 
 def _strips(records: Sequence[Record], folder: Path) -> tuple[Block, ...]:
     blocks = []
-    chosen = [each for each in first_seeds(records) if (folder / f"{each['name']}.png").is_file()]
+    chosen = first_seeds([each for each in records if (folder / f"{each['name']}.png").is_file()])
     for task in sorted({record["task"] for record in chosen}):
         of_task = sorted((each for each in chosen if each["task"] == task), key=_preference)
         more = f"{len(of_task) - STRIPS} more in the folder of pictures."

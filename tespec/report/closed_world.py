@@ -35,6 +35,7 @@ from tespec.comparison.in_short import (
     remembering,
     scores_in_short,
 )
+from tespec.comparison.pretrained import LEAST_RANK, NOISE
 from tespec.comparison.rates import searches
 from tespec.comparison.records import Record, code_of
 from tespec.comparison.render import render_markdown
@@ -46,6 +47,7 @@ BEGIN, END = "<!-- results: written by plan.py --publish -->", "<!-- end of resu
 NOT_RUN = "Not run yet."
 COMPARISON, CURVES, MEMORY, FEW_LABELS = "comparison.png", "learning_curves.png", "memory.png", "few_labels.png"
 COMMANDS = "commands.txt"
+EXACT = "runs.md#on-what-a-repetition-is-exact"
 TABLES, POINTS = "tables", "curves"  # folder, and the table of the learning curves in it
 
 CONTROLS_ABOUT = (
@@ -63,10 +65,10 @@ CURVES_ABOUT = (
     "comparison of methods takes, or those with the best last score where it has none yet. "
 )
 HEALTH_ABOUT = (
-    "Healthy: the last stage's features have a rank above 8 on data held out, which does not fall over the training. "
-    "Each method's rate is the one with the lowest loss of its own on data held out, of those that leave its features "
-    "healthy, or that with the highest rank where none does; no label decides. Where few were healthy after few steps, "
-    "or little was learned, the same rates were searched again over more."
+    f"Healthy: the last stage's features have a rank above {LEAST_RANK:g} on data held out, which at the end is no "
+    f"more than {NOISE:.0%} below its highest. Each method's rate is the one with the lowest loss of its own on data "
+    "held out, of those that leave its features healthy, or that with the highest rank where none does; no label "
+    "decides. Rates that say *searched on* were searched again over more steps."
 )
 MEMORY_ABOUT = (
     "Loss of the masked part (of CPC: its own loss) on streets held out, against the time since the network's state "
@@ -288,7 +290,8 @@ def _repeat(records: Sequence[Record], folder: str) -> str:
         return f"{said}: `--results again --runs again/runs` behind its command."
     name, value = next(iter(run["metrics"].items()), ("", 0.0))
     revision = str(run["environment"].get("revision", ""))[:12]
-    told = f"It gives {name} {value:.6g}" + (f" at revision {revision}." if not today and revision else ".")
+    at = f" at revision {revision}" if not today and revision else ""
+    told = f"It gives {name} {value:.6g}{at}, to the digit on [the same kind of processor]({EXACT})."
     return f"{said}, as this one:\n\n    {one_line(run['command'])} --results again --runs again/runs\n\n{told}"
 
 
@@ -297,16 +300,22 @@ def ran(records: Sequence[Record]) -> str:
     kinds = Counter(record["kind"] for record in records)
     counted = ", ".join(f"{count} {KINDS[kind]}" for kind, count in sorted(kinds.items()))
     machines = sorted({_machine(record) for record in records})
-    hours = sum(record["time"].get("total", 0.0) for record in records) / 3600
-    typical = median(record["time"].get("total", 0.0) for record in records)
+    seconds = [_seconds_of(record) for record in records]
+    took = f"{sum(seconds) / 3600:.1f} hours of runs (a typical one {median(seconds):.0f} s)"
     dates = sorted(record["written"][:10] for record in records)
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
     data = sorted({"the sample world" if record["data"] == "sample" else record["data"] for record in records})
     codes = sorted({record["code"] for record in records})
     return one_line(
-        f"{counted} on {', '.join(data)}, {hours:.1f} hours of runs (a typical one {typical:.0f} s), {when}, on "
-        f"{'; '.join(machines)}, by code {', '.join(codes)}."
+        f"{counted} on {', '.join(data)}, {took}, {when}, on {'; '.join(machines)}, by code {', '.join(codes)}."
     )
+
+
+def _seconds_of(record: Record) -> float:
+    """How long a run took itself: a training that another run had done is that run's."""
+    time = record["time"]
+    trained = time.get("train", 0.0) if record["environment"].get("trained_by") else 0.0
+    return float(time.get("total", 0.0) - trained)
 
 
 def _machine(record: Record) -> str:

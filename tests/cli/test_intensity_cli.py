@@ -9,6 +9,7 @@ from tespec.cli import data
 from tespec.cli.command import run
 
 REAL = Path(__file__).parents[1] / "data" / "davis.aedat4"
+RAW = REAL.with_name("evt3_640x480_2.08s.raw")
 
 
 @pytest.fixture
@@ -49,6 +50,18 @@ def test_a_mistake_is_one_line_and_writes_nothing(call, tmp_path, options, messa
     assert message in err
     assert len(err.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", [["--sensor", "640x480"], ["--set", "sensor_px=640x480"]])
+def test_a_recording_that_does_not_name_its_sensor(call, tmp_path, given):
+    content = RAW.read_bytes()
+    (tmp_path / "drive.raw").write_bytes(b"% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
+    arguments = ["drive.raw", "--at", 1]
+    code, _, err = call(*arguments)
+    assert (code, "give --sensor WIDTHxHEIGHT" in err) == (2, True)
+    assert call(*arguments, *given) == (0, "written: intensity.png\n", "")
+    code, _, err = call(*arguments, *given, "--set", "bins=5")
+    assert (code, err) == (2, "error: --set bins=5: recordings have no such setting; leave it out\n")
 
 
 def test_a_file_that_is_no_recording_is_named(call, tmp_path):

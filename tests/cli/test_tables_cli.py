@@ -116,6 +116,11 @@ def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.Cap
         (["--check"], "holds nothing to check: no evaluation on real data"),
         (["--contrasts", "--split", "val"], "--split val: no such evaluation in"),
         (["--baseline", "moby"], "--baseline moby: has no record; choose from scratch"),
+        (["--rates", "--contrasts"], "--contrasts and --rates are two pages: ask for one"),
+        (["--audit", "--check"], "--audit and --check are two pages: ask for one"),
+        (["--controls", "--only", "depth"], "--only goes with the tables, and --controls is a page of its own"),
+        (["--contrasts", "--baseline", "x"], "--baseline goes with the tables, and --contrasts is a page of its own"),
+        (["--rates", "--profile", "x"], "--profile x: no such pretraining in"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(results: Path, arguments: list[str], message: str) -> None:

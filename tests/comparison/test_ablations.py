@@ -235,6 +235,19 @@ def test_another_length_of_training_is_another_default(record: Make) -> None:
     assert {name: rows[0]["metrics"]["miou"] for name, rows in found.rows.items()} == {"Eq. 6": 41.0, "Eq. 7": 43.0}
 
 
+def test_of_an_ablation_measured_on_two_data_the_newest_comes_first_and_notes_tell_them_apart(record: Make) -> None:
+    records = [
+        fine_tuned(record, recipe, miou, data_fingerprint=data) | {"written": f"2026-01-0{day}T00:00:00+00:00"}
+        for data, day in (("first", 1), ("third", 3), ("second", 2))
+        for recipe, miou in ((DEFAULT, 43.0), (row_recipe("target", "Eq. 6"), 41.0))
+    ]
+    found = measured_rows(read_ablation("target"), records)
+    assert [each.basis.records[0]["data_fingerprint"] for each in found] == ["third", "second", "first"]
+    notes = {measured_table(read_ablation("target"), each).notes for each in found}
+    assert len(notes) == 3
+    assert all(any("code " in note for note in each) for each in notes)
+
+
 def test_one_row_alone_is_no_ablation(record: Make) -> None:
     assert measured_rows(read_ablation("target"), [fine_tuned(record, DEFAULT, 43.0)]) == []
 

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tespec.comparison import contrasts
-from tespec.comparison.contrasts import Claim, Comparison, Evidence, Part, decide, parsed, part_of, read_claims
+from tespec.comparison.contrasts import (
+    NOT_MEASURED,
+    Claim,
+    Comparison,
+    Evidence,
+    Part,
+    decide,
+    parsed,
+    part_of,
+    read_claims,
+)
 from tespec.comparison.statistics import Estimate, Scores, fit
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -172,12 +182,19 @@ def test_without_memory_architectures_are_not_held_against_each_other() -> None:
     assert (decision.verdict, decision.reason) == ("contrary", "recurrent over feed-forward: below 0")
     (decision,) = decide([[part_of(across, unknown)]])
     assert decision.verdict == "contrary"
-    assert decision.reason.endswith(": below 0; the control of memory was not measured on these data")
+    assert decision.reason.endswith(": below 0; no control of memory was measured of networks trained alike")
     (decision,) = decide([[part_of(across, unused)]])
     assert (decision.verdict, decision.p) == ("undecided", 1.0)
     assert decision.reason == "the control of memory failed: recurrent networks have not learned to use their state"
     # What stands on both sides with the same architectures is compared all the same.
     assert part_of(FOUR, replace(evidence(scores, 30.0), memory=False)).no_evidence == ""
+
+
+def test_all_that_is_lacking_is_named() -> None:
+    floor = Part("first", lacking="floor not measured (run.py --reference prior)")
+    others = [Part(name, lacking=NOT_MEASURED, cells=(f"{name}/recurrent",)) for name in ("moby", "ecddp")]
+    (decision,) = decide([[floor, *others]])
+    assert decision.reason == f"{floor.lacking}; not measured: moby/recurrent, ecddp/recurrent"
 
 
 def test_scores_at_the_floor_decide_nothing_and_count_as_tested() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,10 @@ def test_a_number_near_the_papers_is_within(record: Make) -> None:
     assert "OUTSIDE" in str(accuracy)
 
 
-@pytest.mark.parametrize("changes", [{"profile": "sample"}, {"data": "sample"}, {"kind": "probe"}])
-def test_what_is_not_the_papers_setting_is_not_held_against_it(record: Make, changes: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"profile": "sample"}, {"data": "sample"}, {"kind": "probe"}, {"config": {"label_share": 0.05}}]
+)
+def test_what_is_not_the_papers_setting_is_not_held_against_it(record: Make, changes: dict[str, Any]) -> None:
     assert deviations([record("tespec", **(REAL | changes))]) == []
 
 

@@ -111,6 +111,20 @@ def test_of_searches_over_more_and_more_steps_the_longest_decides(record: Make) 
     ]  # fmt: skip
 
 
+def test_a_search_under_another_profile_decides_for_itself(record: Make) -> None:
+    short = [pretraining(record, rate=rate, loss=rate) for rate in (1e-3, 5e-4)]
+    long = []
+    for each in short:
+        optimisation = {**each["config"]["optimisation"], "steps": 20_000}
+        other = {
+            "name": f"{each['name']}-long",
+            "profile": "medium",
+            "config": each["config"] | {"optimisation": optimisation},
+        }
+        long.append(each | other)
+    assert [(each.steps, each.decides) for each in searches([*short, *long])] == [(1500, True), (20_000, True)]
+
+
 def test_what_differs_in_more_than_the_rate_is_not_one_search(record: Make) -> None:
     with pytest.raises(UserError, match="no pre-training was made at two peak rates or more"):
         rates_table([pretraining(record), pretraining(record, rate=5e-4, kind="high_pass")])

@@ -79,6 +79,14 @@ def test_mistakes_are_answered_in_one_line(tmp_path, monkeypatch, capsys, option
     assert not list(tmp_path.iterdir())
 
 
+def test_a_table_that_there_is_not_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("{title: mine, world: {size: tiny}, cells: [{}], show: segmentatoin}")
+    assert main(["plan", "mine.yaml", "--results", "results", "--runs", "runs"]) == 2
+    assert "show: segmentatoin: no such table; choose from" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
 @pytest.mark.slow
 def test_cells_of_both_splits_are_trained_once(plan, found, tmp_path):
     one = "{methods: [scratch], architectures: [feedforward], tasks: [ddd17]"

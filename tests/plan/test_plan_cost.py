@@ -68,7 +68,7 @@ def test_no_data_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     blueprint, played = planned(settings, "gen1"), known_evaluation(settings, "gen1")
     assert played is not None
     training, evaluation = blueprint.cost(Way()).hours(GPU, 0.5), blueprint.evaluation_hours(played, Way(), GPU, 0.5)
-    total = total_of([cell, replace(cell, split="val")], ledger, GPU, 0.5)
+    total = total_of([cell, replace(cell, split="val"), replace(cell, split="val", seed=1)], ledger, GPU, 0.5)
     assert (total.trainings, total.evaluations) == (2, 1)
     assert total.hours == pytest.approx(2 * training + evaluation)
     assert " GPU hours for 2 trainings and 1 evaluation; " in in_words(total, GPU, 0.5, 1)[0]

@@ -48,6 +48,19 @@ def test_a_failing_job_takes_those_with_it_that_need_it_and_no_others(tmp_path):
     assert read_status(log.parent)["state"] == "failed"
 
 
+def test_a_job_that_cannot_be_started_takes_no_others_with_it(tmp_path):
+    def refused():
+        raise UserError("pretraining-tespec-s0", "left no weights", "see its log")
+
+    cannot, other = Queued("cannot", refused), queued(tmp_path, "other", "(folder / 'b').touch()")
+    waiting = queued(tmp_path, "waiting", "(folder / 'never').touch()", "cannot")
+    running = queued(tmp_path, "running", "import time; time.sleep(0.5); (folder / 'a').touch()")
+    failed = work([running, cannot, waiting, other], Pool(tmp_path / "logs", at_once=2))
+    said = "pretraining-tespec-s0: left no weights; see its log"
+    assert failed == {"cannot": said, "waiting": f"cannot, which it needs, failed ({said})"}
+    assert {"a", "b", "logs"} == {path.name for path in tmp_path.iterdir()}
+
+
 def test_each_gpu_has_one_job_at_a_time(tmp_path):
     code = "import os; (folder / os.environ['CUDA_VISIBLE_DEVICES']).touch(exist_ok=False); import time; time.sleep(1)"
     jobs = [queued(tmp_path, name, code) for name in ("a", "b")]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tespec.comparison.ablations import read_ablation
 from tespec.comparison.identity import package_code
 from tespec.comparison.published import read_published
 from tespec.comparison.records import new_record
@@ -28,7 +29,7 @@ from tespec.plan.jobs import (
     find_all_data,
     select,
 )
-from tespec.plan.states import Ledger, forecast, in_order, of_other_code, seconds_of
+from tespec.plan.states import Ledger, forecast, in_order, of_other_code, seconds_of, states_of
 from tespec.runs.data import Data
 from tespec.weights.files import sha256_of
 from tespec.world import world_folder
@@ -348,7 +349,11 @@ def test_names_choose_by_group(tmp_path):
     chosen = select(jobs, ["mvsec", "ddd17", "scratch"])
     assert {(job.task, job.method) for job in chosen} == {("mvsec", "scratch"), ("ddd17", "scratch")}
     assert {job.kind for job in select(jobs, ["reference"])} == {REFERENCE}
-    assert {job.task for job in select(jobs, ["masking"])} == {"ddd17"}
+    # Rows of several ablations, and plain cells that are a row as well, are there for each of them.
+    for name in ("masking", "target", "objective", "patch_norm", "memory"):
+        rows = {job.changes for job in select(jobs, [name])}
+        assert len(rows) == len(read_ablation(name).rows)
+        assert {job.task for job in select(jobs, [name])} == {"ddd17"}
     with pytest.raises(UserError, match="--only kitti: nothing of this plan; choose from cm3ae, ddd17, "):
         select(jobs, ["kitti"])
     with pytest.raises(UserError, match="--only: leaves nothing of this plan"):
@@ -421,10 +426,19 @@ def test_pretrainings_references_and_ablations_have_seeds_as_well(tmp_path, monk
         ("frame", 4),
     }
     assert [job.seed for job in jobs if job.kind == PRETRAINING] == [5]
-    assert {(job.table, job.task, job.seed) for job in jobs if job.table} == {
-        ("target_ddd17", "ddd17", 0),
-        ("masking", "ddd17", 6),
+    assert {(job.ablations, job.task, job.seed) for job in jobs if job.ablations} == {
+        (("target_ddd17",), "ddd17", 0),
+        (("masking",), "ddd17", 6),
     }
+    plan = Plan(
+        name="a",
+        title="a",
+        world=World(size="tiny"),
+        profile="tiny",
+        ablations=({"tables": ["masking"], "task": "mvsec"},),
+    )
+    with pytest.raises(UserError, match="plan a, ablation masking on mvsec: stands in no table; its numbers are those"):
+        workshop(plan, tmp_path)
 
 
 def test_a_group_s_changes_to_its_pretrainings_are_of_them_alone(tmp_path, monkeypatch):
@@ -481,6 +495,33 @@ def test_a_cell_starts_from_a_network_that_is_trained_on_another_world(tmp_path,
     assert " --checkpoint model.safetensors " in then
     assert "optimisation.steps=4" not in then
     assert f"--results {tmp_path / 'results'} " in then
+
+
+def test_a_pretraining_for_its_own_sake_is_done_by_its_record(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    own = {"cells": (Cells(**(ONE | {"methods": ("tespec",)})),), "pretrainings": (Pretrainings(methods=("tespec",)),)}
+    shop, jobs = workshop(Plan(name="a", title="a", world=World(size="tiny"), profile="tiny", **own), tmp_path)
+    (cell,), (made,) = ([job for job in jobs if job.kind == kind] for kind in (EVALUATION, PRETRAINING))
+    assert shop.before(cell) == made
+    ledger = Ledger(shop, [record_of(made, Ledger(shop, []), arch="recurrent")])
+    assert states_of([made], ledger) == {made: "done"}
+    # Its weights are not here, and a run that is missing needs them.
+    assert states_of([made, cell], ledger) == {made: "missing", cell: "missing"}
+
+
+def test_a_training_for_both_splits_is_counted_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    shop, _ = workshop(read_plan("small"), tmp_path)
+    test = Job(EVALUATION, "scratch", "ddd17", "recurrent", 0)
+    both = [test, replace(test, split="val")]
+    like = record_of(replace(test, seed=1), Ledger(shop, []), time={"total": 3600.0, "train": 2880.0})
+    ledger = Ledger(shop, [like])
+    assert "about 1.0 h for 1 runs" in forecast(both[:1], ledger, 1)
+    assert "about 1.2 h for 2 runs" in forecast(both, ledger, 1)
+    # Where the other split's network lies on this machine.
+    (shop.runs / like["name"]).mkdir(parents=True)
+    (shop.runs / like["name"] / "model.safetensors").touch()
+    assert "about 0.2 h for 1 runs" in forecast([replace(both[1], seed=1)], ledger, 1)
 
 
 def test_a_start_is_done_where_its_network_is_there(tmp_path, monkeypatch):

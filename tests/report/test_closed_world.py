@@ -95,6 +95,19 @@ def test_without_records_each_section_says_that_nothing_was_run() -> None:
     assert figures(Collected()) == {}
 
 
+def test_curves_on_two_data_are_not_held_against_each_other(collected: Collected) -> None:
+    def moved(records: tuple[Record, ...]) -> tuple[Record, ...]:
+        return tuple(
+            each | {"data_fingerprint": "other"} if (each["arch"], each["split"]) == ("recurrent", "val") else each
+            for each in records
+        )
+
+    there = replace(collected, records=moved(collected.records), curves=moved(collected.curves))
+    said = section(page_text(there, "x"), "Budgets")
+    assert "| DDD17 | mIoU ↑ | not measured on the same data | - | - |" in said
+    assert " labels | " not in said
+
+
 def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     text = page_text(collected, "pictures")
     found = {heading: section(text, heading) for heading in SECTIONS}
@@ -204,10 +217,11 @@ def test_the_number_to_repeat_is_of_today_s_code_or_says_its_revision(make: Make
     old["id"], new["id"] = "4b858b6e65cc-437410d7", f"4b858b6e65cc-{package_code()}"
     said = section(page_text(Collected((old, new)), "x"), "What was run")
     assert "--method tespec --task ddd17 --seed 0 --results again" in said
-    assert said.endswith("It gives miou 42.5.")
+    exact = "to the digit on [the same kind of processor](runs.md#on-what-a-repetition-is-exact)."
+    assert said.endswith(f"It gives miou 42.5, {exact}")
     said = section(page_text(Collected((old,)), "x"), "What was run")
     assert "--method scratch --task ddd17 --seed 0 --results again" in said
-    assert said.endswith("It gives miou 41.5 at revision abababababab.")
+    assert said.endswith(f"It gives miou 41.5 at revision abababababab, {exact}")
 
 
 def test_results_of_older_code_say_so_first(make: Make) -> None:
@@ -265,6 +279,14 @@ def test_one_command_writes_the_page_figures_and_archive(
     called = ["plan", str(tmp_path / "mine.yaml"), "--results", str(results), "--publish", str(out)]
     assert main([*called, "--page", str(tmp_path / "page.md")]) == 2
     assert "holds no record of this plan's profile" in capsys.readouterr().err
+    # An archive of other records that cannot be read stays, and nothing is written beside it.
+    out.mkdir()
+    (out / ARCHIVE).write_bytes(b"PK")
+    write(replace(collected, records=(), rates=()), results)
+    assert main([*called, "--page", str(tmp_path / "page.md")]) == 2
+    assert "is not replaced, for it is damaged" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == [ARCHIVE]
+    (out / ARCHIVE).unlink()
     only_curves = replace(collected, records=(), rates=())
     write(only_curves, results)
     assert main([*called, "--page", str(tmp_path / "page.md")]) == 0

@@ -13,10 +13,11 @@ import pytest
 from PIL import Image
 
 from tespec.cli.report import main
-from tespec.comparison.records import Record, write_record
+from tespec.comparison.records import Record, read_records, write_record
+from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.report.build import picture, report
+from tespec.report.build import first_seeds, picture, report
 
 VOID = {"meta", "img", "line", "rect", "br"}
 
@@ -140,6 +141,30 @@ def test_pictures_are_scaled_down_and_broken_ones_named(results: Path) -> None:
     text = (results / "report.html").read_text(encoding="utf-8")
     assert 'width="1200" height="240"' in text
     assert f"{broken.name} cannot be shown" in text
+
+
+def test_pictures_are_of_the_method_itself_with_all_labels(make, tmp_path: Path) -> None:
+    changed = as_facts(pretraining_settings("tespec", "sample", ["objective.mask.ratio=0.0"]))
+    weights = {"source": "backbone.safetensors", "sha256": "ff", "recipe": changed}
+    own = make("tespec", seed=0, metrics={"miou": 40.0})
+    no_picture = make("tespec", seed=0, data_fingerprint="newer data")
+    others = [
+        make("tespec", config={"label_share": 0.05}),
+        make("tespec", weights=weights),
+        make("tespec", split="val"),
+    ]
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for place, each in enumerate([own, *others, no_picture]):
+        written = f"2026-01-0{1 + place}T00:00:00+00:00"
+        write_record(each | {"written": written}, tmp_path / "runs")
+        if each is not no_picture:
+            Image.new("RGB", (8, 8)).save(pictures / f"{each['name']}.png")
+    records = read_records(tmp_path / "runs")[0]
+    there = [each for each in records if each["name"] != no_picture["name"]]
+    assert [each["name"] for each in first_seeds(there)] == [own["name"]]
+    assert main(["--results", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").count("ddd17: Method tespec") == 2  # alt and caption
 
 
 def test_without_runs_the_published_numbers_stand_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
