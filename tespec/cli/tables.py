@@ -30,6 +30,7 @@ from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import curves_table, leading, learning_curves
 from tespec.comparison.deviations import deviations
 from tespec.comparison.evidence import of_split
+from tespec.comparison.identity import SPLITS
 from tespec.comparison.published import COMPARED, OWN, TABLES, edited, plain_tables, schemes
 from tespec.comparison.rates import rates_table
 from tespec.comparison.records import Record, read_records
@@ -47,7 +48,6 @@ number leaves its tolerance (tables are written all the same); 2 a mistake, noth
 ABLATIONS = ablations()
 PLAIN = plain_tables()
 ALL = (*TABLES, *(f"ablation_{name}" for name in ABLATIONS), *PLAIN)
-SPLITS = ("test", "val")
 PAGES = {"contrasts": claims_table, "controls": controls_table, "curves": curves_table}  # in place of the tables
 WARNED = 1
 

@@ -59,6 +59,11 @@ def share_of(record: Record) -> float:
     return float(record["config"].get("label_share", ALL_LABELS))
 
 
+def learns_all(record: Record) -> bool:
+    """Whether a record's network learned from all labels."""
+    return share_of(record) == ALL_LABELS
+
+
 def is_default(record: Record) -> bool:
     """Whether its weights were made by a method's unchanged recipe, or not here."""
     recipe = recipe_of(record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tespec.comparison.basis import ALL_LABELS, average, bases, metric, share_of
+from tespec.comparison.basis import average, bases, learns_all, metric
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import TABLES, read_published
 from tespec.comparison.records import Record
@@ -57,7 +57,7 @@ def deviations(records: Sequence[Record]) -> list[Deviation]:
         for record in records
         if (record["kind"], record["profile"], record["split"]) == ("evaluation", PROFILE, TEST)
         and record["data"] != "sample"
-        and share_of(record) == ALL_LABELS
+        and learns_all(record)
     ]
     return [each for name in TABLES for each in _of_table(name, fitting)]
 

@@ -9,15 +9,14 @@ from functools import cache
 from typing import Any
 
 from tespec.comparison.basis import (
-    ALL_LABELS,
     Basis,
     agrees,
     bases,
     is_older,
+    learns_all,
     metric,
     recipe_of,
     row_key,
-    share_of,
     weights_key,
 )
 from tespec.comparison.contrasts import CellOf, Evidence, Part, parsed
@@ -38,8 +37,8 @@ def of_split(records: Sequence[Record], split: str) -> list[Record]:
 def newest_bases(records: Sequence[Record]) -> dict[str, Basis]:
     """The basis of each task that holds its newest evaluation; of those that learn from all labels, where any do."""
     evaluations = [record for record in records if record["kind"] == "evaluation"]
-    whole = {record["task"] for record in evaluations if share_of(record) == ALL_LABELS}
-    evaluations = [each for each in evaluations if each["task"] not in whole or share_of(each) == ALL_LABELS]
+    whole = {record["task"] for record in evaluations if learns_all(record)}
+    evaluations = [each for each in evaluations if each["task"] not in whole or learns_all(each)]
     return {basis.task: basis for basis in bases_by_age(evaluations)}
 
 

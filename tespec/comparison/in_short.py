@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from tespec.comparison.ablations import AblationRow, ablations, measured_rows, pretrained_rows
-from tespec.comparison.basis import ALL_LABELS, average, dotted, share_of
+from tespec.comparison.basis import average, dotted, learns_all
 from tespec.comparison.contrasts import NOT_MEASURED, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
@@ -41,7 +41,7 @@ def numbers(*names: str) -> list[Column]:
 
 def with_all_labels(records: Sequence[Record]) -> list[Record]:
     """Records but those of networks that learned from a part of the labels."""
-    return [record for record in records if share_of(record) == ALL_LABELS]
+    return [record for record in records if learns_all(record)]
 
 
 def controls_in_short(records: Sequence[Record]) -> Table:

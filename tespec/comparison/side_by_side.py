@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tespec.comparison.basis import (
-    ALL_LABELS,
     Basis,
     average,
     bases,
     is_default,
     is_older,
+    learns_all,
     metric,
     rate_of_weights,
-    share_of,
 )
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import CitedRow, Named, Scheme, read_scheme
@@ -215,7 +214,7 @@ def _measured(
         # The distance of a synthetic world's number from a real data set's means nothing, nor that of another split's,
         # nor that of fewer labels.
         real = basis.data != "sample" and (basis.split, basis.profile) == (TEST, PUBLISHED)
-        real &= share_of(basis.records[0]) == ALL_LABELS
+        real &= learns_all(basis.records[0])
         if differences and not measure.frames and real:
             column = Column((*headers, "Δ"), f"{key} minus paper", facts=facts | {"source": "difference"})
             papers = [

@@ -368,6 +368,15 @@ def seconds_of(job: Job, ledger: Ledger) -> float | None:
     return said * ledger.steps(job) / ledger.steps(replace(job, settings=()))
 
 
+def _seconds_of_all(jobs: Sequence[Job], ledger: Ledger) -> dict[Job, float | None]:
+    """Seconds that each of some jobs will take where all of them run: a training for both splits is of one of them."""
+    planned = set(jobs)
+    return {
+        job: _evaluation_of(job, ledger) if ledger.only_evaluates(job, planned) else seconds_of(job, ledger)
+        for job in jobs
+    }
+
+
 def _evaluation_of(job: Job, ledger: Ledger) -> float:
     """Seconds of a job without its training, by the records most like it; 0 without any."""
     times = [record["time"] for record in alike(job, ledger)]
@@ -390,7 +399,7 @@ def memory_of(job: Job, ledger: Ledger) -> dict[str, float]:
 
 def in_order(jobs: Sequence[Job], ledger: Ledger) -> list[Job]:
     """Those first that the most time hangs on: a pre-training counts with the longest run that waits for it."""
-    took = {job: seconds_of(job, ledger) or UNKNOWN for job in jobs}
+    took = {job: seconds or UNKNOWN for job, seconds in _seconds_of_all(jobs, ledger).items()}
     longest: dict[Job, float] = {}
     for job in jobs:
         before = ledger.shop.before(job)
@@ -403,10 +412,7 @@ def forecast(jobs: Sequence[Job], ledger: Ledger, at_once: int) -> str:
     """How long jobs will take and how much memory, in words."""
     if not jobs:
         return "nothing to do"
-    planned = set(jobs)
-    shared = {job for job in jobs if ledger.only_evaluates(job, planned)}
-    seconds = [_evaluation_of(job, ledger) if job in shared else seconds_of(job, ledger) for job in jobs]
-    known = [each for each in seconds if each is not None]
+    known = [each for each in _seconds_of_all(jobs, ledger).values() if each is not None]
     if not known:
         return "no forecast from records: nothing like it was run yet"
     # What nothing is known of is taken to be as long as the others are on average.

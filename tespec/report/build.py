@@ -15,7 +15,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from tespec.comparison.ablations import ablations, measured_rows, measured_table
-from tespec.comparison.basis import ALL_LABELS, is_default, share_of
+from tespec.comparison.basis import is_default, learns_all
 from tespec.comparison.identity import TEST
 from tespec.comparison.published import plain_tables, schemes
 from tespec.comparison.records import Record
@@ -208,7 +208,7 @@ def first_seeds(records: Sequence[Record]) -> list[Record]:
     Of several those of the test split come first, then the newest.
     """
     found: dict[tuple[str, ...], Record] = {}
-    own = [record for record in records if share_of(record) == ALL_LABELS and is_default(record)]
+    own = [record for record in records if learns_all(record) and is_default(record)]
     for record in sorted(own, key=lambda each: (-each["seed"], each["split"] == TEST, each["written"])):
         key = (record["method_name"], record["task"], record["arch"], record["data"], record["profile"])
         found[key] = record

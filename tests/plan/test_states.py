@@ -518,6 +518,7 @@ def test_a_training_for_both_splits_is_counted_once(tmp_path, monkeypatch):
     ledger = Ledger(shop, [like])
     assert "about 1.0 h for 1 runs" in forecast(both[:1], ledger, 1)
     assert "about 1.2 h for 2 runs" in forecast(both, ledger, 1)
+    assert in_order(both[::-1], ledger) == both  # what only evaluates is no long run
     # Where the other split's network lies on this machine.
     (shop.runs / like["name"]).mkdir(parents=True)
     (shop.runs / like["name"] / "model.safetensors").touch()
