@@ -349,8 +349,15 @@ def _decision(parts: Sequence[Part], holds: float, contrary: float, alpha: float
     if holds < alpha:
         reason = f"{weakest.title}: above 0" if len(parts) == 1 else f"each of its {len(parts)} comparisons is above 0"
         return Decision(HOLDS, _with_caveats(reason, parts), weakest, holds, level)
-    reason = weakest.no_evidence or f"{weakest.title}: not told from 0"
-    return Decision(UNDECIDED, reason, weakest, min(holds, contrary), level)
+    return Decision(UNDECIDED, weakest.no_evidence or _not_told(weakest), weakest, min(holds, contrary), level)
+
+
+def _not_told(part: Part) -> str:
+    """That a comparison is not told from 0; and why, where its own interval of 95 % would tell it."""
+    for p, side in ((part.p_above, "above"), (part.p_below, "below")):
+        if p < ALPHA / 2:
+            return f"{part.title}: {side} 0 if tested alone, not told from 0 among all claims"
+    return f"{part.title}: not told from 0"
 
 
 def _with_caveats(reason: str, parts: Sequence[Part]) -> str:

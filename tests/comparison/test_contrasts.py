@@ -224,6 +224,17 @@ def test_a_conjunction_holds_where_each_part_does(effects, verdict: str, reason:
     assert (decision.verdict, decision.reason, decision.part) == (verdict, reason, parts[shown_is])
 
 
+@pytest.mark.parametrize(("sign", "side"), [(1, "above"), (-1, "below")])
+def test_what_its_own_interval_tells_from_0_and_the_page_does_not_says_so(sign: int, side: str) -> None:
+    part, weak = shown(2.3 * sign), shown(1.9 * sign)
+    assert not part.estimate.interval().low <= 0 <= part.estimate.interval().high
+    assert weak.estimate.interval().low <= 0 <= weak.estimate.interval().high
+    first, second = decide([[part], [weak]])
+    assert first.verdict == second.verdict == "undecided"
+    assert first.reason == f"gain: {side} 0 if tested alone, not told from 0 among all claims"
+    assert second.reason == "gain: not told from 0"
+
+
 def test_p_is_that_of_the_weakest_part_adjusted_for_the_page() -> None:
     page = [[shown(9.0), shown(4.0)], [shown(-5.0), shown(2.0), shown(3.0)], [shown(0.5)]]
     # Six tests: whether each claim holds, and whether it is contrary.
