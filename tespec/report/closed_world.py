@@ -60,8 +60,8 @@ CURVES_ABOUT = (
     "floor: the number of steps from which on the score is better than the label prior by more than three standard "
     "errors. At one step recurrent and feed-forward networks see unequal numbers of clips and of labels, so they are "
     "compared at as many of each. Last score: of all frames after the most steps, in the metric that stands below; "
-    "mean ± standard error. Last-stage rank: of the features after the most steps, the lowest over seeds. Of several "
-    "settings of a task and an architecture the figure, and the comparison at equal numbers, show those that the "
+    "mean ± standard error, as the figure's bars. Last-stage rank: of the features after the most steps, the lowest "
+    "over seeds. Of several settings of a task and an architecture the figure, and the comparison at equal numbers, show those that the "
     "comparison of methods takes, or those with the best last score where it has none yet. "
 )
 HEALTH_ABOUT = (
@@ -78,7 +78,7 @@ MEMORY_ABOUT = (
 SCORES_ABOUT = (
     "Scored on the test split; mean ± standard deviation over seeds. Bold: the best of a column and all that cannot be "
     "told from it; a column without bold has no row that can be told from its best. Floor: the label prior, without "
-    "input. Ceiling: a network that sees the camera's true frame."
+    "input. Ceiling: a network that sees the camera's true frame. Bars of the figure are 95 % intervals over seeds."
 )
 FEW_ABOUT = (
     "Fine-tuned with a part of the labels, spread evenly over the recordings; bars are 95 % intervals over seeds. With "
