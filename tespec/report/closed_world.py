@@ -61,8 +61,8 @@ CURVES_ABOUT = (
     "errors. At one step recurrent and feed-forward networks see unequal numbers of clips and of labels, so they are "
     "compared at as many of each. Last score: of all frames after the most steps, in the metric that stands below; "
     "mean ± standard error, as the figure's bars. Last-stage rank: of the features after the most steps, the lowest "
-    "over seeds. Of several settings of a task and an architecture the figure, and the comparison at equal numbers, show those that the "
-    "comparison of methods takes, or those with the best last score where it has none yet. "
+    "over seeds. Of several settings of a task and an architecture the figure, and the comparison at equal numbers, "
+    "show those that the comparison of methods takes, or those with the best last score where it has none yet. "
 )
 HEALTH_ABOUT = (
     f"Healthy: the last stage's features have a rank above {LEAST_RANK:g} on data held out, which at the end is no "
