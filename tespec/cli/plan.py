@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 CLUSTERS = ("slurm", "local")
 SECONDS_BETWEEN_REPORTS = 10.0
-BASELINE = "scratch"  # what gains are reckoned over
 CONTROLLED = "val"  # split on which controls are measured
 
 
@@ -391,6 +390,7 @@ def publish(plan: Plan, results: Path, folder: Path, page: Path | None) -> int:
 def publish_tables(plan: Plan, results: Path, folder: Path, records: Sequence[Record]) -> int:
     """Write the measured tables, contrasts, controls and report of a plan's records; 1 where something was left out."""
     from tespec.cli import report, tables
+    from tespec.report.closed_world import BASELINE
 
     evaluated = {record["method_name"] for record in records if record["kind"] == "evaluation"}
     narrowed = ["--results", str(results), *(["--profile", plan.profile] if plan.profile else [])]

@@ -9,7 +9,7 @@ from itertools import product
 
 from tespec.comparison.ablations import AblationRow, ablations, measured_rows, pretrained_rows
 from tespec.comparison.basis import average, dotted, learns_all
-from tespec.comparison.contrasts import NOT_MEASURED, read_claims
+from tespec.comparison.contrasts import CONTRARY, HOLDS, NOT_MEASURED, parsed, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
 from tespec.comparison.curves import Curve, Point, budget, rank_cell, settings_of_curve, why_unclear
@@ -20,9 +20,10 @@ from tespec.comparison.published import scheme_of, schemes
 from tespec.comparison.rates import searches
 from tespec.comparison.records import Record
 from tespec.comparison.references import of_references
-from tespec.comparison.shown import claims_table
+from tespec.comparison.shown import baseline_table, claims_table
 from tespec.comparison.side_by_side import measured_cell, published_table
 from tespec.comparison.table import Cell, Column, Group, Row, Table, only_columns, with_best_bold
+from tespec.core.errors import one_line
 
 WORDS = {"recurrent": "recurrent", "feedforward": "feed-forward"}
 TIMES = (0.0, 1.0, 3.0)  # seconds since the state was zeroed
@@ -73,6 +74,37 @@ def claims_in_short(records: Sequence[Record]) -> tuple[Table, list[str]]:
             missing.append(claim.says)
     names = ("Task", "verdict", "weakest comparison", "effect", "95 % interval", "detectable", "paper", "why")
     return replace(_chosen(replace(table, groups=tuple(groups)), names), notes=()), missing
+
+
+def gains_in_short(records: Sequence[Record], baseline: str) -> tuple[Table, Counter[str]] | None:
+    """What each method gains over a baseline with the same network, a column for each task; and the verdicts counted.
+
+    None where no method was measured beside the baseline.
+    """
+    evaluations = [record for record in of_split(records, TEST) if record["kind"] == "evaluation"]
+    titles = {record["method_name"]: one_line(record["method"]["title"]) for record in evaluations}
+    if baseline not in titles:
+        return None
+    long = baseline_table(records, baseline)
+    place = {column.key: index for index, column in enumerate(long.columns)}
+    tasks, gains = dict[str, str](), defaultdict[str, dict[str, Cell]](dict)
+    for row in long.rows:
+        text = {key: row.cells[index].text for key, index in place.items()}
+        tasks[row.facts["task"]] = f"{text['Task']}, {text['Metric']}"
+        shown = f"{text['effect']} {text['95 % interval']}{', worse' * (row.facts['verdict'] == CONTRARY)}"
+        holds = row.facts["verdict"] == HOLDS
+        gains[row.facts["claim"]][row.facts["task"]] = replace(row.cells[place["effect"]], text=shown, bold=holds)
+    if not gains:
+        return None
+    columns = [*texts("Method", "Recurrent"), *numbers(*(tasks[task] for task in sorted(tasks)))]
+    rows = []
+    for claim, found in gains.items():
+        method, arch = parsed(claim).of
+        name = " ".join([titles[method], *([parsed(claim).backbone] if parsed(claim).backbone else [])])
+        words = Cell(name), Cell("Yes" if arch == "recurrent" else "No")
+        rows.append(Row((*words, *(found.get(task, Cell()) for task in sorted(tasks)))))
+    table = Table(f"Gains over {titles[baseline]}", tuple(columns), (Group("", tuple(rows)),))
+    return table, Counter(row.facts["verdict"] for row in long.rows)
 
 
 def _chosen(table: Table, names: Sequence[str]) -> Table:

@@ -10,6 +10,7 @@ from statistics import median
 
 from tespec.comparison.archive import ARCHIVE
 from tespec.comparison.collected import Collected
+from tespec.comparison.contrasts import VERDICTS
 from tespec.comparison.controls import FOLLOWS, PASSED, TITLES, controls
 from tespec.comparison.curves import (
     SPLIT,
@@ -29,6 +30,7 @@ from tespec.comparison.in_short import (
     claims_in_short,
     controls_in_short,
     equals_table,
+    gains_in_short,
     health_table,
     memory_table,
     rates_in_short,
@@ -48,7 +50,8 @@ NOT_RUN = "Not run yet."
 COMPARISON, CURVES, MEMORY, FEW_LABELS = "comparison.png", "learning_curves.png", "memory.png", "few_labels.png"
 COMMANDS = "commands.txt"
 EXACT = "runs.md#on-what-a-repetition-is-exact"
-TABLES, POINTS = "tables", "curves"  # folder, and the table of the learning curves in it
+BASELINE = "scratch"  # what gains are reckoned over
+TABLES, POINTS, AGAINST = "tables", "curves", f"against_{BASELINE}"  # folder, and two of its tables
 
 CONTROLS_ABOUT = (
     "Measured on the validation split, before any method is compared. They are decided by the rule of "
@@ -79,6 +82,11 @@ SCORES_ABOUT = (
     "Scored on the test split; mean ± standard deviation over seeds. Bold: the best of a column and all that cannot be "
     "told from it; a column without bold has no row that can be told from its best. Floor: the label prior, without "
     "input. Ceiling: a network that sees the camera's true frame. Bars of the figure are 95 % intervals over seeds."
+)
+GAINS_ABOUT = (
+    "What each pre-training adds to the mean score of the same network without one, with its 95 % interval; positive "
+    "is better. Bold: shown to be better by the rule of [tables.md](tables.md#what-was-shown), which corrects for all "
+    "cells of this table; *worse* behind an interval: shown to be worse. "
 )
 FEW_ABOUT = (
     "Fine-tuned with a part of the labels, spread evenly over the recordings; bars are 95 % intervals over seeds. With "
@@ -112,6 +120,7 @@ def page_text(collected: Collected, folder: str) -> str:
         "Pre-trainings": _pretrainings(collected),
         "Memory": _memory(collected),
         "Scores": _scores(collected),
+        "Gains over no pre-training": _gains(collected, folder),
         "Few labels": _few_labels(collected),
         "Ablations": _ablations(collected),
         "Claims": _claims(collected),
@@ -226,6 +235,16 @@ def _memory(collected: Collected) -> list[str]:
 def _scores(collected: Collected) -> list[str]:
     tables = scores_in_short(collected.records)
     return [SCORES_ABOUT, *_shared(collected.records, TEST), *map(titled, tables)] if tables else []
+
+
+def _gains(collected: Collected, folder: str) -> list[str]:
+    found = gains_in_short(collected.records, BASELINE)
+    if found is None:
+        return []
+    table, verdicts = found
+    said = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in VERDICTS if verdicts[verdict])
+    each = f"Each verdict with its p and what could have been seen: [{AGAINST}.md]({folder}/{TABLES}/{AGAINST}.md)."
+    return [f"Methods, networks and tasks: **{said}**.", GAINS_ABOUT + each, rendered(table)]
 
 
 def _shared(records: Sequence[Record], split: str) -> list[str]:

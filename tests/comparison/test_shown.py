@@ -12,7 +12,7 @@ import pytest
 from tespec.comparison.ablations import ablations, measured_rows, measured_table
 from tespec.comparison.contrasts import Comparison, read_claims
 from tespec.comparison.evidence import evidence_of, newest_bases
-from tespec.comparison.in_short import ablations_in_short, claims_in_short
+from tespec.comparison.in_short import ablations_in_short, claims_in_short, gains_in_short
 from tespec.comparison.records import Record
 from tespec.comparison.render import (
     render_csv,
@@ -83,6 +83,35 @@ def test_a_claim_holds_where_its_weakest_part_does(record: Make) -> None:
     other = row_of(table, "tespec", "dsec")
     assert cell(table, other, "verdict") == "undecided"
     assert cell(table, other, "why") == f"not measured: {', '.join(f'{name}/recurrent' for name in NAMED)}"
+
+
+def test_gains_stand_by_method_and_task_with_what_was_shown_of_them(record: Make) -> None:
+    records = [
+        *(floor(record, task=task) for task in ("ddd17", "dsec")),
+        *measured(record, "scratch", [40.0, 41.1, 42.0]),
+        *measured(record, "tespec", [60.0, 61.0, 62.1]),
+        *measured(record, "moby", [40.1, 41.0, 42.1]),
+        *measured(record, "ecddp", [30.0, 31.0, 32.1]),
+        *measured(record, "tespec", [50.0, 51.0, 52.1], "feedforward"),  # no baseline beside it
+        *measured(record, "scratch", [40.0, 41.0, 42.0], task="dsec"),
+        *measured(record, "tespec", [60.0, 61.2, 62.1], task="dsec"),
+    ]
+    found = gains_in_short(records, "scratch")
+    assert found is not None
+    table, verdicts = found
+    assert verdicts == {"holds": 2, "contrary": 1, "undecided": 1}
+    assert [column.key for column in table.columns] == ["Method", "Recurrent", "DDD17, mIoU ↑", "DSEC, mIoU ↑"]
+    ecddp, moby, tespec = table.rows
+    assert [cell.text.split(" [")[0] for cell in tespec.cells] == ["TESPEC", "Yes", "+20.000", "+20.100"]
+    assert [[each.bold for each in row.cells] for row in (ecddp, moby, tespec)] == [
+        [False] * 4,
+        [False] * 4,
+        [False, False, True, True],
+    ]
+    assert [row.cells[2].text.endswith("], worse") for row in table.rows] == [True, False, False]
+    assert [row.cells[3].text for row in (ecddp, moby)] == ["-", "-"]
+    assert gains_in_short(records[:4], "tespec") is None
+    assert gains_in_short(records[:5], "scratch") is None
 
 
 @pytest.mark.parametrize(

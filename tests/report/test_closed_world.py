@@ -32,8 +32,8 @@ from tespec.report.closed_world import (
 
 Make = Callable[..., Record]
 SECTIONS = (
-    *("Controls", "Budgets", "Pre-trainings", "Memory", "Scores", "Few labels", "Ablations", "Claims"),
-    "What was run",
+    *("Controls", "Budgets", "Pre-trainings", "Memory", "Scores", "Gains over no pre-training", "Few labels"),
+    *("Ablations", "Claims", "What was run"),
 )
 
 
@@ -128,6 +128,8 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     (row,) = [row for row in rows if row.startswith("| TESPEC (Ours) | Yes |")]
     assert "| 42.500 ± 0.707 | 45.000 ± 0.000 | 35.500 ± 0.707 | 2 |" in row
     assert [row for row in rows if row.startswith("| Floor: no input |") and "| 12.345 |" in row]
+    assert found["Gains over no pre-training"].startswith("Methods, networks and tasks: **")
+    assert "](pictures/tables/against_scratch.md)" in found["Gains over no pre-training"]
     assert "| 21.500 ± 0.707§ | 40.500 ± 0.707§ |" in found["Few labels"]
     assert found["Claims"].startswith("Claims on tasks: **")
     assert "Not run yet: " in found["Claims"]
