@@ -356,7 +356,7 @@ def _not_told(part: Part) -> str:
     """That a comparison is not told from 0; and why, where its own interval of 95 % would tell it."""
     for p, side in ((part.p_above, "above"), (part.p_below, "below")):
         if p < ALPHA / 2:
-            return f"{part.title}: {side} 0 if tested alone, not told from 0 among all claims"
+            return f"{part.title}: {side} 0 if tested alone, not told from 0 among all tests of the page"
     return f"{part.title}: not told from 0"
 
 

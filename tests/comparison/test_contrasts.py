@@ -231,7 +231,7 @@ def test_what_its_own_interval_tells_from_0_and_the_page_does_not_says_so(sign: 
     assert weak.estimate.interval().low <= 0 <= weak.estimate.interval().high
     first, second = decide([[part], [weak]])
     assert first.verdict == second.verdict == "undecided"
-    assert first.reason == f"gain: {side} 0 if tested alone, not told from 0 among all claims"
+    assert first.reason == f"gain: {side} 0 if tested alone, not told from 0 among all tests of the page"
     assert second.reason == "gain: not told from 0"
 
 
