@@ -22,7 +22,7 @@ from tespec.comparison.records import Record
 from tespec.comparison.references import of_references
 from tespec.comparison.shown import baseline_table, claims_table
 from tespec.comparison.side_by_side import measured_cell, published_table
-from tespec.comparison.table import Cell, Column, Group, Row, Table, only_columns, with_best_bold
+from tespec.comparison.table import MISSING, Cell, Column, Group, Row, Table, only_columns, with_best_bold
 from tespec.core.errors import one_line
 
 WORDS = {"recurrent": "recurrent", "feedforward": "feed-forward"}
@@ -91,18 +91,19 @@ def gains_in_short(records: Sequence[Record], baseline: str) -> tuple[Table, Cou
     for row in long.rows:
         text = {key: row.cells[index].text for key, index in place.items()}
         tasks[row.facts["task"]] = f"{text['Task']}, {text['Metric']}"
-        shown = f"{text['effect']} {text['95 % interval']}{', worse' * (row.facts['verdict'] == CONTRARY)}"
-        holds = row.facts["verdict"] == HOLDS
-        gains[row.facts["claim"]][row.facts["task"]] = replace(row.cells[place["effect"]], text=shown, bold=holds)
+        verdict = row.facts["verdict"]
+        shown = " ".join(text[key] for key in ("effect", "95 % interval") if text[key] != MISSING) or MISSING
+        shown += ", worse" * (verdict == CONTRARY)
+        cell = replace(row.cells[place["effect"]], text=shown, bold=verdict == HOLDS)
+        gains[row.facts["claim"]][row.facts["task"]] = cell
     if not gains:
         return None
     columns = [*texts("Method", "Recurrent"), *numbers(*(tasks[task] for task in sorted(tasks)))]
     rows = []
     for claim, found in gains.items():
-        method, arch = parsed(claim).of
-        name = " ".join([titles[method], *([parsed(claim).backbone] if parsed(claim).backbone else [])])
-        words = Cell(name), Cell("Yes" if arch == "recurrent" else "No")
-        rows.append(Row((*words, *(found.get(task, Cell()) for task in sorted(tasks)))))
+        of = parsed(claim)
+        words = f"{titles[of.method]} {of.backbone}".strip(), "Yes" if of.arch == "recurrent" else "No"
+        rows.append(Row((*map(Cell, words), *(found.get(task, Cell()) for task in sorted(tasks)))))
     table = Table(f"Gains over {titles[baseline]}", tuple(columns), (Group("", tuple(rows)),))
     return table, Counter(row.facts["verdict"] for row in long.rows)
 
