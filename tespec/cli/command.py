@@ -117,6 +117,9 @@ class Parser(argparse.ArgumentParser):
         self.exit(MISTAKE, f"error: {as_started(one_line(message))}\n")
 
     def _nearest_option(self, given: str) -> str:
+        for action in self._actions:
+            if action.option_strings and given in (action.choices or ()):
+                return f"; did you mean '{action.option_strings[-1]} {given}'?"
         return suggestion(given.partition("=")[0], list(self._option_string_actions))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -108,6 +108,7 @@ def test_broken_records_are_named_and_left_out(results: Path, capsys: pytest.Cap
     [
         (["--only", "segmentatoin"], "did you mean 'segmentation'?"),
         (["--colums", "paper"], "did you mean '--columns'?"),
+        (["detection"], "did you mean '--only detection'?"),
         (["--columns", "x"], "choose from both, paper, measured"),
         (["--data", "ddd17"], "--data ddd17: no such evaluation in"),
         (["--profile", "paper"], "choose from sample"),
