@@ -226,6 +226,13 @@ def test_the_number_to_repeat_is_of_today_s_code_or_says_its_revision(make: Make
     assert said.endswith(f"It gives miou 41.5 at revision abababababab, {exact}")
 
 
+def test_the_number_to_repeat_is_the_quickest_that_needs_no_pre_training(make: Make) -> None:
+    tespec, slow, quick = make("tespec"), make("scratch"), make("scratch", seed=1)
+    tespec["time"]["total"], slow["time"]["total"], quick["time"]["total"] = 1.0, 3.0, 2.0
+    said = section(page_text(Collected((tespec, slow, quick)), "x"), "What was run")
+    assert "--method scratch --task ddd17 --seed 1 --results again" in said
+
+
 def test_results_of_older_code_say_so_first(make: Make) -> None:
     old, new = make("scratch"), make("tespec")
     old["code"], new["code"] = "0.1.0+r3", "0.1.0-5f2ab0c1"
