@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -227,3 +228,10 @@ def cm3ae() -> dict[str, Any]:
         "loss_all": OrderedDict(),
         "fp16_scaler": {},
     }
+
+
+def saved(folder: Path, content: Any, name: str = "weights.pth") -> Path:
+    """A torch file of this content."""
+    path = folder / name
+    torch.save(content, path)
+    return path

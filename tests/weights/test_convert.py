@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections import OrderedDict
-from types import ModuleType
-
 import tespec.core.compat  # noqa: F401
 
-import numpy as np
 import published_files as published
 import pytest
 import timm
 import torch
 from plain_swin import plain_features
-from safetensors.torch import save_file
+from published_files import saved
 
 from tespec.cli import run as run_cli
 from tespec.cli import weights as weights_cli
@@ -24,7 +18,6 @@ from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
 from tespec.models.event_swin import ARCHITECTURES
 from tespec.weights.convert import convert, repeat_channels
-from tespec.weights.files import read_tensors, write_weights
 from tespec.weights.load import load_backbone
 
 SIZE = (224, 224)
@@ -42,12 +35,6 @@ SOURCES = {
 def backbone(seed=1, recurrent=True, arch="micro", img_size=SIZE):
     torch.manual_seed(seed)
     return EventSwin(arch=arch, recurrent=recurrent, img_size=img_size).eval()
-
-
-def saved(folder, content, name="weights.pth"):
-    path = folder / name
-    torch.save(content, path)
-    return path
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -240,43 +227,6 @@ def test_repeated_channels_see_a_repeated_image_as_the_first_ones_did(given, sca
     torch.testing.assert_close(got, once * (20 // given) * scale, rtol=1e-4, atol=1e-4)
 
 
-def test_rescaling_reaches_the_backbone(tmp_path):
-    path = saved(tmp_path, published.microsoft())
-    plain, rescaled = backbone(recurrent=False), backbone(recurrent=False)
-    assert load_backbone(plain, path).adapted == ("swin.patch_embed.proj.weight",)
-    load_backbone(rescaled, path, rescale=True)
-    ratio = rescaled.swin.patch_embed.proj.weight / plain.swin.patch_embed.proj.weight
-    torch.testing.assert_close(ratio, torch.full_like(ratio, 3 / 20))
-
-
-def test_histograms_of_other_bins_are_not_stretched(tmp_path):
-    path = saved(tmp_path, published.tespec_release())
-    model = EventSwin(arch="micro", bins=5, img_size=SIZE)
-    with pytest.raises(UserError, match=r"proj\.weight is \(24, 20, 4, 4\), this model needs \(24, 10, 4, 4\)"):
-        load_backbone(model, path)
-    model = EventSwin(arch="micro", bins=12, img_size=SIZE)
-    with pytest.raises(UserError, match=r"this model needs \(24, 24, 4, 4\)"):
-        load_backbone(model, path)
-
-
-def test_half_of_a_network_is_refused_and_nothing_is_loaded(tmp_path):
-    state = published.timm_new()
-    del state["layers.2.blocks.1.mlp.fc1.bias"]
-    model = backbone()
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    with pytest.raises(UserError, match=r"swin\.layers\.2\.blocks\.1\.mlp\.fc1\.bias is missing"):
-        load_backbone(model, saved(tmp_path, state))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_a_deeper_network_is_refused(tmp_path):
-    state = published.microsoft()
-    for name in [name for name in state if name.startswith("layers.2.blocks.1.")]:
-        state[name.replace("blocks.1", "blocks.2")] = state[name]
-    with pytest.raises(UserError, match=r"swin\.layers\.2\.blocks\.2\..* has no place in this model"):
-        load_backbone(backbone(), saved(tmp_path, state))
-
-
 def with_(state, **extra):
     return state | {name.replace("__", "."): torch.zeros(1) for name, value in extra.items()}
 
@@ -323,45 +273,6 @@ def test_files_of_other_networks_are_refused_by_the_commands(make, what, tiny_wo
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_windows_of_another_network_are_refused(tmp_path):
-    state = published.microsoft()
-    name = "layers.0.blocks.0.attn.relative_position_bias_table"
-    state[name] = torch.zeros(23 * 23, 1)
-    with pytest.raises(UserError, match="529 rows, which no windows up to 7x7 explain"):
-        load_backbone(backbone(), saved(tmp_path, state))
-
-
-def test_bias_tables_shrink_to_small_maps(tmp_path):
-    model = backbone(img_size=(96, 160))
-    report = load_backbone(model, saved(tmp_path, published.microsoft()))
-    assert model.swin.layers[3].blocks[0].attn.relative_position_bias_table.shape == (5 * 9, 8)
-    assert len(report.adapted) == 1 + 4
-    assert torch.isfinite(model.step(torch.ones(1, 20, 96, 160))[0][3]).all()
-
-
-def test_turned_windows_are_told_apart_though_their_tables_have_one_shape(tmp_path):
-    recipe = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [96, 160]}
-    path = tmp_path / "wide.safetensors"
-    write_weights(path, backbone(0, img_size=(96, 160)).state_dict(), recipe)
-    assert load_backbone(backbone(img_size=(96, 160)), path).adapted == ()
-    adapted = load_backbone(backbone(img_size=(160, 96)), path).adapted
-    assert [name for name in adapted if name.startswith("swin.layers.3.")]
-
-
-def test_own_weights_without_convlstms_need_a_recipe_that_says_so(tmp_path):
-    path = tmp_path / "own.safetensors"
-    recipe = {"width": "micro", "bins": 10, "sensor": [224, 224]}
-    state = backbone(0, recurrent=False).state_dict()
-    write_weights(path, state, recipe | {"recurrent": False})
-    assert len(load_backbone(backbone(), path).fresh) == 8
-    write_weights(path, state, recipe | {"recurrent": True})
-    with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
-        load_backbone(backbone(), path)
-    write_weights(path, state | {"lstms.0.gates.bias": torch.zeros(96)}, recipe | {"recurrent": False})
-    with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
-        load_backbone(backbone(), path)
-
-
 def test_resnet50_in_the_naming_of_torchvision():
     model = timm.create_model("resnet50", num_classes=0, in_chans=20)
     given = timm.create_model("resnet50", in_chans=2).state_dict()
@@ -375,85 +286,6 @@ def test_resnet50_in_the_naming_of_torchvision():
         assert (converted.source.name, converted.unused) == ("resnet50", ("fc.bias", "fc.weight"))
         assert torch.equal(renamed["conv1.weight"][:, 7], given["conv1.weight"][:, 1])
         model.load_state_dict(renamed)
-
-
-def test_a_resnet_is_no_swin(tmp_path):
-    path = saved(tmp_path, {"checkpoint": timm.create_model("resnet50", in_chans=2).state_dict()})
-    with pytest.raises(UserError, match=r"swin\.patch_embed\.proj\.weight is missing; the file is ResNet-50"):
-        load_backbone(backbone(), path)
-
-
-def test_settings_beside_the_weights_are_read_as_plain_values(tmp_path, monkeypatch):
-    # What yacs saves: a dictionary with attributes.
-    node = type("CfgNode", (dict,), {"__module__": "yacs.config"})
-    settings = node(MODEL=node(TYPE="swin"))
-    settings.__dict__["__immutable__"] = True
-    module = ModuleType("yacs.config")
-    module.CfgNode = node
-    monkeypatch.setitem(sys.modules, "yacs", ModuleType("yacs"))
-    monkeypatch.setitem(sys.modules, "yacs.config", module)
-    content = {
-        "model": published.microsoft(),
-        "config": settings,
-        "args": argparse.Namespace(lr=0.1, nested=[argparse.Namespace(a=1)]),
-        "max_accuracy": np.float64(81.2),
-        "curve": np.arange(3.0),
-        "lr_scheduler": OrderedDict(last=np.int64(3)),
-    }
-    path = saved(tmp_path, content)
-    monkeypatch.undo()
-    assert b"yacs.config" in path.read_bytes()
-    assert load_backbone(backbone(recurrent=False), path).coverage == 1
-
-
-class Harmful:
-    def __reduce__(self):
-        return print, ("run",)
-
-
-@pytest.mark.parametrize(
-    "hide", [lambda x: [x], lambda x: {"a": {"b": [(x,)]}}, lambda x: argparse.Namespace(inner=[x]), lambda x: {x: 1}]
-)
-def test_code_in_nested_containers_is_refused(tmp_path, capsys, hide):
-    path = saved(tmp_path, {"model": published.microsoft(), "config": hide(Harmful())})
-    with pytest.raises(UserError, match=r"holds more than plain tensors \(print\), and loading it could run code"):
-        load_backbone(backbone(), path)
-    assert capsys.readouterr().out == ""
-
-
-def test_the_kind_of_file_follows_from_its_content(tmp_path):
-    path = tmp_path / "named_like_a_torch_file.pth"
-    save_file(published.timm_features(), path)
-    assert load_backbone(backbone(recurrent=False), path).format == "swin-timm-features"
-
-
-@pytest.mark.parametrize("legacy", [False, True])
-def test_torn_torch_files_are_answered_wherever_they_end(tmp_path, legacy):
-    path = tmp_path / "torn.pth"
-    torch.save({"model": {"a": torch.zeros(50)}}, path, _use_new_zipfile_serialization=not legacy)
-    whole = path.read_bytes()
-    for length in range(0, len(whole) - 1, 53):
-        path.write_bytes(whole[:length])
-        with pytest.raises(UserError, match="torn"):
-            read_tensors(path)
-
-
-def test_values_that_are_not_finite_matter_where_they_are_used(tmp_path):
-    content = published.moby()
-    content["model"]["queue1"][0, 0] = float("nan")
-    assert load_backbone(backbone(recurrent=False), saved(tmp_path, content)).coverage == 1
-    content["model"]["encoder.layers.0.blocks.0.norm1.bias"][0] = float("inf")
-    with pytest.raises(UserError, match=r"layers\.0\.blocks\.0\.norm1\.bias holds values that are not finite"):
-        load_backbone(backbone(), saved(tmp_path, content))
-
-
-def test_half_precision_is_taken_and_quantised_numbers_are_not(tmp_path):
-    state = published.timm_new()
-    half = {name: tensor.half() for name, tensor in state.items()}
-    assert load_backbone(backbone(recurrent=False), saved(tmp_path, half)).coverage == 1
-    whole = {name: tensor.to(torch.int8) for name, tensor in state.items()}
-    with pytest.raises(UserError, match=r"holds torch\.int8, which are no weights"):
-        load_backbone(backbone(recurrent=False), saved(tmp_path, whole))
 
 
 def test_names_of_a_data_parallel_wrapper_are_stripped(tmp_path):

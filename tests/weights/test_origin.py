@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from published_files import ecddp, moby, tespec_release, timm_new
+from published_files import ecddp, moby, saved, tespec_release, timm_new
 from safetensors.torch import save_file
 
 from tespec.core.config import finetuning_settings
@@ -33,12 +33,6 @@ def own_file(folder, **facts):
     return path
 
 
-def published(folder, content, name="weights.pth"):
-    path = folder / name
-    torch.save(content, path)
-    return path
-
-
 @pytest.mark.parametrize(
     ("data", "expected"),
     [("1mpx", Origin("1mpx")), ("drive", Origin("drive")), ("sample", Origin("1mpx", sample=True))],
@@ -60,7 +54,7 @@ def test_weights_of_this_harness_name_their_data_in_the_header(tmp_path, monkeyp
     ids=["tespec", "moby", "ecddp", "timm"],
 )
 def test_a_published_file_has_the_data_of_its_publication_converted_or_not(tmp_path, content, data):
-    path = published(tmp_path, content)
+    path = saved(tmp_path, content)
     assert origin_of(path) == Origin(data)
     rewritten = rewrite(inspect(path))
     converted = tmp_path / "converted.safetensors"
@@ -87,14 +81,14 @@ def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
     assert peak_of("tespec", own_file(tmp_path, data="drive")) == OTHERS
     assert peak_of("tespec", own_file(tmp_path, data="gen1", dataset="gen1")) == OTHERS
     assert peak_of("ecddp", own_file(tmp_path, data="1mpx")) == OWN
-    assert peak_of("ecddp", published(tmp_path, ecddp())) == OTHERS
-    assert peak_of("tespec", published(tmp_path, tespec_release())) == OWN
+    assert peak_of("ecddp", saved(tmp_path, ecddp())) == OTHERS
+    assert peak_of("tespec", saved(tmp_path, tespec_release())) == OWN
     assert peak_of("scratch", None) == OTHERS
-    assert peak_of("tespec", published(tmp_path, tespec_release()), task="gen1") == 2e-4
+    assert peak_of("tespec", saved(tmp_path, tespec_release()), task="gen1") == 2e-4
 
 
 def test_the_sample_world_is_no_twin_of_the_real_data(tmp_path):
-    sample, real = own_file(tmp_path, data="sample"), published(tmp_path, tespec_release())
+    sample, real = own_file(tmp_path, data="sample"), saved(tmp_path, tespec_release())
     assert [peak_of("tespec", sample, sample=each) for each in (True, False)] == [OWN, OTHERS]
     assert [peak_of("tespec", real, sample=each) for each in (True, False)] == [OTHERS, OWN]
 

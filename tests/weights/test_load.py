@@ -1,14 +1,17 @@
-import pickle
+"""Weights into backbones: what fits, what is adapted, and what is refused before anything is loaded."""
 
+import published_files as published
 import pytest
+import timm
 import torch
+from published_files import saved
 from safetensors.torch import save_file
 
 import tespec
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
 from tespec.models import EventMaxViT, EventSwin
-from tespec.weights.files import read_weights, write_weights
+from tespec.weights.files import write_weights
 from tespec.weights.inspection import inspect
 from tespec.weights.load import load_backbone
 from tespec.weights.publish import NOT_STATED, Card, rewrite, timm_state, write_folder
@@ -17,7 +20,7 @@ SIZE = (96, 160)
 RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150]}
 
 
-def backbone(seed, **kwargs):
+def backbone(seed=1, **kwargs):
     torch.manual_seed(seed)
     return EventSwin(arch="micro", img_size=kwargs.pop("img_size", SIZE), **kwargs).eval()
 
@@ -93,61 +96,6 @@ def test_a_torch_file_is_read_through_its_wrapping(tmp_path):
     assert load_backbone(backbone(1), path).coverage == 1
 
 
-class Harmful:
-    def __reduce__(self):
-        return print, ("run",)
-
-
-def test_a_pickle_that_could_run_code_is_refused(tmp_path, capsys):
-    path = tmp_path / "harmful.pth"
-    torch.save({"state_dict": {"a": torch.zeros(1)}, "extra": Harmful()}, path)
-    with pytest.raises(UserError, match=r"harmful\.pth: holds more than plain tensors"):
-        read_weights(path)
-    path.write_bytes(pickle.dumps(Harmful(), protocol=2))
-    with pytest.raises(UserError):
-        read_weights(path)
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-@pytest.mark.parametrize("length", [0, 5, 1000])
-def test_a_truncated_file_is_named(tmp_path, file, suffix, length):
-    path = tmp_path / f"torn{suffix}"
-    if suffix == ".pth":
-        torch.save(backbone(0).state_dict(), path)
-    else:
-        path.write_bytes(file.read_bytes())
-    path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(UserError, match="torn"):
-        read_weights(path)
-
-
-def test_values_that_are_not_finite_are_named(tmp_path):
-    state = backbone(0).state_dict()
-    state["swin.patch_embed.proj.bias"][3] = float("nan")
-    path = tmp_path / "nan.safetensors"
-    write_weights(path, state, {})
-    with pytest.raises(UserError, match=r"swin\.patch_embed\.proj\.bias holds values that are not finite"):
-        read_weights(path)
-
-
-def test_missing_and_empty_files_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"gone\.safetensors: no such weights file"):
-        read_weights(tmp_path / "gone.safetensors")
-    path = tmp_path / "empty.pth"
-    torch.save({"epoch": 3}, path)
-    with pytest.raises(UserError, match="holds no tensors"):
-        read_weights(path)
-
-
-def test_a_failed_write_leaves_the_old_file_alone(file):
-    before = file.read_bytes()
-    with pytest.raises(TypeError):
-        write_weights(file, {"a": torch.zeros(1)}, {"unwritable": object()})
-    assert file.read_bytes() == before
-    assert len(list(file.parent.iterdir())) == 1
-
-
 @pytest.fixture
 def theirs(monkeypatch):
     """A backbone whose names are those of no published source."""
@@ -217,3 +165,106 @@ def test_a_trained_network_with_a_head_is_no_backbone(tmp_path):
     write_weights(path, state, RECIPE | {"kind": "segmentation"})
     with pytest.raises(UserError, match="holds a network with the head of segmentation; give backbone"):
         load_backbone(backbone(1), path)
+
+
+def test_rescaling_reaches_the_backbone(tmp_path):
+    path = saved(tmp_path, published.microsoft())
+    plain, rescaled = (backbone(recurrent=False, img_size=(224, 224)) for _ in range(2))
+    assert load_backbone(plain, path).adapted == ("swin.patch_embed.proj.weight",)
+    load_backbone(rescaled, path, rescale=True)
+    ratio = rescaled.swin.patch_embed.proj.weight / plain.swin.patch_embed.proj.weight
+    torch.testing.assert_close(ratio, torch.full_like(ratio, 3 / 20))
+
+
+def test_histograms_of_other_bins_are_not_stretched(tmp_path):
+    path = saved(tmp_path, published.tespec_release())
+    model = EventSwin(arch="micro", bins=5, img_size=SIZE)
+    with pytest.raises(UserError, match=r"proj\.weight is \(24, 20, 4, 4\), this model needs \(24, 10, 4, 4\)"):
+        load_backbone(model, path)
+    model = EventSwin(arch="micro", bins=12, img_size=SIZE)
+    with pytest.raises(UserError, match=r"this model needs \(24, 24, 4, 4\)"):
+        load_backbone(model, path)
+
+
+def test_half_of_a_network_is_refused_and_nothing_is_loaded(tmp_path):
+    state = published.timm_new()
+    del state["layers.2.blocks.1.mlp.fc1.bias"]
+    model = backbone()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(UserError, match=r"swin\.layers\.2\.blocks\.1\.mlp\.fc1\.bias is missing"):
+        load_backbone(model, saved(tmp_path, state))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_deeper_network_is_refused(tmp_path):
+    state = published.microsoft()
+    for name in [name for name in state if name.startswith("layers.2.blocks.1.")]:
+        state[name.replace("blocks.1", "blocks.2")] = state[name]
+    with pytest.raises(UserError, match=r"swin\.layers\.2\.blocks\.2\..* has no place in this model"):
+        load_backbone(backbone(), saved(tmp_path, state))
+
+
+def test_windows_of_another_network_are_refused(tmp_path):
+    state = published.microsoft()
+    name = "layers.0.blocks.0.attn.relative_position_bias_table"
+    state[name] = torch.zeros(23 * 23, 1)
+    with pytest.raises(UserError, match="529 rows, which no windows up to 7x7 explain"):
+        load_backbone(backbone(), saved(tmp_path, state))
+
+
+def test_bias_tables_shrink_to_small_maps(tmp_path):
+    model = backbone(img_size=(96, 160))
+    report = load_backbone(model, saved(tmp_path, published.microsoft()))
+    assert model.swin.layers[3].blocks[0].attn.relative_position_bias_table.shape == (5 * 9, 8)
+    assert len(report.adapted) == 1 + 4
+    assert torch.isfinite(model.step(torch.ones(1, 20, 96, 160))[0][3]).all()
+
+
+def test_turned_windows_are_told_apart_though_their_tables_have_one_shape(file):
+    assert load_backbone(backbone(), file).adapted == ()
+    adapted = load_backbone(backbone(img_size=(160, 96)), file).adapted
+    assert [name for name in adapted if name.startswith("swin.layers.3.")]
+
+
+def test_own_weights_without_convlstms_need_a_recipe_that_says_so(tmp_path):
+    path = tmp_path / "own.safetensors"
+    recipe = {key: RECIPE[key] for key in ("width", "bins", "sensor")}
+    state = backbone(0, recurrent=False).state_dict()
+    write_weights(path, state, recipe | {"recurrent": False})
+    assert len(load_backbone(backbone(), path).fresh) == 8
+    write_weights(path, state, recipe | {"recurrent": True})
+    with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
+        load_backbone(backbone(), path)
+    write_weights(path, state | {"lstms.0.gates.bias": torch.zeros(96)}, recipe | {"recurrent": False})
+    with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
+        load_backbone(backbone(), path)
+
+
+def test_a_resnet_is_no_swin(tmp_path):
+    path = saved(tmp_path, {"checkpoint": timm.create_model("resnet50", in_chans=2).state_dict()})
+    with pytest.raises(UserError, match=r"swin\.patch_embed\.proj\.weight is missing; the file is ResNet-50"):
+        load_backbone(backbone(), path)
+
+
+def test_the_kind_of_file_follows_from_its_content(tmp_path):
+    path = tmp_path / "named_like_a_torch_file.pth"
+    save_file(published.timm_features(), path)
+    assert load_backbone(backbone(recurrent=False), path).format == "swin-timm-features"
+
+
+def test_values_that_are_not_finite_matter_where_they_are_used(tmp_path):
+    content = published.moby()
+    content["model"]["queue1"][0, 0] = float("nan")
+    assert load_backbone(backbone(recurrent=False), saved(tmp_path, content)).coverage == 1
+    content["model"]["encoder.layers.0.blocks.0.norm1.bias"][0] = float("inf")
+    with pytest.raises(UserError, match=r"layers\.0\.blocks\.0\.norm1\.bias holds values that are not finite"):
+        load_backbone(backbone(), saved(tmp_path, content))
+
+
+def test_half_precision_is_taken_and_quantised_numbers_are_not(tmp_path):
+    state = published.timm_new()
+    half = {name: tensor.half() for name, tensor in state.items()}
+    assert load_backbone(backbone(recurrent=False), saved(tmp_path, half)).coverage == 1
+    whole = {name: tensor.to(torch.int8) for name, tensor in state.items()}
+    with pytest.raises(UserError, match=r"holds torch\.int8, which are no weights"):
+        load_backbone(backbone(recurrent=False), saved(tmp_path, whole))
