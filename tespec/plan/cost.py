@@ -102,13 +102,17 @@ def in_words(total: Total, gpu: Gpu, share: float, at_once: int) -> list[str]:
     """Lines that say it."""
     if not total.trainings:
         return []
-    each = f", {total.hours / at_once:,.1f} h with {at_once} of them" if at_once > 1 else ""
+    each = f", {_hours(total.hours / at_once)} h with {at_once} of them" if at_once > 1 else ""
     plural = "s" if total.evaluations > 1 else ""
     played = f" and {total.evaluations} evaluation{plural}" if total.evaluations else ""
     lines = [
-        f"on {gpu.title} at {100 * share:.0f} % of its peak: {total.hours:,.1f} GPU hours for {total.trainings} "
+        f"on {gpu.title} at {100 * share:.0f} % of its peak: {_hours(total.hours)} GPU hours for {total.trainings} "
         f"trainings{played}{each}; up to {total.memory / 1e9:.3g} GB ({total.largest})"
     ]
     lines += [f"  {count} of them fit with {switches} alone" for switches, count in total.switches.items()]
     lines += [f"  {name} does not fit, whatever the switches" for name in total.too_large]
     return lines
+
+
+def _hours(hours: float) -> str:
+    return "under 0.1" if 0 < hours < 0.05 else f"{hours:,.1f}"

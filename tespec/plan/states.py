@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -416,11 +417,13 @@ def forecast(jobs: Sequence[Job], ledger: Ledger, at_once: int) -> str:
     if not known:
         return "no forecast from records: nothing like it was run yet"
     # What nothing is known of is taken to be as long as the others are on average.
-    hours = sum(known) / len(known) * len(jobs) / at_once / 3600
+    minutes = sum(known) / len(known) * len(jobs) / at_once / 60
+    time = f"{minutes / 60:.1f} h" if minutes >= 60 else f"{math.ceil(minutes)} min"
+    runs = f"{len(jobs)} run{'s' if len(jobs) > 1 else ''}"
     needed = [memory_of(job, ledger) for job in jobs]
     peaks = {name: max((each[name] for each in needed if name in each), default=0.0) for name in ("device", "process")}
     memory = "".join(f", up to {peak / 2**30:.1f} GiB of a {name}" for name, peak in peaks.items() if peak)
-    return f"about {hours:.1f} h for {len(jobs)} runs, {at_once} at once{memory}, by what runs like them took"
+    return f"about {time} for {runs}, {at_once} at once{memory}, by what runs like them took"
 
 
 def table(states: Mapping[Job, str]) -> list[str]:

@@ -36,7 +36,7 @@ def test_hours_are_summed_and_the_largest_is_named(tmp_path: Path) -> None:
     assert total.memory == max(cell.memory, made.memory)
     assert total.largest in (CELL.name, MADE.name)
     assert in_words(total, GPU, 0.5, 2)[0].startswith(
-        "on H100 SXM at 50 % of its peak: 0.0 GPU hours for 4 trainings, "
+        "on H100 SXM at 50 % of its peak: under 0.1 GPU hours for 4 trainings, "
     )
     assert in_words(total_of([], ledger, GPU, 0.5), GPU, 0.5, 2) == []
 
