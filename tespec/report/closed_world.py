@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from tespec.comparison.archive import ARCHIVE
+from tespec.comparison.basis import learns_all
 from tespec.comparison.collected import Collected
 from tespec.comparison.contrasts import VERDICTS
 from tespec.comparison.controls import FOLLOWS, PASSED, TITLES, controls
@@ -41,13 +42,14 @@ from tespec.comparison.pretrained import LEAST_RANK, NOISE
 from tespec.comparison.rates import searches
 from tespec.comparison.records import Record, code_of
 from tespec.comparison.render import render_markdown
-from tespec.comparison.side_by_side import of_older_code
+from tespec.comparison.side_by_side import of_older_code, published_table
 from tespec.comparison.table import Table
 from tespec.core.errors import one_line
 
 BEGIN, END = "<!-- results: written by plan.py --publish -->", "<!-- end of results -->"
 NOT_RUN = "Not run yet."
 COMPARISON, CURVES, MEMORY, FEW_LABELS = "comparison.png", "learning_curves.png", "memory.png", "few_labels.png"
+PICTURED = "segmentation"  # the table that is also drawn, beside the paper's numbers
 COMMANDS = "commands.txt"
 EXACT = "runs.md#on-what-a-repetition-is-exact"
 BASELINE = "scratch"  # what gains are reckoned over
@@ -150,6 +152,7 @@ def figures(collected: Collected) -> dict[str, Callable[[Path], None]]:
     from tespec.pictures.few_labels import draw_few_labels
     from tespec.pictures.learning_curves import draw_learning_curves
     from tespec.pictures.memory import memory_figure
+    from tespec.pictures.table import draw_table
     from tespec.report.comparison_figure import draw_comparison
 
     curves, memory = _leading(collected), remembering(collected.records)
@@ -157,6 +160,10 @@ def figures(collected: Collected) -> dict[str, Callable[[Path], None]]:
     found: dict[str, Callable[[Path], None]] = {}
     if any(record["kind"] == "evaluation" for record in of_split(collected.records, TEST)):
         found[COMPARISON] = lambda path: draw_comparison(collected.records, path)
+    full = [each for each in of_split(collected.records, TEST) if learns_all(each)]
+    table = published_table(PICTURED, full)
+    if any(cell.runs for row in table.rows for cell in row.cells):
+        found[f"{PICTURED}.png"] = lambda path: draw_table(table, path)
     if curves:
         found[CURVES] = lambda path: draw_learning_curves(curves, path)
     if memory:

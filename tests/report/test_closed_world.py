@@ -186,7 +186,7 @@ def test_controls_that_failed_say_what_follows(collected: Collected) -> None:
 
 def test_figures_are_drawn_of_what_there_is(collected: Collected, tmp_path: Path) -> None:
     drawn = figures(collected)
-    assert set(drawn) == {"learning_curves.png", "memory.png", "comparison.png", "few_labels.png"}
+    assert set(drawn) == {"learning_curves.png", "memory.png", "comparison.png", "few_labels.png", "segmentation.png"}
     assert set(figures(replace(collected, curves=()))) == set(drawn)  # the controls alone are a curve, too
     compared = tuple(each for each in collected.records if each["split"] == "test")
     assert set(figures(Collected(compared))) == set(drawn) - {"learning_curves.png"}
