@@ -1,14 +1,16 @@
-"""Size and power of the rule that decides claims, on simulated pages: the paper's claims, scores of known truth."""
+"""Size and power of the rule that decides claims, on simulated pages: the paper's claims, and gains over a baseline."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from tespec.comparison.contrasts import (
+    ARCHITECTURES,
     CONTRARY,
     HOLDS,
     Claim,
@@ -28,6 +30,8 @@ LARGE = 20.0
 SEED_DEVIATION = 1.0
 PATTERNS = 20  # of missing runs, in a simulation
 ONE, FOUR = "patch_norm", "tespec"  # claims of one comparison and of four that a better TESPEC makes true
+TASKS = ("ddd17", "gen1", "mvsec")
+PRETRAINED = ("imagenet", "moby", "ecddp", "tespec", "mem", "cm3ae")
 
 Truth = Callable[[str], float]  # of a cell; the default row of an ablation is the method itself
 
@@ -41,12 +45,27 @@ class Case:
         truth: mean of each cell.
         noisy: factor of the variance of recurrent networks.
         missing: share of the runs that are not there.
+        page: what is asked, one of `PAGES`.
     """
 
     title: str
     truth: Truth
     noisy: float = 1.0
     missing: float = 0.0
+    page: str = "claims"
+
+
+@cache
+def gains() -> tuple[Claim, ...]:
+    """What the page of gains over no pre-training asks: one comparison for each method, architecture and task."""
+    return tuple(
+        Claim(cell, f"{cell} beats none", "", (Comparison("over none", (cell,), (f"scratch/{arch}",)),), TASKS)
+        for arch in ARCHITECTURES
+        for cell in (f"{method}/{arch}" for method in PRETRAINED)
+    )
+
+
+PAGES: dict[str, Callable[[], tuple[Claim, ...]]] = {"claims": read_claims, "gains": gains}
 
 
 def lifted(by: float, *cells: str) -> Truth:
@@ -64,12 +83,15 @@ CASES = (
     Case("no effect anywhere, a fifth of the runs missing", NOTHING, missing=0.2),
     Case("one comparison without effect, the others certain", HANGING),
     Case("the same, recurrent networks with three times the variance", HANGING, noisy=3.0),
+    Case("gains over no pre-training, no effect anywhere", NOTHING, page="gains"),
+    Case("the same, recurrent networks with three times the variance", NOTHING, noisy=3.0, page="gains"),
+    Case("the same, twelve times the variance", NOTHING, noisy=12.0, page="gains"),
 )
 
 
 def simulate(case: Case, seeds: int, pages: int, key: int) -> Iterator[list[tuple[Claim, Decision, bool]]]:
     """Each page's claims with what was decided, and whether that is false."""
-    claims = read_claims()
+    claims = PAGES[case.page]()
     questions = [(claim, task, each) for claim in claims for task, each in claim.by_task().items()]
     tasks: dict[str, dict[str, str]] = {}
     for _, task, comparisons in questions:
@@ -100,7 +122,8 @@ def _name(cell: str) -> str:
 def _evidence(
     case: Case, names: Sequence[str], cells: Mapping[str, str], there: np.ndarray, rng: np.random.Generator
 ) -> Evidence:
-    deviations = [1.0 if name.endswith("/feedforward") else math.sqrt(case.noisy) for name in names]
+    kinds = {name: "feedforward" if name.endswith("/feedforward") else "recurrent" for name in names}
+    deviations = [1.0 if kinds[name] == "feedforward" else math.sqrt(case.noisy) for name in names]
     scores = rng.normal(size=there.shape) * np.array(deviations)[:, None]
     scores += (
         rng.normal(0.0, SEED_DEVIATION, (1, there.shape[1])) + np.array([case.truth(name) for name in names])[:, None]
@@ -109,7 +132,7 @@ def _evidence(
         name: {seed: float(value) for seed, value in enumerate(row) if runs[seed]}
         for name, row, runs in zip(names, scores, there, strict=True)
     }
-    return Evidence(fit(kept), {cell: name for cell, name in cells.items() if kept[name]}, -math.inf)
+    return Evidence(fit(kept, kinds), {cell: name for cell, name in cells.items() if kept[name]}, -math.inf)
 
 
 def _is_false(decision: Decision, comparisons: Sequence[Comparison], truth: Truth) -> bool:

@@ -33,17 +33,16 @@ from tespec.comparison.evidence import (
     of_split,
     probability,
     sign_of,
+    with_and_without_state,
 )
 from tespec.comparison.pretrained import LEAST_RANK, last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
 from tespec.comparison.records import Record, code_of
 from tespec.comparison.statistics import fit
 from tespec.comparison.table import Cell, Column, Group, Row, Table
-from tespec.core.scores import without_state
 
 UNTRAINED, LABELS = "scratch", "labels"
 SPLIT = "val"  # on which controls are measured where nothing else is said: before any method is compared
-STANDING = "standing"
 SEEDS = 8  # that a cell needs to be split into halves
 RESAMPLINGS = 20
 DECIDED = 1  # of them that may tell the halves apart
@@ -210,19 +209,13 @@ def _of_memory(task: str, basis: Basis, records: Sequence[Record]) -> list[_Aske
     if not runs:
         return []
     scheme = scheme_of(task, basis.records)
-    sign, main = sign_of(scheme.main), scheme.main.name
-    group = STANDING if any(STANDING in record["groups"] for record in runs) else ""
+    group, both = with_and_without_state(runs, scheme)
     frames = f"{group} frames" if group else "all frames"
-    carried, zeroed = (
-        {record["seed"]: sign * value for record in runs if (value := metric(record, main, name)) is not None}
-        for name in (group, without_state(group))
-    )
-    both = carried.keys() & zeroed.keys()
     names = "state carried", "state zeroed"
     comparison = Comparison(frames, names[:1], names[1:])
     if both:
-        scores = {names[0]: {seed: carried[seed] for seed in both}, names[1]: {seed: zeroed[seed] for seed in both}}
-        floor = floor_of(basis, records, scheme, group)
+        scores = {name: {seed: pair[place] for seed, pair in both.items()} for place, name in enumerate(names)}
+        floor, sign = floor_of(basis, records, scheme, group), sign_of(scheme.main)
         part = part_of(comparison, Evidence(fit(scores), {name: name for name in names}, floor, sign, scheme.decimals))
     else:
         part = Part(frames, lacking=NOT_MEASURED, cells=("state zeroed (evaluate_without_state: true)",))

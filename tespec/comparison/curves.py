@@ -10,7 +10,7 @@ from statistics import mean, variance
 from typing import Any
 
 from tespec.comparison.basis import dotted, metric
-from tespec.comparison.evidence import of_split, sign_of
+from tespec.comparison.evidence import STANDING, of_split, sign_of, signed, with_and_without_state
 from tespec.comparison.identity import canonical
 from tespec.comparison.pretrained import last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
@@ -20,7 +20,7 @@ from tespec.core.settings import most_labels
 
 UNTRAINED = "scratch"
 SPLIT = "val"  # on which budgets are settled
-GROUPS = ("", "moving", "standing")  # "": all frames
+GROUPS = ("", "moving", STANDING)  # "": all frames
 CLEAR = 3.0  # standard errors above the floor
 OF_A_CURVE = ("steps", "warmup_steps")  # what the points of a curve differ in
 
@@ -37,6 +37,9 @@ class Point:
         seeds: number of them.
         rank: of the last stage's features after training, the lowest over seeds; None where a record does not say it.
         sources: names of the records.
+        memory: by how much standing frames (all, where data does not say which stand) score better with the state
+            carried than with it zeroed at each label, and the standard error of that; None where a record does not say
+            it, as those of feed-forward networks do not.
     """
 
     steps: int
@@ -45,6 +48,7 @@ class Point:
     seeds: int
     rank: float | None
     sources: tuple[str, ...]
+    memory: tuple[float, float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,7 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
         if all(value is not None for values in by_steps.values() for value in values)
     }
     deviations = {group: _deviation(list(by_steps.values())) for group, by_steps in known.items()}
+    memory = _memory(of_steps, scheme)
     points = tuple(
         Point(
             steps,
@@ -176,6 +181,7 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
             len(runs),
             min(last_stage_ranks(list(runs.values())), default=None),
             tuple(run["name"] for run in runs.values()),
+            memory.get(steps),
         )
         for steps, runs in sorted(of_steps.items())
     )
@@ -185,6 +191,22 @@ def _curve(members: Sequence[Record], records: Sequence[Record], settings: str) 
     key = settings_of_curve(first)
     task, arch, data = first["task"], first["arch"], first["data_fingerprint"]
     return Curve(task, arch, rate, clips, clips * most, points, floors, scheme, settings, key, data)
+
+
+def _memory(of_steps: Mapping[int, Mapping[int, Record]], scheme: Scheme) -> dict[int, tuple[float, float | None]]:
+    """What the state carried is worth, by the number of steps, where every seed says it."""
+    found = {steps: with_and_without_state(list(runs.values()), scheme)[1] for steps, runs in of_steps.items()}
+    # Both are scores of one network: what spreads over seeds is their difference.
+    gains = {
+        steps: [carried - zeroed for carried, zeroed in pairs.values()]
+        for steps, pairs in found.items()
+        if len(pairs) == len(of_steps[steps])
+    }
+    deviation = _deviation(list(gains.values()))
+    return {
+        steps: (mean(each), None if deviation is None else deviation / math.sqrt(len(each)))
+        for steps, each in gains.items()
+    }
 
 
 def _deviation(samples: Sequence[Sequence[float]]) -> float | None:
@@ -264,7 +286,8 @@ NOTE = (
     "Means over seeds ± standard error, with one variance for all points of a curve. It is clear of the floor, the "
     "label prior, from the number of steps on from which all of its points are better by more than three standard "
     "errors. Networks of both kinds see unequal numbers of clips and labels at a step: they are to be compared at as "
-    "many labels and, beside it, at as many clips."
+    "many labels and, beside it, at as many clips. What the state is worth: by how much standing frames (all, where "
+    "data does not say which stand) score better with the state carried than with it zeroed at each label."
 )
 TEXTS = ("Task", "Metric", "network")
 
@@ -274,7 +297,7 @@ def curves_table(records: Sequence[Record], split: str = SPLIT) -> Table:
     curves = learning_curves(records, split)
     shown = [group for group in GROUPS if any(group in point.scores for curve in curves for point in curve.points)]
     names = [(*TEXTS, "peak rate", "steps", "clips", "labels"), *((group or "all frames",) for group in shown)]
-    headers = [name for each in names for name in each] + ["seeds", "last-stage rank"]
+    headers = [name for each in names for name in each] + ["what the state is worth", "seeds", "last-stage rank"]
     columns = tuple(Column((name,), name, number=name not in TEXTS) for name in headers)
     groups = tuple(Group(_heading(curve), tuple(_rows(curve, shown))) for curve in curves)
     where = f"Scored on the {'validation' if split == 'val' else split} split."
@@ -292,6 +315,8 @@ def _lines(curve: Curve) -> list[dict[str, Any]]:
             "metric": main.name, "unit": main.unit, "frames": group or "all",
             "value": value, "standard_error": point.errors[group], "seeds": point.seeds,
             "floor": curve.floors.get(group), "last_stage_rank": point.rank,
+            "gain_of_state": point.memory and point.memory[0],
+            "gain_of_state_standard_error": point.memory and point.memory[1],
             "records": " ".join(point.sources),
         }
         for point in curve.points for group, value in point.scores.items()
@@ -323,6 +348,15 @@ def rank_cell(point: Point) -> Cell:
     return Cell() if point.rank is None else Cell(f"{point.rank:.1f}", point.rank)
 
 
+def memory_cell(point: Point, decimals: int) -> Cell:
+    """By how much the state carried is better than the state zeroed at each label."""
+    if point.memory is None:
+        return Cell()
+    gain, error = point.memory
+    spread = "" if error is None else f" ± {error:.{decimals}f}"
+    return Cell(signed(gain, decimals) + spread, gain, runs=point.seeds, sources=point.sources)
+
+
 def _rows(curve: Curve, shown: Sequence[str]) -> list[Row]:
     rows, scheme = [], curve.scheme
     for point in curve.points:
@@ -336,6 +370,6 @@ def _rows(curve: Curve, shown: Sequence[str]) -> list[Row]:
                 continue
             text = f"{value:.{scheme.decimals}f}" + ("" if error is None else f" ± {error:.{scheme.decimals}f}")
             cells.append(Cell(text, value, runs=point.seeds, sources=point.sources))
-        cells += [Cell(str(point.seeds), point.seeds), rank_cell(point)]
+        cells += [memory_cell(point, scheme.decimals), Cell(str(point.seeds), point.seeds), rank_cell(point)]
         rows.append(Row(tuple(cells), facts={"task": curve.task, "arch": curve.arch}))
     return rows

@@ -27,6 +27,9 @@ from tespec.comparison.statistics import fit
 from tespec.comparison.table import Cell
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
+from tespec.core.scores import without_state
+
+STANDING = "standing"  # frames: those in which the camera stands
 
 
 def of_split(records: Sequence[Record], split: str) -> list[Record]:
@@ -48,7 +51,7 @@ def bases_by_age(records: Sequence[Record]) -> list[Basis]:
 
 
 def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *, by_recipe: bool = True) -> Evidence:
-    """What a basis says of the cells of comparisons; the variance is that of all of its cells, ablations included.
+    """What a basis says of the cells of comparisons; all of its cells, ablations included, say how much scores vary.
 
     Args:
         basis: of a task.
@@ -80,12 +83,34 @@ def evidence_of(basis: Basis, records: Sequence[Record], cells: Sequence[str], *
         and not (is_older(record) and row_key(record)[:2] in unclear)
     }
     floor = floor_of(basis, records, scheme)
-    return Evidence(fit(scores), found, floor, sign, scheme.decimals, unclear)
+    fitted = fit(scores, {name: record["arch"] for name, record in newest.items()})
+    return Evidence(fitted, found, floor, sign, scheme.decimals, unclear)
 
 
 def sign_of(main: Named) -> float:
     """What makes a number of a metric a gain: -1 for an error."""
     return -1.0 if main.better == "lower" else 1.0
+
+
+def with_and_without_state(runs: Sequence[Record], scheme: Scheme) -> tuple[str, dict[int, tuple[float, float]]]:
+    """Scores of networks by seed, as gains: with the state carried, and with it zeroed at each label.
+
+    Args:
+        runs: of one cell.
+        scheme: of their metric.
+
+    Returns:
+        The group of frames that is scored: standing ones, "" for all where data does not say which stand; and the
+        scores of those that have both.
+    """
+    sign, main = sign_of(scheme.main), scheme.main.name
+    group = STANDING if any(STANDING in run["groups"] for run in runs) else ""
+    pairs = {run["seed"]: (metric(run, main, group), metric(run, main, without_state(group))) for run in runs}
+    return group, {
+        seed: (sign * carried, sign * zeroed)
+        for seed, (carried, zeroed) in pairs.items()
+        if carried is not None and zeroed is not None
+    }
 
 
 def floor_of(basis: Basis, records: Sequence[Record], scheme: Scheme, group: str = "") -> float | None:

@@ -12,7 +12,7 @@ from tespec.comparison.basis import average, dotted, learns_all
 from tespec.comparison.contrasts import CONTRARY, HOLDS, NOT_MEASURED, parsed, read_claims
 from tespec.comparison.controls import controls_table
 from tespec.comparison.curves import GROUPS as FRAMES
-from tespec.comparison.curves import Curve, Point, budget, rank_cell, settings_of_curve, why_unclear
+from tespec.comparison.curves import Curve, Point, budget, memory_cell, rank_cell, settings_of_curve, why_unclear
 from tespec.comparison.evidence import newest_bases, of_split
 from tespec.comparison.identity import TEST, canonical
 from tespec.comparison.pretrained import GROUPS, OBJECTIVES, TARGETS, healthy, held_out_loss, learned, relative_losses
@@ -179,7 +179,7 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
         *texts("Task", "Network"),
         *numbers("peak rate", "steps tried"),
         *numbers(*(f"clear of the floor, {frames or 'all'}" for frames in shown)),
-        *numbers("last score", "last-stage rank", "steps taken"),
+        *numbers("last score", "what the state is worth", "seeds", "last-stage rank", "steps taken"),
     ]
     rows = []
     for curve in curves:
@@ -197,6 +197,8 @@ def budgets_table(curves: Sequence[Curve], records: Sequence[Record] = ()) -> Ta
             Cell(" ".join(f"{point.steps:,}" for point in curve.points)),
             *(Cell(f"{steps:,}", steps) if steps else Cell(why) for steps, why in zip(clear, unclear, strict=True)),
             _score(curve.points[-1], curve.scheme.decimals),
+            memory_cell(curve.points[-1], curve.scheme.decimals),
+            Cell(str(curve.points[-1].seeds), curve.points[-1].seeds),
             rank_cell(curve.points[-1]),
             Cell(", ".join(f"{steps:,}" for steps in taken) or "-"),
         )))  # fmt: skip

@@ -1,4 +1,4 @@
-"""How sure a number is: intervals of means, and contrasts of cells with the variance of all cells of a task."""
+"""How sure a number is: intervals of means, and contrasts of cells with the variance of all cells that vary alike."""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ class Fit:
         coefficients: of cells and seeds, in this unit.
         deviation: standard deviation of the residuals, pooled over all cells.
         freedom: degrees of freedom of the deviation; 0 where nothing varies.
+        kinds: kind of each cell that has one; cells of one kind are taken to vary alike.
     """
 
     scores: Scores
@@ -142,6 +143,7 @@ class Fit:
     coefficients: NDArray[np.floating[Any]]
     deviation: float
     freedom: int
+    kinds: Mapping[str, str]
 
     def mean(self, cell: str) -> float:
         """Mean of a cell over its own seeds."""
@@ -150,13 +152,18 @@ class Fit:
     def estimate(self, weights: Mapping[str, float]) -> Estimate | None:
         """A weighted sum of cells whose weights add up to 0; None where the scores cannot tell it from the seeds.
 
-        The residual deviation is that of all cells, or that of the weighted cells alone where it is larger: where some
-        cells vary more than others, the pooled one alone would call too much of theirs an effect.
+        Only cells of the kinds that are compared take part: recurrent networks may vary several times as much as
+        feed-forward ones. The residual deviation is that of all of these, or that of the weighted cells alone where it
+        is larger: where some cells vary more than others, the pooled one would call too much of theirs an effect.
         """
         import numpy as np
 
         if not weights.keys() <= self.scores.keys():
             return None
+        involved = {self.kinds.get(cell) for cell in weights}
+        alike = {cell: each for cell, each in self.scores.items() if self.kinds.get(cell) in involved}
+        if len(alike) < len(self.scores):
+            return fit(alike).estimate(weights)
         vector = np.zeros(len(self.coefficients))
         vector[: len(self.scores)] = [weights.get(cell, 0.0) for cell in self.scores]
         if np.abs(vector @ self.design.seen - vector).max() > 1e-6:
@@ -171,10 +178,14 @@ class Fit:
         return max(self.deviation, fit({cell: self.scores[cell] for cell in sorted(cells)}).deviation)
 
 
-def fit(scores: Scores) -> Fit:
+def fit(scores: Scores, kinds: Mapping[str, str] | None = None) -> Fit:
     """Least squares of score = cell + seed over all cells of a task; a cell without scores takes no part.
 
     A seed's effect is what it does to all cells alike, so that cells which share seeds are compared seed by seed.
+
+    Args:
+        scores: by cell and seed.
+        kinds: kind of each cell, see `Fit`; None where all vary alike.
     """
     import numpy as np
 
@@ -186,7 +197,7 @@ def fit(scores: Scores) -> Fit:
     residuals = values / unit - design.matrix @ coefficients
     varies = design.freedom > 0 and float(np.abs(residuals).max()) > ROUNDING
     deviation = unit * math.sqrt(float(residuals @ residuals) / design.freedom) if varies else 0.0
-    return Fit(scores, design, unit, coefficients, deviation, design.freedom if varies else 0)
+    return Fit(scores, design, unit, coefficients, deviation, design.freedom if varies else 0, kinds or {})
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -198,15 +209,16 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def best(scores: Sequence[Mapping[int, float]], better: str) -> frozenset[int]:
+def best(scores: Sequence[Mapping[int, float]], better: str, kinds: Sequence[str] = ()) -> frozenset[int]:
     """Indices of the rows that may be the best one: the true best is among them with 95 %.
 
     A row is ruled out where another is better by a one-sided test, Bonferroni-corrected for the number of the others
-    (Hsu, Ann. Statist. 12, 1984); the variance is that of all rows.
+    (Hsu, Ann. Statist. 12, 1984), with the variance that `Fit.estimate` takes.
 
     Args:
         scores: by seed, for each row; a row without scores is not among the best.
         better: "higher" or "lower".
+        kinds: kind of each row; rows of one kind are taken to vary alike.
 
     Returns:
         Empty where no row is ruled out.
@@ -214,7 +226,7 @@ def best(scores: Sequence[Mapping[int, float]], better: str) -> frozenset[int]:
     rows = {str(index): values for index, values in enumerate(scores) if values}
     if len(rows) < 2:
         return frozenset()
-    found = fit(rows)
+    found = fit(rows, {str(index): kind for index, kind in enumerate(kinds)})
     sign = 1.0 if better == "higher" else -1.0
 
     def ruled_out(row: str) -> bool:

@@ -157,14 +157,17 @@ class Table:
 def with_best_bold(groups: Sequence[Group], columns: Sequence[Column]) -> tuple[Group, ...]:
     """Set in bold, of each column of measured numbers, the best and all that cannot be told from it.
 
-    Grey rows do not take part; see `tespec.comparison.statistics.best`. Other numbers stay as they are.
+    Grey rows do not take part; see `tespec.comparison.statistics.best`, with the architecture of a row as its kind.
+    Other numbers stay as they are.
     """
     rows = [row for group in groups for row in group.rows if not row.grey]
     chosen: set[int] = set()  # cells, by their identity: rows may be equal
     for index, column in enumerate(columns):
-        cells = [row.cells[index] for row in rows if row.cells[index].by_seed]
+        measured = [row for row in rows if row.cells[index].by_seed]
         if column.better:
-            chosen |= {id(cells[each]) for each in best([cell.by_seed for cell in cells], column.better)}
+            scores = [row.cells[index].by_seed for row in measured]
+            kinds = [str(row.facts.get("arch", "")) for row in measured]
+            chosen |= {id(measured[each].cells[index]) for each in best(scores, column.better, kinds)}
 
     def embolden(row: Row) -> Row:
         return replace(row, cells=tuple(replace(cell, bold=cell.bold or id(cell) in chosen) for cell in row.cells))

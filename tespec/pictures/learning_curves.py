@@ -29,7 +29,8 @@ AXES: dict[str, Callable[[Curve], int]] = {
 
 
 def draw_learning_curves(curves: Sequence[Curve], path: Path) -> None:
-    """Write a PNG with a row for each task: scores by steps, by clips and by labels seen; bars are standard errors.
+    """Write a PNG with a row for each task: scores by steps, by clips and by labels seen; bars are standard errors of
+    points of several seeds.
 
     Args:
         curves: at least one, and one of each task and architecture.
@@ -71,7 +72,7 @@ def _draw(panel: Axes, curve: Curve, per_step: int) -> None:
         panel.errorbar(
             [point.steps * per_step for point in points],
             [point.scores[group] for point in points],
-            yerr=[point.errors[group] or 0.0 for point in points],
+            yerr=[(point.errors[group] or 0.0) if point.seeds > 1 else 0.0 for point in points],
             color=COLOURS[curve.arch],
             linestyle=line,
             marker=mark,

@@ -8,8 +8,10 @@ import pytest
 from scipy import stats
 
 from benchmarks import power as door
+from benchmarks.measure import power as simulated
 from benchmarks.measure.power import CASES, FOUR, HANGING, NOTHING, ONE, Case, power, simulate, size
 from tespec.comparison import contrasts
+from tespec.comparison.statistics import fit
 
 PAGES = 250
 # Of a rule that is wrong on 5 % of pages, more are wrong by chance once in 10,000 simulations.
@@ -18,8 +20,14 @@ MOST = float(stats.binom.ppf(0.9999, PAGES, 0.05)) / PAGES
 
 @pytest.mark.parametrize(
     "case",
-    [Case("", NOTHING), Case("", NOTHING, noisy=3.0), Case("", HANGING), Case("", NOTHING, missing=0.3)],
-    ids=["nothing", "unequal variances", "hanging by one comparison", "missing runs"],
+    [
+        Case("", NOTHING),
+        Case("", NOTHING, noisy=3.0),
+        Case("", HANGING),
+        Case("", NOTHING, missing=0.3),
+        Case("", NOTHING, noisy=12.0, page="gains"),
+    ],
+    ids=["nothing", "unequal variances", "hanging by one comparison", "missing runs", "gains, unequal variances"],
 )
 def test_few_pages_hold_a_false_verdict(case: Case) -> None:
     assert size(case, 3, PAGES) <= MOST
@@ -28,6 +36,13 @@ def test_few_pages_hold_a_false_verdict(case: Case) -> None:
 def test_without_a_correction_many_pages_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contrasts, "holm", list)
     assert size(CASES[0], 3, PAGES) > 2 * MOST
+
+
+def test_one_variance_for_both_architectures_would_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    unequal = Case("", NOTHING, noisy=12.0, page="gains")
+    apart = size(unequal, 5, 2 * PAGES)
+    monkeypatch.setattr(simulated, "fit", lambda scores, kinds: fit(scores))
+    assert size(unequal, 5, 2 * PAGES) > 1.5 * apart
 
 
 def test_large_effects_are_found_and_more_seeds_find_smaller_ones() -> None:

@@ -74,6 +74,34 @@ def test_a_point_has_the_lowest_rank_of_its_seeds_where_all_say_it(record: Make)
     assert [row.cells[-1].text for row in curves_table(records).rows] == ["1.2", "-"]
 
 
+def test_a_point_says_what_the_state_is_worth_where_all_of_its_seeds_do(record: Make) -> None:
+    records = curve(record, {200: (20.0, 22.0), 400: (25.0, 27.0), 800: (31.0,)})
+    # Standing frames score five less than all; the differences of both seeds are 1 and 3, then 2 and 2.
+    for each, zeroed in zip(records, (14.0, 14.0, 18.0, 20.0, 21.0), strict=True):
+        each["groups"]["standing, state zeroed"] = {"miou": zeroed}
+    (found,) = learning_curves(records)
+    # One variance for the curve: (2 + 0) / 2 over two degrees of freedom is 1.
+    assert [point.memory for point in found.points] == [
+        (2.0, pytest.approx(0.5**0.5)),
+        (2.0, pytest.approx(0.5**0.5)),
+        (5.0, pytest.approx(1.0)),
+    ]
+    assert "+2.000 ± 0.707" in render_markdown(curves_table(records))
+    del records[0]["groups"]["standing, state zeroed"]
+    (found,) = learning_curves(records)
+    assert [point.memory for point in found.points] == [None, (2.0, 0.0), (5.0, 0.0)]
+    (lone,) = learning_curves(records[-1:])
+    assert lone.points[0].memory == (5.0, None)
+
+
+def test_what_the_state_is_worth_is_an_error_saved_where_less_is_better(record: Make) -> None:
+    groups = {"state zeroed": {"abs": 6.5}}
+    made = record("scratch", task="mvsec", metrics={"abs": 6.0}, groups=groups, recordings={}, split="val",
+                  config=config("recurrent", 200))  # fmt: skip
+    (found,) = learning_curves([made])
+    assert found.points[0].memory == (0.5, None)
+
+
 def measured_otherwise(make: Make) -> list[Record]:
     """Records that are on no curve: of the test split, and of a pre-trained network."""
     return [

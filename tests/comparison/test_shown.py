@@ -145,7 +145,8 @@ def test_architectures_are_compared_where_memory_is_used(
     said = cell(table, row_of(table, "recurrent"), "why")
     assert said.endswith("no control of memory was measured of networks trained alike") == bool(elsewhere)
     assert any("control of memory failed" in note for note in table.notes) == (verdict == "undecided")
-    assert cell(table, row_of(table, "tespec"), "why").endswith("not told from 0")  # the same one on both sides
+    # Recurrent networks have the same scores, and feed-forward ones do not say how much these vary.
+    assert cell(table, row_of(table, "tespec"), "why") == "no score varies from seed to seed"
 
 
 def test_the_control_of_memory_is_that_of_networks_trained_alike(record: Make) -> None:

@@ -101,6 +101,34 @@ def test_the_variance_is_that_of_all_cells_or_their_own_where_it_is_larger() -> 
     assert fit(quiet).deviation * math.sqrt(2 / 3) < 0.5 * alone.error
 
 
+def test_cells_of_another_kind_say_nothing_of_how_much_those_compared_vary() -> None:
+    scores = draw(6, 5, key=1)
+    kinds = {f"c{cell}": "quiet" if cell < 3 else "noisy" for cell in range(6)}
+    noisy = {cell: {seed: 40 + 12 * (value - 40) for seed, value in each.items()} for cell, each in scores.items()}
+    scores = {cell: noisy[cell] if kinds[cell] == "noisy" else each for cell, each in scores.items()}
+    for pair, kind in ((("c0", "c1"), "quiet"), (("c3", "c4"), "noisy")):
+        weights = dict(zip(pair, (1.0, -1.0), strict=True))
+        found = fit(scores, kinds).estimate(weights)
+        alone = fit({cell: each for cell, each in scores.items() if kinds[cell] == kind}).estimate(weights)
+        assert found == alone
+        assert found is not None
+        assert found.freedom == 2 * 4
+    across = {"c0": 1.0, "c3": -1.0}
+    assert fit(scores, kinds).estimate(across) == fit(scores).estimate(across)
+    # Among all, the quiet ones have the variance of the noisy ones, and these less than their own.
+    quiet, loud = fit(scores).estimate({"c0": 1.0, "c1": -1.0}), fit(scores, kinds).estimate({"c0": 1.0, "c1": -1.0})
+    assert quiet is not None
+    assert loud is not None
+    assert quiet.error > 2 * loud.error
+
+
+def test_the_best_rows_of_a_kind_do_not_depend_on_how_others_vary() -> None:
+    quiet = [{0: 40.0, 1: 40.2, 2: 40.1}, {0: 42.0, 1: 42.3, 2: 42.1}]
+    noisy = [{0: 30.0, 1: 48.0, 2: 41.0}, {0: 45.0, 1: 31.0, 2: 40.0}]
+    assert best([*quiet, *noisy], "higher") == frozenset()
+    assert best([*quiet, *noisy], "higher", ["quiet", "quiet", "noisy", "noisy"]) == {1, 2, 3}
+
+
 @pytest.mark.parametrize("key", range(40))
 def test_unbalanced_designs_are_those_of_brute_force(key: int) -> None:
     scores = draw(5, 4, key, missing=0.45)

@@ -119,7 +119,7 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     # 200 two of the curves; their variances 1 and 0.5 are pooled.
     assert "| 3,200 labels | 41.000 ± 0.527 | 41.000 ± 0.527 |" in found["Budgets"]
     assert "| 1,600 clips | 41.000 ± 0.527 | 22.500 ± 0.645 |" in found["Budgets"]
-    assert "| 41.000 ± 0.527 | - | 400 |" in found["Budgets"]
+    assert "| 41.000 ± 0.527 | - | 3 | - | 400 |" in found["Budgets"]
     assert "](pictures/tables/curves.md)" in found["Budgets"]
     assert "| 0.001, 0.0005 | 0.001, 0.0005 | 0.0005 | 12.0 |" in found["Pre-trainings"]
     assert "| 2 of 2 | 12.0 | 0.8000 |" in found["Pre-trainings"]
