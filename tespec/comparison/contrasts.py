@@ -20,8 +20,8 @@ HOLDS, CONTRARY, UNDECIDED = VERDICTS = ("holds", "contrary", "undecided")
 NOT_MEASURED = "not measured"
 ARCHITECTURES = ("recurrent", "feedforward")
 ABLATED = "tespec"
-MEMORY_UNUSED = "the control of memory failed: recurrent networks have not learned to use their state"
-MEMORY_UNKNOWN = "no control of memory was measured of networks trained alike"
+MEMORY_UNUSED = "the memory control failed: it is not shown that these recurrent networks use their state"
+MEMORY_UNKNOWN = "no memory control was run with networks trained alike"
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class Evidence:
         decimals: of the metric.
         unclear: methods and architectures with several pre-trainings that are described in the settings of an older
             version, so that it cannot be said which is the method's own.
-        memory: whether the control of memory passed: where not, recurrent networks have not learned to use their state.
-            None where it was not measured; True as well where architectures are never held against each other.
+        memory: whether the memory control passed: where not, it is not shown that recurrent networks use their state.
+            None where it was not measured; True as well where architectures are never compared.
     """
 
     fitted: Fit
@@ -263,9 +263,9 @@ def part_of(comparison: Comparison, evidence: Evidence | None) -> Part:
     if seeds < 2:
         lacking, of = "one seed, and two are needed", tuple(cell for cell, count in counts.items() if count < 2)
     elif estimate is None:
-        lacking, of = "no seeds are shared", tuple(counts)
+        lacking, of = "the cells share no seed", tuple(counts)
     elif not estimate.freedom:
-        lacking = "no score varies from seed to seed"
+        lacking = "no variance over seeds"
     elif evidence.floor is None:
         lacking = "floor not measured (run.py --reference prior)"
     else:
@@ -344,20 +344,26 @@ def _p_contrary(parts: Sequence[Part]) -> float:
 def _decision(parts: Sequence[Part], holds: float, contrary: float, alpha: float, level: float) -> Decision:
     if contrary < alpha:
         lowest = min(parts, key=lambda part: part.p_below)
-        return Decision(CONTRARY, _with_caveats(f"{lowest.title}: below 0", [lowest]), lowest, contrary, level)
+        return Decision(
+            CONTRARY, _with_caveats(f"{lowest.title}: significantly below 0", [lowest]), lowest, contrary, level
+        )
     weakest = max(parts, key=lambda part: part.p_above)
     if holds < alpha:
-        reason = f"{weakest.title}: above 0" if len(parts) == 1 else f"each of its {len(parts)} comparisons is above 0"
+        reason = (
+            f"{weakest.title}: significantly above 0"
+            if len(parts) == 1
+            else f"all {len(parts)} comparisons are significantly above 0"
+        )
         return Decision(HOLDS, _with_caveats(reason, parts), weakest, holds, level)
-    return Decision(UNDECIDED, weakest.no_evidence or _not_told(weakest), weakest, min(holds, contrary), level)
+    return Decision(UNDECIDED, weakest.no_evidence or _not_significant(weakest), weakest, min(holds, contrary), level)
 
 
-def _not_told(part: Part) -> str:
-    """That a comparison is not told from 0; and why, where its own interval of 95 % would tell it."""
+def _not_significant(part: Part) -> str:
+    """That a comparison is not significant; and why, where its own interval of 95 % leaves out 0."""
     for p, side in ((part.p_above, "above"), (part.p_below, "below")):
         if p < ALPHA / 2:
-            return f"{part.title}: {side} 0 if tested alone, not told from 0 among all tests of the page"
-    return f"{part.title}: not told from 0"
+            return f"{part.title}: significantly {side} 0 alone, not after correction for all tests of the page"
+    return f"{part.title}: not significantly different from 0"
 
 
 def _with_caveats(reason: str, parts: Sequence[Part]) -> str:

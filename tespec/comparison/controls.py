@@ -52,21 +52,21 @@ PRETRAINING, MEMORY, NEGATIVE, FEATURES = "pretraining", "memory", "negative", "
 TITLES = {
     PRETRAINING: "Positive for pre-training: labels of other streets against none",
     MEMORY: "Positive for memory: one network with its state carried, and zeroed at each label",
-    NEGATIVE: "Negative: no pre-training against no pre-training with other seeds",
+    NEGATIVE: "Negative: no pre-training against no pre-training, on two halves of the seeds",
     FEATURES: "Features: the last stage of networks without pre-training, after their training",
 }
 MUST = {
     PRETRAINING: "the backbone that has learned labels of other streets is better",
     MEMORY: "the state carried is better",
-    NEGATIVE: f"undecided in at least {RESAMPLINGS - DECIDED} of {RESAMPLINGS} resamplings into two halves",
+    NEGATIVE: f"no significant difference in at least {RESAMPLINGS - DECIDED} of {RESAMPLINGS} random splits",
     FEATURES: f"a rank above {LEAST_RANK:g} in every network",
 }
 FOLLOWS = {
-    PRETRAINING: "Where the control of pre-training failed, these budgets could not show a pre-training at work.",
-    MEMORY: "Where the control of memory failed, recurrent networks have not learned to use it, and nothing is decided "
-    "between them and feed-forward ones.",
-    NEGATIVE: "The negative control failed: what these pages call a difference may be none.",
-    FEATURES: "Where the last stage died in training, what a pre-training had given it was lost with it.",
+    PRETRAINING: "Where the control of pre-training failed, these budgets did not show a pre-training at work.",
+    MEMORY: "Where the memory control failed, it is not shown that recurrent networks use their state where the camera "
+    "stands, and nothing is decided between them and feed-forward ones.",
+    NEGATIVE: "The negative control failed: differences reported here may be false positives.",
+    FEATURES: "Where the last stage's features collapsed in training, networks score by their other stages.",
 }
 PASSED = {True: "passed", False: "failed", None: NOT_MEASURED}
 

@@ -10,7 +10,7 @@ from statistics import mean, variance
 from typing import Any
 
 from tespec.comparison.basis import dotted, metric
-from tespec.comparison.evidence import STANDING, of_split, sign_of, signed, with_and_without_state
+from tespec.comparison.evidence import STANDING, of_split, prior_of, sign_of, signed, with_and_without_state
 from tespec.comparison.identity import canonical
 from tespec.comparison.pretrained import last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
@@ -102,8 +102,8 @@ def without_repeats(records: Sequence[Record], split: str = SPLIT) -> list[Recor
     """Records without those that measure a curve again, by other code or on other data of that name.
 
     Args:
-        records: any; of the settings of a curve those are kept that are most by one version of the code, on one version
-            of the data, and of as many the newest. References stay, for the floors.
+        records: any; of the settings of a curve those are kept that are newest by one version of the code, on one
+            version of the data. References stay, for the floors.
         split: of the data.
     """
     measured: dict[str, dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
@@ -114,10 +114,10 @@ def without_repeats(records: Sequence[Record], split: str = SPLIT) -> list[Recor
         else:
             others.append(record)
 
-    def worth(members: Sequence[Record]) -> tuple[int, str]:
-        return len(members), max(record["written"] for record in members)
+    def age(members: Sequence[Record]) -> str:
+        return max(record["written"] for record in members)
 
-    return others + [record for each in measured.values() for record in max(each.values(), key=worth)]
+    return others + [record for each in measured.values() for record in max(each.values(), key=age)]
 
 
 def _shared(record: Record) -> dict[str, Any]:
@@ -219,18 +219,11 @@ def _deviation(samples: Sequence[Sequence[float]]) -> float | None:
 
 
 def _floors(first: Record, records: Sequence[Record], main: str) -> dict[str, float]:
-    """Scores of the newest label prior on the same data, by group of frames."""
-    same = ("task", "data", "data_fingerprint", "profile")
-    priors = [
-        record
-        for record in records
-        if (record["kind"], record["method_name"]) == ("reference", "prior")
-        and all(dict(record)[name] == dict(first)[name] for name in same)
-    ]
-    if not priors:
+    """Scores of the label prior by group of frames."""
+    prior = prior_of(first, records)
+    if prior is None:
         return {}
-    newest = max(priors, key=lambda record: record["written"])
-    return {group: value for group in GROUPS if (value := metric(newest, main, group)) is not None}
+    return {group: value for group in GROUPS if (value := metric(prior, main, group)) is not None}
 
 
 def budget(curve: Curve, floor: float | None, group: str = "") -> int | None:

@@ -9,6 +9,9 @@ from functools import cache
 from typing import Any
 
 from tespec.comparison.basis import (
+    BESIDE_SCORES,
+    LABELS_LEARNED,
+    OF_THE_NETWORK,
     Basis,
     agrees,
     bases,
@@ -22,13 +25,15 @@ from tespec.comparison.basis import (
 from tespec.comparison.contrasts import CellOf, Evidence, Part, parsed
 from tespec.comparison.identity import canonical
 from tespec.comparison.published import TABLES, Named, Scheme, scheme_of, table_of
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, code_of
 from tespec.comparison.statistics import fit
 from tespec.comparison.table import Cell
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.scores import without_state
 
+# What a protocol says of the network and its training, and not of the rule that its scores follow.
+OF_WHAT_IS_SCORED = (*OF_THE_NETWORK["protocol"], *LABELS_LEARNED["protocol"], *BESIDE_SCORES, "input")
 STANDING = "standing"  # frames: those in which the camera stands
 
 
@@ -118,14 +123,29 @@ def floor_of(basis: Basis, records: Sequence[Record], scheme: Scheme, group: str
     first = basis.records[0]
     if not table_of(basis.task) and first["config"].get("kind") not in TABLES:
         return -math.inf
+    prior = prior_of(first, records)
+    value = None if prior is None else metric(prior, scheme.main.name, group)
+    return None if value is None else sign_of(scheme.main) * value
+
+
+def prior_of(record: Record, records: Sequence[Record]) -> Record | None:
+    """The newest label prior of all labels that was scored as a record: same data, split, profile, code and rules."""
     priors = [
-        (record["written"], sign_of(scheme.main) * value)
-        for record in records
-        if (record["kind"], record["method_name"]) == ("reference", "prior")
-        and all(dict(record)[name] == dict(first)[name] for name in ("task", "data", "data_fingerprint", "profile"))
-        and (value := metric(record, scheme.main.name, group)) is not None
+        each
+        for each in records
+        if (each["kind"], each["method_name"]) == ("reference", "prior")
+        and learns_all(each)
+        and _scored_by(each) == _scored_by(record)
     ]
-    return max(priors)[1] if priors else None
+    return max(priors, key=lambda each: each["written"], default=None)
+
+
+def _scored_by(record: Record) -> str:
+    """Equal for records whose scores mean the same."""
+    names = ("task", "data", "data_fingerprint", "profile", "split")
+    rules = {key: value for key, value in record["protocol"].items() if key not in OF_WHAT_IS_SCORED}
+    head = record["config"].get("head")  # holds which of its outputs are scored
+    return canonical([*(dict(record)[name] for name in names), code_of(record), rules, head])
 
 
 def _is_named(record: Record, wanted: CellOf) -> bool:

@@ -15,7 +15,16 @@ from tespec.comparison.curves import GROUPS as FRAMES
 from tespec.comparison.curves import Curve, Point, budget, memory_cell, rank_cell, settings_of_curve, why_unclear
 from tespec.comparison.evidence import newest_bases, of_split
 from tespec.comparison.identity import TEST, canonical
-from tespec.comparison.pretrained import GROUPS, OBJECTIVES, TARGETS, healthy, held_out_loss, learned, relative_losses
+from tespec.comparison.pretrained import (
+    GROUPS,
+    OBJECTIVES,
+    TARGETS,
+    healthy,
+    held_out_loss,
+    learned,
+    ranks_over_training,
+    relative_losses,
+)
 from tespec.comparison.published import scheme_of, schemes
 from tespec.comparison.rates import searches
 from tespec.comparison.records import Record
@@ -250,9 +259,11 @@ def rates_in_short(records: Sequence[Record]) -> Table:
     for search in searches(records):
         chosen, alive = search.chosen, [f"{each.rate:g}" for each in search.tried if each.healthy]
         verdict = (Cell(f"{chosen.rate:g}", chosen.rate), chosen.rank_cell)
+        if not search.decides:
+            verdict = Cell("repeated with more steps"), Cell()
         rows.append(Row((
             Cell(search.name), Cell(", ".join(f"{each.rate:g}" for each in search.tried)),
-            Cell(", ".join(alive) or "none"), *(verdict if search.decides else (Cell("searched on"), Cell())),
+            Cell(", ".join(alive) or "none"), *verdict,
         )))  # fmt: skip
     return Table("Peak rates", tuple(columns), (Group("", tuple(rows)),))
 
@@ -271,7 +282,10 @@ def health_table(records: Sequence[Record]) -> Table:
     for record in newest.values():
         title = " ".join(record["method"]["title"].split())
         alike[title, learned(record), WORDS[record["arch"]]].append(record)
-    columns = [*texts("Pre-training", "learns", "Network"), *numbers("healthy", "lowest last-stage rank", "loss")]
+    columns = [
+        *texts("Pre-training", "learns", "Network"),
+        *numbers("healthy", "last-stage rank", "over the training", "loss"),
+    ]
     rows = []
     named = [(*key, *part) for key, members in sorted(alike.items()) for part in _told_apart(members)]
     for title, what, arch, differs, runs in named:
@@ -281,6 +295,7 @@ def health_table(records: Sequence[Record]) -> Table:
         rows.append(Row((
             Cell(title + differs), Cell(what), Cell(arch), Cell(f"{counted} of {len(runs)}", counted),
             Cell(f"{min(ranks):.1f}", min(ranks)) if ranks else Cell(),
+            Cell(" ".join(f"{rank:.1f}" for rank in ranks_over_training(runs[0])) or "-") if len(runs) == 1 else Cell(),
             Cell() if loss is None else Cell(f"{loss.value:.4f}", loss.value),
         )))  # fmt: skip
     return Table("Health of pre-trainings", tuple(columns), (Group("", tuple(rows)),))
@@ -317,7 +332,7 @@ def remembering(records: Sequence[Record]) -> list[Record]:
 
 
 def memory_table(records: Sequence[Record]) -> Table:
-    """The loss at three times since the state was zeroed, as a share of that of one who knows nothing."""
+    """The loss at three times since the state was zeroed, relative to that of the trivial prediction."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         groups[learned(record)].append(record)

@@ -28,16 +28,21 @@ def healthy(record: Record) -> tuple[bool, str]:
     than `NOISE` below the highest rank seen before.
     """
     rank = record["metrics"].get("last_stage_rank")
-    if rank is None:
+    if rank is None or _scored_nothing(record):
         return False, "its record does not say the last stage's rank"
     if rank <= LEAST_RANK:
         return False, f"the last stage's rank is {rank:.1f}, not above {LEAST_RANK:g}"
-    ranks = [point["rank"] for point in record["curves"].get(LAST_STAGE, ())]
+    ranks = ranks_over_training(record)
     if not ranks:
         return False, "its record does not say the last stage's rank over the training"
     if ranks[-1] < (1 - NOISE) * max(ranks):
         return False, f"the last stage's rank falls from {max(ranks):.1f} to {ranks[-1]:.1f}"
     return True, f"the last stage's rank is {rank:.1f}, and does not fall ({' '.join(f'{each:.1f}' for each in ranks)})"
+
+
+def ranks_over_training(record: Record) -> list[float]:
+    """Rank of the last stage's features on a small part of the data held out, at moments of a pre-training."""
+    return [point["rank"] for point in record["curves"].get(LAST_STAGE, ())]
 
 
 def stage_ranks(record: Record) -> list[float]:
@@ -66,9 +71,16 @@ def held_out_loss(record: Record) -> float | None:
 
     Of masked reconstruction that with the state carried; of the others "loss".
     """
+    if _scored_nothing(record):
+        return None
     metrics = record["metrics"]
     names = ("loss_masked_carried", "loss_all_carried", "loss")
     return next((metrics[name] for name in names if name in metrics), None)
+
+
+def _scored_nothing(record: Record) -> bool:
+    """Whether no batch of data held out was scored, as where fewer pairs are held out than a batch takes."""
+    return record["metrics"].get("feature_rank") == 0.0
 
 
 def relative_losses(record: Record, group: str) -> list[tuple[float, float]]:
@@ -78,8 +90,8 @@ def relative_losses(record: Record, group: str) -> list[tuple[float, float]]:
     chunks shows the memory alone.
 
     Returns:
-        (seconds, share of the loss of one who knows nothing) for each chunk, seconds at its middle; none where it was
-        not measured.
+        (seconds, loss relative to that of the trivial prediction) for each chunk, seconds at its middle; none where it
+        was not measured.
     """
     points = record["curves"].get(SINCE_ZEROED, [])
     length = record["config"]["segments"] if points else 1
@@ -104,7 +116,7 @@ def memory_worth(record: Record) -> str:
         if found:
             numbers = (_at(found, seconds) for seconds in (0.0, 1.0, 3.0))
             said.append("{}: without memory {:.3f}, after 1 s {:.3f}, after 3 s {:.3f}".format(group, *numbers))
-    return "loss, as a share of that of one who knows nothing, " + "; ".join(said) if said else ""
+    return "loss relative to the trivial prediction, " + "; ".join(said) if said else ""
 
 
 def _at(found: Sequence[tuple[float, float]], seconds: float) -> float:

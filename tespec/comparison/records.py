@@ -395,20 +395,22 @@ def by_other_code(folder: Path, name: str) -> list[Record]:
 def of_different_arithmetic(records: Sequence[Record]) -> str:
     """Words on records that stand side by side and whose sums were rounded differently; "" where none says so.
 
-    Versions of torch round differently, and so do numbers of threads on a CPU.
+    Versions of torch round differently, and so do numbers of threads and kinds of processors where a CPU computes.
     """
-    torches, threads = set[str](), set[int]()
+    torches, threads, processors = set[str](), set[int](), set[str]()
     for record in records:
         environment = record["environment"]
         packages = environment.get("packages")
         if isinstance(packages, Mapping) and (version := packages.get("torch")):
             torches.add(str(version))
-        number = environment.get("threads")
-        if environment.get("device") in ("", "cpu") and isinstance(number, int):
-            threads.add(number)
+        if environment.get("device") in ("", "cpu"):
+            number, processor = environment.get("threads"), environment.get("cpu")
+            threads |= {number} if isinstance(number, int) else set()
+            processors |= {" ".join(processor.split())} if isinstance(processor, str) and processor else set()
     said = [f"torch {' and '.join(sorted(torches))}"] if len(torches) > 1 else []
     said += [f"{' and '.join(map(str, sorted(threads)))} threads"] if len(threads) > 1 else []
-    return f"computed by different arithmetic ({', '.join(said)}), which changes digits" if said else ""
+    said += [" and ".join(sorted(processors))] if len(processors) > 1 else []
+    return f"computed with different arithmetic ({', '.join(said)}), which rounds differently" if said else ""
 
 
 def of_same_training(folder: Path, training: str, name: str) -> list[Record]:

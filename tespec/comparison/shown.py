@@ -70,19 +70,20 @@ def _published(cell: str, task: str) -> float | None:
 # The page.
 
 RULE = (
-    "A claim holds on a task where each of its comparisons is above 0, is contrary where one is below 0, and is "
-    "undecided elsewhere. Tests are one-sided, in the task's own metric, with the variance of all cells of the task; "
-    "Holm's rule corrects for all claims and tasks of the page (family-wise error 5 %). Effect, 95 % interval and "
-    "seeds are those of the weakest comparison, positive in the claim's favour; p is adjusted. Detectable: the effect "
-    "that this many seeds would show with a probability of 80 %."
+    "A claim holds on a task where each of its comparisons is significantly above 0, is contrary where one is below, "
+    "and is undecided elsewhere. Tests are one-sided, in the task's own metric, with the variance of all cells of the "
+    "task that have the architectures compared, or that of the compared cells where it is larger; Holm's rule corrects "
+    "for all claims and tasks of the page (family-wise error 5 %). Effect, 95 % interval and seeds are those of the "
+    "weakest comparison, positive in the claim's favour; p is adjusted. Detectable: the effect that this many seeds "
+    "would show with a probability of 80 %."
 )
 FLOOR = (
     "Floor: the label prior. A comparison decides nothing where neither cell is above it by the lower end of its 95 % "
     "interval; of four cells, all have to be."
 )
 MEMORY_NOTE = (
-    "Where the control of memory failed (--controls), recurrent networks have not learned to use what sets them apart, "
-    "and a comparison of them with feed-forward ones decides nothing."
+    "Where the memory control failed (--controls), it is not shown that recurrent networks use their state, and a "
+    "comparison of them with feed-forward ones decides nothing."
 )
 PAPER_NOTE = (
     "Paper: the same comparison from its tables, without test-time augmentation where it has both; single numbers, "

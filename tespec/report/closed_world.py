@@ -56,50 +56,60 @@ BASELINE = "scratch"  # what gains are reckoned over
 TABLES, POINTS, AGAINST = "tables", "curves", f"against_{BASELINE}"  # folder, and two of its tables
 
 CONTROLS_ABOUT = (
-    "Measured on the validation split, before any method is compared. They are decided by the rule of "
-    "[tables.md](tables.md#controls); effects are positive in the control's favour. Detectable: the effect that these "
-    "seeds would have shown with a probability of 80 %."
+    "Measured on the validation split, by the rule of [tables.md](tables.md#controls); effects are positive in "
+    "the control's favour. Detectable: the effect that these seeds would have shown with a probability of 80 %."
 )
 CURVES_ABOUT = (
-    "Networks without pre-training, those of the controls among them, scored on the validation split. Clear of the "
-    "floor: the number of steps from which on the score is better than the label prior by more than three standard "
-    "errors. At one step recurrent and feed-forward networks see unequal numbers of clips and of labels, so they are "
-    "compared at as many of each. Last score: of all frames after the most steps, in the metric that stands below; "
-    "mean ± standard error, as the figure's bars. Last-stage rank: of the features after the most steps, the lowest "
-    "over seeds. Of several settings of a task and an architecture the figure, and the comparison at equal numbers, "
-    "show those that the comparison of methods takes, or those with the best last score where it has none yet. "
+    "Networks without pre-training, those of the controls among them, scored on the validation split. Clear of "
+    "the floor: the number of steps from which on the score is better than the label prior by more than three "
+    "standard errors. At one step recurrent and feed-forward networks see different numbers of clips and of "
+    "labels, so they are compared at equal numbers of each. Last score: of all frames after the most steps, mean "
+    "± standard error over the seeds of the curve; what the state is worth: by how much standing frames then "
+    "score better with the state carried than with it zeroed at each label. Seeds, and last-stage rank (of the "
+    "features, the lowest over seeds): after the most steps. The figure, and the comparison at equal numbers, "
+    "show the settings that the comparison of methods takes, or those with the best last score where it has none "
+    "yet; points without a bar are of one seed. "
 )
 HEALTH_ABOUT = (
-    f"Healthy: the last stage's features have a rank above {LEAST_RANK:g} on data held out, which at the end is no "
-    f"more than {NOISE:.0%} below its highest. Each method's rate is the one with the lowest loss of its own on data "
-    "held out, of those that leave its features healthy, or that with the highest rank where none does; no label "
-    "decides. Rates that say *searched on* were searched again over more steps."
+    f"Healthy: the last stage's features have a rank above {LEAST_RANK:g} on data held out, and over the training "
+    f"their rank on a small part of it, which is taken four times, ends no more than {NOISE:.0%} below its "
+    "highest. Each method's rate is the one with the lowest loss of its own on data held out, of those that leave "
+    "its features healthy, or that with the highest rank where none does; no label decides. Rates that say "
+    "*repeated with more steps* were searched again. How much of the held-out data is scored: "
+    "[pretraining.md](pretraining.md#is-it-healthy)."
 )
 MEMORY_ABOUT = (
-    "Loss of the masked part (of CPC: its own loss) on streets held out, against the time since the network's state "
-    "was zeroed, as a share of the loss of one who knows nothing: 1 means nothing learned, lower is better. The band "
-    "is the standard error over seeds."
+    "Loss of the masked part (of CPC: its own loss) on streets held out, against the time since the network's "
+    "state was zeroed, relative to the loss of the trivial prediction (zero; of CPC: chance): 1 means nothing "
+    "learned, lower is better. The band is the standard error over seeds, where there are several."
 )
 SCORES_ABOUT = (
-    "Scored on the test split; mean ± standard deviation over seeds. Bold: the best of a column and all that cannot be "
-    "told from it; a column without bold has no row that can be told from its best. Floor: the label prior, without "
-    "input. Ceiling: a network that sees the camera's true frame. Bars of the figure are 95 % intervals over seeds."
+    "Scored on the test split; mean ± standard deviation over seeds. Bold: the best of a column and every number "
+    "that is not significantly worse; a column without bold has no significant difference. Floor: the label "
+    "prior, without input. Ceiling: a feed-forward network that sees the camera's true frame, which is no strict "
+    "bound. Bars of the figure are 95 % intervals over seeds."
 )
 GAINS_ABOUT = (
-    "What each pre-training adds to the mean score of the same network without one, with its 95 % interval; positive "
-    "is better. Bold: shown to be better by the rule of [tables.md](tables.md#what-was-shown), which corrects for all "
-    "cells of this table; *worse* behind an interval: shown to be worse. "
+    "What each pre-training adds to the mean score of the same network without one, with its 95 % interval; "
+    "positive is better. Bold: significantly better by the rule of [tables.md](tables.md#what-was-shown), which "
+    "corrects for all cells of this table; *worse* behind an interval: significantly worse. "
 )
 FEW_ABOUT = (
-    "Fine-tuned with a part of the labels, spread evenly over the recordings; bars are 95 % intervals over seeds. With "
-    "fewer labels a step holds fewer as well: clips end at one, and streams come past one now and then. So methods "
-    "compare at each share, and what fewer labels cost counts both."
+    "Fine-tuned with a part of the labels, spread evenly over the recordings; mean ± standard deviation over "
+    "seeds (see the figure's bars, 95 % intervals). With fewer labels a step holds fewer as well: each clip still "
+    "ends at a label, and a stream meets fewer. So methods compare at each share, and what fewer labels cost "
+    "counts both."
 )
-ABLATIONS_ABOUT = "Each row is pre-trained and fine-tuned. Paper: its own number, of real data; they do not compare."
+ABLATIONS_ABOUT = (
+    "Each row is pre-trained and fine-tuned. Bold: the best of an ablation and every row that is not "
+    "significantly worse, corrected within that ablation alone; *Claims* corrects for all. The default row has "
+    "more seeds than the others, and claims compare the seeds that rows share. Paper: its own number, of real "
+    "data; they do not compare."
+)
 CLAIMS_ABOUT = (
-    "Decided by the rule of [tables.md](tables.md#what-was-shown), which corrects for all claims of the page; shown is "
-    "the weakest comparison of each. Detectable: the effect that so many seeds would show with a probability of 80 %. "
-    "Paper: its own difference, which decides nothing."
+    "Decided by the rule of [tables.md](tables.md#what-was-shown), which corrects for all claims of the page; "
+    "shown is the weakest comparison of each. Detectable: the effect of that comparison that so many seeds would "
+    "show with a probability of 80 %. Paper: its own difference, which decides nothing."
 )
 
 SHARED = (

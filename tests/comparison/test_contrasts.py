@@ -121,11 +121,11 @@ def test_a_difference_of_differences_adds_up() -> None:
         ),
         (
             evidence({"tespec/recurrent": around(5), "scratch/recurrent": {3: 1.0, 4: 2.0}}),
-            "no seeds are shared: tespec/recurrent, scratch/recurrent",
+            "the cells share no seed: tespec/recurrent, scratch/recurrent",
         ),
         (
             evidence({"tespec/recurrent": {0: 5.0, 1: 6.0}, "scratch/recurrent": {0: 3.0, 1: 4.0}}),
-            "no score varies from seed to seed",
+            "no variance over seeds",
         ),
         (
             evidence({"tespec/recurrent": around(5), "scratch/recurrent": around(3, 0.3)}, None),
@@ -179,13 +179,13 @@ def test_without_memory_architectures_are_not_held_against_each_other() -> None:
     known = evidence(apart, 30.0)
     unknown, unused = replace(known, memory=None), replace(known, memory=False)
     (decision,) = decide([[part_of(across, known)]])
-    assert (decision.verdict, decision.reason) == ("contrary", "recurrent over feed-forward: below 0")
+    assert (decision.verdict, decision.reason) == ("contrary", "recurrent over feed-forward: significantly below 0")
     (decision,) = decide([[part_of(across, unknown)]])
     assert decision.verdict == "contrary"
-    assert decision.reason.endswith(": below 0; no control of memory was measured of networks trained alike")
+    assert decision.reason.endswith(": significantly below 0; no memory control was run with networks trained alike")
     (decision,) = decide([[part_of(across, unused)]])
     assert (decision.verdict, decision.p) == ("undecided", 1.0)
-    assert decision.reason == "the control of memory failed: recurrent networks have not learned to use their state"
+    assert decision.reason == "the memory control failed: it is not shown that these recurrent networks use their state"
     # What stands on both sides with the same architectures is compared all the same.
     assert part_of(FOUR, replace(evidence(scores, 30.0), memory=False)).no_evidence == ""
 
@@ -210,12 +210,12 @@ def test_scores_at_the_floor_decide_nothing_and_count_as_tested() -> None:
 @pytest.mark.parametrize(
     ("effects", "verdict", "reason", "shown_is"),
     [
-        ((9.0,), "holds", "gain: above 0", 0),
-        ((9.0, 8.0), "holds", "each of its 2 comparisons is above 0", 1),
-        ((9.0, 1.0), "undecided", "gain: not told from 0", 1),
-        ((9.0, -9.0), "contrary", "gain: below 0", 1),
-        ((-9.0,), "contrary", "gain: below 0", 0),
-        ((0.1,), "undecided", "gain: not told from 0", 0),
+        ((9.0,), "holds", "gain: significantly above 0", 0),
+        ((9.0, 8.0), "holds", "all 2 comparisons are significantly above 0", 1),
+        ((9.0, 1.0), "undecided", "gain: not significantly different from 0", 1),
+        ((9.0, -9.0), "contrary", "gain: significantly below 0", 1),
+        ((-9.0,), "contrary", "gain: significantly below 0", 0),
+        ((0.1,), "undecided", "gain: not significantly different from 0", 0),
     ],
 )
 def test_a_conjunction_holds_where_each_part_does(effects, verdict: str, reason: str, shown_is: int) -> None:
@@ -231,8 +231,8 @@ def test_what_its_own_interval_tells_from_0_and_the_page_does_not_says_so(sign: 
     assert weak.estimate.interval().low <= 0 <= weak.estimate.interval().high
     first, second = decide([[part], [weak]])
     assert first.verdict == second.verdict == "undecided"
-    assert first.reason == f"gain: {side} 0 if tested alone, not told from 0 among all tests of the page"
-    assert second.reason == "gain: not told from 0"
+    assert first.reason == f"gain: significantly {side} 0 alone, not after correction for all tests of the page"
+    assert second.reason == "gain: not significantly different from 0"
 
 
 def test_p_is_that_of_the_weakest_part_adjusted_for_the_page() -> None:

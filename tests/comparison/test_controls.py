@@ -142,7 +142,7 @@ def test_the_negative_control_looks_at_the_cell_with_most_seeds(record: Make) ->
     assert of(records, "negative") == {"feedforward network": (True, "undecided in 19 of 20")}
     # Without any spread nothing is tested.
     same = [floor(record), *measured(record, "scratch", [40.0] * 8)]
-    assert of(same, "negative")["recurrent network"] == (None, "no score varies from seed to seed")
+    assert of(same, "negative")["recurrent network"] == (None, "no variance over seeds")
 
 
 def test_the_negative_control_fails_where_halves_are_told_apart_too_often(
@@ -193,7 +193,7 @@ def test_the_table_says_what_follows(record: Make) -> None:
     assert [heading.rpartition(". ")[2] for heading in headings] == [
         "passed 1", "failed 1", "passed 1", "not measured 1",
     ]  # fmt: skip
-    assert any("have not learned to use it" in note for note in table.notes)
+    assert any("it is not shown that recurrent networks use their state" in note for note in table.notes)
     assert not any("could not show a pre-training" in note for note in table.notes)
     assert table.notes[-1] == "Measured on the validation split."
     for render in (render_csv, render_html, render_latex, render_markdown):

@@ -216,10 +216,10 @@ def test_a_curve_that_is_taken_leads_whatever_it_scores(record: Make) -> None:
     assert (led.peak_lr, taken.peak_lr) == (1e-3, 3e-3)
 
 
-def test_of_a_curve_measured_by_two_versions_of_the_code_the_fuller_one_stays(record: Make) -> None:
-    by_old = curve(record, {400: (10.0,), 800: (11.0,)}, deviations=["in other words"])
+def test_of_a_curve_measured_by_two_versions_of_the_code_the_newest_stays(record: Make) -> None:
+    by_old = curve(record, {400: (10.0, 11.0), 800: (11.0, 12.0)}, deviations=["in other words"])
     for each in by_old:
-        each["code"] = "0.1.0+old"
+        each["code"], each["written"] = "0.1.0+old", "2026-01-01T00:00:00+00:00"
     by_new = curve(record, {800: (31.0, 33.0, 35.0)})
     lone = curve(record, {200: (5.0,)}, peak_lr=1e-3)
     kept = without_repeats([floor(record), *by_old, *by_new, *lone, *measured_otherwise(record)])
@@ -230,7 +230,7 @@ def test_of_a_curve_measured_by_two_versions_of_the_code_the_fuller_one_stays(re
     assert learning_curves(kept)[1].floors[""] == 20.0
 
 
-def test_of_curves_with_as_many_records_the_newest_stays(record: Make) -> None:
+def test_of_a_curve_measured_on_two_versions_of_the_data_the_newest_stays(record: Make) -> None:
     old, new = curve(record, {400: (10.0,)}), curve(record, {400: (30.0,)})
     for each, fingerprint, written in ((*old, "old", "2026-11-22"), (*new, "new", "2026-11-23")):
         each["data_fingerprint"], each["written"] = fingerprint, f"{written}T00:00:00+00:00"

@@ -29,7 +29,7 @@ def test_pretrainings_of_different_settings_have_rows_of_their_own(record: Make)
         pretrained(record, 0, 0.9, "objective.target.kind=histograms"),
     ]
     rows = [[cell.text for cell in row.cells] for row in health_table(records).rows]
-    assert [(row[0], row[1], row[4], row[5]) for row in rows] == [
+    assert [(row[0], row[1], row[4], row[6]) for row in rows] == [
         ("TESPEC", "histograms", "10.9", "0.9000"),
         ("TESPEC", "intensity, Eq. 7", "10.5", "1.0000"),
         ("TESPEC (objective.mask.ratio = 0.75)", "intensity, Eq. 7", "10.1", "0.1000"),
@@ -42,7 +42,7 @@ def test_a_seed_that_was_pretrained_twice_is_one_seed(record: Make) -> None:
     before["written"], after["written"] = "2026-11-22T00:00:00+00:00", "2026-11-23T00:00:00+00:00"
     after["data_fingerprint"] = "of another version of the world"
     ((row,),) = (group.rows for group in health_table([after, before]).groups)
-    assert [row.cells[place].text for place in (3, 4, 5)] == ["0 of 1", "10.7", "0.7000"]
+    assert [row.cells[place].text for place in (3, 4, 6)] == ["0 of 1", "10.7", "0.7000"]
 
 
 def test_what_memory_is_worth_is_compared_on_the_same_data(record: Make) -> None:

@@ -141,6 +141,9 @@ def test_rates_are_a_table_of_the_command(record: Make, tmp_path: Any, capsys: p
 def test_losses_and_names_of_objectives(record: Make) -> None:
     assert (held_out_loss(pretraining(record)), held_out_loss(pretraining(record, "mine"))) == (0.8, 0.8)
     assert held_out_loss(record(kind="pretraining")) is None
+    nothing_scored = record(kind="pretraining", metrics={"loss": 0.0, "feature_rank": 0.0, "last_stage_rank": 0.0})
+    assert held_out_loss(nothing_scored) is None
+    assert healthy(nothing_scored) == (False, "its record does not say the last stage's rank")
     assert learned(pretraining(record, "mine")) == "CPC"
     assert learned(pretraining(record, kind="histograms")) == "histograms"
 

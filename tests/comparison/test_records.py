@@ -218,10 +218,12 @@ def test_numbers_of_different_arithmetic_are_named(record: Make) -> None:
     assert of_different_arithmetic([by("2.6.0", 1), by("2.6.0", 1)]) == ""
     assert of_different_arithmetic([by("2.6.0", 1), record(environment={})]) == ""
     assert of_different_arithmetic([by("2.6.0", 1), by("2.11.0", 1)]) == (
-        "computed by different arithmetic (torch 2.11.0 and 2.6.0), which changes digits"
+        "computed with different arithmetic (torch 2.11.0 and 2.6.0), which rounds differently"
     )
     mixed = of_different_arithmetic([by("2.6.0", 1), by("2.6.0", 2), by("2.6.0", 8, "cuda")])
-    assert mixed == "computed by different arithmetic (1 and 2 threads), which changes digits"
+    assert mixed == "computed with different arithmetic (1 and 2 threads), which rounds differently"
+    ran_on = [{"cpu": cpu, "device": device} for cpu, device in (("A", "cpu"), ("B", "cpu"), ("C", "cuda"))]
+    assert "(A and B)" in of_different_arithmetic([record(environment=each) for each in ran_on])
 
 
 def test_memory_and_energy_are_numbers(record: Make, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_each_section_is_written_from_its_records(collected: Collected) -> None:
     assert "| 41.000 ± 0.527 | - | 3 | - | 400 |" in found["Budgets"]
     assert "](pictures/tables/curves.md)" in found["Budgets"]
     assert "| 0.001, 0.0005 | 0.001, 0.0005 | 0.0005 | 12.0 |" in found["Pre-trainings"]
-    assert "| 2 of 2 | 12.0 | 0.8000 |" in found["Pre-trainings"]
+    assert "| 2 of 2 | 12.0 | - | 0.8000 |" in found["Pre-trainings"]
     assert "| intensity, Eq. 7 | 0.760 |" in found["Memory"]
     rows = found["Scores"].replace("*", "").replace("§", "").splitlines()
     (row,) = [row for row in rows if row.startswith("| TESPEC (Ours) | Yes |")]
@@ -181,7 +181,7 @@ def test_controls_that_failed_say_what_follows(collected: Collected) -> None:
         for each in collected.records
     ]  # fmt: skip
     text = section(page_text(replace(collected, records=tuple(worse)), "x"), "Controls")
-    assert "these budgets could not show a pre-training at work.**" in text
+    assert "these budgets did not show a pre-training at work.**" in text
 
 
 def test_figures_are_drawn_of_what_there_is(collected: Collected, tmp_path: Path) -> None:
