@@ -101,12 +101,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings)
 
     # argparse declares one overload for each kind of namespace; all of them end here.
-    def parse_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
+    def parse_args(self, args: Sequence[str] | None = None) -> Any:  # type: ignore[override]
         """Parse all arguments; an unknown one ends the program with exit code 2 and names the nearest option."""
         given = list(sys.argv[1:] if args is None else args)
-        options, unknown = self.parse_known_args(given, namespace)
+        options, unknown = self.parse_known_args(given)
         if unknown:
             self.error(f"unknown argument {unknown[0]!r}{self._nearest_option(unknown[0])}; see --help")
         options.given = given
