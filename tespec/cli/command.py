@@ -23,12 +23,12 @@ PREEMPTED = 75  # EX_TEMPFAIL: try again
 VERBS = {
     "run": "fine-tune and evaluate one cell of the tables",
     "pretrain": "pre-train a backbone without labels",
-    "cost": "say what trainings would take of a GPU",
+    "cost": "estimate GPU hours and memory",
     "plan": "run what is missing of a set of runs, several at once",
     "tables": "print and write the comparison tables",
     "report": "write all results as one HTML page",
     "data": "check, pack and look at data sets",
-    "weights": "look at weights files, convert them, pass them on",
+    "weights": "inspect, convert, export weights",
 }
 SCRIPTS = re.compile(rf"(?:python )?benchmarks/({'|'.join(VERBS)})\.py")
 HARNESS = ("tespec", "baselines", "benchmarks")
@@ -71,7 +71,7 @@ def run(main: Callable[[], int | None]) -> int:
         if error.filename is None and error.errno not in OF_THE_MACHINE:
             raise
         where = error.filename or "writing"
-        say(f"error: {where}: {error.strerror}; name another place or mend this one")
+        say(f"error: {where}: {error.strerror}; name another place or fix this one")
         return MISTAKE
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in HARNESS:
