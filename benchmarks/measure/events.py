@@ -50,9 +50,9 @@ def make_events(count: int, microseconds: int, height: int, width: int, seed: in
     return Events(places(width), places(height), t, generator.integers(0, 2, count, np.uint8))
 
 
-def make_store(folder: Path, rate: int, seconds: float, sensor: tuple[int, int] = SENSOR_1MPX, seed: int = 0) -> Path:
+def make_store(folder: Path, rate: int, seconds: float, sensor: tuple[int, int] = SENSOR_1MPX) -> Path:
     """A packed recording of `rate` events/s at `folder`."""
-    events = make_events(round(rate * seconds), round(seconds * 1e6), *sensor, seed=seed)
+    events = make_events(round(rate * seconds), round(seconds * 1e6), *sensor)
     return pack(ArrayStream(*events, height=sensor[0], width=sensor[1]), folder)
 
 

@@ -23,12 +23,12 @@ PREEMPTED = 75  # EX_TEMPFAIL: try again
 VERBS = {
     "run": "fine-tune and evaluate one cell of the tables",
     "pretrain": "pre-train a backbone without labels",
-    "cost": "say what trainings would take of a GPU",
+    "cost": "estimate GPU hours and memory",
     "plan": "run what is missing of a set of runs, several at once",
     "tables": "print and write the comparison tables",
     "report": "write all results as one HTML page",
     "data": "check, pack and look at data sets",
-    "weights": "look at weights files, convert them, pass them on",
+    "weights": "inspect, convert, export weights",
 }
 SCRIPTS = re.compile(rf"(?:python )?benchmarks/({'|'.join(VERBS)})\.py")
 HARNESS = ("tespec", "baselines", "benchmarks")
@@ -71,7 +71,7 @@ def run(main: Callable[[], int | None]) -> int:
         if error.filename is None and error.errno not in OF_THE_MACHINE:
             raise
         where = error.filename or "writing"
-        say(f"error: {where}: {error.strerror}; name another place or mend this one")
+        say(f"error: {where}: {error.strerror}; name another place or fix this one")
         return MISTAKE
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in HARNESS:
@@ -101,12 +101,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**settings)
 
     # argparse declares one overload for each kind of namespace; all of them end here.
-    def parse_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
+    def parse_args(self, args: Sequence[str] | None = None) -> Any:  # type: ignore[override]
         """Parse all arguments; an unknown one ends the program with exit code 2 and names the nearest option."""
         given = list(sys.argv[1:] if args is None else args)
-        options, unknown = self.parse_known_args(given, namespace)
+        options, unknown = self.parse_known_args(given)
         if unknown:
             self.error(f"unknown argument {unknown[0]!r}{self._nearest_option(unknown[0])}; see --help")
         options.given = given

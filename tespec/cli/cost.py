@@ -145,5 +145,5 @@ def verdict(blueprint: Blueprint, cost: Cost, gpu: Gpu, reached: float) -> str:
         return f"{cost.hours(gpu, reached):7.1f} h, fits"
     fitting = blueprint.fitting(gpu, cost.way)
     if fitting is None:
-        return "does not fit, whatever the switches; give more GPUs"
+        return "does not fit even with --recompute and --accumulate; use more GPUs"
     return f"{fitting.hours(gpu, reached):7.1f} h with {fitting.way.switches}: {in_gb(fitting.memory)}"

@@ -50,13 +50,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--enlarge-batch",
         action="store_true",
-        help="where the processes cannot share the batch evenly, as when they are more than its lanes, take the next "
-        "larger one that they can: another run, by the same learning rate",
+        help="round the batch up to the next size the processes can share; recorded as another run, same learning rate",
     )
     group.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
     group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
-    group.add_argument("--resume", action="store_true", help="go on from the run's newest checkpoint")
-    group.add_argument("--overwrite", action="store_true", help="compute again what a complete record holds")
+    group.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
+    group.add_argument("--overwrite", action="store_true", help="compute again even where a complete record exists")
     add_accept_code(group)
     group.add_argument("--deterministic", action="store_true", help="repeat to the bit on a GPU as well; slower")
     group.add_argument(
@@ -71,7 +70,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="send packed events to the device and count histograms there: the same bytes, less work for --workers",
     )
-    group.add_argument("--track", choices=TRACKERS, help="hand curves and results to a tracker besides")
+    group.add_argument("--track", choices=TRACKERS, help="also log to this tracker")
     add_own(group)
     dry = parser.add_argument_group("cost before the run")
     dry.add_argument("--dry-run", action="store_true", help="print settings and cost; train and write nothing")
@@ -120,7 +119,8 @@ class _Sensor(argparse.Action):
 def add_accept_code(group: argparse._ArgumentGroup) -> None:
     """Add the option that takes results of other code."""
     group.add_argument("--accept-code", action="append", default=[], metavar="HASH",
-                       help="take results of that code as this one's; a run's name ends in it; repeatable")  # fmt: skip
+                       help="use results of this version of the code (the hash that ends a run's name) as well; "
+                       "repeatable")  # fmt: skip
 
 
 def whole_number(text: str) -> int:

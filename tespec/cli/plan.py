@@ -7,8 +7,8 @@ python benchmarks/plan.py tables --data /data --seeds 0 1 2 --gpus 0 1 2 3
 python benchmarks/plan.py mine.yaml --cluster slurm --slurm partition=gpu --slurm gpus_per_node=1 --processes 20
 python benchmarks/plan.py small --publish pages             # from the records: tables, report, figures, archive
 
-A run is done where there is a record of it: same settings, weights, data, code and seed. Ctrl-C stops; the same command
-goes on. docs/plan.md says what a plan's file holds.
+A run is done where there is a record of it: same settings, weights, data, code and seed. Ctrl-C stops; run the
+same command to continue. docs/plan.md says what a plan's file holds.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def show(
 
     to_do = [job for job in ordered if job in set(jobs)]
     starts = sum(job.world is not None for job in ordered)
-    elsewhere = f" and {starts} trainings on other streets" if starts else ""
+    elsewhere = f" and {starts} trainings that control cells start from" if starts else ""
     print(f"{plan.title}: {len(jobs) - len(to_do)} of {len(jobs)} runs are done; {len(to_do)} to do, after "
           f"{len(ordered) - len(to_do) - starts} pre-trainings{elsewhere}")  # fmt: skip
     print(forecast(ordered, ledger, at_once))

@@ -1,7 +1,6 @@
 """Write one HTML file with all results: tables, curves, bars, pictures, run times, and every run's command and hash.
 
 python benchmarks/report.py
-python benchmarks/report.py --curves curves.png              # in place of the page: losses of pre-trainings
 python benchmarks/report.py --data sample --baseline scratch --out report.html
 """
 
@@ -15,7 +14,6 @@ from tespec.cli.command import Parser
 from tespec.cli.options import add_own, bring_in
 from tespec.cli.tables import found_in, narrowed
 from tespec.comparison.archive import holds_records
-from tespec.comparison.records import Record
 from tespec.core.errors import UserError
 from tespec.core.files import write_whole
 from tespec.core.paths import RESULTS
@@ -33,7 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", metavar="NAME", help="runs on this data alone, e.g. sample or ddd17")
     parser.add_argument("--profile", metavar="NAME", help="runs under this profile alone, e.g. paper or sample")
     parser.add_argument("--baseline", metavar="METHOD", help="also what each method gains over this one")
-    parser.add_argument("--curves", type=Path, metavar="PNG", help="draw the pre-trainings' losses there, and no page")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file (default: report.html in --results)")
     add_own(parser)
     options = parser.parse_args(arguments)
@@ -42,8 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"--results {options.results}", "no such folder", "name one that holds runs/")
     folder = options.results / "runs"
     records, notes = found_in(folder)
-    if options.curves:
-        return draw_losses(records, folder, options.curves)
     chosen = narrowed(records, {"data": options.data, "profile": options.profile}, folder)
     if not chosen:
         sys.stderr.write(f"no run in {folder}: the paper's numbers alone\n")
@@ -51,19 +46,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = write_whole(options.out or options.results / "report.html", text)
     print(f"Written: {path} ({len(chosen)} runs, {len(text.encode()) / 1e6:.1f} MB)")
     return 1 if notes else 0
-
-
-def draw_losses(records: Sequence[Record], folder: Path, picture: Path) -> int:
-    """Draw the loss curves of pre-trainings from their records.
-
-    Raises:
-        UserError: there is no record of a pre-training.
-    """
-    from tespec.pictures.pretraining import draw_curves
-
-    chosen = [record for record in records if record["kind"] == "pretraining" and "last_stage_std" in record["metrics"]]
-    if not chosen:
-        raise UserError(folder, "holds no record of a pre-training", "run benchmarks/pretrain.py first")
-    draw_curves(sorted(chosen, key=lambda record: (record["arch"], record["name"])), picture)
-    print(f"Written: {picture}")
-    return 0

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
-from tespec.cli.options import add_own, bring_in
+from tespec.cli.options import add_own, bring_in, positive
+from tespec.core.settings import parse_size
 
 if TYPE_CHECKING:
     from tespec.weights.inspection import Contents
@@ -44,8 +45,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     export = commands.add_parser("export", help="write a folder: our weights, timm's, and a model card")
     for command in (inspect, convert, export):
         command.add_argument("file", type=Path, metavar="FILE", help="weights")
-        command.add_argument("--bins", type=_count, metavar="N", help="time bins (default: the recipe's, else 10)")
-        command.add_argument("--sensor", type=_sensor, metavar="HxW", help="px (default: the recipe's or source's)")
+        command.add_argument("--bins", type=positive, metavar="N", help="time bins (default: the recipe's, else 10)")
+        command.add_argument("--sensor", type=parse_size, metavar="WIDTHxHEIGHT",
+                             help="in px (default: the recipe's or source's)")  # fmt: skip
         add_own(command)
         command.add_argument("--rescale", action="store_true", help="scale repeated input channels down")
     convert.add_argument("out", type=Path, metavar="OUT", help="file.safetensors to write")
@@ -140,17 +142,3 @@ def _inspect(options: argparse.Namespace) -> Contents:
     from tespec.weights.inspection import inspect
 
     return inspect(options.file, options.bins, options.sensor, options.rescale)
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError("not positive")
-    return number
-
-
-def _sensor(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HxW in px, such as 360x640")
-    return int(found[1]), int(found[2])

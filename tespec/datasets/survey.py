@@ -322,7 +322,7 @@ def _events(recording: LabelledRecording, quick: bool) -> EventFacts | None:
 
 def _notes(events: EventFacts | None, labels: LabelFacts | None, left_out: int) -> Iterator[str]:
     if events is not None and events.clamped:
-        yield f"{events.clamped:,} of {events.count:,} events step back in time; raised to the latest time before them"
+        yield f"{events.clamped:,} of {events.count:,} timestamps decrease; raised to the latest time before them"
     if left_out:
         yield f"{left_out:,} labels are left out by the protocol"
     if labels is not None and labels.empty:

@@ -1,15 +1,12 @@
-"""Pictures of pre-trainings: what one sees, aims at and rebuilds, and how their losses fall."""
+"""Pictures of pre-trainings: what one sees, aims at and rebuilds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from tespec.pictures.panels import (
@@ -32,7 +29,6 @@ TARGETS = {
     "uniform_decay": "intensity, uniform decay",
     "histograms": "positive minus negative events",
 }
-ACROSS = 4  # curves side by side
 
 
 @dataclass(frozen=True)
@@ -95,30 +91,3 @@ def _rebuilt(segment: RebuiltSegment) -> Image:
     """The reconstruction where something was hidden, and what was seen beside it; all of an autoencoder's."""
     shown = segment.mask if segment.mask.any() else True
     return np.where(shown, segment.reconstruction, segment.target).astype(np.float32)
-
-
-def draw_curves(records: Sequence[Any], path: Path) -> None:
-    """Write a picture of the training loss of each pre-training record as a PNG; at least one."""
-    rows = -(-len(records) // ACROSS)
-    columns = min(ACROSS, len(records))
-    figure = Figure(figsize=(3.6 * columns, 2.7 * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axis, record in zip(axes, records, strict=False):
-        steps, losses = zip(*((point["step"], point["loss"]) for point in record["curve"]), strict=True)
-        axis.plot(steps, losses, color="tab:blue", linewidth=1)
-        objective, metrics = record["config"]["objective"], record["metrics"]
-        named = objective["type"] + (f" ({objective['target']['kind']})" if "target" in objective else "")
-        axis.set_title(f"{record['method_name']}: {named}\n{record['arch']}, seed {record['seed']}", fontsize=9)
-        spread = (
-            f"features: std {metrics['feature_std']:.2f}, rank {metrics['feature_rank']:.0f}\n"
-            f"last stage: std {metrics['last_stage_std']:.2f}, rank {metrics['last_stage_rank']:.0f}"
-        )
-        axis.text(0.97, 0.93, spread, transform=axis.transAxes, ha="right", va="top", fontsize=8)
-        axis.set_xlabel("training step", fontsize=8)
-        axis.set_ylabel("loss", fontsize=8)
-        axis.set_ylim(bottom=0 if min(losses) < 0.3 * max(losses) else None)
-        axis.tick_params(labelsize=7)
-    for axis in axes[len(records) :]:
-        axis.set_axis_off()
-    save_figure(figure, path, dpi=90)

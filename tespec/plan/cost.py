@@ -109,8 +109,8 @@ def in_words(total: Total, gpu: Gpu, share: float, at_once: int) -> list[str]:
         f"on {gpu.title} at {100 * share:.0f} % of its peak: {_hours(total.hours)} GPU hours for {total.trainings} "
         f"trainings{played}{each}; up to {total.memory / 1e9:.3g} GB ({total.largest})"
     ]
-    lines += [f"  {count} of them fit with {switches} alone" for switches, count in total.switches.items()]
-    lines += [f"  {name} does not fit, whatever the switches" for name in total.too_large]
+    lines += [f"  {count} of them fit only with {switches}" for switches, count in total.switches.items()]
+    lines += [f"  {name} does not fit even with --recompute and --accumulate" for name in total.too_large]
     return lines
 
 

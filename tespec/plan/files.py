@@ -169,7 +169,7 @@ def read_plan(name: str) -> Plan:
     try:
         facts = read_yaml(path)
     except UNREADABLE as error:
-        raise UserError(path, f"not a readable YAML file ({error})", "mend it") from error
+        raise UserError(path, f"not a readable YAML file ({error})", "fix it") from error
     if not isinstance(facts, dict):
         raise UserError(path, "holds no settings by name", "see docs/plan.md")
     try:

@@ -113,7 +113,7 @@ def work(queue: Sequence[Queued], pool: Pool) -> dict[str, str]:
                     say(f"   {item.queued.name}: {_last_line(item)}")
             time.sleep(POLL)
     if asked:
-        raise KeyboardInterrupt("stopped; the same command goes on")
+        raise KeyboardInterrupt("stopped; run the same command to continue")
     return failed
 
 

@@ -324,8 +324,10 @@ def of_other_code(ledger: Ledger, jobs: Sequence[Job]) -> str:
     others = Counter(code_of(record) for record in ledger.records if code_of(record) not in codes)
     if not others:
         return ""
-    named = ", ".join(f"{count} of {code}" for code, count in sorted(others.items()))
-    return f"records of other code do not count: {named}; --accept-code HASH takes those of the same settings"
+    named = ", ".join(
+        f"{count} record{'s' if count > 1 else ''} of code {code}" for code, count in sorted(others.items())
+    )
+    return f"ignored: {named}; --accept-code HASH takes those of the same settings"
 
 
 def alike(job: Job, ledger: Ledger) -> list[Record]:
@@ -422,8 +424,9 @@ def forecast(jobs: Sequence[Job], ledger: Ledger, at_once: int) -> str:
     runs = f"{len(jobs)} run{'s' if len(jobs) > 1 else ''}"
     needed = [memory_of(job, ledger) for job in jobs]
     peaks = {name: max((each[name] for each in needed if name in each), default=0.0) for name in ("device", "process")}
-    memory = "".join(f", up to {peak / 2**30:.1f} GiB of a {name}" for name, peak in peaks.items() if peak)
-    return f"about {time} for {runs}, {at_once} at once{memory}, by what runs like them took"
+    kinds = {"device": "GPU memory", "process": "memory of a process"}
+    memory = "".join(f", up to {peaks[name] / 2**30:.1f} GiB of {said}" for name, said in kinds.items() if peaks[name])
+    return f"estimated {time} for {runs}, {at_once} at once{memory}, from similar runs"
 
 
 def table(states: Mapping[Job, str]) -> list[str]:

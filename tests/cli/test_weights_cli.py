@@ -75,7 +75,7 @@ def test_to_timm_and_back(own, tmp_path, call):
     assert "left out, as timm has no place for them: 8 tensors" in out
     state = load_file(plain)
     assert "layers.3.downsample.norm.bias" in state
-    assert call("convert", plain, back, "--sensor", "90x150")[0] == 0
+    assert call("convert", plain, back, "--sensor", "150x90")[0] == 0
     tensors, recipe = read_weights(back)
     assert (recipe["recurrent"], recipe["sensor"], recipe["width"]) == (False, [90, 150], "micro")
     assert recipe["source"] == {"file": plain.name, "format": "swin-timm", "sha256": sha256_of(plain)}
@@ -156,7 +156,7 @@ def test_nothing_is_overwritten_unasked(own, tmp_path, call):
     [
         (("inspect", "gone.pth"), "gone.pth: no such weights file"),
         (("convert", "FILE", "out.pth"), "is not named .safetensors"),
-        (("inspect", "FILE", "--sensor", "90"), "is not HxW"),
+        (("inspect", "FILE", "--sensor", "90"), "give WIDTHxHEIGHT in px"),
         (("inspect", "FILE", "--bins", "0"), "argument --bins"),
         (("look", "FILE"), "unknown value 'look'"),
         (("inspect", "FILE", "--licence", "MIT"), "unknown argument '--licence'"),

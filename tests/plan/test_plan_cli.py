@@ -42,7 +42,7 @@ def test_a_plan_runs_what_is_missing_and_says_what_failed(plan, told, found, tmp
     assert len(found()) == 2
     assert "2 of 2 runs are done; 0 to do, after 0 pre-trainings\nnothing to do" in told(*CELLS)
     more = told(*CELLS, "--seeds", "0", "1", "--dry-run")
-    assert re.search(r"2 of 4 runs are done; .*\nabout .* min for 2 runs, .* GiB of a process", more)
+    assert re.search(r"2 of 4 runs are done; .*\nestimated .* min for 2 runs, .* GiB of memory of a process", more)
     assert len(re.findall(r"run.py --method scratch .* --seed 1 ", more)) == 2
     failing = plan("tiny", "--only", "mvsec", "scratch", "--seeds", "0", *BROKEN)
     assert failing.returncode == 1

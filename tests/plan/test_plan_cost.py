@@ -55,7 +55,7 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
     assert less.switches or less.too_large
     none = total_of([CELL], ledger, replace(GPU, memory=1.0), 0.5)
     assert none.too_large == (CELL.name,)
-    assert f"  {CELL.name} does not fit, whatever the switches" in in_words(none, GPU, 0.5, 1)
+    assert f"  {CELL.name} does not fit even with --recompute and --accumulate" in in_words(none, GPU, 0.5, 1)
 
 
 def test_no_data_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

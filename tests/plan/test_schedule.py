@@ -119,7 +119,7 @@ def test_a_stopped_scheduler_leaves_no_job_behind(tmp_path, number):
     assert not is_alive(job)
     if number != signal.SIGKILL:
         assert (tmp_path / "saved").exists()
-        assert "stopped; the same command goes on" in said
+        assert "stopped; run the same command to continue" in said
 
 
 def test_a_cluster_s_jobs_end_as_processes_do(tmp_path):

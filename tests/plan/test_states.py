@@ -56,7 +56,7 @@ def test_a_record_of_other_code_data_settings_or_weights_is_not_a_job_s(tmp_path
         assert Ledger(shop, [record_of(scratch, ledger, **changes)]).record(scratch) is None
     by_other = Ledger(shop, [record_of(scratch, ledger, code="bbbbbbbb")])
     assert of_other_code(by_other, [scratch]) == (
-        "records of other code do not count: 1 of bbbbbbbb; --accept-code HASH takes those of the same settings"
+        "ignored: 1 record of code bbbbbbbb; --accept-code HASH takes those of the same settings"
     )
     taking, _ = workshop(plan, tmp_path, accept_code=("bbbbbbbb",))
     assert Ledger(taking, by_other.records).record(scratch)
@@ -219,7 +219,7 @@ def test_what_was_measured_before_says_how_long_it_takes(tmp_path, monkeypatch):
     measured = Ledger(shop, [record_of(job, ledger, time={"total": 60.0, "train": 40.0})])
     assert seconds_of(longer, measured) == 100
     said = forecast([job], known, 2)
-    assert "about 1 min for 1 run, 2 at once, up to 3.0 GiB of a process" in said
+    assert "estimated 1 min for 1 run, 2 at once, up to 3.0 GiB of memory of a process" in said
     tiny, tiny_jobs = workshop(read_plan("tiny"), tmp_path)
     assert forecast(tiny_jobs, Ledger(tiny, []), 1).startswith("no forecast")
 
@@ -277,13 +277,13 @@ def test_a_training_for_both_splits_is_counted_once(tmp_path, monkeypatch):
     both = [test, replace(test, split="val")]
     like = record_of(replace(test, seed=1), Ledger(shop, []), time={"total": 3600.0, "train": 2880.0})
     ledger = Ledger(shop, [like])
-    assert "about 1.0 h for 1 run," in forecast(both[:1], ledger, 1)
-    assert "about 1.2 h for 2 runs" in forecast(both, ledger, 1)
+    assert "estimated 1.0 h for 1 run," in forecast(both[:1], ledger, 1)
+    assert "estimated 1.2 h for 2 runs" in forecast(both, ledger, 1)
     assert in_order(both[::-1], ledger) == both  # what only evaluates is no long run
     # Where the other split's network lies on this machine.
     (shop.runs / like["name"]).mkdir(parents=True)
     (shop.runs / like["name"] / "model.safetensors").touch()
-    assert "about 12 min for 1 run," in forecast([replace(both[1], seed=1)], ledger, 1)
+    assert "estimated 12 min for 1 run," in forecast([replace(both[1], seed=1)], ledger, 1)
 
 
 def test_a_start_is_done_where_its_network_is_there(tmp_path, monkeypatch):
