@@ -113,7 +113,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         require_submitit(options.cluster)
     from tespec.core.progress import say
     from tespec.plan.jobs import Workshop, all_jobs, find_all_data, select
-    from tespec.plan.states import DONE, Ledger, in_order, of_other_code, records_of, states_of, table
+    from tespec.plan.states import (
+        DONE,
+        Ledger,
+        in_order,
+        of_other_code,
+        of_worlds_not_made,
+        records_of,
+        states_of,
+        table,
+    )
 
     bring_in(options)
     shop = Workshop(plan, results, options.runs, tuple(options.accept_code), tuple(options.plugins),
@@ -135,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ordered = in_order([job for job in shop.with_pretrainings(missing) if states[job] != DONE], ledger)
     show(plan, states, jobs, ordered, ledger, at_once)
     print("\n".join(table(states)))
-    if line := of_other_code(ledger, jobs):
+    for line in filter(None, [of_other_code(ledger, jobs), *of_worlds_not_made(ledger, jobs)]):
         print(line)
     if options.dry_run:
         show_cost(ordered, ledger, at_once, options)

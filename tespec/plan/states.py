@@ -17,6 +17,7 @@ from tespec.comparison.identity import SPLITS, TEST, canonical
 from tespec.comparison.records import Record, code_of, read_records
 from tespec.core.config import as_facts
 from tespec.core.errors import UserError
+from tespec.plan.files import World
 from tespec.plan.jobs import (
     EVALUATION,
     PRETRAINING,
@@ -48,8 +49,8 @@ class Ledger:
 
     A record is a job's where it is of the same kind, method, task, architecture, seed and split, of the same settings
     but for the precision, which the device decides, of the same data and code, and of weights that were made by the
-    settings, seed and data of the job before it, on this machine or on another. Threads and torch's version do not
-    count: records name them.
+    settings, seed, data and code of the job before it, on this machine or on another. Threads and torch's version do
+    not count: records name them.
     """
 
     def __init__(self, shop: Workshop, records: Sequence[Record]) -> None:
@@ -66,6 +67,15 @@ class Ledger:
         for record in self.records:
             groups.setdefault((record["kind"], record["method_name"], record["seed"]), []).append(record)
         return groups
+
+    @cached_property
+    def _made_by(self) -> dict[str, set[str]]:
+        """Hashes of the code of the pre-trainings that left some weights, by the hash of these."""
+        found: dict[str, set[str]] = {}
+        for record in self.records:
+            if record["kind"] == PRETRAINING and (sha256 := record["weights"].get("sha256")):
+                found.setdefault(sha256, set()).add(code_of(record))
+        return found
 
     def record(self, job: Job) -> Record | None:
         """The newest record of a job; None where it has to be run, for itself or for the weights that it leaves."""
@@ -118,15 +128,35 @@ class Ledger:
 
     def _is(self, record: Record, job: Job, config: Mapping[str, Any]) -> bool:
         """Whether a record is a job's."""
-        scored = (record["task"], record["arch"], record["split"])
-        if job.kind != PRETRAINING and scored != (job.task, job.arch, job.split):
-            return False
-        if code_of(record) not in self._codes_of(job.kind, job.method):
-            return False
-        if canonical(_comparable(record["config"])) != canonical(config):
+        if not self._is_scored(record, job):
             return False
         # Data is read only where there is a record that it could belong to.
-        return record["data_fingerprint"] == self._fingerprint(job) and self._starts_alike(record, job)
+        return (
+            self._is_set_alike(record, job, config)
+            and record["data_fingerprint"] == self._fingerprint(job)
+            and self._starts_alike(record, job)
+        )
+
+    def _is_set_alike(self, record: Record, job: Job, config: Mapping[str, Any]) -> bool:
+        """Whether a record is of a job's settings and code, whatever its data and its weights."""
+        known = code_of(record) in self._codes_of(job.kind, job.method)
+        return known and canonical(_comparable(record["config"])) == canonical(config)
+
+    def might_be_of(self, job: Job) -> bool:
+        """Whether there is a record of a job but for its data, which is not on this machine."""
+        if self.shop.data_of(job).root.exists():
+            return False
+        there = [each for each in self._by_job.get((job.kind, job.method, job.seed), ()) if self._is_scored(each, job)]
+        config = self._config(job) if there else {}
+        return any(self._is_set_alike(each, job, config) for each in there)
+
+    def _is_scored(self, record: Record, job: Job) -> bool:
+        """Whether a record is of what a job scores."""
+        return job.kind == PRETRAINING or (record["task"], record["arch"], record["split"]) == (
+            job.task,
+            job.arch,
+            job.split,
+        )
 
     def codes(self, jobs: Sequence[Job]) -> set[str]:
         """Hashes of the code whose records count."""
@@ -255,6 +285,9 @@ class Ledger:
         if before.kind == EVALUATION:
             wanted = as_facts(self.settings(before))
             return "optimisation" in said and _alike({name: said.get(name) for name in wanted}, wanted)
+        made_by = self._made_by.get(sha256)
+        if made_by and not made_by & self._codes_of(PRETRAINING, job.method):
+            return False
         recipe, planned = recipe_of(record), self.shop.recipe(job.method, job.task, job.changes)
         return recipe is not None and planned is not None and agrees(recipe, planned)
 
@@ -328,6 +361,21 @@ def of_other_code(ledger: Ledger, jobs: Sequence[Job]) -> str:
         f"{count} record{'s' if count > 1 else ''} of code {code}" for code, count in sorted(others.items())
     )
     return f"ignored: {named}; --accept-code HASH takes those of the same settings"
+
+
+def of_worlds_not_made(ledger: Ledger, jobs: Sequence[Job]) -> list[str]:
+    """A line for each sample world that is not on this machine and of which there seem to be records."""
+    found: dict[World, list[Job]] = {}
+    for job in jobs:
+        world = ledger.shop.world(job)
+        if world is not None and ledger.might_be_of(job):
+            found.setdefault(world, []).append(job)
+    return [
+        f"the sample world (size {world.size}, seed {world.seed}) is not made on this machine: whether the records of "
+        f"{len(members)} runs are of it shows after python -m tespec.world --size {world.size} --seed {world.seed} "
+        f"--datasets {' '.join(sorted({job.task for job in members}))}"
+        for world, members in found.items()
+    ]
 
 
 def alike(job: Job, ledger: Ledger) -> list[Record]:

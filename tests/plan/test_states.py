@@ -11,7 +11,15 @@ from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.plan.files import Cells, Pretrainings, References, read_plan
 from tespec.plan.jobs import EVALUATION, PRETRAINING, PROBE, REFERENCE, Job, command, select
-from tespec.plan.states import Ledger, forecast, in_order, of_other_code, seconds_of, states_of
+from tespec.plan.states import (
+    Ledger,
+    forecast,
+    in_order,
+    of_other_code,
+    of_worlds_not_made,
+    seconds_of,
+    states_of,
+)
 from tespec.weights.files import sha256_of
 
 CLOSED = [name for name in names("plans") if read_plan(name).world and read_plan(name).cells]
@@ -80,6 +88,36 @@ def test_weights_of_other_data_are_not_a_job_s(tmp_path, monkeypatch):
         weights = {"recipe": recipe | {"data_fingerprint": fingerprint}}
         record = record_of(job, empty, weights=weights, data_fingerprint="ddd17")
         assert (Ledger(shop, [record]).record(job) is not None) == counts
+
+
+def test_weights_that_other_code_made_are_not_a_job_s(tmp_path):
+    cells = Cells(**(ONE | {"methods": ("tespec",)}))
+    shop, (job,) = workshop(tiny_plan(cells=(cells,)), tmp_path)
+    empty = Ledger(shop, [])
+    recipe = shop.recipe("tespec", "ddd17") | {"seed": 0}
+    tuned = record_of(job, empty, weights={"sha256": "aa", "recipe": recipe})
+    for code, counts in ((tuned["code"].rpartition("+")[2], True), ("bbbbbbbb", False)):
+        made = record_of(shop.before(job), empty, arch="recurrent", weights={"sha256": "aa"}, code=code)
+        assert (Ledger(shop, [made, tuned]).record(job) is not None) == counts
+        accepting = replace(shop, accept_code=("bbbbbbbb",))
+        assert Ledger(accepting, [made, tuned]).record(job) is not None
+    # Weights of which nothing else is known, as of another folder.
+    assert Ledger(shop, [tuned]).record(job) is not None
+
+
+def test_records_of_a_world_that_is_not_made_are_named_with_what_makes_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
+    shop, (job,) = workshop(tiny_plan(cells=(Cells(**ONE),)), tmp_path)
+    there = record_of(job, Ledger(shop, []), data_fingerprint="of a world")
+    ledger = Ledger(shop, [there])
+    assert ledger.record(job) is None
+    (line,) = of_worlds_not_made(ledger, [job])
+    assert "the records of 1 runs" in line
+    assert line.endswith("python -m tespec.world --size tiny --seed 0 --datasets ddd17")
+    other = record_of(job, ledger, data_fingerprint="of a world", code="bbbbbbbb")
+    assert of_worlds_not_made(Ledger(shop, [other]), [job]) == []
+    shop.data_of(job).root.mkdir(parents=True)
+    assert of_worlds_not_made(ledger, [job]) == []
 
 
 def test_a_run_stays_done_where_its_pretraining_was_made_on_another_machine_and_is_made_again(tmp_path, monkeypatch):
