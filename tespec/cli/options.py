@@ -125,17 +125,21 @@ def add_accept_code(group: argparse._ArgumentGroup) -> None:
 
 def whole_number(text: str) -> int:
     """A whole number from 0 on, from the command line."""
-    number = int(text)
-    if number < 0:
-        raise ValueError("negative")
-    return number
+    return _at_least(0, text)
 
 
 def positive(text: str) -> int:
     """A whole number from 1 on, from the command line."""
-    number = int(text)
-    if number < 1:
-        raise ValueError("not positive")
+    return _at_least(1, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number; give {least} or more")
     return number
 
 

@@ -61,9 +61,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     drawn.add_argument("--predict", metavar="RECORDING", help="name in the task's data, or a path; drawn after the run")
     drawn.add_argument("--model", type=Path, metavar="FILE", help="model.safetensors of a run, in place of a new run")
     drawn.add_argument("--out", type=Path, metavar="DIR", help="folder for a figure (PNG) and a video (GIF)")
-    drawn.add_argument("--clip", type=float, nargs=2, default=(0.0, 10.0), metavar=("FROM", "TO"),
+    drawn.add_argument("--clip", type=float, nargs=2, metavar=("FROM", "TO"),
                        help="seconds that are drawn (default: 0 10)")  # fmt: skip
-    drawn.add_argument("--min-score", type=float, default=0.3, help="of boxes that are drawn (default: 0.3)")
+    drawn.add_argument("--min-score", type=float, help="of boxes that are drawn (default: 0.3)")
     add_run_options(parser)
     options = parser.parse_args(arguments)
     if options.reference and (options.method or options.probe or options.predict or options.checkpoint):
@@ -75,6 +75,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--probe trains no model that could --predict")
     if bool(options.predict) != bool(options.out):
         parser.error("--predict RECORDING and --out DIR go together")
+    if not options.predict and (options.clip, options.min_score) != (None, None):
+        parser.error("--clip and --min-score go with --predict RECORDING")
+    if options.seeds and options.seed:
+        parser.error("--seed and --seeds: give one of them")
     if options.model and not options.predict:
         parser.error("--model goes with --predict RECORDING")
     if not (options.list or options.describe or options.model) and not (
@@ -183,7 +187,9 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
         raise UserError(weights, "the weights of this run are gone", "give --overwrite to train again")
     if root is None and not Path(options.predict).exists():
         root = find_data(load_trained(weights).settings.task, options.data).root
-    request = Request(options.predict, options.out, tuple(options.clip), options.min_score, options.sensor)
+    start, end = options.clip or (0.0, 10.0)
+    least = 0.3 if options.min_score is None else options.min_score
+    request = Request(options.predict, options.out, (start, end), least, options.sensor)
     drawn = predict(weights, request, root, choose_device(options.device))
     print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
 

@@ -203,7 +203,7 @@ MISTAKES = [
     (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
     (["download-guide", "kitti"], "kitti: no such dataset; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
     (["chek", "dsec", "."], "unknown value 'chek'; did you mean 'check'?"),
-    (["check", "gen1", ".", "--processes", "0"], "argument --processes: invalid positive value: '0'"),
+    (["check", "gen1", ".", "--processes", "0"], "argument --processes: '0' is not a whole number; give 1 or more"),
     (["check", "gen1", "."], "holds no folders train, val, test (none)"),
 ]
 

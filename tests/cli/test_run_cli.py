@@ -113,8 +113,10 @@ def test_pretrains_on_a_single_recording(call, tmp_path):
         (["--method", "scratch", "--task", "ddd17", "--profile", "papre"], "papre: no such file in configs/profiles"),
         (["--method", "scratch", "--task", "ddd17", "--set", "optimisation.step=3"], "did you mean 'steps'"),
         (["--method", "scratch", "--task", "ddd17", "--sed", "3"], "--seed"),
-        (["--method", "scratch", "--task", "ddd17", "--seed", "-3"], "invalid whole_number value: '-3'"),
+        (["--method", "scratch", "--task", "ddd17", "--seed", "-3"], "'-3' is not a whole number; give 0 or more"),
         (["--method", "scratch", "--task", "ddd17", "--import", "gone.py"], "gone.py: no such file"),
+        (["--method", "scratch", "--task", "ddd17", "--clip", "0", "3"], "--clip and --min-score go with --predict"),
+        (["--method", "scratch", "--task", "ddd17", "--seed", "2", "--seeds", "0", "1"], "give one of them"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(call, tmp_path, monkeypatch, arguments, message):

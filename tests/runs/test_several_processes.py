@@ -147,7 +147,7 @@ REFUSED = [
     (["--launcher", "pytorch"], "--launcher pytorch: did not start this process; start with torchrun"),
     (["--launcher", "slurm"], "--launcher slurm: did not start this process; start with srun"),
     (["--accumulate", "3"], "batch_size: 4 lanes do not divide evenly among 1 processes with 3 gradient accumulation"),
-    (["--accumulate", "0"], "argument --accumulate: invalid positive value: '0'"),
+    (["--accumulate", "0"], "argument --accumulate: '0' is not a whole number; give 1 or more"),
 ]
 
 
