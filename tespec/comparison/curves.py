@@ -10,7 +10,7 @@ from statistics import mean, variance
 from typing import Any
 
 from tespec.comparison.basis import dotted, metric
-from tespec.comparison.evidence import STANDING, of_split, prior_of, sign_of, signed, with_and_without_state
+from tespec.comparison.evidence import STANDING, matching_prior, of_split, sign_of, signed, with_and_without_state
 from tespec.comparison.identity import canonical
 from tespec.comparison.pretrained import last_stage_ranks
 from tespec.comparison.published import Scheme, scheme_of
@@ -220,7 +220,7 @@ def _deviation(samples: Sequence[Sequence[float]]) -> float | None:
 
 def _floors(first: Record, records: Sequence[Record], main: str) -> dict[str, float]:
     """Scores of the label prior by group of frames."""
-    prior = prior_of(first, records)
+    prior = matching_prior(first, records)
     if prior is None:
         return {}
     return {group: value for group in GROUPS if (value := metric(prior, main, group)) is not None}

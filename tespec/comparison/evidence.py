@@ -123,12 +123,12 @@ def floor_of(basis: Basis, records: Sequence[Record], scheme: Scheme, group: str
     first = basis.records[0]
     if not table_of(basis.task) and first["config"].get("kind") not in TABLES:
         return -math.inf
-    prior = prior_of(first, records)
+    prior = matching_prior(first, records)
     value = None if prior is None else metric(prior, scheme.main.name, group)
     return None if value is None else sign_of(scheme.main) * value
 
 
-def prior_of(record: Record, records: Sequence[Record]) -> Record | None:
+def matching_prior(record: Record, records: Sequence[Record]) -> Record | None:
     """The newest label prior of all labels that was scored as a record: same data, split, profile, code and rules."""
     priors = [
         each
