@@ -115,3 +115,18 @@ def test_equal_headers_join_only_under_equal_headers() -> None:
     assert table.spans(0) == [Span("", 0, 0), Span("", 1, 1), Span("A", 2, 3), Span("B", 4, 4)]
     assert table.spans(1) == [Span("", 0, 0), Span("", 1, 1), Span("paper", 2, 3), Span("paper", 4, 4)]
     assert [span.title for span in table.spans(2)] == ["Method", "Recurrent", "x", "x", "x"]
+
+
+def test_bests_are_judged_by_the_variance_of_their_architecture() -> None:
+    quiet = [{0: 40.0, 1: 40.2, 2: 40.1}, {0: 42.0, 1: 42.3, 2: 42.1}]
+    noisy = [{0: 30.0, 1: 48.0, 2: 41.0}, {0: 45.0, 1: 31.0, 2: 40.0}]
+    archs = ["feedforward", "feedforward", "recurrent", "recurrent"]
+
+    def bold(facts: list[dict[str, str]]) -> list[bool]:
+        cells = [Cell("x", 1.0, by_seed=scores) for scores in (*quiet, *noisy)]
+        rows = tuple(Row((cell,), facts=fact) for cell, fact in zip(cells, facts, strict=True))
+        (group,) = with_best_bold([Group("", rows)], [Column(("mIoU",), "miou", "higher")])
+        return [row.cells[0].bold for row in group.rows]
+
+    assert bold([{"arch": arch} for arch in archs]) == [False, True, True, True]
+    assert bold([{}] * 4) == [False] * 4
