@@ -20,7 +20,7 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
 
 
 def results(folder: str | Path | None = None) -> pandas.DataFrame:
-    """All records of a results folder as a tidy table; see `tespec.comparison.results`."""
-    from tespec.comparison.results import results as read_results
+    """All records of a results folder as a tidy DataFrame; see `tespec.comparison.frame.results`."""
+    from tespec.comparison.frame import results as read_results
 
     return read_results(folder)

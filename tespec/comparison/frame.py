@@ -1,0 +1,97 @@
+"""All records as one tidy DataFrame: a row for each record, metric and group of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tespec.comparison.records import Record, read_records
+from tespec.core.paths import RESULTS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Columns that make a cell: grouped by all of them, only seeds are averaged.
+CELL = [
+    *("kind", "method", "method_version", "plugin", "arch", "backbone", "task", "task_version", "data"),
+    *("data_fingerprint", "profile", "split", "label_fraction", "variant", "overrides", "pretraining_overrides"),
+    *("results_version", "metric", "frames"),
+]
+COLUMNS = [
+    *CELL,
+    *("seed", "pretraining_seed", "value", "unit", "better", "main"),
+    *("title", "group", "pretraining_data", "machine", "revision", "written", "name", "command"),
+]
+ALL_FRAMES = "all"
+
+
+def results(folder: str | Path | None = None) -> pd.DataFrame:
+    """All records of a results folder, one row for each record, metric and group of frames.
+
+    Args:
+        folder: holds `runs/`; default: that of the harness.
+
+    Returns:
+        Columns `COLUMNS`. `CELL` are those that make a cell of a table: `df.groupby(CELL).value.mean()` averages over
+        seeds only. `frames` is "all" for overall numbers; `value` is NaN where a number was not finite; `main` says
+        whether the task is judged by the metric. Files that are no records are named in `attrs["left_out"]`.
+
+    Raises:
+        UserError: there is no such folder, or it holds something else.
+    """
+    records, problems = read_records(RESULTS if folder is None else Path(folder))
+    frame = to_frame(records)
+    frame.attrs["left_out"] = problems
+    return frame
+
+
+def to_frame(records: Iterable[Record]) -> pd.DataFrame:
+    """The same of records that are read already."""
+    import pandas as pd  # half a second, which a command line's mistake need not wait for
+
+    frame = pd.DataFrame([row for record in records for row in _rows(record)], columns=COLUMNS)
+    frame["value"] = frame["value"].astype("float64")
+    frame["main"] = frame["main"].astype(bool)
+    frame["written"] = pd.to_datetime(frame["written"], utc=True)
+    return frame
+
+
+def _rows(record: Record) -> Iterable[dict[str, Any]]:
+    recipe = record.weights.get("recipe") or {}
+    facts = {
+        **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
+        **{name: record.facts.get(name, "") for name in ("title", "group", "backbone", "pretraining_data")},
+        "label_fraction": float(record.config.get("label_share", 1.0)),
+        "overrides": _settings({key: value for key, value in record.overrides.items() if key != "label_share"}),
+        "pretraining_overrides": _settings(recipe.get("overrides") or {}),
+        "pretraining_seed": recipe.get("seed"),
+        "machine": machine(record),
+        "revision": record.environment.get("revision", ""),
+    }
+    main = next(iter(record.scores), next(iter(record.metrics), ""))
+    for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
+        for metric, value in numbers.items():
+            score = record.scores.get(metric, {})
+            yield {
+                **facts,
+                "metric": metric,
+                "frames": frames,
+                "value": value,
+                "unit": score.get("unit", ""),
+                "better": score.get("better", ""),
+                "main": metric == main and frames == ALL_FRAMES,
+            }
+
+
+def machine(record: Record) -> str:
+    """The processor or GPU that computed a record, and the threads of a processor."""
+    environment = record.environment
+    if environment.get("device") not in ("", "cpu", None):
+        return str(environment["device"])
+    return f"{' '.join(str(environment.get('cpu', '')).split())}, {environment.get('threads', '?')} threads"
+
+
+def _settings(overrides: Mapping[str, Any]) -> str:
+    """Changed settings in one line, in order of their names."""
+    return ", ".join(f"{key}={overrides[key]}" for key in sorted(overrides))
