@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def train(options: argparse.Namespace, method: Method) -> None:
     """Pre-train, and say what came of it."""
     from tespec.cli.options import setup_of
-    from tespec.comparison.pretrained import healthy, memory_worth
+    from tespec.comparison.pretrained import healthy
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
 
@@ -70,8 +70,6 @@ def train(options: argparse.Namespace, method: Method) -> None:
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
     accepted, reason = healthy(result.record)
     print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
-    if worth := memory_worth(result.record):
-        print(f"memory: {worth}")
     print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
 
 

@@ -1,4 +1,4 @@
-"""What records of pre-trainings say: whether features stayed alive, and what memory is worth."""
+"""What records of pre-trainings say: whether features stayed alive."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from tespec.comparison.records import Record
 LEAST_RANK = 8.0  # of the last stage's features
 NOISE = 0.1  # share of the rank that it may lose without counting as falling
 STAGE = "stage "  # groups: how the features of each differ
-LAST_STAGE, SINCE_ZEROED = "last_stage", "since_zeroed"  # curves
-GROUPS = ("moving", "standing", "all")
-KNOWING_NOTHING = "_knowing_nothing"
+LAST_STAGE = "last_stage"  # curve
 TARGETS = {
     "intensity": "intensity, Eq. 7",
     "high_pass": "intensity, Eq. 6",
@@ -81,44 +79,3 @@ def held_out_loss(record: Record) -> float | None:
 def _scored_nothing(record: Record) -> bool:
     """Whether no batch of data held out was scored, as where fewer pairs are held out than a batch takes."""
     return record["metrics"].get("feature_rank") == 0.0
-
-
-def relative_losses(record: Record, group: str) -> list[tuple[float, float]]:
-    """The loss of a group of moments against the time since the state was zeroed, chunk by chunk.
-
-    Within a chunk, over which a mask stays, the loss rises as what the mask hides was last seen before it; a mean over
-    chunks shows the memory alone.
-
-    Returns:
-        (seconds, loss relative to that of the trivial prediction) for each chunk, seconds at its middle; none where it
-        was not measured.
-    """
-    points = record["curves"].get(SINCE_ZEROED, [])
-    length = record["config"]["segments"] if points else 1
-    found = []
-    for chunk in (points[first : first + length] for first in range(0, len(points), length)):
-        there = [point for point in chunk if group in point]
-        loss, nothing = (sum(each[name] * each[f"{group}_count"] for each in there) for name in _names(group))
-        if nothing > 0:
-            found.append(((chunk[0]["seconds"] + chunk[-1]["seconds"]) / 2, loss / nothing))
-    return found
-
-
-def _names(group: str) -> tuple[str, str]:
-    return group, group + KNOWING_NOTHING
-
-
-def memory_worth(record: Record) -> str:
-    """The loss without memory, after 1 s and after 3 s, in words; "" where it was not measured."""
-    said = []
-    for group in GROUPS:
-        found = relative_losses(record, group)
-        if found:
-            numbers = (_at(found, seconds) for seconds in (0.0, 1.0, 3.0))
-            said.append("{}: without memory {:.3f}, after 1 s {:.3f}, after 3 s {:.3f}".format(group, *numbers))
-    return "loss relative to the trivial prediction, " + "; ".join(said) if said else ""
-
-
-def _at(found: Sequence[tuple[float, float]], seconds: float) -> float:
-    """The share of the chunk that is nearest to `seconds` after the zeroing."""
-    return min(found, key=lambda each: abs(each[0] - seconds))[1]

@@ -94,12 +94,12 @@ def _last_stage(run: Run, objective: Any, model: Any) -> dict[str, float]:
 
 def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
     """Score the network on held-out data, draw a picture and write the backbone, all on rank 0."""
-    metrics, stages, curves, seconds, sha256 = {}, {}, {}, 0.0, ""
+    metrics, stages, seconds, sha256 = {}, {}, 0.0, ""
     if is_first():
         with single_rank():
             began = time.monotonic()
             metrics = objective.evaluate(model, run.device)
-            stages, curves = objective.spreads(model, run.device), objective.curves(model, run.device)
+            stages = objective.spreads(model, run.device)
             seconds = time.monotonic() - began
             objective.draw(model, run.device, run.setup.picture(run.name))
         recipe = run.config | {
@@ -111,14 +111,13 @@ def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
             "data_fingerprint": run.data_fingerprint,
         }
         sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
-    metrics, stages, curves, seconds, sha256 = broadcast((metrics, stages, curves, seconds, sha256))
+    metrics, stages, seconds, sha256 = broadcast((metrics, stages, seconds, sha256))
     return Outcome(
         seconds=seconds,
         weights={"source": WEIGHTS, "sha256": sha256},
         protocol=objective.protocol(),
         metrics=metrics,
         groups=stages,
-        curves=curves,
         recordings=objective.recordings(),
     )
 
