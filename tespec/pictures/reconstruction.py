@@ -1,10 +1,10 @@
-"""Pictures of pre-trainings: what one sees, aims at and rebuilds."""
+"""Picture of a masked reconstruction: events, masked input, target and what a network reconstructs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from tespec.pictures.panels import (
     show_grey,
 )
 
-HIDDEN = (0.62, 0.62, 0.62)
+MASKED = (0.62, 0.62, 0.62)
 WIDTH = 16.0  # inches
 TARGETS = {
     "intensity": "intensity, Eq. 7",
@@ -31,17 +31,16 @@ TARGETS = {
 }
 
 
-@dataclass(frozen=True)
-class RebuiltSegment:
-    """One segment of a recording and what a model makes of it.
+class ReconstructedSegment(NamedTuple):
+    """One segment of a recording and a network's reconstruction of it.
 
     Attributes:
-        title: what the row shows.
+        title: of the row.
         histogram: (2*bins, H, W) uint8, negative polarity first.
         high_pass: (H, W) intensity of Eq. 6 at the end of the segment.
-        target: (H, W) what the model is to rebuild there.
-        mask: (H, W) bool, the hidden pixels; none of an autoencoder.
-        reconstruction: (H, W) what the model predicts.
+        target: (H, W) the target of the reconstruction there.
+        mask: (H, W) bool, the masked pixels; none of an autoencoder.
+        reconstruction: (H, W) the network's prediction.
     """
 
     title: str
@@ -52,21 +51,21 @@ class RebuiltSegment:
     reconstruction: Image
 
 
-def draw_segments(segments: Sequence[RebuiltSegment], path: Path, target: str = "intensity") -> None:
+def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: str = "intensity") -> None:
     """Write one row of five pictures per segment as a PNG; target and reconstruction share a scale.
 
     Args:
         segments: at least one.
         path: of the PNG.
-        target: what the model rebuilds, a key of `TARGETS`.
+        target: what the network reconstructs, a key of `TARGETS`.
     """
-    hidden = bool(segments[0].mask.any())
-    colours = POLARITIES | ({"hidden from the network": HIDDEN} if hidden else {})
+    is_masked = bool(segments[0].mask.any())
+    colours = POLARITIES | ({"masked": MASKED} if is_masked else {})
     columns = (
         "events of the segment",
-        "what the network sees" if hidden else "input",
+        "masked input" if is_masked else "input",
         f"target: {TARGETS[target]}",
-        "reconstruction of what is hidden" if hidden else "reconstruction",
+        "reconstruction of what is masked" if is_masked else "reconstruction",
         "for comparison: intensity, Eq. 6",
     )
     unit = "events" if target == "histograms" else "log intensity"
@@ -77,17 +76,13 @@ def draw_segments(segments: Sequence[RebuiltSegment], path: Path, target: str = 
     for axes, segment in zip(panels, segments, strict=True):
         axes[0].set_ylabel(segment.title, fontsize=10)
         seen, reach = event_image(segment.histogram), reach_of(segment.target)
-        seen[segment.mask] = HIDDEN
+        seen[segment.mask] = MASKED
+        # Visible pixels show the target, so that the reconstruction can be judged beside it.
+        replaced = segment.mask if is_masked else np.ones_like(segment.mask)
         show_events(axes[0], segment.histogram)
         axes[1].imshow(seen, interpolation="nearest")
         show_grey(axes[2], segment.target, unit, reach)
-        show_grey(axes[3], _rebuilt(segment), unit, reach)
+        show_grey(axes[3], np.where(replaced, segment.reconstruction, segment.target), unit, reach)
         show_grey(axes[4], segment.high_pass)
     add_legend(figure, colours)
     save_figure(figure, path, dpi=100)
-
-
-def _rebuilt(segment: RebuiltSegment) -> Image:
-    """The reconstruction where something was hidden, and what was seen beside it; all of an autoencoder's."""
-    shown = segment.mask if segment.mask.any() else True
-    return np.where(shown, segment.reconstruction, segment.target).astype(np.float32)
