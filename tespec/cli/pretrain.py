@@ -32,6 +32,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument(
         "--data", type=Path, metavar="PATH", help="recording, or folder of recordings (.raw, .dat, store)"
     )
+    what.add_argument("--variant", default="", metavar="NAME", help="row of an ablation, for the record")
     add_run_options(parser)
     options = parser.parse_args(arguments)
     refuse_forecast(parser, options)

@@ -343,6 +343,52 @@ def _change(facts: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     return facts
 
 
+def changed_finetuning(settings: Finetuning, of_data: Mapping[str, Any], network: str) -> dict[str, Any]:
+    """Settings of a cell that differ from those of its task, architecture and profile, by dotted name.
+
+    Args:
+        settings: of the cell.
+        of_data: what the data says about itself, as of `finetuning_settings`.
+        network: kind of network.
+    """
+    known = settings.task in names("tasks")
+    default = (
+        finetuning_settings(settings.task, settings.arch, settings.profile, (), of_data, network) if known else None
+    )
+    return _changed(settings, default)
+
+
+def changed_pretraining(settings: Pretraining, network: str) -> dict[str, Any]:
+    """Settings of a pre-training that differ from its recipe's, by dotted name; another objective is its type."""
+    if settings.name not in recipes():
+        return _changed(settings, None)
+    default = pretraining_settings(settings.name, settings.profile, (), network)
+    kind = settings.objective["type"]
+    if kind == default.objective["type"]:
+        return _changed(settings, default)
+    swapped = pretraining_settings(settings.name, settings.profile, [f"objective={kind}"], network)
+    return {"objective": kind, **_changed(settings, swapped)}
+
+
+def _changed(settings: Finetuning | Pretraining, default: Finetuning | Pretraining | None) -> dict[str, Any]:
+    ours, usual = _flat(as_facts(settings)), _flat(as_facts(default)) if default else {}
+    return {key: ours.get(key) for key in sorted({*ours, *usual}) if ours.get(key) != usual.get(key)}
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in facts.items():
+        nested = isinstance(value, Mapping) and value
+        found |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return found
+
+
+def own_files(**named: str) -> list[Path]:
+    """Files of the user's own among configs named by kind ("tasks", "profiles")."""
+    files = (file_of(kind, name) for kind, name in named.items())
+    return [path for path in files if path is not None and not path.is_relative_to(CONFIGS.absolute())]
+
+
 def as_facts(settings: Finetuning | Pretraining) -> dict[str, Any]:
     """Plain nested dict of lists, numbers and strings: what is hashed and written into records."""
     return typing.cast("dict[str, Any]", _plain(dataclasses.asdict(settings)))

@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, pretraining_settings
+from tespec.core.config import as_facts, changed_finetuning, own_files, pretraining_settings
 from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
+from tespec.datasets.description import read_description
 from tespec.datasets.evaluation import evaluation_of
 from tespec.datasets.recording import fingerprint
 from tespec.models.backbone import reset
@@ -26,9 +28,8 @@ from tespec.pretraining.health import evaluating, stage_spreads
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
-from tespec.runs.run import WEIGHTS, Outcome, Run, carry_out, on_device
+from tespec.runs.run import WEIGHTS, Outcome, Run, on_device, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import accumulation_facts
 from tespec.tasks import build_task
 from tespec.tasks.base import Evaluation
 from tespec.training.device import derive, seed_everything
@@ -125,7 +126,7 @@ def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Re
             evaluation = replace(evaluation, groups=evaluation.groups | _stages(opened))
         return opened.outcome(evaluation, {"stages": FEATURES} | dict(said or {}))
 
-    return carry_out(run, evaluate, opened.model, batches)
+    return run_or_load(run, evaluate, opened.model, batches)
 
 
 def _stages(opened: Opened) -> dict[str, dict[str, float]]:
@@ -192,11 +193,16 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         method=method,
         task=settings.task,
         settings=settings,
-        config=config_of(settings, wanted.split) | accumulation_facts(setup.accumulate) | dict(extra or {}),
+        config=config_of(settings, wanted.split) | dict(extra or {}),
+        overrides=changed_finetuning(wanted.settings, read_description(data.root).overrides(), method.network),
         data=data.label,
         data_fingerprint=fingerprint(*task.splits),
         seed=seed,
         setup=setup,
+        plugin=plugin_sha256(
+            [type(method), type(task), type(task.dataset), type(model.backbone)],
+            own_files(tasks=settings.task, profiles=settings.profile),
+        ),
         # Whatever the method did to it, the backbone training starts from is part of the result's identity.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,
