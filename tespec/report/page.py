@@ -46,7 +46,13 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     if not records:
         raise UserError(f"--results {results}", "holds no records", "name the --results folder of your runs")
     frame = to_frame(records)
-    tables = [(table, Markup(to_html(table))) for table in make_tables(frame, measured=True)]
+    left_out = list(problems)
+    is_sample = bool((frame.data == "sample").all())  # then the paper's numbers say nothing about the measured ones
+    try:
+        tables = [(table.title, Markup(to_html(table))) for table in make_tables(frame, measured=is_sample)]
+    except UserError as error:  # such as pre-trainings alone, or another split than the test split
+        tables = []
+        left_out.append(str(error))
     scores, losses = score_figures(frame), loss_figures(loss_points(records, frame))
     room = LARGEST - 30_000 - sum(len(text.encode()) for _, text in tables)
     room -= sum(len(figure.source) for figure in (*scores, *losses))
@@ -54,8 +60,8 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html")
     page = template.render(
         facts=facts(records),
-        problems=problems,
-        is_sample=any(record.data == "sample" for record in records),
+        left_out=left_out,
+        is_sample=is_sample,
         tables=tables,
         galleries={"Scores": scores, "Training losses": losses},
         pictures=pictures(frame, results / "pictures", out.parent, room),

@@ -55,7 +55,7 @@ def results(tmp_path: Path) -> Path:
     folder = tmp_path / "results"
     (folder / "pictures").mkdir(parents=True)
     made = [record(seed=seed, miou=40.0 + seed, curve=(2.0, 1.0 + seed)) for seed in range(3)]
-    made += [record(seed=0, method="mine", miou=52.125, title=HOSTILE, curve=(3.0, 1.5))]
+    made += [record(seed=0, method="mine", miou=52.5, title=HOSTILE, curve=(3.0, 1.5))]
     made += [record(kind="pretraining", method="mine", task="sample", title=HOSTILE, curve=(0.5, 0.25))]
     made += [record(kind="reference", method="prior", arch="feedforward", miou=30.5, title="Label prior")]
     for each in made:
@@ -95,7 +95,7 @@ def svg_of(source: str) -> str:
 
 def test_the_page_holds_the_numbers_figures_and_pictures(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = written(results)
-    assert re.search(r"41\.000 ± 1\.000.*52\.125", text, re.DOTALL)
+    assert re.search(r"41\.00.* ± 1\.00.*52\.50", text, re.DOTALL)
     assert all(each in text for each in ("evaluation (4)", "torch 2.13.0", "a processor, 1 threads", "sample world"))
     found = Page(text)
     assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [3, 3]  # of the first seeds
@@ -127,7 +127,7 @@ def test_the_sample_worlds_results_fit_a_megabyte(tmp_path: Path) -> None:
     main_cells = score_points(frame)
     means = main_cells.loc[main_cells.kind == "evaluation", "mean"]
     assert len(means) > 30
-    assert all(f"{mean:.3f}" in text for mean in means)
+    assert all(f"{mean:.2f}" in text or f"{mean:.3f}" in text for mean in means)
 
 
 def test_pictures_beyond_the_limit_are_linked(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,8 @@ def test_a_folder_without_records_is_refused_and_a_broken_file_named(
 
 
 def test_the_report_never_imports_torch(results: Path) -> None:
-    code = f"import sys; from tespec.cli.report import main; main(['--results', {str(results)!r}]); assert 'torch' not in sys.modules"
+    run = f"from tespec.cli.report import main; main(['--results', {str(results)!r}])"
+    code = f"import sys; {run}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
