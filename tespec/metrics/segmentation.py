@@ -15,7 +15,8 @@ IGNORE = 255
 DEFINITION = (
     "one confusion matrix over all labelled pixels of the test recordings, label 255 ignored; "
     "miou: mean over all classes of TP / (TP + FP + FN), a class that occurs nowhere counting as 0; "
-    "mean_class_acc: mean over the classes that are labelled of TP / (TP + FN); pixel_acc: share of pixels that are right"
+    "mean_class_acc: mean over the classes that are labelled of TP / (TP + FN); "
+    "pixel_acc: share of pixels that are right"
 )
 
 
@@ -59,8 +60,8 @@ def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], class
 def scores(matrix: NDArray[np.int64]) -> Scores:
     """Scores of a confusion matrix.
 
-    IoU as uzh-rpg/ess, evaluation/metrics.py, defines it; mean class accuracy as mmseg, evaluation/metrics/iou_metric.py,
-    does: a class without labelled pixels has no recall.
+    IoU as uzh-rpg/ess, evaluation/metrics.py, defines it; mean class accuracy as mmsegmentation,
+    evaluation/metrics/iou_metric.py, does: a class without labelled pixels has no recall.
     """
     hits = matrix.diagonal().astype(np.float64)
     labelled, predicted = matrix.sum(1), matrix.sum(0)
