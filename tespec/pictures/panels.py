@@ -163,10 +163,10 @@ def _draw_boxes(axis: Axes, boxes: Boxes) -> None:
 
 def add_bar(axis: Axes, shown: AxesImage, title: str, extend: str = "neither") -> None:
     """Put a bar beside a panel, with ticks at its ends and round numbers or zero between; `extend` as matplotlib's."""
-    low, high = float(shown.norm.vmin or 0), float(shown.norm.vmax or 0)
+    low, high = shown.get_clim()
     between = [0.0]
     if isinstance(shown.norm, LogNorm):
-        values = LogLocator(subs=(1, 2, 5)).tick_values(low, high).tolist()
+        values = LogLocator(subs=(1, 2, 5)).tick_values(low, high)
         between = [value for value in values if APART * low <= value <= high / APART]
     bar = axis.figure.colorbar(shown, cax=axis.inset_axes(BAR), extend=extend)
     ticks = [low, *between, *[high] * (high > low)]

@@ -20,16 +20,16 @@ from tespec.comparison.records import Record
 INK = "#010203"  # takes the colour of the theme
 # Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, which is hard to see on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
-ARCHITECTURES = {"recurrent": "recurrent", "feedforward": "feed-forward"}
-MARKERS: dict[str, dict[str, Any]] = {
+ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
+MARKERS: dict[Any, dict[str, Any]] = {
     "recurrent": {"marker": "o", "color": COLOURS[0]},
     "feedforward": {"marker": "s", "color": COLOURS[1], "mfc": "none"},
 }
-LINES = {"recurrent": "-", "feedforward": "--"}
+LINES: dict[Any, str] = {"recurrent": "-", "feedforward": "--"}
 APART = 0.14  # of a row, between the points of one method
 WIDTH = 4.6  # inches: letters stay readable on a phone
 THEME = ":root{color:#1c1c1c}@media(prefers-color-scheme:dark){:root{color:#e4e4e4}}"
-LOOK = {
+LOOK: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
     "axes.spines.top": False,
     "axes.spines.right": False,
