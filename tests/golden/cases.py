@@ -53,6 +53,9 @@ Case = Callable[[Path, Path], Values | pd.DataFrame]
 ROOT = Path(__file__).parents[2]
 TASKS = ("ddd17", "dsec", "gen1", "1mpx", "mvsec")
 PROFILES = ("paper", "sample")
+# Recordings of the sample world.
+DDD17 = "ddd17/dir0"
+ONE_MPX = "1mpx/train/moorea_2019-02-19_000_td_500000_8500000_td.dat"
 
 # Relative and absolute tolerance of floats by family/case/name, the first that matches; other values are exact.
 # A processor's vector instructions and its number of threads decide the order of sums, hence the last digits.
@@ -62,6 +65,12 @@ TOLERANCES: Sequence[tuple[str, float, float]] = (
     ("tables/*", 0.0, 2e-5),  # six decimals are written
     ("events/intensity*", 1e-4, 1e-5),
     ("features/*", 1e-3, 1e-4),
+    # Scores of networks of two steps count pixels and boxes that rounding decides; in points. Of detectors, which two
+    # steps leave near 0, this is only that boxes reach the score: the label prior's scores say more.
+    ("finetuning/[dg1]*/score *", 0.0, 0.5),
+    ("finetuning/mvsec*/score *", 1e-2, 0.0),
+    ("*/answer, share *", 0.0, 0.01),
+    ("*/answer, *", 1e-2, 0.0),
     ("*/grad_norm*", 2e-3, 0.0),
     ("*", 1e-3, 1e-6),
 )
@@ -155,15 +164,16 @@ LANES = ("batch_size=2",)
 IMAGES = ("batch_size=8",)
 PRETRAININGS: dict[str, Case] = {
     "tespec": pretrained("tespec", "1mpx", *LANES),
-    "tespec, feedforward": pretrained("tespec", "1mpx", *LANES, "recurrent=false"),
-    "tespec, target histograms": pretrained("tespec", "1mpx", *LANES, "objective.target.kind=histograms"),
-    "tespec, target high_pass": pretrained("tespec", "1mpx", *LANES, "objective.target.kind=high_pass"),
-    "tespec, no patch normalisation": pretrained("tespec", "1mpx", *LANES, "objective.patch_norm=false"),
-    "tespec, objective cpc": pretrained("tespec", "1mpx", *LANES, "objective=cpc"),
-    "ecddp": pretrained("ecddp", "1mpx", *LANES),
-    "mem": pretrained("mem", "1mpx", *LANES),
-    "ecdp": pretrained("ecdp", "ddd17", *IMAGES),
-    "cm3ae": pretrained("cm3ae", "ddd17", *IMAGES),
+    # Of one recording the last quarter is held out, which takes less time.
+    "tespec, feedforward": pretrained("tespec", ONE_MPX, *LANES, "recurrent=false"),
+    "tespec, target histograms": pretrained("tespec", ONE_MPX, *LANES, "objective.target.kind=histograms"),
+    "tespec, target high_pass": pretrained("tespec", ONE_MPX, *LANES, "objective.target.kind=high_pass"),
+    "tespec, no patch normalisation": pretrained("tespec", ONE_MPX, *LANES, "objective.patch_norm=false"),
+    "tespec, objective cpc": pretrained("tespec", ONE_MPX, *LANES, "objective=cpc"),
+    "ecddp": pretrained("ecddp", ONE_MPX, *LANES),
+    "mem": pretrained("mem", ONE_MPX, *LANES),
+    "ecdp": pretrained("ecdp", DDD17, *IMAGES),
+    "cm3ae": pretrained("cm3ae", DDD17, *IMAGES),
     "moby": pretrained("moby", "objects", *IMAGES),
     "imagenet": pretrained("imagenet", "objects", *IMAGES),
 }
@@ -194,7 +204,8 @@ def finetuned(task: str, arch: str, method: str = "scratch", *changes: str) -> C
 
     def case(world: Path, folder: Path) -> Values:
         what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task), "--no-picture")
-        few = ("batch_size=2", *(("segments=3",) if arch == "recurrent" else ()))
+        # Adam's first step moves each weight by the learning rate, which way the rounding of a tiny gradient says.
+        few = ("batch_size=2", "optimisation.peak_lr=1e-4", *(("segments=3",) if arch == "recurrent" else ()))
         return trained(run(folder, "run", *what, changes=(*TWO_STEPS, *few, *changes))) | answer(folder)
 
     return case
@@ -273,8 +284,12 @@ FEATURES: dict[str, Case] = {
 def scored(scorer: Any) -> Values:
     """All that a scorer says: overall, of each class, of each recording and of each group."""
     overall = scorer.overall()
-    parts = {"": overall, **{f"{name}, ": each for kind in ("recording", "group") for name, each in scorer.by(kind).items()}}  # fmt: skip
-    found = {f"{part}{name}": value for part, each in parts.items() for name, value in each.metrics().items()}
+    parts = {f"{name}, ": each for kind in ("recording", "group") for name, each in scorer.by(kind).items()}
+    found = {
+        f"{part}{name}": value
+        for part, each in {"": overall, **parts}.items()
+        for name, value in each.metrics().items()
+    }
     classes = getattr(overall, "classes", None) or dict(enumerate(getattr(overall, "iou", ())))
     return found | {f"class {name}": value for name, value in classes.items()}
 
@@ -372,8 +387,8 @@ def intensity(world: Path, folder: Path) -> Values:
 
 
 RECORDINGS = {
-    "ddd17": "ddd17/dir0",
-    "1mpx": "1mpx/train/moorea_2019-02-19_000_td_500000_8500000_td.dat",
+    "ddd17": DDD17,
+    "1mpx": ONE_MPX,
     "gen1": "gen1/train/17-04-13_15-05-10_500000_8500000_td.dat",
     "dsec": "dsec/train/zurich_city_00_a/events/left/events.h5",
     "mvsec": "mvsec/outdoor_day2_data.hdf5",
@@ -497,8 +512,8 @@ SETTINGS: dict[str, Case] = {
 # Tables, which stand in CSV files.
 
 NUMBERS = ("seeds", "mean", "std")
-CELL = ("table", "title", "method", "arch", "backbone", "pretraining", "task", "data", "profile", "split", "label_share",
-        "frames", "metric", "source", "mark")  # fmt: skip
+CELL = ("table", "title", "method", "arch", "backbone", "pretraining", "task", "data", "profile", "split",
+        "label_share", "frames", "metric", "source", "mark")  # fmt: skip
 
 
 def plan(name: str) -> Case:
@@ -529,8 +544,8 @@ def plan(name: str) -> Case:
 def tables(world: Path, folder: Path) -> pd.DataFrame:
     """The numbers of all tables: the paper's, and those of the committed records on the test split."""
     results, told = ROOT / "results" / "sample-small", StringIO()
-    # The same few YAML files are read hundreds of times.
-    cached = mock.patch.object(files, "parse_yaml", lambda text, parsed=cache(files.parse_yaml): deepcopy(parsed(text)))
+    parsed = cache(files.parse_yaml)  # the same few files are read hundreds of times
+    cached = mock.patch.object(files, "parse_yaml", lambda text: deepcopy(parsed(text)))
     with cached, redirect_stdout(told), redirect_stderr(told):
         ended = main(["tables", "--results", str(results), "--out", str(folder)])
     assert ended == 0, told.getvalue()

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from golden.cases import FAMILIES, NUMBERS, PRETRAININGS, TASKS, Values, recipes, tolerance
 
+from golden.cases import FAMILIES, NUMBERS, PRETRAININGS, TASKS, Values, recipes, tolerance
 from tespec.core.config import names
 
 DATA = Path(__file__).parent / "data"
