@@ -137,7 +137,8 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
     batch["histograms"].random_(0, 3)
     be_deterministic(False, device)
     execute(network, Execution(), is_fast(device, False))  # as a run computes by default
-    loop = Loop(network, [], replace(settings.optimisation, precision=precision), seed=0, device=device)
+    no_data: Any = []  # each step is given its batch
+    loop = Loop(network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device)
     loop.model.train()
     try:
         loop.train_step(batch)

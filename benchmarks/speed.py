@@ -42,7 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     load, rows = os.getloadavg()[0], []
-    print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'ours':>7}")
+    print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'rate':>7}")
     for name in [options.only] if options.only else STAGES:
         for case in STAGES[name](options.quick):
             rows.append(measure(case, options.quick))

@@ -84,7 +84,7 @@ def histogram(quick: bool) -> Iterator[Case]:
     """One window of a busy recording, arguments checked."""
     number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, HALF_1MPX)
     events = make_events(number, WINDOW_US, height, width)
-    sizes = {"t_start": 0, "t_end": WINDOW_US, "bins": BINS, "height": height, "width": width}
+    sizes: dict[str, Any] = {"t_start": 0, "t_end": WINDOW_US, "bins": BINS, "height": height, "width": width}
     yield Case(
         "histogram", f"{number:,} events on {height}x{width} px",
         lambda: event_histogram(*events, **sizes),
@@ -126,8 +126,8 @@ def write_columns(source: Path, offset: int) -> Path:
     events = Events((word & 0x3FFF).astype("u2"), (word >> 14 & 0x3FFF).astype("u2"), t, (word >> 28 & 1).astype("u1"))
     filters = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
     with h5py.File(source.with_suffix(".h5"), "w") as file:
-        for name, column in zip(Events._fields, events, strict=True):
-            file.create_dataset(name, data=column, chunks=(min(len(column), 1 << 17),), **filters)
+        for name in Events._fields:
+            file.create_dataset(name, data=getattr(events, name), chunks=(min(len(t), 1 << 17),), **filters)
     return source.with_suffix(".h5")
 
 
