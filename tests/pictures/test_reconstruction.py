@@ -44,19 +44,6 @@ def test_a_picture_has_a_row_for_each_segment_and_is_the_same_each_time(tmp_path
         assert tall.height > 1.5 * short.height
 
 
-def test_an_interrupted_picture_leaves_the_old_one(tmp_path, monkeypatch):
-    path = tmp_path / "kept.png"
-    path.write_bytes(b"before")
-
-    def fail(*_, **__):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
-    with pytest.raises(OSError, match="disk full"):
-        draw_segments([segment()], path)
-    assert path.read_bytes() == b"before"
-
-
 @pytest.mark.parametrize(
     ("target", "title", "unit"),
     [
