@@ -155,7 +155,7 @@ def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | 
         for split in dataset.splits:
             for files in dataset.files(split):
                 if _is_wanted(files, wanted):
-                    return dataset.open(files)
+                    return dataset.open_checked(files)
                 names.append(files.name)
     if not path.exists():
         there = f"give a path, or one of {', '.join(names[:6])}" if names else "give the path of one"
@@ -209,7 +209,7 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, spli
     settings = load_trained(weights).settings
     dataset = open_dataset(settings, root)
     for files in dataset.files(split):
-        recording = dataset.open(files)
+        recording = dataset.open_checked(files)
         labelled = recording.windows[recording.labelled, 1]
         ends = (labelled - recording.windows[0, 0]) / 1e6
         if not len(ends):
