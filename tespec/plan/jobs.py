@@ -400,8 +400,10 @@ def given_file(job: Job, plan: Plan) -> Path | None:
 
 def _data(job: Job, shop: Workshop) -> list[str]:
     """Names the data only where it is not what a run takes by itself, so that commands fit every machine."""
-    from tespec.runs.data import given_data
+    from tespec.runs.data import SAMPLE, given_data
     from tespec.world import world_folder
 
     found = shop.data_of(job).root
-    return [] if found == (given_data(job.task) or world_folder() / job.task) else ["--data", str(found)]
+    if found == world_folder() / job.task:
+        return ["--data", SAMPLE]
+    return [] if found == given_data(job.task) else ["--data", str(found)]

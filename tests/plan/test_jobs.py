@@ -115,7 +115,7 @@ def test_commands_name_nothing_of_this_machine_where_the_world_is_the_usual_one(
     assert shop.data["ddd17"] == Data(world_folder() / "ddd17", "sample")
     usual = command(job, shop)
     assert usual[:-7] == ["run", "--method", "tespec", "--task", "ddd17", "--arch", "recurrent",
-                          "--pretraining-seed", "0", "--no-picture",
+                          "--data", "sample", "--pretraining-seed", "0", "--no-picture",
                           "--set", "pretraining.objective.mask.ratio=0.0", "--profile", "small",
                           "--seed", "1"]  # fmt: skip
     shop.data["ddd17"] = Data(tmp_path / "world" / "ddd17", "sample")
