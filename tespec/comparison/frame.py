@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 CELL = [
     *("kind", "method", "method_version", "plugin", "arch", "backbone", "task", "task_version", "data"),
     *("data_fingerprint", "profile", "split", "label_fraction", "variant", "overrides", "pretraining_overrides"),
-    *("results_version", "metric", "frames"),
+    *("weights", "results_version", "metric", "frames"),
 ]
 COLUMNS = [
     *CELL,
-    *("seed", "pretraining_seed", "value", "unit", "better", "main"),
+    *("seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes", "recordings"),
     *("title", "group", "pretraining_data", "machine", "revision", "written", "name", "command"),
 ]
 ALL_FRAMES = "all"
@@ -34,7 +34,8 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
 
     Returns:
         Columns `COLUMNS`. `CELL` are those that make a cell of a table: `df.groupby(CELL).value.mean()` averages over
-        seeds only. `frames` is "all" for overall numbers; `value` is NaN where a number was not finite; `main` says
+        seeds only. `weights` says what a network started from: data set, data and profile of a pre-training, or the hash
+        of a file from elsewhere. `classes` and `recordings` count those that have a score. `frames` is "all" for overall numbers; `value` is NaN where a number was not finite; `main` says
         whether the task is judged by the metric. Files that are no records are named in `attrs["left_out"]`.
 
     Raises:
@@ -65,7 +66,10 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
         "label_fraction": float(record.config.get("label_share", 1.0)),
         "overrides": _settings({key: value for key, value in record.overrides.items() if key != "label_share"}),
         "pretraining_overrides": _settings(recipe.get("overrides") or {}),
+        "weights": _weights(record),
         "pretraining_seed": recipe.get("seed"),
+        "classes": sum(value is not None for value in record.classes.values()),
+        "recordings": len(record.recordings),
         "machine": machine(record),
         "revision": record.environment.get("revision", ""),
     }
@@ -80,6 +84,7 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
                 "value": value,
                 "unit": score.get("unit", ""),
                 "better": score.get("better", ""),
+                "metric_title": score.get("title", metric),
                 "main": metric == main and frames == ALL_FRAMES,
             }
 
@@ -90,6 +95,13 @@ def machine(record: Record) -> str:
     if environment.get("device") not in ("", "cpu", None):
         return str(environment["device"])
     return f"{' '.join(str(environment.get('cpu', '')).split())}, {environment.get('threads', '?')} threads"
+
+
+def _weights(record: Record) -> str:
+    recipe = record.weights.get("recipe")
+    if not recipe:
+        return str(record.weights.get("sha256", ""))[:12]
+    return ", ".join(str(recipe.get(key, "")) for key in ("dataset", "data", "profile", "data_fingerprint"))
 
 
 def _settings(overrides: Mapping[str, Any]) -> str:

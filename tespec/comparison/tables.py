@@ -1,0 +1,563 @@
+"""The comparison tables: the published frame and the frame of records, grouped by cell and pivoted."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from tespec.comparison.ablations import DECIMALS, METHOD, METRICS, Ablation, read_ablations, variant_name
+from tespec.comparison.frame import ALL_FRAMES, CELL, COLUMNS
+from tespec.comparison.published import TABLES, plain_tables, published_frame, read_paper, table_of
+from tespec.comparison.records import RESULTS_VERSION, TEST
+from tespec.comparison.statistics import ALPHA, holm, paired_gain
+from tespec.core.errors import UserError
+
+OWN = "task_"  # prefix of the table of a task that the paper does not have
+# What tables show unless a filter or `by` names the column.
+DEFAULTS = {
+    "split": TEST,
+    "label_fraction": 1.0,
+    "overrides": "",
+    "variant": "",
+    "pretraining_overrides": "",
+    "frames": ALL_FRAMES,
+}
+# Columns of the frame that make a row and a measured column of a table. Of the rest of `CELL`, which says how a method
+# came about, a table shows the newest.
+ROW = ["method", "arch", "backbone", "tta"]
+SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", "task_version"]
+ORIGIN = ["kind", "method_version", "plugin", "weights"]
+PUBLISHED, MEASURED = "published", "measured"
+NONE = "-"
+RECURRENT = {"recurrent": "yes", "feedforward": "no"}
+ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
+SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
+CELLS = "Measured: mean ± standard deviation over seeds, in brackets their number. Bold: the best measured mean."
+
+
+class Table(NamedTuple):
+    """A table as it is shown.
+
+    Attributes:
+        name: of its files.
+        title: above it.
+        cells: texts; the index holds the labels of the rows, the columns have levels task, metric and source.
+        bold: the same shape: whether a cell is set in bold.
+        notes: below it.
+        data: the numbers behind it, a row each.
+        main: title of the metric that methods are judged by.
+        rules: positions of rows before which a rule is drawn.
+    """
+
+    name: str
+    title: str
+    cells: pd.DataFrame
+    bold: pd.DataFrame
+    notes: tuple[str, ...]
+    data: pd.DataFrame
+    main: str = ""
+    rules: tuple[int, ...] = ()
+
+    def measured(self, *, alone: bool = True) -> Table | None:
+        """Its rows with measured numbers, and the measured columns, alone or with those beside them; None without."""
+        columns = [column for column in self.cells.columns if MEASURED in str(column[2:])]
+        rows = (self.cells[columns] != NONE).any(axis=1).to_numpy()
+        if not rows.any():
+            return None
+        there = (self.cells[rows] != NONE).any(axis=0)
+        columns = columns if alone else [column for column in self.cells.columns if there[column]]
+        positions = [position for position, kept in enumerate(rows) if kept]
+        rules = {sum(kept < rule for kept in positions) for rule in self.rules} - {0, len(positions)}
+        cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
+        return self._replace(cells=cells, bold=bold, rules=tuple(sorted(rules)))
+
+
+class Selection(NamedTuple):
+    """Rows of a frame that tables show, with columns `tta` and `column`, and what was left out, in words."""
+
+    frame: pd.DataFrame
+    left_out: tuple[str, ...]
+
+
+def make_tables(
+    frame: pd.DataFrame,
+    *,
+    only: Sequence[str] = (),
+    measured: bool = False,
+    where: Mapping[str, str] | None = None,
+    by: str = "",
+) -> list[Table]:
+    """Tables of a frame of records beside the paper's numbers.
+
+    Args:
+        frame: of `tespec.results`.
+        only: names of tables; none: the comparison tables, ablations and tables of the user's own tasks.
+        measured: measured rows and columns alone.
+        where: wanted values by column of the frame, `*` and `?` as in file names; they replace `DEFAULTS`.
+        by: column of the frame whose values become one more level of the columns.
+
+    Raises:
+        UserError: there is no such table, column or value, or nothing was measured of a table that was asked for.
+    """
+    chosen = select(frame, where or {}, by)
+    own = {f"{OWN}{re.sub(r'[^A-Za-z0-9_-]+', '_', task)}": task for task in _own_tasks(chosen.frame)}
+    ablations = {f"ablation_{name}": ablation for name, ablation in read_ablations().items()}
+    makers: dict[str, Callable[[], Table | None]] = {
+        **{name: lambda name=name: _comparison(name, chosen, by) for name in TABLES},
+        **{name: lambda each=each: _ablation(each, frame, where or {}, by) for name, each in ablations.items()},
+        **{name: lambda name=name, task=task: _own_table(name, task, chosen, by) for name, task in own.items()},
+        **{name: lambda name=name: _plain(name) for name in plain_tables()},
+    }
+    for name in only:
+        if name not in makers:
+            raise UserError(f"--only {name}", "no such table", near(name, makers))
+    found = []
+    for name in only or (name for name in makers if name not in plain_tables()):
+        table = makers[name]()
+        table = table.measured() if table and measured else table
+        if table:
+            found.append(table)
+        elif only:
+            raise UserError(f"--only {name}", "nothing was measured of it", _remedy(chosen))
+    if not found:
+        raise UserError("tables", "no evaluation to show", _remedy(chosen))
+    return found
+
+
+def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: Iterable[str] = ()) -> Selection:
+    """Evaluations and references that fit `where`, and `DEFAULTS` where neither it, `by` nor `free` names a column.
+
+    Of several results versions, and of several versions, plug-ins or weights of a method, it keeps the newest.
+
+    Raises:
+        UserError: there is no such column or value.
+    """
+    for key in [*where, *([by] if by else [])]:
+        if key not in COLUMNS:
+            raise UserError(f"column {key}", "no such column of the frame", near(key, COLUMNS))
+    chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
+    for key, wanted in where.items():
+        texts = {value: _text(value) for value in chosen[key].unique()}
+        fits = [value for value, text in texts.items() if text == wanted or fnmatchcase(text, wanted)]
+        if not fits:
+            raise UserError(f"{key}={wanted}", "no such evaluation", near(wanted, filter(None, texts.values())))
+        chosen = chosen[chosen[key].isin(fits)]
+    named = {*where, by, *free}
+    left_out = []
+    for key, value in DEFAULTS.items():
+        if key in named or (key == "pretraining_overrides" and "variant" in named):
+            continue
+        kept = chosen[key] == value
+        if key != "frames" and not kept.all():
+            others = chosen[~kept]
+            values = ", ".join(_text(each) for each in others[key].unique()[:3])
+            left_out.append(f"Not shown: {others['name'].nunique()} results with {key} {values} (--where {key}=VALUE).")
+        chosen = chosen[kept]
+    if "results_version" not in named:
+        chosen = _newest(chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out)
+    places = [*ROW[:3], "task", *SETTING]
+    chosen = _newest(chosen, places, [name for name in ORIGIN if name not in named], "written", left_out)
+    tta = chosen["overrides"].str.contains("test_time_augmentation=") & ~chosen["overrides"].str.contains("tion=none")
+    return Selection(chosen.assign(tta=tta, column=_labels(chosen, {by, *free})), tuple(left_out))
+
+
+def near(given: str, known: Iterable[str]) -> str:
+    """The known names nearest to one, or some of all, as a remedy."""
+    names = list(dict.fromkeys(known))
+    close = difflib.get_close_matches(given, names, n=3, cutoff=0.5) or [each for each in names if given in each]
+    return f"did you mean {' or '.join(close[:3])}?" if close else f"choose from {', '.join(names[:20]) or 'none'}"
+
+
+def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | None = None) -> Table:
+    """Gains of all methods over one on the main metric of each task, from above 0 on better.
+
+    Differences are paired by seed, and by pre-training seed where both have one, within architecture, backbone and
+    column of the comparison tables; p is Holm-corrected over the table.
+
+    Raises:
+        UserError: there is no evaluation of such a method.
+    """
+    chosen, left_out = select(frame, where or {})
+    chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
+    if baseline not in set(chosen["method"]):
+        raise UserError(f"--gains {baseline}", "no evaluation of such a method", near(baseline, chosen["method"]))
+    # A variant of a method's pre-training is compared with a baseline without one.
+    setting = [name for name in SETTING if name not in ("variant", "pretraining_overrides")]
+    pair = ["task", *setting, "arch", "backbone", "tta"]
+    bases = dict(list(chosen[(chosen["method"] == baseline) & (chosen["variant"] == "")].groupby(pair)))
+    rows = []
+    for key, members in chosen.groupby([*pair, "method", "variant"], sort=False):
+        first = members.iloc[0]
+        if first["method"] == baseline and not first["variant"]:
+            continue
+        base = bases.get(key[: len(pair)])
+        sign = -1.0 if first["better"] == "lower" else 1.0
+        gain = paired_gain(() if base is None else [sign * each for each in _differences(members, base)])
+        if base is None:
+            gain = gain._replace(missing=f"no {baseline} with {first['backbone']}")
+        facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
+        rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
+    if not rows:
+        raise UserError(f"--gains {baseline}", "no other method to compare with it", "run.py --method evaluates one")
+    data = pd.DataFrame(rows)
+    data.insert(data.columns.get_loc("n"), "p_holm", holm(data["p"]))
+    index = {
+        "Task": data["task"].map(_task_title),
+        "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
+        "Method": data["title"] + data["variant"].map(lambda name: f", {name}" if name else ""),
+        "Recurrent": data["arch"].map(RECURRENT),
+        "Backbone": data["backbone"],
+        "Metric": [_metric_titles(chosen)[name] for name in data["metric"]],
+    }
+    cells = pd.DataFrame(
+        {
+            "gain": data["mean"].map(lambda value: _number(value, "+.3f")),
+            "95 % interval": [
+                NONE if pd.isna(low) else f"[{low:+.3f}, {high:+.3f}]"
+                for low, high in zip(data["low"], data["high"], strict=True)
+            ],
+            "p": data["p"].map(lambda value: _number(value, ".2g")),
+            "p (Holm)": data["p_holm"].map(lambda value: _number(value, ".2g")),
+            "n": [f"{n} ({why})" if why else str(n) for n, why in zip(data["n"], data["missing"], strict=True)],
+        }
+    )
+    cells.index = pd.MultiIndex.from_frame(pd.DataFrame(index))
+    bold = pd.DataFrame(False, cells.index, cells.columns)
+    bold["gain"] = (data["p_holm"] < ALPHA).to_numpy()
+    notes = [
+        "Gain: mean difference over seeds, paired by seed; above 0 is better, also of errors. n: number of pairs.",
+        "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
+    ]
+    rules = tuple(position for position in range(1, len(data)) if data["task"][position] != data["task"][position - 1])
+    title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
+    return Table(f"gains_{baseline}", title, cells, bold, (*notes, *left_out), data, rules=rules)
+
+
+def _differences(members: pd.DataFrame, base: pd.DataFrame) -> list[float]:
+    both = members["pretraining_seed"].notna().all() and base["pretraining_seed"].notna().all()
+    keys = ["seed", "pretraining_seed"] if both else ["seed"]
+    # Pre-training seeds that only one of them has are averaged: a seed is one pair.
+    ours, theirs = (each.groupby(keys)["value"].mean() for each in (members, base))
+    paired = pd.concat([ours, theirs], axis=1, join="inner", keys=["ours", "theirs"])
+    return (paired["ours"] - paired["theirs"]).tolist()
+
+
+def _comparison(name: str, chosen: Selection, by: str) -> Table:
+    """A comparison table of the paper."""
+    paper = read_paper(name)
+    published = published_frame()
+    published = published[published["table"] == name]
+    metrics = {metric.name: metric.title for metric in paper.metrics}
+    measured = chosen.frame[chosen.frame["task"].isin([task.name for task in paper.tasks])]
+    measured = measured[measured["metric"].isin(metrics)]
+    numbers = published.assign(row=published["order"], source=PUBLISHED)
+    numbers["text"] = numbers["value"].map(lambda value: _number(value, f".{paper.decimals}f"))
+    # A row of another publication without a number at hand is in the long CSV alone.
+    numbers = numbers[(published["source"] == "paper") | published["value"].notna()]
+    rows = {
+        row.order: (row.group, row.heading, row.title + row.mark, row.backbone, RECURRENT[row.arch], row.pretraining_data)
+        for row in numbers.drop_duplicates("order").itertuples()
+    }
+    scores, machines = _summary(measured, ROW, by)
+    places = _place(scores, numbers, rows)
+    scores = scores.assign(row=[places[key] for key in scores[ROW].itertuples(index=False, name=None)])
+    columns = [(task.name, metric) for task in paper.tasks for metric in metrics]
+    cells, bold = _pivot(columns, metrics, sorted(rows), numbers, scores, by)
+    labels = [rows[row] for row in cells.index]
+    rules = tuple(place for place in range(1, len(labels)) if labels[place][0] != labels[place - 1][0])
+    index = pd.MultiIndex.from_tuples(
+        [label[1:] for label in labels], names=["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
+    )
+    marks = [f"{sign} {said}." for sign, said in paper.marks.items()]
+    notes = (*marks, *([CELLS] if len(scores) else ()), *machines, *chosen.left_out)
+    main = next((metrics[each] for each in measured.loc[measured["main"], "metric"]), next(iter(metrics.values())))
+    cells.index = bold.index = index
+    return Table(name, paper.title, cells, bold, notes, _data(name, published, measured), main, rules)
+
+
+def _place(scores: pd.DataFrame, numbers: pd.DataFrame, rows: dict[float, tuple[Any, ...]]) -> dict[Hashable, float]:
+    """Position of each measured row: the published one, behind the method's published rows, or in a group of its own.
+
+    Adds rows that are not published to `rows`.
+    """
+    published = {
+        (row.method, row.arch, row.backbone, row.tta): row.order
+        for row in numbers.drop_duplicates("order").itertuples()
+        if row.ranked
+    }
+    places: dict[Hashable, float] = {}
+    headings = ["Own", "Beyond the paper"]
+    facts = scores.drop_duplicates(ROW).sort_values(["kind", "heading", "title", "arch"])
+    for score in facts.itertuples():
+        key = tuple(getattr(score, name) for name in ROW)
+        heading = "References" if score.kind == "reference" else score.heading or headings[0]
+        titles = set(facts.loc[facts["method"] != score.method, "title"])
+        title = f"{score.title} ({score.method})" if score.title in titles else score.title
+        label = (heading, title, score.backbone, RECURRENT[score.arch], score.pretraining_data)
+        of_method = [order for (method, *_), order in published.items() if method == score.method]
+        if key in published:
+            places[key] = published[key]
+        elif of_method:
+            place = places[key] = max(of_method) + (1 + len(places)) / 1000
+            rows[place] = (*rows[max(of_method)][:2], *label[1:])
+        else:
+            headings += [heading] if heading not in headings else []
+            group = 100 + (99 if score.kind == "reference" else headings.index(heading))
+            place = places[key] = 1000 * group + len(places)
+            rows[place] = (group, *label)
+    return places
+
+
+def _own_tasks(chosen: pd.DataFrame) -> list[str]:
+    tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
+    return sorted(task for task in tasks if not table_of(task))
+
+
+def _own_table(name: str, task: str, chosen: Selection, by: str) -> Table:
+    """The table of a task that the paper does not have: its own metrics, measured."""
+    measured = chosen.frame[chosen.frame["task"] == task]
+    scored = measured[measured["better"] != ""]
+    measured = scored if len(scored) else measured
+    titles = _metric_titles(measured)
+    scores, machines = _summary(measured, ROW, by)
+    rows: dict[float, tuple[Any, ...]] = {}
+    nothing = pd.DataFrame(columns=["row", "task", "metric", "source", "text", "bold", "order", "ranked"])
+    places = _place(scores, nothing, rows)
+    scores = scores.assign(row=[places[key] for key in scores[ROW].itertuples(index=False, name=None)])
+    cells, bold = _pivot([(task, metric) for metric in titles], titles, sorted(rows), nothing, scores, by)
+    labels = [rows[row] for row in cells.index]
+    index = pd.MultiIndex.from_tuples(
+        [label[1:] for label in labels], names=["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
+    )
+    cells.index = bold.index = index
+    rules = tuple(place for place in range(1, len(labels)) if labels[place][0] != labels[place - 1][0])
+    main = next((titles[each] for each in measured.loc[measured["main"], "metric"]), "")
+    notes = (CELLS, *machines, *chosen.left_out)
+    return Table(name, f"Task {task}", cells, bold, notes, _data(name, None, measured), main, rules)
+
+
+def _ablation(ablation: Ablation, frame: pd.DataFrame, where: Mapping[str, str], by: str) -> Table | None:
+    """An ablation: published rows, and measured ones by the name of their variant; None without either."""
+    variants = {variant_name(ablation, row): position for position, row in enumerate(ablation.rows)}
+    chosen = frame[(frame["method"] == METHOD) & frame["variant"].isin(variants) & frame["metric"].isin(METRICS)]
+    if len(chosen):
+        chosen = select(chosen, {}, by, ("variant", "pretraining_overrides", *where)).frame
+        for key, wanted in where.items():
+            chosen = chosen[chosen[key].map(lambda value, wanted=wanted: fnmatchcase(_text(value), wanted))]
+        chosen = chosen[(chosen["variant"] != "") | (chosen["pretraining_overrides"] == "")]
+        # The default row has company only in columns where another row was measured.
+        column = ["task", "arch", "column"]
+        varied = chosen.loc[chosen["variant"] != "", column].drop_duplicates()
+        varied = varied if ablation.task not in set(varied["task"]) else varied[varied["task"] == ablation.task]
+        chosen = chosen.merge(varied, on=column)
+        chosen["column"] += chosen["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
+    if not len(chosen) and not ablation.has_published:
+        return None
+    numbers = pd.DataFrame(
+        [
+            {"row": position, "task": ablation.task, "metric": metric, "value": value, "bold": False}
+            for position, row in enumerate(ablation.rows)
+            for metric, value in zip(METRICS, row.paper, strict=True)
+            if ablation.has_published
+        ],
+        columns=["row", "task", "metric", "value", "bold"],
+    ).assign(source=PUBLISHED)
+    numbers["text"] = numbers["value"].map(lambda value: _number(value, f".{DECIMALS}f"))
+    numbers["bold"] = numbers.groupby("metric")["value"].transform("max").eq(numbers["value"])
+    scores, machines = _summary(chosen.assign(tta=False), ["variant"], by)
+    scores = scores.assign(row=scores["variant"].map(variants))
+    tasks = dict.fromkeys([*numbers["task"], *scores["task"]])
+    metrics = {metric.name: metric.title for metric in read_paper("segmentation").metrics}
+    columns = [(task, metric) for task in tasks for metric in METRICS]
+    cells, bold = _pivot(columns, metrics, range(len(ablation.rows)), numbers, scores, by)
+    names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
+    cells.index = bold.index = pd.Index(names, name=ablation.variable)
+    published = numbers.assign(method=METHOD, variant=[variant_name(ablation, ablation.rows[i]) for i in numbers["row"]])
+    name, notes = f"ablation_{ablation.name}", (*([CELLS] if len(scores) else ()), *machines)
+    title = f"Ablation: {ablation.title}"
+    return Table(name, title, cells, bold, notes, _data(name, published, chosen), metrics[METRICS[0]])
+
+
+def _plain(name: str) -> Table:
+    """A table of the paper's settings or costs."""
+    table = plain_tables()[name]
+    rows = [(group.heading or "", *row) for group in table.groups for row in group.rows]
+    labels = ["Group", " ".join(table.columns[0])]
+    columns = [" ".join(headers) for headers in table.columns[1:]]
+    cells = pd.DataFrame([row[2:] for row in rows], columns=columns)
+    cells.index = pd.MultiIndex.from_tuples([row[:2] for row in rows], names=labels)
+    data = cells.reset_index()
+    return Table(name, table.title, cells, cells == "", ("As published; nothing here is measured.",), data)
+
+
+def _summary(measured: pd.DataFrame, rows: list[str], by: str) -> tuple[pd.DataFrame, list[str]]:
+    """One row for each measured cell, with its text, and notes on machines.
+
+    Columns: those of `rows`, task, metric, source, `by`; mean, std, n, text, bold and facts of the row.
+    """
+    column = ["task", "metric", "column", *([by] if by else [])]
+    groups = measured.groupby([*rows, *(each for each in column if each not in rows)], sort=False, dropna=False)
+    scores = groups.agg(
+        mean=("value", lambda values: values.mean(skipna=False)),
+        std=("value", "std"),
+        n=("value", "size"),
+        finite=("value", "count"),
+        classes=("classes", "min"),
+        recordings=("recordings", "min"),
+        machine=("machine", lambda names: tuple(sorted(set(names)))),
+        kind=("kind", "first"),
+        unit=("unit", "first"),
+        better=("better", "first"),
+        title=("title", "first"),
+        heading=("group", "first"),
+        pretraining_data=("pretraining_data", "first"),
+    ).reset_index()  # fmt: skip
+    scores["source"] = scores["column"]
+    ranked = scores.assign(mean=scores["mean"].where(scores["kind"] == "evaluation"))
+    siblings = scores[scores["kind"] == "evaluation"].groupby(column)[["n", "classes", "recordings"]].max()
+    signs, notes = _machines(scores)
+    texts = []
+    for score in scores.itertuples():
+        key = tuple(getattr(score, each) for each in column)
+        most = siblings.loc[key] if score.kind == "evaluation" else score
+        texts.append(_cell(score, most) + "".join(signs.get(machine, "") for machine in score.machine))
+    best = ranked.groupby(column)["mean"].transform(lambda means: means.max() if means.count() > 1 else float("nan"))
+    least = ranked.groupby(column)["mean"].transform(lambda means: means.min() if means.count() > 1 else float("nan"))
+    target = best.where(scores["better"] == "higher", least.where(scores["better"] == "lower"))
+    return scores.assign(text=texts, bold=ranked["mean"].eq(target)), notes
+
+
+def _cell(score: Any, most: Any) -> str:
+    """ "34.47 ± 0.25 (5)", and how many of its siblings' seeds, classes or recordings it has where it has fewer."""
+    count = f"{score.n} of {most.n}" if score.n < most.n else str(score.n)
+    for name in ("classes", "recordings"):
+        if getattr(score, name) < getattr(most, name):
+            count += f", {getattr(score, name)} of {getattr(most, name)} {name}"
+    if score.finite < score.n:
+        return f"not finite ({score.n - score.finite} of {score.n})"
+    digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
+    return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
+
+
+def _machines(scores: pd.DataFrame) -> tuple[dict[str, str], list[str]]:
+    """Signs of all machines but the most frequent one, and the note that explains them."""
+    counts = pd.Series([name for names in scores["machine"] for name in names], dtype=object).value_counts()
+    names = list(counts.index)
+    if len(names) < 2:
+        return {}, []
+    signs = {name: SIGNS[place] if place < len(SIGNS) else f" [{place + 1}]" for place, name in enumerate(names[1:])}
+    said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
+    return signs, [f"Measured on different machines: {said.strip()}; without a sign {names[0]}."]
+
+
+def _pivot(
+    columns: Sequence[tuple[str, str]],
+    titles: Mapping[str, str],
+    rows: Iterable[float],
+    numbers: pd.DataFrame,
+    scores: pd.DataFrame,
+    by: str,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Published and measured cells as wide frames of texts and bold: rows by position, columns in order."""
+    level = [] if not by else [by]
+    parts = [part.assign(**{by: ""}) if by and part is numbers else part for part in (numbers, scores)]
+    wanted = ["row", "task", "metric", "source", *level, "text", "bold"]
+    long = pd.concat([part[wanted] for part in parts if len(part)], ignore_index=True)
+    keys = long[["task", "metric", "source", *level]].drop_duplicates()
+    keys["place"] = [columns.index((task, metric)) for task, metric in zip(keys["task"], keys["metric"], strict=True)]
+    keys["measured"] = keys["source"] != PUBLISHED
+    keys = keys.sort_values(["place", "measured", "source", *level])[["task", "metric", "source", *level]]
+    order = pd.MultiIndex.from_frame(keys)
+    wide = long.pivot(index="row", columns=list(keys.columns), values=["text", "bold"])
+    cells = wide["text"].reindex(index=list(rows), columns=order).fillna(NONE)
+    bold = wide["bold"].reindex(index=list(rows), columns=order).eq(True)
+    headers = [(_task_title(task), titles[metric], *map(_text, rest)) for task, metric, *rest in order]
+    cells.columns = bold.columns = pd.MultiIndex.from_tuples(headers, names=[None] * len(headers[0]))
+    return cells, bold
+
+
+def _data(name: str, published: pd.DataFrame | None, measured: pd.DataFrame) -> pd.DataFrame:
+    """The numbers behind a table: published ones, then one row for each record and metric."""
+    ours = measured[COLUMNS].assign(source=MEASURED)
+    parts = [part for part in (published, ours) if part is not None and len(part)]
+    data = pd.concat(parts, ignore_index=True).assign(table=name)
+    return data.reindex(columns=["table", "source", *COLUMNS, "mark", "citation", "tta", "bold"])
+
+
+def _newest(
+    frame: pd.DataFrame, places: list[str], versions: list[str], order: str, left_out: list[str]
+) -> pd.DataFrame:
+    """Rows of the newest of several `versions` in each of `places`; says which results that leaves out."""
+    if frame.empty or not versions:
+        return frame
+    newest = frame.groupby([*places, *versions], sort=False)[order].transform("max")
+    kept = newest == frame.groupby(places, sort=False)[order].transform("max")
+    if not kept.all():
+        count, which = frame.loc[~kept, "name"].nunique(), " or ".join(versions)
+        left_out.append(f"Not shown: {count} results of an older {which} (--where {versions[0]}=VALUE).")
+    return frame[kept]
+
+
+def _labels(frame: pd.DataFrame, said: Iterable[str]) -> pd.Series[str]:
+    """Name of the measured column of each row: data, profile, and each setting that is not the default.
+
+    Settings in `said` are told elsewhere. Two columns never share a name: what they differ in is added.
+    """
+    keys = [key for key in SETTING if key not in {*said}]
+    settings = frame[["task", *keys]].drop_duplicates()
+    names = {}
+    for setting in settings.itertuples(index=False, name=None):
+        facts = dict(zip(["task", *keys], setting, strict=True))
+        words = [str(facts.get("data", "")), str(facts.get("profile", ""))]
+        words += [_said(key, facts[key]) for key, value in DEFAULTS.items() if key in facts and facts[key] != value]
+        if facts.get("results_version", RESULTS_VERSION) != RESULTS_VERSION:
+            words.append(f"results version {facts['results_version']}")
+        names[setting] = (facts["task"], ", ".join(filter(None, words)))
+    for name in [name for name in set(names.values()) if list(names.values()).count(name) > 1]:
+        alike = [setting for setting in names if names[setting] == name]
+        for place, key in enumerate(keys, start=1):
+            if len({setting[place] for setting in alike}) > 1:
+                names |= {each: (each[0], f"{names[each][1]}, {key} {_text(each[place])[:8]}") for each in alike}
+    labels = [f"{MEASURED} ({names[each][1]})" for each in frame[["task", *keys]].itertuples(index=False, name=None)]
+    return pd.Series(labels, index=frame.index, dtype=object)
+
+
+def _said(key: str, value: Any) -> str:
+    if key == "label_fraction":
+        return f"{100 * value:g} % of labels"
+    return f"{value} split" if key == "split" else f"{value} frames" if key == "frames" else str(value)
+
+
+def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
+    """Titles of metrics with their unit and an arrow, the main one first."""
+    ordered = frame.sort_values("main", ascending=False, kind="stable").drop_duplicates("metric")
+    return {
+        row.metric: f"{str(row.metric_title).rstrip(' ↑↓')}{f' ({row.unit})' if row.unit not in ('', '%') else ''}"
+        f"{ARROWS[row.better]}"
+        for row in ordered.itertuples()
+    }
+
+
+def _task_title(task: str) -> str:
+    name = table_of(task)
+    return next((each.title for each in read_paper(name).tasks if each.name == task), task) if name else task
+
+
+def _number(value: float, digits: str) -> str:
+    return NONE if pd.isna(value) else f"{value:{digits}}"
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _remedy(chosen: Selection) -> str:
+    return " ".join(chosen.left_out).rstrip(".") or "run benchmarks/run.py first"
+
+
+assert set(CELL) <= {*ROW, *SETTING, *ORIGIN, "task", "metric"}, "a column of a cell is neither row nor column nor origin"
