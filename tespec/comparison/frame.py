@@ -51,16 +51,18 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     """The same of records that are read already."""
     import pandas as pd  # half a second, which a command line's mistake need not wait for
 
-    frame = pd.DataFrame([row for record in records for row in _rows(record)], columns=COLUMNS)
-    frame["value"] = frame["value"].astype("float64")
-    frame["main"] = frame["main"].astype(bool)
-    frame["written"] = pd.to_datetime(frame["written"], utc=True)
-    return frame
+    records = list(records)
+    scores = [score for number, record in enumerate(records) for score in _scores(number, record)]
+    numbers = pd.DataFrame(scores, columns=["record", "metric", "frames", "value", "unit", "better", "main", "metric_title"])
+    facts = pd.DataFrame([_facts(record) for record in records], columns=[name for name in COLUMNS if name not in numbers])
+    facts["written"] = pd.to_datetime(facts["written"], utc=True)
+    types = {"value": "float64", "main": bool}
+    return numbers.astype(types).join(facts, on="record")[COLUMNS]
 
 
-def _rows(record: Record) -> Iterable[dict[str, Any]]:
+def _facts(record: Record) -> dict[str, Any]:
     recipe = record.weights.get("recipe") or {}
-    facts = {
+    return {
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
         **{name: record.facts.get(name, "") for name in ("title", "group", "backbone", "pretraining_data")},
         "label_fraction": float(record.config.get("label_share", 1.0)),
@@ -73,20 +75,15 @@ def _rows(record: Record) -> Iterable[dict[str, Any]]:
         "machine": machine(record),
         "revision": record.environment.get("revision", ""),
     }
+
+
+def _scores(number: int, record: Record) -> Iterable[tuple[Any, ...]]:
     main = next(iter(record.scores), next(iter(record.metrics), ""))
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
             score = record.scores.get(metric, {})
-            yield {
-                **facts,
-                "metric": metric,
-                "frames": frames,
-                "value": value,
-                "unit": score.get("unit", ""),
-                "better": score.get("better", ""),
-                "metric_title": score.get("title", metric),
-                "main": metric == main and frames == ALL_FRAMES,
-            }
+            facts = (score.get("unit", ""), score.get("better", ""), metric == main and frames == ALL_FRAMES)
+            yield (number, metric, frames, value, *facts, score.get("title", metric))
 
 
 def machine(record: Record) -> str:

@@ -163,8 +163,8 @@ def table_of(task: str) -> str:
 def published_frame() -> pd.DataFrame:
     """All numbers of the comparison tables, one a row, in the paper's order; NaN where nothing is published.
 
-    Columns: table, source ("paper", or "beyond" for a method that the paper does not have), group (number of the group),
-    heading, order (number of the row), method, title, mark, citation, backbone, arch, pretraining_data, tta, task,
+    Columns: table, source ("paper", or "beyond" for a method that the paper does not have), block (number of the group of
+    rows), group (its heading), order (number of the row), method, title, mark, citation, backbone, arch, pretraining_data, tta, task,
     metric, unit, better, value, bold, ranked. Rows of source "beyond" are never ranked.
     """
     import pandas as pd
@@ -182,7 +182,7 @@ def published_frame() -> pd.DataFrame:
         for number, (source, heading, members) in enumerate([*groups, (BEYOND, "Other publications", cited)]):
             for row in members:
                 order += 1
-                facts = {"table": name, "source": source, "group": number, "heading": heading, "order": order}
+                facts = {"table": name, "source": source, "block": number, "group": heading, "order": order}
                 rows += [facts | score for score in _scores(row, table)]
     return pd.DataFrame(rows).astype({"value": "float64"})
 

@@ -6,13 +6,14 @@ import difflib
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from tespec.comparison.ablations import DECIMALS, METHOD, METRICS, Ablation, read_ablations, variant_name
-from tespec.comparison.frame import ALL_FRAMES, CELL, COLUMNS
-from tespec.comparison.published import TABLES, plain_tables, published_frame, read_paper, table_of
+from tespec.comparison.frame import ALL_FRAMES, COLUMNS
+from tespec.comparison.published import PAPER, TABLES, plain_tables, published_frame, read_paper, table_of
 from tespec.comparison.records import RESULTS_VERSION, TEST
 from tespec.comparison.statistics import ALPHA, holm, paired_gain
 from tespec.core.errors import UserError
@@ -34,6 +35,7 @@ SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", 
 ORIGIN = ["kind", "method_version", "plugin", "weights"]
 PUBLISHED, MEASURED = "published", "measured"
 NONE = "-"
+LABELS = ["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
@@ -69,8 +71,10 @@ class Table(NamedTuple):
         rows = (self.cells[columns] != NONE).any(axis=1).to_numpy()
         if not rows.any():
             return None
-        there = (self.cells[rows] != NONE).any(axis=0)
-        columns = columns if alone else [column for column in self.cells.columns if there[column]]
+        if not alone:
+            # Of the same tasks; an ablation may have been measured on another one than the paper's.
+            beside = [column for column in self.cells.columns if column[0] in {measured[0] for measured in columns}]
+            columns = beside if len(beside) > len(columns) else list(self.cells.columns)
         positions = [position for position, kept in enumerate(rows) if kept]
         rules = {sum(kept < rule for kept in positions) for rule in self.rules} - {0, len(positions)}
         cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
@@ -104,28 +108,29 @@ def make_tables(
     Raises:
         UserError: there is no such table, column or value, or nothing was measured of a table that was asked for.
     """
-    chosen = select(frame, where or {}, by)
-    own = {f"{OWN}{re.sub(r'[^A-Za-z0-9_-]+', '_', task)}": task for task in _own_tasks(chosen.frame)}
-    ablations = {f"ablation_{name}": ablation for name, ablation in read_ablations().items()}
+    chosen, left_out = select(frame, where or {}, by)
+    varied = select(frame, where or {}, by, ("variant", "pretraining_overrides")).frame
+    tasks = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
     makers: dict[str, Callable[[], Table | None]] = {
-        **{name: lambda name=name: _comparison(name, chosen, by) for name in TABLES},
-        **{name: lambda each=each: _ablation(each, frame, where or {}, by) for name, each in ablations.items()},
-        **{name: lambda name=name, task=task: _own_table(name, task, chosen, by) for name, task in own.items()},
-        **{name: lambda name=name: _plain(name) for name in plain_tables()},
+        **{name: partial(_comparison, name, chosen, left_out, by) for name in TABLES},
+        **{f"ablation_{name}": partial(_ablation, each, varied, by) for name, each in read_ablations().items()},
+        **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, left_out, by) for task in tasks},
+        **{name: partial(_plain, name) for name in plain_tables()},
     }
     for name in only:
         if name not in makers:
             raise UserError(f"--only {name}", "no such table", near(name, makers))
+    remedy = " ".join(left_out).rstrip(".") or "run benchmarks/run.py first"
     found = []
     for name in only or (name for name in makers if name not in plain_tables()):
         table = makers[name]()
         table = table.measured() if table and measured else table
         if table:
-            found.append(table)
+            found.append(table._replace(name=name, data=table.data.assign(table=name)))
         elif only:
-            raise UserError(f"--only {name}", "nothing was measured of it", _remedy(chosen))
+            raise UserError(f"--only {name}", "nothing was measured of it", remedy)
     if not found:
-        raise UserError("tables", "no evaluation to show", _remedy(chosen))
+        raise UserError("tables", "no evaluation to show", remedy)
     return found
 
 
@@ -148,13 +153,13 @@ def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: It
             raise UserError(f"{key}={wanted}", "no such evaluation", near(wanted, filter(None, texts.values())))
         chosen = chosen[chosen[key].isin(fits)]
     named = {*where, by, *free}
-    left_out = []
+    left_out: list[str] = []
     for key, value in DEFAULTS.items():
         if key in named or (key == "pretraining_overrides" and "variant" in named):
             continue
         kept = chosen[key] == value
-        if key != "frames" and not kept.all():
-            others = chosen[~kept]
+        others = chosen[~kept & ~chosen["variant"].isin(_variants())]
+        if key != "frames" and len(others):
             values = ", ".join(_text(each) for each in others[key].unique()[:3])
             left_out.append(f"Not shown: {others['name'].nunique()} results with {key} {values} (--where {key}=VALUE).")
         chosen = chosen[kept]
@@ -162,8 +167,8 @@ def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: It
         chosen = _newest(chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out)
     places = [*ROW[:3], "task", *SETTING]
     chosen = _newest(chosen, places, [name for name in ORIGIN if name not in named], "written", left_out)
-    tta = chosen["overrides"].str.contains("test_time_augmentation=") & ~chosen["overrides"].str.contains("tion=none")
-    return Selection(chosen.assign(tta=tta, column=_labels(chosen, {by, *free})), tuple(left_out))
+    augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
+    return Selection(chosen.assign(tta=augmented, column=_labels(chosen, named - {*where})), tuple(left_out))
 
 
 def near(given: str, known: Iterable[str]) -> str:
@@ -247,37 +252,56 @@ def _differences(members: pd.DataFrame, base: pd.DataFrame) -> list[float]:
     return (paired["ours"] - paired["theirs"]).tolist()
 
 
-def _comparison(name: str, chosen: Selection, by: str) -> Table:
+def _comparison(name: str, measured: pd.DataFrame, left_out: tuple[str, ...], by: str) -> Table:
     """A comparison table of the paper."""
-    paper = read_paper(name)
-    published = published_frame()
+    paper, published = read_paper(name), published_frame()
     published = published[published["table"] == name]
-    metrics = {metric.name: metric.title for metric in paper.metrics}
-    measured = chosen.frame[chosen.frame["task"].isin([task.name for task in paper.tasks])]
-    measured = measured[measured["metric"].isin(metrics)]
-    numbers = published.assign(row=published["order"], source=PUBLISHED)
-    numbers["text"] = numbers["value"].map(lambda value: _number(value, f".{paper.decimals}f"))
+    titles = {metric.name: metric.title for metric in paper.metrics}
+    tasks = {task.name: task.title for task in paper.tasks}
+    measured = measured[measured["task"].isin(tasks) & measured["metric"].isin(titles)]
+    table = _methods(paper.title, tasks, titles, published, paper.decimals, measured, by)
+    marks = tuple(f"{sign} {said}." for sign, said in paper.marks.items())
+    return table._replace(notes=(*marks, *table.notes, *left_out))
+
+
+def _own_table(task: str, measured: pd.DataFrame, left_out: tuple[str, ...], by: str) -> Table:
+    """The table of a task that the paper does not have: its own metrics, measured."""
+    measured = measured[measured["task"] == task]
+    scored = measured[measured["better"] != ""]
+    measured = scored if len(scored) else measured
+    nothing = published_frame().iloc[:0]
+    table = _methods(f"Task {task}", {task: task}, _metric_titles(measured), nothing, 0, measured, by)
+    return table._replace(notes=(*table.notes, *left_out))
+
+
+def _methods(
+    title: str,
+    tasks: Mapping[str, str],
+    titles: Mapping[str, str],
+    published: pd.DataFrame,
+    decimals: int,
+    measured: pd.DataFrame,
+    by: str,
+) -> Table:
+    """A table with a row for each method, architecture and backbone."""
     # A row of another publication without a number at hand is in the long CSV alone.
-    numbers = numbers[(published["source"] == "paper") | published["value"].notna()]
-    rows = {
-        row.order: (row.group, row.heading, row.title + row.mark, row.backbone, RECURRENT[row.arch], row.pretraining_data)
+    numbers = published[(published["source"] == PAPER) | published["value"].notna()]
+    numbers = numbers.assign(row=numbers["order"], source=PUBLISHED, text=_texts(numbers["value"], decimals))
+    rows: dict[float, tuple[Any, ...]] = {
+        row.order: (row.block, row.group, row.title + row.mark, row.backbone, RECURRENT[row.arch], row.pretraining_data)
         for row in numbers.drop_duplicates("order").itertuples()
     }
     scores, machines = _summary(measured, ROW, by)
     places = _place(scores, numbers, rows)
     scores = scores.assign(row=[places[key] for key in scores[ROW].itertuples(index=False, name=None)])
-    columns = [(task.name, metric) for task in paper.tasks for metric in metrics]
-    cells, bold = _pivot(columns, metrics, sorted(rows), numbers, scores, by)
-    labels = [rows[row] for row in cells.index]
-    rules = tuple(place for place in range(1, len(labels)) if labels[place][0] != labels[place - 1][0])
-    index = pd.MultiIndex.from_tuples(
-        [label[1:] for label in labels], names=["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
-    )
-    marks = [f"{sign} {said}." for sign, said in paper.marks.items()]
-    notes = (*marks, *([CELLS] if len(scores) else ()), *machines, *chosen.left_out)
-    main = next((metrics[each] for each in measured.loc[measured["main"], "metric"]), next(iter(metrics.values())))
+    cells, bold = _pivot(tasks, titles, sorted(rows), numbers, scores, by)
+    labels = [rows[row] for row in sorted(rows)]
+    index = pd.MultiIndex.from_tuples([label[1:] for label in labels], names=LABELS)
     cells.index = bold.index = index
-    return Table(name, paper.title, cells, bold, notes, _data(name, published, measured), main, rules)
+    rules = tuple(place for place in range(1, len(labels)) if labels[place][0] != labels[place - 1][0])
+    main = next((titles[each] for each in measured.loc[measured["main"], "metric"]), "")
+    notes = (CELLS, *machines) if len(scores) else ()
+    return Table("", title, cells, bold, notes, _data(published, measured), main, rules)
 
 
 def _place(scores: pd.DataFrame, numbers: pd.DataFrame, rows: dict[float, tuple[Any, ...]]) -> dict[Hashable, float]:
@@ -285,102 +309,58 @@ def _place(scores: pd.DataFrame, numbers: pd.DataFrame, rows: dict[float, tuple[
 
     Adds rows that are not published to `rows`.
     """
-    published = {
-        (row.method, row.arch, row.backbone, row.tta): row.order
-        for row in numbers.drop_duplicates("order").itertuples()
-        if row.ranked
-    }
+    published = numbers[numbers["ranked"].eq(True)].drop_duplicates("order").set_index(ROW)["order"]
     places: dict[Hashable, float] = {}
-    headings = ["Own", "Beyond the paper"]
-    facts = scores.drop_duplicates(ROW).sort_values(["kind", "heading", "title", "arch"])
-    for score in facts.itertuples():
+    methods = scores.drop_duplicates(ROW).sort_values(["kind", "group", "title", "arch"])
+    methods.loc[methods["kind"] == "reference", "group"] = "References"
+    groups = {name: 100 + number for number, name in enumerate(methods["group"].unique())}
+    for number, score in enumerate(methods.itertuples()):
         key = tuple(getattr(score, name) for name in ROW)
-        heading = "References" if score.kind == "reference" else score.heading or headings[0]
-        titles = set(facts.loc[facts["method"] != score.method, "title"])
-        title = f"{score.title} ({score.method})" if score.title in titles else score.title
-        label = (heading, title, score.backbone, RECURRENT[score.arch], score.pretraining_data)
-        of_method = [order for (method, *_), order in published.items() if method == score.method]
-        if key in published:
+        shared = (methods["title"] == score.title) & (methods["method"] != score.method)
+        title = f"{score.title} ({score.method})" if shared.any() else score.title
+        label = (title, score.backbone, RECURRENT[score.arch], score.pretraining_data)
+        behind = published[published.index.get_level_values("method") == score.method]
+        if key in published.index:
             places[key] = published[key]
-        elif of_method:
-            place = places[key] = max(of_method) + (1 + len(places)) / 1000
-            rows[place] = (*rows[max(of_method)][:2], *label[1:])
+        elif len(behind):
+            places[key] = behind.max() + (number + 1) / 1000
+            rows[places[key]] = (*rows[behind.max()][:2], *label)
         else:
-            headings += [heading] if heading not in headings else []
-            group = 100 + (99 if score.kind == "reference" else headings.index(heading))
-            place = places[key] = 1000 * group + len(places)
-            rows[place] = (group, *label)
+            places[key] = 1000 * groups[score.group] + number
+            rows[places[key]] = (groups[score.group], score.group, *label)
     return places
 
 
-def _own_tasks(chosen: pd.DataFrame) -> list[str]:
-    tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
-    return sorted(task for task in tasks if not table_of(task))
-
-
-def _own_table(name: str, task: str, chosen: Selection, by: str) -> Table:
-    """The table of a task that the paper does not have: its own metrics, measured."""
-    measured = chosen.frame[chosen.frame["task"] == task]
-    scored = measured[measured["better"] != ""]
-    measured = scored if len(scored) else measured
-    titles = _metric_titles(measured)
-    scores, machines = _summary(measured, ROW, by)
-    rows: dict[float, tuple[Any, ...]] = {}
-    nothing = pd.DataFrame(columns=["row", "task", "metric", "source", "text", "bold", "order", "ranked"])
-    places = _place(scores, nothing, rows)
-    scores = scores.assign(row=[places[key] for key in scores[ROW].itertuples(index=False, name=None)])
-    cells, bold = _pivot([(task, metric) for metric in titles], titles, sorted(rows), nothing, scores, by)
-    labels = [rows[row] for row in cells.index]
-    index = pd.MultiIndex.from_tuples(
-        [label[1:] for label in labels], names=["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
-    )
-    cells.index = bold.index = index
-    rules = tuple(place for place in range(1, len(labels)) if labels[place][0] != labels[place - 1][0])
-    main = next((titles[each] for each in measured.loc[measured["main"], "metric"]), "")
-    notes = (CELLS, *machines, *chosen.left_out)
-    return Table(name, f"Task {task}", cells, bold, notes, _data(name, None, measured), main, rules)
-
-
-def _ablation(ablation: Ablation, frame: pd.DataFrame, where: Mapping[str, str], by: str) -> Table | None:
+def _ablation(ablation: Ablation, varied: pd.DataFrame, by: str) -> Table | None:
     """An ablation: published rows, and measured ones by the name of their variant; None without either."""
     variants = {variant_name(ablation, row): position for position, row in enumerate(ablation.rows)}
-    chosen = frame[(frame["method"] == METHOD) & frame["variant"].isin(variants) & frame["metric"].isin(METRICS)]
-    if len(chosen):
-        chosen = select(chosen, {}, by, ("variant", "pretraining_overrides", *where)).frame
-        for key, wanted in where.items():
-            chosen = chosen[chosen[key].map(lambda value, wanted=wanted: fnmatchcase(_text(value), wanted))]
-        chosen = chosen[(chosen["variant"] != "") | (chosen["pretraining_overrides"] == "")]
-        # The default row has company only in columns where another row was measured.
-        column = ["task", "arch", "column"]
-        varied = chosen.loc[chosen["variant"] != "", column].drop_duplicates()
-        varied = varied if ablation.task not in set(varied["task"]) else varied[varied["task"] == ablation.task]
-        chosen = chosen.merge(varied, on=column)
-        chosen["column"] += chosen["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
-    if not len(chosen) and not ablation.has_published:
+    chosen = varied[(varied["method"] == METHOD) & varied["variant"].isin(variants) & varied["metric"].isin(METRICS)]
+    chosen = chosen[(chosen["variant"] != "") | (chosen["pretraining_overrides"] == "")]
+    # The default row is shown where another row was measured; other tasks where the ablation's own was not.
+    places = chosen.loc[chosen["variant"] != "", ["task", "arch", "column"]].drop_duplicates()
+    places = places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
+    chosen = chosen.merge(places)
+    chosen["column"] += chosen["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
+    if chosen.empty and not ablation.has_published:
         return None
-    numbers = pd.DataFrame(
-        [
-            {"row": position, "task": ablation.task, "metric": metric, "value": value, "bold": False}
-            for position, row in enumerate(ablation.rows)
-            for metric, value in zip(METRICS, row.paper, strict=True)
-            if ablation.has_published
-        ],
-        columns=["row", "task", "metric", "value", "bold"],
-    ).assign(source=PUBLISHED)
-    numbers["text"] = numbers["value"].map(lambda value: _number(value, f".{DECIMALS}f"))
-    numbers["bold"] = numbers.groupby("metric")["value"].transform("max").eq(numbers["value"])
-    scores, machines = _summary(chosen.assign(tta=False), ["variant"], by)
+    published = [
+        {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}
+        for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
+        for metric, value in zip(METRICS, row.paper, strict=True)
+        if ablation.has_published
+    ]
+    numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
+    best = numbers.groupby("metric")["value"].transform("max").eq(numbers["value"])
+    numbers = numbers.assign(method=METHOD, source=PUBLISHED, bold=best, text=_texts(numbers["value"], DECIMALS))
+    scores, machines = _summary(chosen, ["variant"], by)
     scores = scores.assign(row=scores["variant"].map(variants))
-    tasks = dict.fromkeys([*numbers["task"], *scores["task"]])
-    metrics = {metric.name: metric.title for metric in read_paper("segmentation").metrics}
-    columns = [(task, metric) for task in tasks for metric in METRICS]
-    cells, bold = _pivot(columns, metrics, range(len(ablation.rows)), numbers, scores, by)
+    titles = {metric.name: metric.title for metric in read_paper("segmentation").metrics}
+    tasks = {task: _task_title(task) for task in [*numbers["task"], *scores["task"]]}
+    cells, bold = _pivot(tasks, titles, range(len(ablation.rows)), numbers, scores, by)
     names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
     cells.index = bold.index = pd.Index(names, name=ablation.variable)
-    published = numbers.assign(method=METHOD, variant=[variant_name(ablation, ablation.rows[i]) for i in numbers["row"]])
-    name, notes = f"ablation_{ablation.name}", (*([CELLS] if len(scores) else ()), *machines)
-    title = f"Ablation: {ablation.title}"
-    return Table(name, title, cells, bold, notes, _data(name, published, chosen), metrics[METRICS[0]])
+    title, notes = f"Ablation: {ablation.title}", (CELLS, *machines) if len(scores) else ()
+    return Table("", title, cells, bold, notes, _data(numbers, chosen), titles[METRICS[0]])
 
 
 def _plain(name: str) -> Table:
@@ -396,50 +376,47 @@ def _plain(name: str) -> Table:
 
 
 def _summary(measured: pd.DataFrame, rows: list[str], by: str) -> tuple[pd.DataFrame, list[str]]:
-    """One row for each measured cell, with its text, and notes on machines.
+    """A row for each measured cell, with its text and whether it is the best, and a note on machines.
 
-    Columns: those of `rows`, task, metric, source, `by`; mean, std, n, text, bold and facts of the row.
+    Columns: those of `rows`, task, metric, source, `by`, text and bold, and facts of the method.
     """
     column = ["task", "metric", "column", *([by] if by else [])]
-    groups = measured.groupby([*rows, *(each for each in column if each not in rows)], sort=False, dropna=False)
+    groups = measured.groupby([*dict.fromkeys([*rows, *column])], sort=False, dropna=False)
     scores = groups.agg(
-        mean=("value", lambda values: values.mean(skipna=False)),
+        mean=("value", "mean"),
         std=("value", "std"),
         n=("value", "size"),
         finite=("value", "count"),
         classes=("classes", "min"),
         recordings=("recordings", "min"),
-        machine=("machine", lambda names: tuple(sorted(set(names)))),
-        kind=("kind", "first"),
-        unit=("unit", "first"),
-        better=("better", "first"),
-        title=("title", "first"),
-        heading=("group", "first"),
-        pretraining_data=("pretraining_data", "first"),
-    ).reset_index()  # fmt: skip
-    scores["source"] = scores["column"]
-    ranked = scores.assign(mean=scores["mean"].where(scores["kind"] == "evaluation"))
-    siblings = scores[scores["kind"] == "evaluation"].groupby(column)[["n", "classes", "recordings"]].max()
+        **{name: (name, "first") for name in ("kind", "unit", "better", "title", "group", "pretraining_data")},
+    )  # fmt: skip
+    scores["machine"] = groups["machine"].unique()
+    scores = scores.reset_index()
+    ranked = scores[["n", "classes", "recordings"]].where(scores["kind"] == "evaluation")
+    ranked["mean"] = scores["mean"].where((scores["kind"] == "evaluation") & (scores["finite"] == scores["n"]))
+    columns = ranked.groupby([scores[name] for name in column])
+    most = columns[["n", "classes", "recordings"]].transform("max")
+    several = columns["mean"].transform("count") > 1
+    highest = ranked["mean"].eq(columns["mean"].transform("max")) & (scores["better"] == "higher")
+    lowest = ranked["mean"].eq(columns["mean"].transform("min")) & (scores["better"] == "lower")
     signs, notes = _machines(scores)
-    texts = []
-    for score in scores.itertuples():
-        key = tuple(getattr(score, each) for each in column)
-        most = siblings.loc[key] if score.kind == "evaluation" else score
-        texts.append(_cell(score, most) + "".join(signs.get(machine, "") for machine in score.machine))
-    best = ranked.groupby(column)["mean"].transform(lambda means: means.max() if means.count() > 1 else float("nan"))
-    least = ranked.groupby(column)["mean"].transform(lambda means: means.min() if means.count() > 1 else float("nan"))
-    target = best.where(scores["better"] == "higher", least.where(scores["better"] == "lower"))
-    return scores.assign(text=texts, bold=ranked["mean"].eq(target)), notes
+    texts = [
+        _cell(score, siblings) + "".join(signs.get(name, "") for name in score.machine)
+        for score, siblings in zip(scores.itertuples(), most.itertuples(), strict=True)
+    ]
+    return scores.assign(source=scores["column"], text=texts, bold=several & (highest | lowest)), notes
 
 
 def _cell(score: Any, most: Any) -> str:
-    """ "34.47 ± 0.25 (5)", and how many of its siblings' seeds, classes or recordings it has where it has fewer."""
-    count = f"{score.n} of {most.n}" if score.n < most.n else str(score.n)
-    for name in ("classes", "recordings"):
-        if getattr(score, name) < getattr(most, name):
-            count += f", {getattr(score, name)} of {getattr(most, name)} {name}"
+    """ "34.47 ± 0.25 (5)", and of how many seeds, classes or recordings of its siblings where it has fewer."""
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
+    is_reference = score.kind == "reference"
+    count = str(score.n) if is_reference or score.n == most.n else f"{score.n} of {most.n:.0f}"
+    for name in ("classes", "recordings"):
+        if not is_reference and getattr(score, name) < getattr(most, name):
+            count += f", {getattr(score, name)} of {getattr(most, name):.0f} {name}"
     digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 
@@ -456,7 +433,7 @@ def _machines(scores: pd.DataFrame) -> tuple[dict[str, str], list[str]]:
 
 
 def _pivot(
-    columns: Sequence[tuple[str, str]],
+    tasks: Mapping[str, str],
     titles: Mapping[str, str],
     rows: Iterable[float],
     numbers: pd.DataFrame,
@@ -464,29 +441,27 @@ def _pivot(
     by: str,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Published and measured cells as wide frames of texts and bold: rows by position, columns in order."""
-    level = [] if not by else [by]
-    parts = [part.assign(**{by: ""}) if by and part is numbers else part for part in (numbers, scores)]
-    wanted = ["row", "task", "metric", "source", *level, "text", "bold"]
-    long = pd.concat([part[wanted] for part in parts if len(part)], ignore_index=True)
-    keys = long[["task", "metric", "source", *level]].drop_duplicates()
-    keys["place"] = [columns.index((task, metric)) for task, metric in zip(keys["task"], keys["metric"], strict=True)]
-    keys["measured"] = keys["source"] != PUBLISHED
-    keys = keys.sort_values(["place", "measured", "source", *level])[["task", "metric", "source", *level]]
-    order = pd.MultiIndex.from_frame(keys)
-    wide = long.pivot(index="row", columns=list(keys.columns), values=["text", "bold"])
+    names = ["task", "metric", "source", *([by] if by else [])]
+    parts = [numbers.assign(**{by: ""}) if by else numbers, scores]
+    long = pd.concat([part[["row", *names, "text", "bold"]] for part in parts if len(part)], ignore_index=True)
+    columns, metrics = list(tasks), list(titles)
+    keys = sorted(
+        set(long[names].itertuples(index=False, name=None)),
+        key=lambda key: (columns.index(key[0]), metrics.index(key[1]), key[2] != PUBLISHED, *key[2:]),
+    )
+    wide = long.pivot(index="row", columns=names, values=["text", "bold"])
+    order = pd.MultiIndex.from_tuples(keys, names=names)
     cells = wide["text"].reindex(index=list(rows), columns=order).fillna(NONE)
     bold = wide["bold"].reindex(index=list(rows), columns=order).eq(True)
-    headers = [(_task_title(task), titles[metric], *map(_text, rest)) for task, metric, *rest in order]
-    cells.columns = bold.columns = pd.MultiIndex.from_tuples(headers, names=[None] * len(headers[0]))
+    headers = [(tasks[task], titles[metric], *map(_text, rest)) for task, metric, *rest in keys]
+    cells.columns = bold.columns = pd.MultiIndex.from_tuples(headers)
     return cells, bold
 
 
-def _data(name: str, published: pd.DataFrame | None, measured: pd.DataFrame) -> pd.DataFrame:
+def _data(published: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """The numbers behind a table: published ones, then one row for each record and metric."""
-    ours = measured[COLUMNS].assign(source=MEASURED)
-    parts = [part for part in (published, ours) if part is not None and len(part)]
-    data = pd.concat(parts, ignore_index=True).assign(table=name)
-    return data.reindex(columns=["table", "source", *COLUMNS, "mark", "citation", "tta", "bold"])
+    parts = [part for part in (published, measured[COLUMNS].assign(source=MEASURED)) if len(part)]
+    return pd.concat(parts, ignore_index=True).reindex(columns=["table", "source", *COLUMNS, "mark", "citation", "tta", "bold"])
 
 
 def _newest(
@@ -548,16 +523,19 @@ def _task_title(task: str) -> str:
     return next((each.title for each in read_paper(name).tasks if each.name == task), task) if name else task
 
 
+@cache
+def _variants() -> frozenset[str]:
+    """Names of all rows of ablations, which have tables of their own."""
+    return frozenset(variant_name(each, row) for each in read_ablations().values() for row in each.rows) - {""}
+
+
+def _texts(values: pd.Series[float], decimals: int) -> list[str]:
+    return [_number(value, f".{decimals}f") for value in values]
+
+
 def _number(value: float, digits: str) -> str:
     return NONE if pd.isna(value) else f"{value:{digits}}"
 
 
 def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _remedy(chosen: Selection) -> str:
-    return " ".join(chosen.left_out).rstrip(".") or "run benchmarks/run.py first"
-
-
-assert set(CELL) <= {*ROW, *SETTING, *ORIGIN, "task", "metric"}, "a column of a cell is neither row nor column nor origin"
