@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, partial
@@ -110,11 +111,13 @@ def make_tables(
     """
     chosen, left_out = select(frame, where or {}, by)
     varied = select(frame, where or {}, by, ("variant", "pretraining_overrides")).frame
+    varied = varied[(varied["method"] == METHOD) & varied["metric"].isin(METRICS)]
+    scores, ablated = _scores(chosen, by), _scores(varied, by)
     tasks = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
     makers: dict[str, Callable[[], Table | None]] = {
-        **{name: partial(_comparison, name, chosen, left_out, by) for name in TABLES},
-        **{f"ablation_{name}": partial(_ablation, each, varied, by) for name, each in read_ablations().items()},
-        **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, left_out, by) for task in tasks},
+        **{name: partial(_comparison, name, chosen, scores, by) for name in TABLES},
+        **{f"ablation_{name}": partial(_ablation, each, varied, ablated, by) for name, each in read_ablations().items()},
+        **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, scores, by) for task in tasks},
         **{name: partial(_plain, name) for name in plain_tables()},
     }
     for name in only:
@@ -126,7 +129,8 @@ def make_tables(
         table = makers[name]()
         table = table.measured() if table and measured else table
         if table:
-            found.append(table._replace(name=name, data=table.data.assign(table=name)))
+            notes = table.notes if name in plain_tables() else (*table.notes, *left_out)
+            found.append(table._replace(name=name, notes=notes, data=table.data.assign(table=name)))
         elif only:
             raise UserError(f"--only {name}", "nothing was measured of it", remedy)
     if not found:
@@ -252,26 +256,24 @@ def _differences(members: pd.DataFrame, base: pd.DataFrame) -> list[float]:
     return (paired["ours"] - paired["theirs"]).tolist()
 
 
-def _comparison(name: str, measured: pd.DataFrame, left_out: tuple[str, ...], by: str) -> Table:
+def _comparison(name: str, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table:
     """A comparison table of the paper."""
     paper, published = read_paper(name), published_frame()
     published = published[published["table"] == name]
-    titles = {metric.name: metric.title for metric in paper.metrics}
+    published = published.assign(text=_texts(published["value"], paper.decimals))
     tasks = {task.name: task.title for task in paper.tasks}
-    measured = measured[measured["task"].isin(tasks) & measured["metric"].isin(titles)]
-    table = _methods(paper.title, tasks, titles, published, paper.decimals, measured, by)
-    marks = tuple(f"{sign} {said}." for sign, said in paper.marks.items())
-    return table._replace(notes=(*marks, *table.notes, *left_out))
+    titles = {metric.name: metric.title for metric in paper.metrics}
+    table = _methods(paper.title, tasks, titles, published, chosen, scores, by)
+    return table._replace(notes=(*(f"{sign} {said}." for sign, said in paper.marks.items()), *table.notes))
 
 
-def _own_table(task: str, measured: pd.DataFrame, left_out: tuple[str, ...], by: str) -> Table:
+def _own_table(task: str, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table:
     """The table of a task that the paper does not have: its own metrics, measured."""
-    measured = measured[measured["task"] == task]
+    measured = chosen[chosen["task"] == task]
     scored = measured[measured["better"] != ""]
-    measured = scored if len(scored) else measured
-    nothing = published_frame().iloc[:0]
-    table = _methods(f"Task {task}", {task: task}, _metric_titles(measured), nothing, 0, measured, by)
-    return table._replace(notes=(*table.notes, *left_out))
+    titles = _metric_titles(scored if len(scored) else measured)
+    nothing = published_frame().iloc[:0].assign(text="")
+    return _methods(f"Task {task}", {task: task}, titles, nothing, chosen, scores, by)
 
 
 def _methods(
@@ -279,19 +281,20 @@ def _methods(
     tasks: Mapping[str, str],
     titles: Mapping[str, str],
     published: pd.DataFrame,
-    decimals: int,
-    measured: pd.DataFrame,
+    chosen: pd.DataFrame,
+    scores: pd.DataFrame,
     by: str,
 ) -> Table:
     """A table with a row for each method, architecture and backbone."""
+    measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
     # A row of another publication without a number at hand is in the long CSV alone.
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
-    numbers = numbers.assign(row=numbers["order"], source=PUBLISHED, text=_texts(numbers["value"], decimals))
+    numbers = numbers.assign(row=numbers["order"], source=PUBLISHED)
     rows: dict[float, tuple[Any, ...]] = {
         row.order: (row.block, row.group, row.title + row.mark, row.backbone, RECURRENT[row.arch], row.pretraining_data)
         for row in numbers.drop_duplicates("order").itertuples()
     }
-    scores, machines = _summary(measured, ROW, by)
+    scores, machines = _ranked(scores[scores["task"].isin(tasks) & scores["metric"].isin(titles)], by)
     places = _place(scores, numbers, rows)
     scores = scores.assign(row=[places[key] for key in scores[ROW].itertuples(index=False, name=None)])
     cells, bold = _pivot(tasks, titles, sorted(rows), numbers, scores, by)
@@ -331,18 +334,20 @@ def _place(scores: pd.DataFrame, numbers: pd.DataFrame, rows: dict[float, tuple[
     return places
 
 
-def _ablation(ablation: Ablation, varied: pd.DataFrame, by: str) -> Table | None:
+def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
     """An ablation: published rows, and measured ones by the name of their variant; None without either."""
     variants = {variant_name(ablation, row): position for position, row in enumerate(ablation.rows)}
-    chosen = varied[(varied["method"] == METHOD) & varied["variant"].isin(variants) & varied["metric"].isin(METRICS)]
-    chosen = chosen[(chosen["variant"] != "") | (chosen["pretraining_overrides"] == "")]
+    scores = scores[scores["variant"].isin(variants)]
+    scores = scores[(scores["variant"] != "") | (scores["pretraining_overrides"] == "")]
     # The default row is shown where another row was measured; other tasks where the ablation's own was not.
-    places = chosen.loc[chosen["variant"] != "", ["task", "arch", "column"]].drop_duplicates()
+    places = scores.loc[scores["variant"] != "", ["task", "arch", "column"]].drop_duplicates()
     places = places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
-    chosen = chosen.merge(places)
-    chosen["column"] += chosen["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
-    if chosen.empty and not ablation.has_published:
+    if places.empty and not ablation.has_published:
         return None
+    measured = varied[varied["variant"].isin(variants)].merge(places)
+    scores = scores.merge(places)
+    scores["column"] += scores["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
+    scores, machines = _ranked(scores, by)
     published = [
         {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}
         for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
@@ -352,15 +357,14 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, by: str) -> Table | None
     numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
     best = numbers.groupby("metric")["value"].transform("max").eq(numbers["value"])
     numbers = numbers.assign(method=METHOD, source=PUBLISHED, bold=best, text=_texts(numbers["value"], DECIMALS))
-    scores, machines = _summary(chosen, ["variant"], by)
-    scores = scores.assign(row=scores["variant"].map(variants))
+    scores["row"] = scores["variant"].map(variants)
     titles = {metric.name: metric.title for metric in read_paper("segmentation").metrics}
     tasks = {task: _task_title(task) for task in [*numbers["task"], *scores["task"]]}
     cells, bold = _pivot(tasks, titles, range(len(ablation.rows)), numbers, scores, by)
     names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
     cells.index = bold.index = pd.Index(names, name=ablation.variable)
     title, notes = f"Ablation: {ablation.title}", (CELLS, *machines) if len(scores) else ()
-    return Table("", title, cells, bold, notes, _data(numbers, chosen), titles[METRICS[0]])
+    return Table("", title, cells, bold, notes, _data(numbers, measured), titles[METRICS[0]])
 
 
 def _plain(name: str) -> Table:
@@ -375,13 +379,10 @@ def _plain(name: str) -> Table:
     return Table(name, table.title, cells, cells == "", ("As published; nothing here is measured.",), data)
 
 
-def _summary(measured: pd.DataFrame, rows: list[str], by: str) -> tuple[pd.DataFrame, list[str]]:
-    """A row for each measured cell, with its text and whether it is the best, and a note on machines.
-
-    Columns: those of `rows`, task, metric, source, `by`, text and bold, and facts of the method.
-    """
-    column = ["task", "metric", "column", *([by] if by else [])]
-    groups = measured.groupby([*dict.fromkeys([*rows, *column])], sort=False, dropna=False)
+def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
+    """A row for each measured cell: mean, std, n, how many values are finite, machines and facts of the method."""
+    keys = [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", by]
+    groups = measured.groupby([key for key in dict.fromkeys(keys) if key], sort=False, dropna=False)
     scores = groups.agg(
         mean=("value", "mean"),
         std=("value", "std"),
@@ -391,21 +392,24 @@ def _summary(measured: pd.DataFrame, rows: list[str], by: str) -> tuple[pd.DataF
         recordings=("recordings", "min"),
         **{name: (name, "first") for name in ("kind", "unit", "better", "title", "group", "pretraining_data")},
     )  # fmt: skip
-    scores["machine"] = groups["machine"].unique()
-    scores = scores.reset_index()
-    ranked = scores[["n", "classes", "recordings"]].where(scores["kind"] == "evaluation")
-    ranked["mean"] = scores["mean"].where((scores["kind"] == "evaluation") & (scores["finite"] == scores["n"]))
-    columns = ranked.groupby([scores[name] for name in column])
-    most = columns[["n", "classes", "recordings"]].transform("max")
-    several = columns["mean"].transform("count") > 1
-    highest = ranked["mean"].eq(columns["mean"].transform("max")) & (scores["better"] == "higher")
-    lowest = ranked["mean"].eq(columns["mean"].transform("min")) & (scores["better"] == "lower")
-    signs, notes = _machines(scores)
+    return scores.assign(machines=groups["machine"].unique()).reset_index()
+
+
+def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
+    """Scores of one table with `source`, `text` and `bold` of their cells, and a note on machines."""
+    is_ranked = scores["kind"] == "evaluation"
+    columns = [scores[name] for name in ("task", "metric", "column", *([by] if by else []))]
+    most = scores[["n", "classes", "recordings"]].where(is_ranked).groupby(columns).transform("max")
+    means = scores["mean"].where(is_ranked & (scores["finite"] == scores["n"]))
+    means = means.where(scores["better"] != "lower", -means).where(scores["better"] != "")
+    groups = means.groupby(columns)
+    bold = means.eq(groups.transform("max")) & (groups.transform("count") > 1)
+    signs, notes = _machines(scores["machines"])
     texts = [
-        _cell(score, siblings) + "".join(signs.get(name, "") for name in score.machine)
+        _cell(score, siblings) + "".join(signs.get(name, "") for name in score.machines)
         for score, siblings in zip(scores.itertuples(), most.itertuples(), strict=True)
     ]
-    return scores.assign(source=scores["column"], text=texts, bold=several & (highest | lowest)), notes
+    return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 
 def _cell(score: Any, most: Any) -> str:
@@ -421,10 +425,9 @@ def _cell(score: Any, most: Any) -> str:
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 
 
-def _machines(scores: pd.DataFrame) -> tuple[dict[str, str], list[str]]:
+def _machines(machines: pd.Series[Any]) -> tuple[dict[str, str], list[str]]:
     """Signs of all machines but the most frequent one, and the note that explains them."""
-    counts = pd.Series([name for names in scores["machine"] for name in names], dtype=object).value_counts()
-    names = list(counts.index)
+    names = [name for name, _ in Counter(name for several in machines for name in several).most_common()]
     if len(names) < 2:
         return {}, []
     signs = {name: SIGNS[place] if place < len(SIGNS) else f" [{place + 1}]" for place, name in enumerate(names[1:])}
