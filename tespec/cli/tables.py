@@ -21,6 +21,8 @@ ENDINGS = """Without filters, tables show the test split, all labels, default se
 exit codes: 0 written; 2 a mistake, or no readable record: nothing written"""
 FILTERS = ("data", "profile", "split", "label_fraction")  # with an option of their own
 
+BRIEF = ("Measured on different machines", "Not shown", "p:")  # beginnings of the notes that are printed
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the tables.
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_table(shown, whole=bool(options.only))
     if quiet:
         print(f"Nothing measured: {', '.join(quiet)} (the paper's numbers: --only NAME)")
-    for note in dict.fromkeys(note for table in tables for note in table.notes if note.startswith("Not shown")):
+    for note in dict.fromkeys(note for table in tables for note in table.notes if note.startswith(BRIEF)):
         print(note)
-    print(f"Written: {len(written)} files for {len(tables)} tables in {written[0].parent}")
+    print(f"Written: {len(written)} files in {written[0].parent}")
     return 0

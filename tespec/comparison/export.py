@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 # A text that a spreadsheet would evaluate: no number, and no lone sign.
 FORMULA = re.compile(r"(?=[=+\-@|%].)(?![+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$)", re.IGNORECASE)
-WIDEST, HIGHEST = 150, 60  # letters and rows of a LaTeX table; beyond them its type would be too small, and it is split
+WIDEST, HIGHEST = 165, 60  # letters and rows of a LaTeX table; beyond them its type would be too small, and it is split
 PREAMBLE = r"% \usepackage{booktabs,adjustbox}"
 ESCAPED = dict(zip(r"{}$&#%_[]*", [r"\{", r"\}", r"\$", r"\&", r"\#", r"\%", r"\_", "{[}", "{]}", "{*}"], strict=True))
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': "''"}
@@ -71,6 +72,9 @@ def to_latex(table: Table) -> str:
         layout = "".join("l" if column < shown.labels else "c" for column in columns)
         body = style.to_latex(hrules=True, multicol_align="c", column_format=layout).splitlines()
         top = body.index(r"\midrule") + 1
+        for heading in shown.headings & set(range(first, first + len(cells))):
+            text = _latex(cells.iloc[heading - first, 0])
+            body[top + heading - first] = rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{text}}}}} \\"
         for rule in sorted((rule - first for rule in shown.rules if 0 < rule - first < len(cells)), reverse=True):
             body.insert(top + rule, r"\midrule")
         texts += [
@@ -137,16 +141,17 @@ def print_table(table: Table, *, whole: bool = False) -> None:
             grid.add_row(*(Text(one_line(text), style) for text, style in zip(texts, styles, strict=True)))
         console.print(grid)
     if more := 0 if whole else sum(len(columns) - shown.labels for columns in parts[1:]):
-        console.print(f"{more} more columns: --only {table.name}, or the files", style="dim")
+        console.print(f"columns not shown: {more} (--only {table.name}, or the files)", style="dim")
     console.print()
 
 
 class _Shown(NamedTuple):
-    """A table with its row labels as columns and its headings as rows; `labels` columns are labels."""
+    """A table with its row labels as its first `labels` columns, and its headings as rows."""
 
     cells: pd.DataFrame
     bold: pd.DataFrame
     rules: set[int]
+    headings: set[int]
     labels: int
 
 
@@ -156,20 +161,21 @@ def _shown(table: Table) -> _Shown:
     columns = [*((*[""] * (levels - 1), name) for name in names), *map(_levels, table.cells.columns)]
     rows: list[list[str]] = []
     bold: list[list[bool]] = []
-    rules, heading = set[int](), ""
+    rules, headings, heading = set[int](), set[int](), ""
     for position, (label, texts, strong) in enumerate(
         zip(table.cells.index, table.cells.to_numpy().tolist(), table.bold.to_numpy().tolist(), strict=True)
     ):
         facts = dict(zip(table.cells.index.names, _levels(label), strict=True))
         rules |= {len(rows)} if position in table.rules else set()
         if facts.get("Group", "") not in ("", heading):
+            headings.add(len(rows))
             rows.append([facts["Group"], *[""] * (len(columns) - 1)])
             bold.append([False] * len(columns))
         heading = facts.get("Group", "")
         rows.append([*(facts[name] for name in names), *texts])
         bold.append([*[False] * len(names), *strong])
     index = pd.MultiIndex.from_tuples(columns) if levels > 1 else pd.Index([name for (name,) in columns])
-    return _Shown(pd.DataFrame(rows, columns=index), pd.DataFrame(bold, columns=index), rules, len(names))
+    return _Shown(pd.DataFrame(rows, columns=index), pd.DataFrame(bold, columns=index), rules, headings, len(names))
 
 
 def _levels(label: Any) -> tuple[str, ...]:
@@ -181,18 +187,19 @@ def _header(column: Any) -> list[str]:
 
 
 def _parts(shown: _Shown, width: int) -> Iterator[list[int]]:
-    """Positions of columns that fit into `width` letters, each time behind those of the labels."""
-    texts = [[*_header(column), *shown.cells.iloc[:, place]] for place, column in enumerate(shown.cells.columns)]
-    widths = [2 + max(map(len, each)) for each in texts]
+    """Positions of columns that fit into `width` letters, behind those of the labels; those of a metric together."""
+    rows = shown.cells.drop(index=list(shown.headings))
+    widths = [2 + max(map(len, [*_header(column), *rows.iloc[:, place]])) for place, column in enumerate(rows.columns)]
     labels = list(range(shown.labels))
-    # A heading may be wider than the names below it, and runs into the next columns.
-    part, used = [*labels], sum(widths[: shown.labels])
-    for place in range(shown.labels, len(widths)):
-        if used + widths[place] > width and len(part) > len(labels):
+    part, room = [*labels], width - sum(widths[: shown.labels])
+    for _, group in groupby(range(shown.labels, len(widths)), lambda place: _levels(rows.columns[place])[:2]):
+        places = list(group)
+        needed = sum(widths[place] for place in places)
+        if needed > room and len(part) > len(labels):
             yield part
-            part, used = [*labels], sum(widths[: shown.labels])
-        part.append(place)
-        used += widths[place]
+            part, room = [*labels], width - sum(widths[: shown.labels])
+        part += places
+        room -= needed
     yield part
 
 

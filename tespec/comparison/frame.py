@@ -81,9 +81,9 @@ def _scores(number: int, record: Record) -> Iterable[tuple[Any, ...]]:
     main = next(iter(record.scores), next(iter(record.metrics), ""))
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
-            score = record.scores.get(metric, {})
-            facts = (score.get("unit", ""), score.get("better", ""), metric == main and frames == ALL_FRAMES)
-            yield (number, metric, frames, value, *facts, score.get("title", metric))
+            score = record.scores.get(metric) or {"title": metric, "better": "", "unit": ""}
+            is_main = metric == main and frames == ALL_FRAMES
+            yield number, metric, frames, value, score["unit"], score["better"], is_main, score["title"]
 
 
 def machine(record: Record) -> str:

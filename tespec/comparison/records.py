@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file, write_whole
@@ -29,6 +30,14 @@ TEST = "test"
 Numbers = dict[str, float | None]  # None: the number was not finite
 
 
+class Score(TypedDict):
+    """Facts of a metric."""
+
+    title: str
+    better: Literal["higher", "lower"]
+    unit: str
+
+
 class Record(BaseModel):
     """A finished run.
 
@@ -44,7 +53,7 @@ class Record(BaseModel):
         weights: where the weights come from; `recipe` holds the settings of their pre-training.
         training: shared by runs that differ only in the split they are scored on; "" where nothing is trained.
         protocol: how the scores are made, in words.
-        scores: title, better ("higher" or "lower") and unit of each metric; the first is the main one.
+        scores: facts of each metric; the first is the main one.
         metrics: overall numbers.
         groups: numbers of groups of frames, and feature statistics of each stage ("stage 1" to "stage 4").
         recordings, classes: main numbers of each recording, score of each class.
@@ -79,7 +88,7 @@ class Record(BaseModel):
     weights: dict[str, Any] = {}
     training: str = ""
     protocol: dict[str, str] = {}
-    scores: dict[str, dict[Literal["title", "better", "unit"], str]] = {}
+    scores: dict[str, Score] = {}
     metrics: Numbers
     groups: dict[str, Numbers] = {}
     recordings: dict[str, Numbers] = {}

@@ -14,7 +14,7 @@ ROUNDING = 1e-9  # of the largest difference; a smaller deviation is rounding
 class Gain(NamedTuple):
     """Mean of paired differences, its 95 % Student-t interval, and p of the paired t-test (two-sided).
 
-    All but `n` are NaN where they cannot be computed; `missing` says why.
+    All but `n` are NaN where they cannot be computed; `note` says why.
     """
 
     mean: float
@@ -22,7 +22,7 @@ class Gain(NamedTuple):
     high: float
     p: float
     n: int
-    missing: str = ""
+    note: str = ""
 
 
 def paired_gain(differences: Sequence[float]) -> Gain:

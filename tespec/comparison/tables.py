@@ -31,9 +31,9 @@ DEFAULTS = {
 }
 # Columns of the frame that make a row and a measured column of a table. Of the rest of `CELL`, which says how a method
 # came about, a table shows the newest.
-ROW = ["method", "arch", "backbone", "tta"]
+ROW = ["kind", "method", "arch", "backbone", "tta"]
 SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", "task_version"]
-ORIGIN = ["kind", "method_version", "plugin", "weights"]
+ORIGIN = ["method_version", "plugin", "weights"]
 PUBLISHED, MEASURED = "published", "measured"
 NONE = "-"
 LABELS = ["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
@@ -123,7 +123,7 @@ def make_tables(
     for name in only:
         if name not in makers:
             raise UserError(f"--only {name}", "no such table", near(name, makers))
-    remedy = " ".join(left_out).rstrip(".") or "run benchmarks/run.py first"
+    remedy = f"run benchmarks/run.py first{''.join(f' ({note})' for note in left_out)}"
     found = []
     for name in only or (name for name in makers if name not in plain_tables()):
         table = makers[name]()
@@ -169,16 +169,16 @@ def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: It
         chosen = chosen[kept]
     if "results_version" not in named:
         chosen = _newest(chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out)
-    places = [*ROW[:3], "task", *SETTING]
-    chosen = _newest(chosen, places, [name for name in ORIGIN if name not in named], "written", left_out)
+    versions = [name for name in ORIGIN if name not in named]
+    chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
     augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
-    return Selection(chosen.assign(tta=augmented, column=_labels(chosen, named - {*where})), tuple(left_out))
+    return Selection(chosen.assign(tta=augmented, column=_labels(chosen, {by, *free})), tuple(left_out))
 
 
 def near(given: str, known: Iterable[str]) -> str:
     """The known names nearest to one, or some of all, as a remedy."""
     names = list(dict.fromkeys(known))
-    close = difflib.get_close_matches(given, names, n=3, cutoff=0.5) or [each for each in names if given in each]
+    close = difflib.get_close_matches(given, names, n=3) or [each for each in names if given in each]
     return f"did you mean {' or '.join(close[:3])}?" if close else f"choose from {', '.join(names[:20]) or 'none'}"
 
 
@@ -193,6 +193,8 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     """
     chosen, left_out = select(frame, where or {})
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
+    chosen = chosen.assign(column=_labels(chosen, ("variant", "pretraining_overrides")))
+    chosen = chosen.sort_values(["task", "column", "arch", "title", "variant"], kind="stable")
     if baseline not in set(chosen["method"]):
         raise UserError(f"--gains {baseline}", "no evaluation of such a method", near(baseline, chosen["method"]))
     # A variant of a method's pre-training is compared with a baseline without one.
@@ -208,7 +210,9 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
         sign = -1.0 if first["better"] == "lower" else 1.0
         gain = paired_gain(() if base is None else [sign * each for each in _differences(members, base)])
         if base is None:
-            gain = gain._replace(missing=f"no {baseline} with {first['backbone']}")
+            gain = gain._replace(note=f"no {baseline} with {first['backbone']}")
+        elif set(members["machine"]) != set(base["machine"]):
+            gain = gain._replace(note="another machine")
         facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
@@ -232,7 +236,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
             ],
             "p": data["p"].map(lambda value: _number(value, ".2g")),
             "p (Holm)": data["p_holm"].map(lambda value: _number(value, ".2g")),
-            "n": [f"{n} ({why})" if why else str(n) for n, why in zip(data["n"], data["missing"], strict=True)],
+            "n": [f"{n} ({why})" if why else str(n) for n, why in zip(data["n"], data["note"], strict=True)],
         }
     )
     cells.index = pd.MultiIndex.from_frame(pd.DataFrame(index))
@@ -312,7 +316,8 @@ def _place(scores: pd.DataFrame, numbers: pd.DataFrame, rows: dict[float, tuple[
 
     Adds rows that are not published to `rows`.
     """
-    published = numbers[numbers["ranked"].eq(True)].drop_duplicates("order").set_index(ROW)["order"]
+    published = numbers[numbers["ranked"].eq(True)].drop_duplicates("order").assign(kind="evaluation")
+    published = published.set_index(ROW)["order"]
     places: dict[Hashable, float] = {}
     methods = scores.drop_duplicates(ROW).sort_values(["kind", "group", "title", "arch"])
     methods.loc[methods["kind"] == "reference", "group"] = "References"
@@ -355,8 +360,7 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
         if ablation.has_published
     ]
     numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
-    best = numbers.groupby("metric")["value"].transform("max").eq(numbers["value"])
-    numbers = numbers.assign(method=METHOD, source=PUBLISHED, bold=best, text=_texts(numbers["value"], DECIMALS))
+    numbers = numbers.assign(method=METHOD, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], DECIMALS))
     scores["row"] = scores["variant"].map(variants)
     titles = {metric.name: metric.title for metric in read_paper("segmentation").metrics}
     tasks = {task: _task_title(task) for task in [*numbers["task"], *scores["task"]]}
@@ -390,7 +394,7 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
         finite=("value", "count"),
         classes=("classes", "min"),
         recordings=("recordings", "min"),
-        **{name: (name, "first") for name in ("kind", "unit", "better", "title", "group", "pretraining_data")},
+        **{name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")},
     )  # fmt: skip
     return scores.assign(machines=groups["machine"].unique()).reset_index()
 
