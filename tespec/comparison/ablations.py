@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from tespec.comparison.published import Facts, read_published
 from tespec.core.errors import UserError
@@ -28,17 +28,10 @@ class AblationRow(Facts):
     """
 
     name: str
-    paper: list[float | None] = [None, None]
-    set: dict[str, Any] = {}
-    scale: dict[str, float] = {}
+    paper: list[float | None] = Field(default=[None, None], min_length=len(METRICS), max_length=len(METRICS))
+    set: dict[str, Any] = Field(default={})
+    scale: dict[str, float] = Field(default={})
     default: bool = False
-
-    @field_validator("paper")
-    @classmethod
-    def _has_both(cls, paper: list[float | None]) -> list[float | None]:
-        if len(paper) != len(METRICS):
-            raise ValueError("needs mIoU and mAcc")
-        return paper
 
     def changes(self, facts: Mapping[str, Any]) -> list[str]:
         """What it changes of a recipe whose resolved settings are `facts`, as `KEY=VALUE`.

@@ -65,7 +65,9 @@ def to_latex(table: Table) -> str:
     shown = _shown(table)
     label = re.sub(r"[^A-Za-z0-9_.:-]", "-", table.name)
     texts = [PREAMBLE]
-    parts = [(first, columns) for first in range(0, max(1, len(shown.cells)), HIGHEST) for columns in _parts(shown, WIDEST)]
+    parts = [
+        (first, columns) for first in range(0, max(1, len(shown.cells)), HIGHEST) for columns in _parts(shown, WIDEST)
+    ]
     for number, (first, columns) in enumerate(parts, start=1):
         cells = shown.cells.iloc[first : first + HIGHEST, columns]
         style = _styler(cells, shown.bold.loc[cells.index, cells.columns], "textbf:--rwrap;", _latex)

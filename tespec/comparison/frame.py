@@ -34,9 +34,9 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
 
     Returns:
         Columns `COLUMNS`. `CELL` are those that make a cell of a table: `df.groupby(CELL).value.mean()` averages over
-        seeds only. `weights` says what a network started from: data set, data and profile of a pre-training, or the hash
-        of a file from elsewhere. `classes` and `recordings` count those that have a score. `frames` is "all" for overall numbers; `value` is NaN where a number was not finite; `main` says
-        whether the task is judged by the metric. Files that are no records are named in `attrs["left_out"]`.
+        seeds only. `frames` is "all" for overall numbers; `value` is NaN where a number was not finite; `main` says
+        whether the task is judged by the metric. `weights` says what a network started from: data set, data and profile
+        of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score. Files that are no records are named in `attrs["left_out"]`.
 
     Raises:
         UserError: there is no such folder, or it holds something else.
@@ -53,11 +53,14 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
 
     records = list(records)
     scores = [score for number, record in enumerate(records) for score in _scores(number, record)]
-    numbers = pd.DataFrame(scores, columns=["record", "metric", "frames", "value", "unit", "better", "main", "metric_title"])
-    facts = pd.DataFrame([_facts(record) for record in records], columns=[name for name in COLUMNS if name not in numbers])
+    numbers = pd.DataFrame(
+        scores, columns=["record", "metric", "frames", "value", "unit", "better", "main", "metric_title"]
+    )
+    facts = pd.DataFrame(
+        [_facts(record) for record in records], columns=[name for name in COLUMNS if name not in numbers]
+    )
     facts["written"] = pd.to_datetime(facts["written"], utc=True)
-    types = {"value": "float64", "main": bool}
-    return numbers.astype(types).join(facts, on="record")[COLUMNS]
+    return numbers.astype({"value": "float64", "main": "bool"}).join(facts, on="record")[COLUMNS]
 
 
 def _facts(record: Record) -> dict[str, Any]:

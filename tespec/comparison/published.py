@@ -163,9 +163,9 @@ def table_of(task: str) -> str:
 def published_frame() -> pd.DataFrame:
     """All numbers of the comparison tables, one a row, in the paper's order; NaN where nothing is published.
 
-    Columns: table, source ("paper", or "beyond" for a method that the paper does not have), block (number of the group of
-    rows), group (its heading), order (number of the row), method, title, mark, citation, backbone, arch, pretraining_data, tta, task,
-    metric, unit, better, value, bold, ranked. Rows of source "beyond" are never ranked.
+    `source` is "paper", or "beyond" for a method that the paper does not have, whose rows are never ranked; `block` and
+    `order` are numbers of the group and of the row, `tta` says whether there was test-time augmentation. The other columns
+    are named as in `PaperTable` or in the frame of records.
     """
     import pandas as pd
 

@@ -208,7 +208,7 @@ def require_results_folder(results: Path) -> None:
     if not results.is_dir() and results != RESULTS:
         raise UserError(f"--results {results}", "no such folder", "name a folder that holds runs/")
     known = (results / "runs").is_dir() or (results / ARCHIVE).is_file() or results.resolve() == RESULTS.resolve()
-    if not known and any(results.iterdir()):
+    if not known and {path.name for path in results.iterdir()} - {"tables", "report.html"}:
         raise UserError(f"--results {results}", "is not a results folder", "name an empty one, or one that holds runs/")
 
 

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
 
 from tespec.comparison.ablations import DECIMALS, METHOD, METRICS, Ablation, read_ablations, variant_name
-from tespec.comparison.frame import ALL_FRAMES, COLUMNS
+from tespec.comparison.frame import COLUMNS
 from tespec.comparison.published import PAPER, TABLES, plain_tables, published_frame, read_paper, table_of
-from tespec.comparison.records import RESULTS_VERSION, TEST
+from tespec.comparison.selection import MEASURED, ROW, SETTING, as_text, column_names, near, select
 from tespec.comparison.statistics import ALPHA, holm, paired_gain
 from tespec.core.errors import UserError
 
 OWN = "task_"  # prefix of the table of a task that the paper does not have
-# What tables show unless a filter or `by` names the column.
-DEFAULTS = {
-    "split": TEST,
-    "label_fraction": 1.0,
-    "overrides": "",
-    "variant": "",
-    "pretraining_overrides": "",
-    "frames": ALL_FRAMES,
-}
-# Columns of the frame that make a row and a measured column of a table. Of the rest of `CELL`, which says how a method
-# came about, a table shows the newest.
-ROW = ["kind", "method", "arch", "backbone", "tta"]
-SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", "task_version"]
-ORIGIN = ["method_version", "plugin", "weights"]
-PUBLISHED, MEASURED = "published", "measured"
+PUBLISHED = "published"
 NONE = "-"
 LABELS = ["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
@@ -82,13 +66,6 @@ class Table(NamedTuple):
         return self._replace(cells=cells, bold=bold, rules=tuple(sorted(rules)))
 
 
-class Selection(NamedTuple):
-    """Rows of a frame that tables show, with columns `tta` and `column`, and what was left out, in words."""
-
-    frame: pd.DataFrame
-    left_out: tuple[str, ...]
-
-
 def make_tables(
     frame: pd.DataFrame,
     *,
@@ -116,7 +93,7 @@ def make_tables(
     tasks = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
     makers: dict[str, Callable[[], Table | None]] = {
         **{name: partial(_comparison, name, chosen, scores, by) for name in TABLES},
-        **{f"ablation_{name}": partial(_ablation, each, varied, ablated, by) for name, each in read_ablations().items()},
+        **{f"ablation_{name}": partial(_ablation, one, varied, ablated, by) for name, one in read_ablations().items()},
         **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, scores, by) for task in tasks},
         **{name: partial(_plain, name) for name in plain_tables()},
     }
@@ -138,50 +115,6 @@ def make_tables(
     return found
 
 
-def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: Iterable[str] = ()) -> Selection:
-    """Evaluations and references that fit `where`, and `DEFAULTS` where neither it, `by` nor `free` names a column.
-
-    Of several results versions, and of several versions, plug-ins or weights of a method, it keeps the newest.
-
-    Raises:
-        UserError: there is no such column or value.
-    """
-    for key in [*where, *([by] if by else [])]:
-        if key not in COLUMNS:
-            raise UserError(f"column {key}", "no such column of the frame", near(key, COLUMNS))
-    chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
-    for key, wanted in where.items():
-        texts = {value: _text(value) for value in chosen[key].unique()}
-        fits = [value for value, text in texts.items() if text == wanted or fnmatchcase(text, wanted)]
-        if not fits:
-            raise UserError(f"{key}={wanted}", "no such evaluation", near(wanted, filter(None, texts.values())))
-        chosen = chosen[chosen[key].isin(fits)]
-    named = {*where, by, *free}
-    left_out: list[str] = []
-    for key, value in DEFAULTS.items():
-        if key in named or (key == "pretraining_overrides" and "variant" in named):
-            continue
-        kept = chosen[key] == value
-        others = chosen[~kept & ~chosen["variant"].isin(_variants())]
-        if key != "frames" and len(others):
-            values = ", ".join(_text(each) for each in others[key].unique()[:3])
-            left_out.append(f"Not shown: {others['name'].nunique()} results with {key} {values} (--where {key}=VALUE).")
-        chosen = chosen[kept]
-    if "results_version" not in named:
-        chosen = _newest(chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out)
-    versions = [name for name in ORIGIN if name not in named]
-    chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
-    augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
-    return Selection(chosen.assign(tta=augmented, column=_labels(chosen, {by, *free})), tuple(left_out))
-
-
-def near(given: str, known: Iterable[str]) -> str:
-    """The known names nearest to one, or some of all, as a remedy."""
-    names = list(dict.fromkeys(known))
-    close = difflib.get_close_matches(given, names, n=3) or [each for each in names if given in each]
-    return f"did you mean {' or '.join(close[:3])}?" if close else f"choose from {', '.join(names[:20]) or 'none'}"
-
-
 def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | None = None) -> Table:
     """Gains of all methods over one on the main metric of each task, from above 0 on better.
 
@@ -193,7 +126,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     """
     chosen, left_out = select(frame, where or {})
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
-    chosen = chosen.assign(column=_labels(chosen, ("variant", "pretraining_overrides")))
+    chosen = chosen.assign(column=column_names(chosen, ("variant", "pretraining_overrides")))
     chosen = chosen.sort_values(["task", "column", "arch", "title", "variant"], kind="stable")
     if baseline not in set(chosen["method"]):
         raise UserError(f"--gains {baseline}", "no evaluation of such a method", near(baseline, chosen["method"]))
@@ -218,7 +151,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     if not rows:
         raise UserError(f"--gains {baseline}", "no other method to compare with it", "run.py --method evaluates one")
     data = pd.DataFrame(rows)
-    data.insert(data.columns.get_loc("n"), "p_holm", holm(data["p"]))
+    data["p_holm"] = holm(data["p"].tolist())
     index = {
         "Task": data["task"].map(_task_title),
         "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
@@ -296,7 +229,7 @@ def _methods(
     numbers = numbers.assign(row=numbers["order"], source=PUBLISHED)
     rows: dict[float, tuple[Any, ...]] = {
         row.order: (row.block, row.group, row.title + row.mark, row.backbone, RECURRENT[row.arch], row.pretraining_data)
-        for row in numbers.drop_duplicates("order").itertuples()
+        for row in _rows(numbers.drop_duplicates("order"))
     }
     scores, machines = _ranked(scores[scores["task"].isin(tasks) & scores["metric"].isin(titles)], by)
     places = _place(scores, numbers, rows)
@@ -322,7 +255,7 @@ def _place(scores: pd.DataFrame, numbers: pd.DataFrame, rows: dict[float, tuple[
     methods = scores.drop_duplicates(ROW).sort_values(["kind", "group", "title", "arch"])
     methods.loc[methods["kind"] == "reference", "group"] = "References"
     groups = {name: 100 + number for number, name in enumerate(methods["group"].unique())}
-    for number, score in enumerate(methods.itertuples()):
+    for number, score in enumerate(_rows(methods)):
         key = tuple(getattr(score, name) for name in ROW)
         shared = (methods["title"] == score.title) & (methods["method"] != score.method)
         title = f"{score.title} ({score.method})" if shared.any() else score.title
@@ -360,7 +293,9 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
         if ablation.has_published
     ]
     numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
-    numbers = numbers.assign(method=METHOD, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], DECIMALS))
+    numbers = numbers.assign(
+        method=METHOD, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], DECIMALS)
+    )
     scores["row"] = scores["variant"].map(variants)
     titles = {metric.name: metric.title for metric in read_paper("segmentation").metrics}
     tasks = {task: _task_title(task) for task in [*numbers["task"], *scores["task"]]}
@@ -411,13 +346,13 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
     signs, notes = _machines(scores["machines"])
     texts = [
         _cell(score, siblings) + "".join(signs.get(name, "") for name in score.machines)
-        for score, siblings in zip(scores.itertuples(), most.itertuples(), strict=True)
+        for score, siblings in zip(_rows(scores), _rows(most), strict=True)
     ]
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 
 def _cell(score: Any, most: Any) -> str:
-    """ "34.47 ± 0.25 (5)", and of how many seeds, classes or recordings of its siblings where it has fewer."""
+    """As "34.47 ± 0.25 (5)", and of how many seeds, classes or recordings of its siblings where it has fewer."""
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
     is_reference = score.kind == "reference"
@@ -460,7 +395,7 @@ def _pivot(
     order = pd.MultiIndex.from_tuples(keys, names=names)
     cells = wide["text"].reindex(index=list(rows), columns=order).fillna(NONE)
     bold = wide["bold"].reindex(index=list(rows), columns=order).eq(True)
-    headers = [(tasks[task], titles[metric], *map(_text, rest)) for task, metric, *rest in keys]
+    headers = [(tasks[task], titles[metric], *map(as_text, rest)) for task, metric, *rest in keys]
     cells.columns = bold.columns = pd.MultiIndex.from_tuples(headers)
     return cells, bold
 
@@ -468,51 +403,9 @@ def _pivot(
 def _data(published: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """The numbers behind a table: published ones, then one row for each record and metric."""
     parts = [part for part in (published, measured[COLUMNS].assign(source=MEASURED)) if len(part)]
-    return pd.concat(parts, ignore_index=True).reindex(columns=["table", "source", *COLUMNS, "mark", "citation", "tta", "bold"])
-
-
-def _newest(
-    frame: pd.DataFrame, places: list[str], versions: list[str], order: str, left_out: list[str]
-) -> pd.DataFrame:
-    """Rows of the newest of several `versions` in each of `places`; says which results that leaves out."""
-    if frame.empty or not versions:
-        return frame
-    newest = frame.groupby([*places, *versions], sort=False)[order].transform("max")
-    kept = newest == frame.groupby(places, sort=False)[order].transform("max")
-    if not kept.all():
-        count, which = frame.loc[~kept, "name"].nunique(), " or ".join(versions)
-        left_out.append(f"Not shown: {count} results of an older {which} (--where {versions[0]}=VALUE).")
-    return frame[kept]
-
-
-def _labels(frame: pd.DataFrame, said: Iterable[str]) -> pd.Series[str]:
-    """Name of the measured column of each row: data, profile, and each setting that is not the default.
-
-    Settings in `said` are told elsewhere. Two columns never share a name: what they differ in is added.
-    """
-    keys = [key for key in SETTING if key not in {*said}]
-    settings = frame[["task", *keys]].drop_duplicates()
-    names = {}
-    for setting in settings.itertuples(index=False, name=None):
-        facts = dict(zip(["task", *keys], setting, strict=True))
-        words = [str(facts.get("data", "")), str(facts.get("profile", ""))]
-        words += [_said(key, facts[key]) for key, value in DEFAULTS.items() if key in facts and facts[key] != value]
-        if facts.get("results_version", RESULTS_VERSION) != RESULTS_VERSION:
-            words.append(f"results version {facts['results_version']}")
-        names[setting] = (facts["task"], ", ".join(filter(None, words)))
-    for name in [name for name in set(names.values()) if list(names.values()).count(name) > 1]:
-        alike = [setting for setting in names if names[setting] == name]
-        for place, key in enumerate(keys, start=1):
-            if len({setting[place] for setting in alike}) > 1:
-                names |= {each: (each[0], f"{names[each][1]}, {key} {_text(each[place])[:8]}") for each in alike}
-    labels = [f"{MEASURED} ({names[each][1]})" for each in frame[["task", *keys]].itertuples(index=False, name=None)]
-    return pd.Series(labels, index=frame.index, dtype=object)
-
-
-def _said(key: str, value: Any) -> str:
-    if key == "label_fraction":
-        return f"{100 * value:g} % of labels"
-    return f"{value} split" if key == "split" else f"{value} frames" if key == "frames" else str(value)
+    return pd.concat(parts, ignore_index=True).reindex(
+        columns=["table", "source", *COLUMNS, "mark", "citation", "tta", "bold"]
+    )
 
 
 def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
@@ -521,7 +414,7 @@ def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
     return {
         row.metric: f"{str(row.metric_title).rstrip(' ↑↓')}{f' ({row.unit})' if row.unit not in ('', '%') else ''}"
         f"{ARROWS[row.better]}"
-        for row in ordered.itertuples()
+        for row in _rows(ordered)
     }
 
 
@@ -530,10 +423,8 @@ def _task_title(task: str) -> str:
     return next((each.title for each in read_paper(name).tasks if each.name == task), task) if name else task
 
 
-@cache
-def _variants() -> frozenset[str]:
-    """Names of all rows of ablations, which have tables of their own."""
-    return frozenset(variant_name(each, row) for each in read_ablations().values() for row in each.rows) - {""}
+def _rows(frame: pd.DataFrame) -> Iterable[Any]:
+    return frame.itertuples()
 
 
 def _texts(values: pd.Series[float], decimals: int) -> list[str]:
@@ -542,7 +433,3 @@ def _texts(values: pd.Series[float], decimals: int) -> list[str]:
 
 def _number(value: float, digits: str) -> str:
     return NONE if pd.isna(value) else f"{value:{digits}}"
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -33,7 +33,9 @@ def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp
     assert "Not shown: 24 results with label_fraction 0.05, 0.2" in done.stdout
     assert done.stdout.splitlines()[-1] == "Written: 60 files in out"
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {f"{name}{end}" for name in ("segmentation", "depth", "detection", "ablation_memory") for end in ENDS} < names
+    assert {
+        f"{name}{end}" for name in ("segmentation", "depth", "detection", "ablation_memory") for end in ENDS
+    } < names
 
 
 def test_the_script_of_a_checkout_is_the_same_command(tmp_path: Path) -> None:
@@ -75,8 +77,8 @@ def test_gains_are_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "sgmentation"], "did you mean segmentation?"),
-        (["--only", "depth", "segmentatoin"], "did you mean segmentation?"),
+        (["--only", "sgmentation"], "did you mean segmentation"),
+        (["--only", "depth", "segmentatoin"], "did you mean segmentation"),
         (["--where", "metod=tespec"], "did you mean method"),
         (["--where", "metric=moiu"], "did you mean miou?"),
         (["--where", "method"], "write KEY=VALUE"),

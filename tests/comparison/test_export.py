@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import tespec
-from tespec.comparison.export import print_table, to_csv, to_html, to_latex, to_markdown, write_tables
+from tespec.comparison.export import print_table, to_html, to_latex, to_markdown, write_tables
 from tespec.comparison.frame import COLUMNS, to_frame
 from tespec.comparison.records import Record
 from tespec.comparison.tables import Table, gains_table, make_tables
@@ -35,7 +35,9 @@ def odd(record: Make) -> Table:
 
 def test_csv_keeps_numbers_and_disarms_formulas(odd: Table, tmp_path: Path) -> None:
     write_tables([odd], tmp_path)
-    wide, long = (list(csv.reader(io.StringIO((tmp_path / f"segmentation{end}.csv").read_text()))) for end in ("", "_long"))
+    wide, long = (
+        list(csv.reader(io.StringIO((tmp_path / f"segmentation{end}.csv").read_text()))) for end in ("", "_long")
+    )
     for rows in (wide, long):
         assert len({len(row) for row in rows}) == 1
         for text in (cell for row in rows for cell in row if cell[:1] in tuple("=+-@\t|%")):
@@ -51,7 +53,11 @@ def test_csv_keeps_numbers_and_disarms_formulas(odd: Table, tmp_path: Path) -> N
 
 
 def test_negative_numbers_stay_numbers(record: Make, tmp_path: Path) -> None:
-    made = [record(name, seed=seed, miou=start + seed) for name, start in (("scratch", 9.0), ("tespec", 5.0)) for seed in (0, 1)]
+    made = [
+        record(name, seed=seed, miou=start + seed)
+        for name, start in (("scratch", 9.0), ("tespec", 5.0))
+        for seed in (0, 1)
+    ]
     made[0] = record("scratch", miou=8.0)
     write_tables([gains_table(to_frame(made), "scratch")], tmp_path)
     assert pd.read_csv(tmp_path / "gains_scratch.csv")["gain"].tolist() == [-3.5]
@@ -75,7 +81,9 @@ def test_latex_has_rules_headings_labels_and_no_bare_special_letters(odd: Table)
     assert text.startswith("% \\usepackage{booktabs,adjustbox}\n")
     assert "a\\_b\\%c\\&d\\#e" in text
     assert "\\textbf{62.774}" in text
-    assert re.search(r"\\midrule\n\\multicolumn\{\d+\}\{l\}\{\\textit\{The best performance in the literature\}\}", text)
+    assert re.search(
+        r"\\midrule\n\\multicolumn\{\d+\}\{l\}\{\\textit\{The best performance in the literature\}\}", text
+    )
     tables = text.split("\\begin{table*}")[1:]
     assert [re.search(r"\\label\{(.*?)\}", each)[1] for each in tables] == [  # type: ignore[index]
         f"tab:segmentation{'' if number == 1 else f'-{number}'}" for number in range(1, len(tables) + 1)
@@ -97,7 +105,9 @@ def test_wide_tables_are_split_between_metrics() -> None:
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles(odd: Table, tmp_path: Path) -> None:
     real = make_tables(tespec.results(REPOSITORY / "results" / "sample"))
-    bodies = "\\clearpage\n".join(to_latex(table) for table in (odd, *real, *make_tables(to_frame([]), only=["runtime"])))
+    bodies = "\\clearpage\n".join(
+        to_latex(table) for table in (odd, *real, *make_tables(to_frame([]), only=["runtime"]))
+    )
     text = f"\\documentclass[twocolumn]{{article}}\n\\usepackage{{booktabs,adjustbox}}\n\\begin{{document}}\n{bodies}"
     (tmp_path / "tables.tex").write_text(f"{text}\\end{{document}}\n", encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]

@@ -7,7 +7,7 @@ import pytest
 import tespec
 from tespec.comparison.frame import CELL, COLUMNS, to_frame
 from tespec.comparison.records import Record
-from tespec.comparison.tables import ORIGIN, ROW, SETTING
+from tespec.comparison.selection import ORIGIN, ROW, SETTING
 from tespec.core.paths import REPOSITORY
 
 Make = Callable[..., Record]

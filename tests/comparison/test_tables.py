@@ -15,7 +15,8 @@ from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
 from tespec.comparison.published import plain_tables, published_frame, read_paper
 from tespec.comparison.records import Record
-from tespec.comparison.tables import NONE, Table, gains_table, make_tables, select
+from tespec.comparison.selection import select
+from tespec.comparison.tables import NONE, Table, gains_table, make_tables
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
@@ -76,7 +77,9 @@ def test_every_published_number_of_the_ablations_is_in_its_table(sample: pd.Data
 def test_every_text_of_a_settings_table_is_in_its_csv(sample: pd.DataFrame, name: str) -> None:
     (table,) = make_tables(sample, only=[name])
     found = list(csv.reader(io.StringIO(to_csv(table))))[1:]
-    wanted = [[text if text != NONE else "" for text in row] for group in plain_tables()[name].groups for row in group.rows]
+    wanted = [
+        [text if text != NONE else "" for text in row] for group in plain_tables()[name].groups for row in group.rows
+    ]
     assert [row[1:] for row in found] == wanted
 
 
@@ -288,7 +291,9 @@ def test_gains_are_paired_by_seed_and_turned_for_errors(record: Make) -> None:
 
 def test_pretraining_seeds_are_pairs_where_both_have_them_and_averaged_otherwise(record: Make) -> None:
     def made(name: str, seed: int, pretraining: int, miou: float) -> Record:
-        return record(name, seed=seed, miou=miou, weights={"recipe": {"seed": pretraining}}, start_sha256=str(pretraining))
+        return record(
+            name, seed=seed, miou=miou, weights={"recipe": {"seed": pretraining}}, start_sha256=str(pretraining)
+        )
 
     ours = [made("tespec", seed, number, 50.0 + 10 * seed + number) for seed in (0, 1) for number in (0, 1)]
     theirs = [made("moby", seed, number, 40.0 + 10 * seed + 3 * number) for seed in (0, 1) for number in (0, 1)]
