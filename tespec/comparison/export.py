@@ -39,7 +39,7 @@ PAGE = """<!doctype html>
 
 def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
     """Write NAME.csv, NAME_long.csv, NAME.tex, NAME.md and NAME.html of each table, all of them or none."""
-    texts = {}
+    texts: dict[Path, str] = {}
     for table in tables:
         page = PAGE.format(title=escape(table.title), table=to_html(table))
         forms = {".csv": to_csv(table), "_long.csv": _csv(table.data), ".tex": to_latex(table)}
@@ -75,7 +75,7 @@ def to_latex(table: Table) -> str:
         body = style.to_latex(hrules=True, multicol_align="c", column_format=layout).splitlines()
         top = body.index(r"\midrule") + 1
         for heading in shown.headings & set(range(first, first + len(cells))):
-            text = _latex(cells.iloc[heading - first, 0])
+            text = _latex(str(cells.iloc[heading - first, 0]))
             body[top + heading - first] = rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{text}}}}} \\"
         for rule in sorted((rule - first for rule in shown.rules if 0 < rule - first < len(cells)), reverse=True):
             body.insert(top + rule, r"\midrule")
@@ -215,8 +215,7 @@ def _styler(cells: pd.DataFrame, bold: pd.DataFrame, style: str, formatter: Any)
 
 
 def _csv(frame: pd.DataFrame) -> str:
-    texts = [column for column in frame if not pd.api.types.is_numeric_dtype(frame[column])]
-    safe = frame.assign(**{column: frame[column].map(_inert, na_action="ignore") for column in texts})
+    safe = frame.apply(lambda column: column if pd.api.types.is_numeric_dtype(column) else column.map(_inert))
     return safe.rename(columns=_inert).to_csv(index=False, lineterminator="\n")
 
 

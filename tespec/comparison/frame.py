@@ -36,7 +36,8 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         Columns `COLUMNS`. `CELL` are those that make a cell of a table: `df.groupby(CELL).value.mean()` averages over
         seeds only. `frames` is "all" for overall numbers; `value` is NaN where a number was not finite; `main` says
         whether the task is judged by the metric. `weights` says what a network started from: data set, data and profile
-        of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score. Files that are no records are named in `attrs["left_out"]`.
+        of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score.
+        Files that are no records are named in `attrs["left_out"]`.
 
     Raises:
         UserError: there is no such folder, or it holds something else.

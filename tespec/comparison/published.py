@@ -164,8 +164,8 @@ def published_frame() -> pd.DataFrame:
     """All numbers of the comparison tables, one a row, in the paper's order; NaN where nothing is published.
 
     `source` is "paper", or "beyond" for a method that the paper does not have, whose rows are never ranked; `block` and
-    `order` are numbers of the group and of the row, `tta` says whether there was test-time augmentation. The other columns
-    are named as in `PaperTable` or in the frame of records.
+    `order` are numbers of the group and of the row; `tta` says whether there was test-time augmentation. The other
+    columns are named as in `PaperTable` or in the frame of records.
     """
     import pandas as pd
 

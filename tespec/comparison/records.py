@@ -17,7 +17,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import whole_file, write_whole
 from tespec.core.paths import RESULTS
 
-FORMAT = 4  # of the files
+FORMAT: Literal[4] = 4  # of the files
 # Raised by hand when the same choices give other numbers; golden tests (tests/golden) say when. Results of different
 # versions never share a column of a table.
 RESULTS_VERSION = 1
@@ -26,7 +26,7 @@ ARCHIVE = "records.jsonl.gz"  # finished records in one file, one a line
 Kind = Literal["evaluation", "pretraining", "probe", "reference"]
 Split = Literal["test", "val"]
 SPLITS: tuple[str, ...] = get_args(Split)
-TEST = "test"
+TEST: Split = "test"
 Numbers = dict[str, float | None]  # None: the number was not finite
 
 

@@ -108,6 +108,7 @@ def near(given: str, known: Iterable[str]) -> str:
 
 
 def as_text(value: Any) -> str:
+    """A value of the frame as it is shown and looked for."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -249,8 +249,8 @@ def _place(scores: pd.DataFrame, numbers: pd.DataFrame, rows: dict[float, tuple[
 
     Adds rows that are not published to `rows`.
     """
-    published = numbers[numbers["ranked"].eq(True)].drop_duplicates("order").assign(kind="evaluation")
-    published = published.set_index(ROW)["order"]
+    ranked = numbers[numbers["ranked"].eq(True)].drop_duplicates("order").assign(kind="evaluation")
+    published = ranked.set_index(ROW)["order"]
     places: dict[Hashable, float] = {}
     methods = scores.drop_duplicates(ROW).sort_values(["kind", "group", "title", "arch"])
     methods.loc[methods["kind"] == "reference", "group"] = "References"
@@ -391,7 +391,7 @@ def _pivot(
         set(long[names].itertuples(index=False, name=None)),
         key=lambda key: (columns.index(key[0]), metrics.index(key[1]), key[2] != PUBLISHED, *key[2:]),
     )
-    wide = long.pivot(index="row", columns=names, values=["text", "bold"])
+    wide: Any = long.pivot(index="row", columns=names, values=["text", "bold"])
     order = pd.MultiIndex.from_tuples(keys, names=names)
     cells = wide["text"].reindex(index=list(rows), columns=order).fillna(NONE)
     bold = wide["bold"].reindex(index=list(rows), columns=order).eq(True)

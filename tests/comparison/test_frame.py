@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_grouping_the_committed_records_by_cell_never_mixes() -> None:
 @pytest.mark.parametrize("column", [name for name in CELL if name not in ("kind", "metric", "frames", "backbone")])
 def test_each_column_of_a_cell_tells_records_apart(record: Make, column: str) -> None:
     recipe = {"dataset": "1mpx", "seed": 0, "overrides": {}}
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "label_fraction": {"config": {"label_share": 0.05}, "overrides": {"label_share": 0.05}},
         "overrides": {"overrides": {"optimisation.steps": 10}},
         "pretraining_overrides": {"weights": {"recipe": recipe | {"overrides": {"objective.mask.ratio": 0.25}}}},

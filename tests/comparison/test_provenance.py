@@ -45,7 +45,7 @@ def test_files_from_outside_of_the_package_are_hashed(tmp_path: Path, monkeypatc
     source, settings = tmp_path / "my_method_file.py", tmp_path / "own.yaml"
     source.write_text("class Mine: pass\n")
     settings.write_text("a: 1")
-    from my_method_file import Mine  # type: ignore[import-not-found]
+    from my_method_file import Mine
 
     assert plugin_sha256([Record]) == ""
     first = plugin_sha256([Mine], [settings])
