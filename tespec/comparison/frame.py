@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 CELL = [
     *("kind", "method", "method_version", "plugin", "arch", "backbone", "task", "task_version", "data"),
     *("data_fingerprint", "profile", "split", "label_fraction", "variant", "overrides", "pretraining_overrides"),
-    *("results_version", "metric", "frames"),
+    *("weights", "results_version", "metric", "frames"),
 ]
 COLUMNS = [
     *CELL,
-    *("seed", "pretraining_seed", "value", "unit", "better", "main"),
+    *("seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes", "recordings"),
     *("title", "group", "pretraining_data", "machine", "revision", "written", "name", "command"),
 ]
 ALL_FRAMES = "all"
@@ -35,7 +35,9 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
     Returns:
         Columns `COLUMNS`. `CELL` are those that make a cell of a table: `df.groupby(CELL).value.mean()` averages over
         seeds only. `frames` is "all" for overall numbers; `value` is NaN where a number was not finite; `main` says
-        whether the task is judged by the metric. Files that are no records are named in `attrs["left_out"]`.
+        whether the task is judged by the metric. `weights` says what a network started from: data set, data and profile
+        of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score.
+        Files that are no records are named in `attrs["left_out"]`.
 
     Raises:
         UserError: there is no such folder, or it holds something else.
@@ -50,38 +52,42 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     """The same of records that are read already."""
     import pandas as pd  # half a second, which a command line's mistake need not wait for
 
-    frame = pd.DataFrame([row for record in records for row in _rows(record)], columns=COLUMNS)
-    frame["value"] = frame["value"].astype("float64")
-    frame["main"] = frame["main"].astype(bool)
-    frame["written"] = pd.to_datetime(frame["written"], utc=True)
-    return frame
+    records = list(records)
+    scores = [score for number, record in enumerate(records) for score in _scores(number, record)]
+    numbers = pd.DataFrame(
+        scores, columns=["record", "metric", "frames", "value", "unit", "better", "main", "metric_title"]
+    )
+    facts = pd.DataFrame(
+        [_facts(record) for record in records], columns=[name for name in COLUMNS if name not in numbers]
+    )
+    facts["written"] = pd.to_datetime(facts["written"], utc=True)
+    return numbers.astype({"value": "float64", "main": "bool"}).join(facts, on="record")[COLUMNS]
 
 
-def _rows(record: Record) -> Iterable[dict[str, Any]]:
+def _facts(record: Record) -> dict[str, Any]:
     recipe = record.weights.get("recipe") or {}
-    facts = {
+    return {
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
         **{name: record.facts.get(name, "") for name in ("title", "group", "backbone", "pretraining_data")},
         "label_fraction": float(record.config.get("label_share", 1.0)),
         "overrides": _settings({key: value for key, value in record.overrides.items() if key != "label_share"}),
         "pretraining_overrides": _settings(recipe.get("overrides") or {}),
+        "weights": _weights(record),
         "pretraining_seed": recipe.get("seed"),
+        "classes": sum(value is not None for value in record.classes.values()),
+        "recordings": len(record.recordings),
         "machine": machine(record),
         "revision": record.environment.get("revision", ""),
     }
+
+
+def _scores(number: int, record: Record) -> Iterable[tuple[Any, ...]]:
     main = next(iter(record.scores), next(iter(record.metrics), ""))
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
-            score = record.scores.get(metric, {})
-            yield {
-                **facts,
-                "metric": metric,
-                "frames": frames,
-                "value": value,
-                "unit": score.get("unit", ""),
-                "better": score.get("better", ""),
-                "main": metric == main and frames == ALL_FRAMES,
-            }
+            score = record.scores.get(metric) or {"title": metric, "better": "", "unit": ""}
+            is_main = metric == main and frames == ALL_FRAMES
+            yield number, metric, frames, value, score["unit"], score["better"], is_main, score["title"]
 
 
 def machine(record: Record) -> str:
@@ -90,6 +96,13 @@ def machine(record: Record) -> str:
     if environment.get("device") not in ("", "cpu", None):
         return str(environment["device"])
     return f"{' '.join(str(environment.get('cpu', '')).split())}, {environment.get('threads', '?')} threads"
+
+
+def _weights(record: Record) -> str:
+    recipe = record.weights.get("recipe")
+    if not recipe:
+        return str(record.weights.get("sha256", ""))[:12]
+    return ", ".join(str(recipe.get(key, "")) for key in ("dataset", "data", "profile", "data_fingerprint"))
 
 
 def _settings(overrides: Mapping[str, Any]) -> str:

@@ -1,327 +1,213 @@
-"""The paper's numbers, read from `results/paper/`: its comparison tables, and tables that are shown as they are."""
+"""The paper's numbers: `results/paper/*.yaml` as one tidy DataFrame, and how its tables are laid out."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, Strict, StrictBool, StrictStr
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
-from tespec.comparison.records import Record
-from tespec.comparison.table import Cell, Column, Group, Row, Table
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
 from tespec.core.paths import PUBLISHED
 
-PAPER = PUBLISHED
-# The comparison tables, and the metric that methods are judged by in each.
-PRIMARY = {"detection": "map", "segmentation": "miou", "depth": "abs"}
-TABLES = tuple(PRIMARY)
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = ("detection", "segmentation", "depth")
 SUMS = "SHA256SUMS"
-COMPARED = ("evaluation", "reference")  # kinds of records that are about a task
-OWN = "task_"  # what the name of such a table begins with
-ARROWS = {"higher": "↑", "lower": "↓"}
-Amount = Annotated[float, Strict(), Field(gt=-1e9, lt=1e9)]  # a published number
-Places = Annotated[int, Strict(), Field(ge=0, le=6)]  # decimals of one
+PAPER, BEYOND = "paper", "beyond"  # where a published number comes from
+ARCHS = {True: "recurrent", False: "feedforward"}
 
 
-@dataclass(frozen=True)
-class Named:
-    """A task or a metric: its name in records, its title in tables, and which way and in which unit a metric points."""
+class Facts(BaseModel):
+    """What a YAML file holds: no other keys, no other types."""
 
-    name: StrictStr
-    title: StrictStr
-    better: StrictStr = ""
-    unit: StrictStr = ""
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-@dataclass(frozen=True)
-class PublishedRow:
-    """One row of a published table.
+class Task(Facts):
+    """A task: its name in records and its title in tables."""
+
+    name: str
+    title: str
+
+
+class Metric(Facts):
+    """A metric: its name in records, its title in tables, its better direction and its unit."""
+
+    name: str
+    title: str
+    better: Literal["higher", "lower"]
+    unit: str = ""
+
+
+class Row(Facts):
+    """A row of a published table.
 
     Attributes:
-        method: registered name of the method.
+        method: registered name.
         title: name in the table, without its mark.
-        backbone: network.
-        recurrent: whether the network has memory.
-        pretraining: data of the pre-training.
-        scores: by (task, metric); None where nothing is published.
-        bold: which of them the paper sets in bold.
         mark: sign of a footnote.
         citation: the paper's key of the source, "" for its own experiments.
         test_time_augmentation: whether the numbers were made with it.
         ranked: whether the row takes part in the search for the best number.
+        scores: by task, in the order of the table's metrics; None where nothing is published.
+        bold: metrics that the paper sets in bold, by task.
+        source, protocol, differs: of rows from other publications: where they were read, and what differs.
     """
 
-    method: StrictStr
-    title: StrictStr
-    backbone: StrictStr
-    recurrent: StrictBool
-    pretraining: StrictStr
-    scores: dict[tuple[str, str], Amount | None]
-    bold: frozenset[tuple[str, str]] = frozenset()
-    mark: StrictStr = ""
-    citation: StrictStr = ""
-    test_time_augmentation: StrictBool = False
-    ranked: StrictBool = True
+    method: str
+    title: str
+    mark: str = ""
+    citation: str = ""
+    backbone: str
+    recurrent: bool
+    pretraining: str
+    test_time_augmentation: bool = False
+    ranked: bool = True
+    scores: dict[str, list[float | None]]
+    bold: dict[str, list[str]] = {}
+    source: str = ""
+    protocol: str = ""
+    differs: str = ""
 
 
-@dataclass(frozen=True)
-class CitedRow:
-    """A method that the paper has not got, as its own publication reports it: shown, never compared with.
-
-    Attributes:
-        method: name that it has, or would have, in records.
-        title: name in the table.
-        backbone: network.
-        recurrent: whether the network has memory.
-        pretraining: data of the pre-training.
-        citation: the publication.
-        source: where its facts were read.
-        protocol: how its numbers are made.
-        differs: what of it is done otherwise here.
-        scores: by (task, metric), of the data sets that it reports on; None where the number is not at hand.
-    """
-
-    method: StrictStr
-    title: StrictStr
-    backbone: StrictStr
-    recurrent: StrictBool
-    pretraining: StrictStr
-    citation: StrictStr
-    source: StrictStr
-    protocol: StrictStr
-    differs: StrictStr
-    scores: dict[tuple[str, str], Amount | None]
-
-
-@dataclass(frozen=True)
-class PublishedGroup:
+class Group(Facts):
     """Rows between two rules, under a heading or none."""
 
-    heading: StrictStr
-    rows: tuple[PublishedRow, ...]
+    heading: str | None
+    rows: list[Row]
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """What a comparison table is made of.
+class PaperTable(Facts):
+    """A comparison table of the paper."""
 
-    Attributes:
-        title: of the table.
-        decimals: of its numbers.
-        tasks: of its columns.
-        metrics: of each task.
-        main: the metric that methods are judged by.
-        groups: published rows; none for a task that is not the paper's.
-        beyond: rows of other publications.
-        marks: footnotes by their sign.
-    """
+    title: str
+    decimals: int
+    tasks: list[Task]
+    metrics: list[Metric]
+    marks: dict[str, str]
+    groups: list[Group]
 
-    title: StrictStr
-    decimals: Places
-    tasks: tuple[Named, ...]
-    metrics: tuple[Named, ...]
-    main: Named
-    groups: tuple[PublishedGroup, ...] = ()
-    beyond: tuple[CitedRow, ...] = ()
-    marks: dict[StrictStr, StrictStr] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> tuple[PublishedRow, ...]:
-        """All rows in order."""
-        return tuple(row for group in self.groups for row in group.rows)
-
-    def title_of(self, task: str) -> str:
-        """Title of one of its tasks."""
-        return next(each.title for each in self.tasks if each.name == task)
+    @model_validator(mode="after")
+    def _is_complete(self) -> PaperTable:
+        tasks, metrics = {task.name for task in self.tasks}, {metric.name for metric in self.metrics}
+        for row in (row for group in self.groups for row in group.rows):
+            if set(row.scores) != tasks or any(len(scores) != len(metrics) for scores in row.scores.values()):
+                raise ValueError(f"{row.title}: needs a score, or null, for each task and metric")
+            if not set(row.bold) <= tasks or not all(set(bold) <= metrics for bold in row.bold.values()):
+                raise ValueError(f"{row.title}: bold names another task or metric")
+        return self
 
 
-def schemes(records: Sequence[Record] = ()) -> dict[str, Scheme]:
-    """All comparison tables by name: the paper's, and one for each task of evaluations that stands in none of them."""
-    found = {name: read_published(name) for name in TABLES}
-    for task in sorted({record["task"] for record in records if record["kind"] == "evaluation"}):
-        if not table_of(task):
-            stem = OWN + re.sub(r"[^A-Za-z0-9_-]+", "_", task)[:60]
-            number = sum(name == stem or name.startswith(f"{stem}.") for name in found)
-            scheme = _own_scheme([record for record in records if record["task"] == task])
-            found[f"{stem}.{number + 1}" if number else stem] = scheme
-    return found
+class PlainGroup(Facts):
+    """Rows of texts, under a heading or none."""
+
+    heading: str | None
+    rows: list[list[str]]
 
 
-def read_scheme(name: str, records: Sequence[Record] = ()) -> Scheme:
-    """One of `schemes`, without reading the others where it is the paper's."""
-    return read_published(name) if name in TABLES else schemes(records)[name]
+class PlainTable(Facts):
+    """A table of the paper that holds settings or costs; a column has one header for each level."""
+
+    title: str
+    label: str
+    columns: list[list[str]]
+    groups: list[PlainGroup]
+
+    @model_validator(mode="after")
+    def _is_rectangular(self) -> PlainTable:
+        if any(len(row) != len(self.columns) for group in self.groups for row in group.rows):
+            raise ValueError("a row needs a cell for each column")
+        return self
 
 
-def scheme_of(task: str, records: Sequence[Record] = ()) -> Scheme:
-    """The comparison table that holds a task of the paper, or one of `records`."""
-    if name := table_of(task):
-        return read_published(name)
-    return _own_scheme([record for record in records if record["task"] == task])
-
-
-def _own_scheme(records: Sequence[Record]) -> Scheme:
-    """The table of a task that the paper does not have, from what its newest record says of it.
-
-    Records that do not say what their scores are have the metrics of their kind in the paper, or else all they hold.
-    """
-    newest = max(records, key=lambda record: (record["kind"] in COMPARED, record["written"]))
-    config, scores = newest["config"], newest["scores"]
-    kind, title = str(config.get("kind", "")), str(config.get("title") or newest["task"])
-    if scores:
-        metrics = tuple(
-            Named(name, _score_title(facts), facts["better"], facts["unit"]) for name, facts in scores.items()
-        )
-    elif kind in TABLES:
-        metrics = tuple(each for each in read_published(kind).metrics if each.name in newest["metrics"])
-    else:
-        metrics = ()
-    metrics = metrics or tuple(Named(name, name) for name in newest["metrics"]) or (Named("", "no score"),)
-    return Scheme(f"{title} ({kind})" if kind else title, 3, (Named(newest["task"], title),), metrics, metrics[0])
-
-
-def _score_title(facts: Mapping[str, str]) -> str:
-    unit = f" ({facts['unit']})" if facts["unit"] else ""
-    return f"{facts['title'].rstrip(' ↑↓')}{unit} {ARROWS[facts['better']]}"
-
-
-def read_published(name: str) -> Scheme:
-    """The published table `results/paper/<name>.yaml`.
+def read_published(path: Path, kind: Any) -> Any:
+    """Content of a YAML file of published numbers as `kind`, a type that pydantic knows.
 
     Raises:
-        UserError: the file is not as it was shipped.
+        UserError: the file holds something else, as after an edit by hand.
     """
-    with published(PAPER / f"{name}.yaml") as content:
-        metrics = tuple(Named(**metric) for metric in content["metrics"])
-        groups = tuple(
-            PublishedGroup(group["heading"] or "", tuple(_row(row, metrics) for row in group["rows"]))
-            for group in content["groups"]
-        )
-        tasks = tuple(Named(**task) for task in content["tasks"])
-        wanted = {(task.name, metric.name) for task in tasks for metric in metrics}
-        if not wanted or any(not wanted <= set(row.scores) for group in groups for row in group.rows):
-            raise ValueError("a score is missing")
-        main = {metric.name: metric for metric in metrics}[PRIMARY[name]]
-        beyond = cited_rows(name, metrics)
-        return Scheme(content["title"], content["decimals"], tasks, metrics, main, groups, beyond, content["marks"])
-
-
-def cited_rows(name: str, metrics: tuple[Named, ...]) -> tuple[CitedRow, ...]:
-    """The rows of other publications for a table, of `results/paper/beyond.yaml`.
-
-    Raises:
-        UserError: the file is not as it was shipped.
-    """
-    with published(PAPER / "beyond.yaml") as content:
-        return tuple(CitedRow(**(row | {"scores": _scores(row, metrics)})) for row in content.get(name, []))
+    try:
+        return TypeAdapter(kind).validate_python(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        said = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except UNREADABLE as error:
+        said = f"{type(error).__name__}: {error}"[:200]
+    raise UserError(path, f"is not as it was shipped ({said})", "restore it from the repository")
 
 
 @cache
+def read_paper(name: str) -> PaperTable:
+    """One of `TABLES`."""
+    table: PaperTable = read_published(PUBLISHED / f"{name}.yaml", PaperTable)
+    return table
+
+
+@cache
+def plain_tables() -> dict[str, PlainTable]:
+    """Tables of the paper's settings and costs, by name."""
+    tables: dict[str, PlainTable] = read_published(PUBLISHED / "plain.yaml", dict[str, PlainTable])
+    return tables
+
+
 def table_of(task: str) -> str:
-    """Name of the comparison table that a task stands in, "" where it stands in none."""
-    return next((name for name in TABLES if task in {each.name for each in read_published(name).tasks}), "")
+    """Name of the comparison table that holds a task, "" for a task that the paper does not have."""
+    return next((name for name in TABLES if any(task == each.name for each in read_paper(name).tasks)), "")
 
 
-def judged_on(task: str, others: Iterable[str]) -> list[str]:
-    """On which tasks an ablation of `task` may be judged: itself, then by name those of others in the same table."""
-    table = table_of(task)
-    return [task, *sorted(name for name in others if table and name != task and table_of(name) == table)]
+def published_frame() -> pd.DataFrame:
+    """All numbers of the comparison tables, one a row, in the paper's order; NaN where nothing is published.
 
-
-@contextmanager
-def published(path: Path) -> Iterator[Any]:
-    """Content of a file of published numbers.
-
-    Raises:
-        UserError: what is read from it is not what such a file holds, as after an edit by hand.
+    `source` is "paper", or "beyond" for a method that the paper does not have, whose rows are never ranked; `block` and
+    `order` are numbers of the group and of the row; `tta` says whether there was test-time augmentation. The other
+    columns are named as in `PaperTable` or in the frame of records.
     """
-    try:
-        yield read_yaml(path)
-    except UserError:
-        raise
-    except (*UNREADABLE, TypeError, LookupError, AttributeError) as error:
-        said = f"{type(error).__name__}: {error}"[:200]
-        raise UserError(path, f"is not as it was shipped ({said})", "restore it from the repository") from error
+    import pandas as pd
+
+    path = PUBLISHED / "beyond.yaml"
+    beyond = read_published(path, dict[str, list[Row]])
+    rows = []
+    for name in TABLES:
+        table = read_paper(name)
+        cited = [row.model_copy(update={"ranked": False}) for row in beyond.get(name, ())]
+        groups = [(PAPER, group.heading or "", group.rows) for group in table.groups]
+        if any(len(scores) != len(table.metrics) for row in cited for scores in row.scores.values()):
+            raise UserError(path, f"{name}: needs a score, or null, for each metric", "restore it from the repository")
+        order = 0
+        for number, (source, heading, members) in enumerate([*groups, (BEYOND, "Other publications", cited)]):
+            for row in members:
+                order += 1
+                facts = {"table": name, "source": source, "block": number, "group": heading, "order": order}
+                rows += [facts | score for score in _scores(row, table)]
+    return pd.DataFrame(rows).astype({"value": "float64"})
 
 
-def _row(facts: dict[str, Any], metrics: tuple[Named, ...]) -> PublishedRow:
-    bold = frozenset((task, metric) for task, names in facts.get("bold", {}).items() for metric in names)
-    return PublishedRow(**(facts | {"scores": _scores(facts, metrics), "bold": bold}))
+def _scores(row: Row, table: PaperTable) -> list[dict[str, Any]]:
+    facts = row.model_dump(include={"method", "title", "mark", "citation", "backbone", "ranked"})
+    facts |= {"arch": ARCHS[row.recurrent], "pretraining_data": row.pretraining, "tta": row.test_time_augmentation}
+    return [
+        {
+            **facts,
+            "task": task,
+            "metric": metric.name,
+            "unit": metric.unit,
+            "better": metric.better,
+            "value": value,
+            "bold": metric.name in row.bold.get(task, ()),
+        }
+        for task, scores in row.scores.items()
+        for metric, value in zip(table.metrics, scores, strict=True)
+    ]
 
 
-def _scores(facts: dict[str, Any], metrics: tuple[Named, ...]) -> dict[tuple[str, str], Any]:
-    return {
-        (task, metric.name): value
-        for task, values in facts["scores"].items()
-        for metric, value in zip(metrics, values, strict=True)
-    }
-
-
-def edited(folder: Path = PAPER) -> list[str]:
-    """Names of files that differ from the listed sums, are missing, or are not listed."""
-    lines = [line.split(maxsplit=1) for line in (folder / SUMS).read_text().splitlines()]
+def modified_files(folder: Path = PUBLISHED) -> list[str]:
+    """Names of published files that differ from the listed sums, are missing, or are not listed."""
+    lines = [line.split(maxsplit=1) for line in (folder / SUMS).read_text(encoding="utf-8").splitlines()]
     listed = {name: digest for digest, name in lines}
     there = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.yaml")}
     return sorted(name for name in {*listed, *there} if listed.get(name) != there.get(name))
-
-
-def plain_tables() -> dict[str, Table]:
-    """Tables of facts by name, which hold nothing that is measured here."""
-    with published(PAPER / "plain.yaml") as content:
-        return {_text(name): _plain_table(facts) for name, facts in content.items()}
-
-
-def _plain_table(facts: Mapping[str, Any]) -> Table:
-    groups = tuple(
-        Group(_text(group["heading"] or ""), tuple(_plain_row(texts) for texts in group["rows"]))
-        for group in facts["groups"]
-    )
-    columns = tuple(
-        Column(
-            tuple(map(_text, headers)),
-            " ".join(headers) or "row",
-            number=_numeric(groups, index),
-            facts=_facts(headers, index),
-        )
-        for index, headers in enumerate(facts["columns"])
-    )
-    widths = {len(row.cells) for group in groups for row in group.rows}
-    if widths != {len(columns)} or not all(column.headers for column in columns):
-        raise ValueError("rows and columns do not fit")
-    return Table(_text(facts["title"]), columns, groups, notes=("As published; nothing here is measured.",))
-
-
-def _numeric(groups: tuple[Group, ...], index: int) -> bool:
-    return all(row.cells[index].value is not None for group in groups for row in group.rows)
-
-
-def _facts(headers: list[str], index: int) -> dict[str, str]:
-    return {"source": "paper", "metric": " ".join(headers)} if index else {}
-
-
-def _plain_row(texts: list[str]) -> Row:
-    return Row(tuple(Cell(_text(each), _value(each)) for each in texts), facts={"title": texts[0]})
-
-
-def _value(shown: str) -> float | None:
-    """The number of a cell that is one, thousands separated by commas or not."""
-    try:
-        value = float(shown.replace(",", "")) if ", " not in shown else math.nan
-        return value if math.isfinite(value) else None
-    except ValueError:
-        return None
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file, write_whole
 from tespec.core.paths import RESULTS
 
-FORMAT = 4  # of the files
+FORMAT: Literal[4] = 4  # of the files
 # Raised by hand when the same choices give other numbers; golden tests (tests/golden) say when. Results of different
 # versions never share a column of a table.
 RESULTS_VERSION = 2
@@ -25,8 +26,16 @@ ARCHIVE = "records.jsonl.gz"  # finished records in one file, one a line
 Kind = Literal["evaluation", "pretraining", "probe", "reference"]
 Split = Literal["test", "val"]
 SPLITS: tuple[str, ...] = get_args(Split)
-TEST = "test"
+TEST: Split = "test"
 Numbers = dict[str, float | None]  # None: the number was not finite
+
+
+class Score(TypedDict):
+    """Facts of a metric."""
+
+    title: str
+    better: Literal["higher", "lower"]
+    unit: str
 
 
 class Record(BaseModel):
@@ -44,7 +53,7 @@ class Record(BaseModel):
         weights: where the weights come from; `recipe` holds the settings of their pre-training.
         training: shared by runs that differ only in the split they are scored on; "" where nothing is trained.
         protocol: how the scores are made, in words.
-        scores: title, better ("higher" or "lower") and unit of each metric; the first is the main one.
+        scores: facts of each metric; the first is the main one.
         metrics: overall numbers.
         groups: numbers of groups of frames, and feature statistics of each stage ("stage 1" to "stage 4").
         recordings, classes: main numbers of each recording, score of each class.
@@ -79,7 +88,7 @@ class Record(BaseModel):
     weights: dict[str, Any] = {}
     training: str = ""
     protocol: dict[str, str] = {}
-    scores: dict[str, dict[Literal["title", "better", "unit"], str]] = {}
+    scores: dict[str, Score] = {}
     metrics: Numbers
     groups: dict[str, Numbers] = {}
     recordings: dict[str, Numbers] = {}
@@ -199,7 +208,7 @@ def require_results_folder(results: Path) -> None:
     if not results.is_dir() and results != RESULTS:
         raise UserError(f"--results {results}", "no such folder", "name a folder that holds runs/")
     known = (results / "runs").is_dir() or (results / ARCHIVE).is_file() or results.resolve() == RESULTS.resolve()
-    if not known and any(results.iterdir()):
+    if not known and {path.name for path in results.iterdir()} - {"tables", "report.html"}:
         raise UserError(f"--results {results}", "is not a results folder", "name an empty one, or one that holds runs/")
 
 

@@ -7,52 +7,48 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison.records import Record, new_record
+from tespec.comparison.records import CHOICES, Record, new_record
 
-TITLES = {"scratch": "No Pre-training", "tespec": "TESPEC", "mine": "My method"}
+CHOSEN: dict[str, Any] = {
+    "kind": "evaluation",
+    "method": "scratch",
+    "method_version": 1,
+    "plugin": "",
+    "task": "ddd17",
+    "task_version": 1,
+    "arch": "recurrent",
+    "profile": "sample",
+    "split": "test",
+    "seed": 0,
+    "overrides": {},
+    "data_fingerprint": "0123456789ab",
+    "start_sha256": "",
+}
+SCORES = {name: {"title": title, "better": "higher", "unit": "%"} for name, title in
+          (("miou", "mIoU ↑"), ("mean_class_acc", "mAcc ↑"))}  # fmt: skip
 
 
-def make_record(
-    name: str = "scratch", /, arch: str = "recurrent", seed: int = 0, miou: float = 40.0, **changes: Any
-) -> Record:
-    own = {"arch": arch, "window_ms": None if arch == "recurrent" else 100.0}
+def make_record(method: str = "scratch", /, arch: str = "recurrent", seed: int = 0, miou: float | None = 40.0,
+                **changes: Any) -> Record:  # fmt: skip
+    """A record of the sample world; `changes` replace its choices and fields."""
+    chosen = CHOSEN | {"method": method, "arch": arch, "seed": seed}
     fields: dict[str, Any] = {
-        "kind": "evaluation",
-        "method_name": name,
-        "method": {"title": TITLES.get(name, name), "backbone": "Swin-T/7", "pretraining_data": "-"},
-        "task": "ddd17",
-        "arch": arch,
-        "profile": "sample",
+        "facts": {"title": method.title(), "group": "Mine", "backbone": "Swin-T/7", "pretraining_data": "-"},
+        "config": {"label_share": 1.0},
         "data": "sample",
-        "data_fingerprint": "0123456789ab",
-        "seed": seed,
-        "config": {"optimisation": {"steps": 150}, "deviations": ["narrow backbone"]} | own,
-        "protocol": {"scores": "mean over classes", "events": f"of the {arch} model"},
-        "metrics": {"miou": miou, "mean_class_acc": miou + 10, "pixel_acc": 90.0},
-        "groups": {"moving": {"miou": miou + 2}, "standing": {"miou": miou - 5}},
+        "scores": SCORES,
+        "metrics": {"miou": miou, "mean_class_acc": None if miou is None else miou + 10},
         "recordings": {"dir1": {"miou": miou}},
-        "classes": {"flat": 80.0},
-        "weights": {"source": "random initialisation", "sha256": ""},
+        "classes": {"flat": 80.0, "vehicle": 20.0},
         "command": "python benchmarks/run.py",
-        "environment": {"python": "3.12.0"},
+        "environment": {"device": "cpu", "cpu": "A", "threads": 1},
         "time": {"train": 12.5},
-        "curve": [{"step": 10, "loss": 1.5}],
     }
-    return new_record(**(fields | changes))
+    chosen |= {name: value for name, value in changes.items() if name in CHOICES}
+    return new_record(chosen, **(fields | {name: value for name, value in changes.items() if name not in CHOICES}))
 
 
 @pytest.fixture
 def record() -> Callable[..., Record]:
-    """Makes a record of the sample world; keyword arguments replace its fields."""
+    """Makes a record of the sample world; keyword arguments replace its choices and fields."""
     return make_record
-
-
-@pytest.fixture
-def sample_records() -> list[Record]:
-    """Two methods with three and two seeds, a feed-forward cell and a plug-in without published rows."""
-    return [
-        *(make_record("scratch", seed=seed, miou=40.0 + seed) for seed in range(3)),
-        *(make_record("tespec", seed=seed, miou=60.0 + 2 * seed) for seed in range(2)),
-        make_record("tespec", "feedforward", miou=38.25),
-        make_record("mine", "feedforward", miou=39.5),
-    ]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tespec.comparison.published import PAPER, PublishedRow, Scheme, plain_tables, read_published
+from tespec.comparison import published as module
+from tespec.comparison.published import PaperTable, Row, modified_files, plain_tables, published_frame, read_paper
 from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.paths import PUBLISHED
 
 DATA = Path(__file__).parent / "data"
 EXCERPTS = {"segmentation": "tab-sem-seg.tex", "detection": "tab-obj-det.tex", "depth": "tab-depth-est.tex"}
@@ -37,7 +41,7 @@ def published_lines(name: str, decimals: int) -> list[list[list[str]]]:
     return [[[cell.strip() for cell in row.split("&")] for row in group] for group in groups]
 
 
-def source_of(row: PublishedRow, name: str, decimals: int) -> list[str]:
+def source_of(row: Row, name: str, decimals: int) -> list[str]:
     """The line of the paper's source that a row has to come from, by cells."""
     cite = rf"~\cite{{{row.citation}}}" if row.citation else ""
     title = row.title.replace("TESPEC (Ours)", r"\algoNameFull (\textbf{Ours})")
@@ -47,20 +51,21 @@ def source_of(row: PublishedRow, name: str, decimals: int) -> list[str]:
         "Yes" if row.recurrent else "No",
         row.pretraining,
     ]
-    for key in COLUMNS[name]:
-        value = row.scores[key]
+    metrics = [metric.name for metric in read_paper(name).metrics]
+    for task, metric in COLUMNS[name]:
+        value = row.scores[task][metrics.index(metric)]
         text = "-" if value is None else f"{value:.{decimals}f}"
-        cells.append(rf"\textbf{{{text}}}" if key in row.bold else text)
+        cells.append(rf"\textbf{{{text}}}" if metric in row.bold.get(task, ()) else text)
     return [cell if row.ranked else rf"\color{{gray}}{cell}" for cell in cells]
 
 
 @pytest.fixture(params=sorted(EXCERPTS))
-def named(request: pytest.FixtureRequest) -> tuple[str, Scheme]:
+def named(request: pytest.FixtureRequest) -> tuple[str, PaperTable]:
     """Each published table with its name."""
-    return request.param, read_published(request.param)
+    return request.param, read_paper(request.param)
 
 
-def test_every_cell_is_the_papers(named: tuple[str, Scheme]) -> None:
+def test_every_cell_is_the_papers(named: tuple[str, PaperTable]) -> None:
     name, reference = named
     decimals = reference.decimals
     papers = published_lines(name, decimals)
@@ -68,14 +73,14 @@ def test_every_cell_is_the_papers(named: tuple[str, Scheme]) -> None:
     assert sum(map(len, papers)) == ROWS[name]
 
 
-def test_heading_of_the_literature_rows_is_the_papers(named: tuple[str, Scheme]) -> None:
+def test_heading_of_the_literature_rows_is_the_papers(named: tuple[str, PaperTable]) -> None:
     name, reference = named
     heading = re.search(r"\\textit\{(.*?)\.?\}", excerpt(name))
     assert heading is not None
     assert [group.heading for group in reference.groups if group.heading] == [heading[1]]
 
 
-def test_metrics_point_where_the_papers_arrows_do(named: tuple[str, Scheme]) -> None:
+def test_metrics_point_where_the_papers_arrows_do(named: tuple[str, PaperTable]) -> None:
     name, reference = named
     arrows = [{"up": "↑", "down": "↓"}[arrow] for arrow in re.findall(r"\\(up|down)arrow", excerpt(name))]
     better = [{"higher": "↑", "lower": "↓"}[metric.better] for metric in reference.metrics]
@@ -83,38 +88,80 @@ def test_metrics_point_where_the_papers_arrows_do(named: tuple[str, Scheme]) -> 
     assert [metric.title[-1] for metric in reference.metrics] == better
 
 
+def test_the_frame_holds_each_published_number_once() -> None:
+    frame = published_frame()
+    paper = frame[frame["source"] == "paper"]
+    assert paper.groupby("table")["order"].nunique().to_dict() == ROWS
+    assert len(paper) == sum(ROWS[name] * len(columns) for name, columns in COLUMNS.items())
+    assert not paper.duplicated(["table", "order", "task", "metric"]).any()
+    for name, columns in COLUMNS.items():
+        metrics = [metric.name for metric in read_paper(name).metrics]
+        rows = [row for group in read_paper(name).groups for row in group.rows]
+        wanted = [row.scores[task][metrics.index(metric)] for row in rows for task, metric in columns]
+        found = paper[paper["table"] == name]["value"]
+        assert [None if value != value else value for value in found] == wanted
+
+
 @every_column
 def test_bold_numbers_are_the_best_of_the_ranked_rows(name: str, key: tuple[str, str]) -> None:
-    reference = read_published(name)
-    better = next(metric.better for metric in reference.metrics if metric.name == key[1])
-    rows = [row for row in reference.rows if row.ranked]
-    values = [value for row in rows if (value := row.scores[key]) is not None]
-    best = max(values) if better == "higher" else min(values)
-    assert [row for row in rows if key in row.bold] == [row for row in rows if row.scores[key] == best]
+    frame = published_frame()
+    column = frame[(frame["table"] == name) & (frame["task"] == key[0]) & (frame["metric"] == key[1])]
+    ranked = column[column["ranked"]]["value"]
+    best = ranked.max() if column["better"].iloc[0] == "higher" else ranked.min()
+    assert (column["bold"] == (column["ranked"] & (column["value"] == best))).all()
 
 
-def test_the_row_out_of_the_ranking_would_lead_it() -> None:
-    (row,) = (row for name in EXCERPTS for row in read_published(name).rows if not row.ranked)
-    best = next(each for each in read_published("depth").rows if each.method == "tespec")
-    delta, ours = row.scores["mvsec", "delta_1"], best.scores["mvsec", "delta_1"]
-    assert row.method == "pcdepth"
-    assert delta is not None
-    assert ours is not None
-    assert delta > ours
+def test_rows_of_other_publications_are_never_ranked() -> None:
+    frame = published_frame()
+    assert not frame.loc[frame["source"] == "beyond", "ranked"].any()
+    assert set(frame.loc[~frame["ranked"] & (frame["source"] == "paper"), "method"]) == {"pcdepth"}
 
 
-def test_marks_are_explained(named: tuple[str, Scheme]) -> None:
-    _, reference = named
-    assert {row.mark for row in reference.rows} - {""} == set(reference.marks)
+def test_marks_are_explained_and_the_dagger_tells_test_time_augmentation(named: tuple[str, PaperTable]) -> None:
+    name, reference = named
+    rows = [row for group in reference.groups for row in group.rows]
+    assert {row.mark for row in rows} - {""} == set(reference.marks)
+    assert all(row.test_time_augmentation == (row.mark == "†" and name == "segmentation") for row in rows)
 
 
-def test_the_dagger_tells_test_time_augmentation() -> None:
-    rows = read_published("segmentation").rows
-    assert all(row.test_time_augmentation == (row.mark == "†") for row in rows)
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("depth.yaml", "0.634", "many"),
+        ("depth.yaml", "[0.634, ", "["),
+        ("depth.yaml", "title: MVSEC", "title: 3"),
+        ("depth.yaml", "better: higher", "better: more"),
+        ("depth.yaml", "rms_log]", "rms_lag]"),
+        ("beyond.yaml", "{dsec: [null, null], ddd17", "{dsec: [null], ddd17"),
+        ("plain.yaml", "[T, 50ms]", "[T]"),
+    ],
+)
+def test_an_edited_file_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str
+) -> None:
+    for path in PUBLISHED.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert modified_files(tmp_path) == []
+    text = (tmp_path / file).read_text(encoding="utf-8")
+    (tmp_path / file).write_text(text.replace(old, new, 1), encoding="utf-8")
+    assert modified_files(tmp_path) == [file]
+    monkeypatch.setattr(module, "PUBLISHED", tmp_path)
+    read_paper.cache_clear()
+    plain_tables.cache_clear()
+    with pytest.raises(UserError, match=file) as refused:
+        published_frame() if file != "plain.yaml" else plain_tables()
+    assert "\n" not in str(refused.value)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_cached() -> Iterator[None]:
+    yield
+    read_paper.cache_clear()
+    plain_tables.cache_clear()
 
 
 FACTS_SOURCE = (DATA / "tab-supp-facts.tex").read_text(encoding="utf-8")
-FACTS = yaml.safe_load((PAPER / "plain.yaml").read_text(encoding="utf-8"))
+FACTS = yaml.safe_load((PUBLISHED / "plain.yaml").read_text(encoding="utf-8"))
 LATEX_OF = {
     r"\algoNameFull": "TESPEC",
     r"$\intervalLength$": "T",
@@ -166,16 +213,6 @@ def test_all_tables_of_facts_are_there() -> None:
     assert {facts["label"] for facts in FACTS.values()} == labels
 
 
-def test_numbers_have_values_and_texts_have_none() -> None:
-    tables = plain_tables()
-    (steps,) = (row for row in tables["settings_pretraining"].rows if row.cells[0].text == "Training Steps")
-    assert steps.cells[1].value == 400_000
-    (divisors,) = (row for row in tables["settings_depth"].rows if row.cells[0].text == "c1, c2")
-    assert divisors.cells[1].value is None
-    assert tables["runtime"].columns[1].number
-    assert not tables["settings_depth"].columns[1].number
-
-
 SETTINGS_OF = [
     ("settings_detection", "gen1"),
     ("settings_detection", "1mpx"),
@@ -190,11 +227,9 @@ SETTINGS_OF = [
 def test_the_paper_profile_has_the_papers_settings(name: str, task: str, arch: str) -> None:
     table = plain_tables()[name]
     titles = {"recurrent": "Recurrent", "feedforward": "Feedforward"}
-    headers = [column.headers for column in table.columns]
-    index = next(
-        at for at, each in enumerate(headers) if each[0] == titles[arch] and each[-1].lower() == task
-    )  # fmt: skip
-    paper = {row.cells[0].text: row.cells[index].text for row in table.rows}
+    headers = [" ".join(column).lower() for column in table.columns]
+    index = headers.index(f"{titles[arch]} {task}".lower())
+    paper = {row[0]: row[index] for group in table.groups for row in group.rows}
     facts = as_facts(finetuning_settings(task, arch, "paper"))
     check_settings(paper, facts)
     if arch == "feedforward" or task not in ("ddd17", "dsec"):
@@ -202,7 +237,7 @@ def test_the_paper_profile_has_the_papers_settings(name: str, task: str, arch: s
 
 
 def test_the_paper_profile_has_the_papers_pretraining() -> None:
-    paper = {row.cells[0].text: row.cells[1].text for row in plain_tables()["settings_pretraining"].rows}
+    paper = {row[0]: row[1] for group in plain_tables()["settings_pretraining"].groups for row in group.rows}
     facts = as_facts(pretraining_settings("tespec", "paper"))
     check_settings(paper, facts)
     assert facts["window_ms"] == float(paper["T"].removesuffix("ms"))

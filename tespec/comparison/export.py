@@ -1,0 +1,259 @@
+"""Tables as files and on a terminal: CSV, LaTeX, Markdown and HTML by pandas, text by rich."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import cache
+from html import escape
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pandas as pd
+
+from tespec.comparison.tables import NONE, Table
+from tespec.core.errors import one_line
+from tespec.core.files import write_all
+
+if TYPE_CHECKING:
+    from pandas.io.formats.style import Styler
+
+# A text that a spreadsheet would evaluate: no number, and no lone sign.
+FORMULA = re.compile(r"(?=[=+\-@|%].)(?![+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$)", re.IGNORECASE)
+WIDEST, HIGHEST = 165, 60  # letters and rows of a LaTeX table; beyond them its type would be too small, and it is split
+PREAMBLE = r"% \usepackage{booktabs,adjustbox}"
+ESCAPED = dict(zip(r"{}$&#%_[]*", [r"\{", r"\}", r"\$", r"\&", r"\#", r"\%", r"\_", "{[}", "{]}", "{*}"], strict=True))
+ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': "''"}
+ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+MATHS = {"±": r"\pm", "×": r"\times", "≤": r"\leq", "≥": r"\geq", "≈": r"\approx", "→": r"\rightarrow", "−": "-"}
+MATHS |= {"↑": r"\uparrow", "↓": r"\downarrow", "†": r"^\dagger", "‡": r"^\ddagger", "§": r"^\S", "¶": r"^\P"}
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>body {{font-family: sans-serif}} table {{border-collapse: collapse}} th, td {{padding: .2em .6em}}</style>
+</head><body>
+{table}</body></html>
+"""
+
+
+def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
+    """Write NAME.csv, NAME_long.csv, NAME.tex, NAME.md and NAME.html of each table, all of them or none."""
+    texts: dict[Path, str] = {}
+    for table in tables:
+        page = PAGE.format(title=escape(table.title), table=to_html(table))
+        forms = {".csv": to_csv(table), "_long.csv": _csv(table.data), ".tex": to_latex(table)}
+        forms |= {".md": to_markdown(table), ".html": page}
+        texts |= {folder / f"{table.name}{end}": text for end, text in forms.items()}
+    write_all(texts)
+    return list(texts)
+
+
+def to_csv(table: Table) -> str:
+    """The table with one line of headers ("DDD17 mIoU ↑ published"); what has no number is empty."""
+    cells = table.cells.replace(NONE, "")
+    cells.columns = pd.Index([" ".join(_header(column)) for column in cells.columns])
+    return _csv(cells.reset_index())
+
+
+def to_latex(table: Table) -> str:
+    """`table*` environments scaled to the page: booktabs rules, spanning headers, a rule between groups, notes below.
+
+    A table that is too wide or too high is split; the first line names the packages. It compiles with pdfLaTeX, XeLaTeX
+    and LuaLaTeX; letters that pdfLaTeX has no font for become their code points there.
+    """
+    shown = _shown(table)
+    label = re.sub(r"[^A-Za-z0-9_.:-]", "-", table.name)
+    texts = [PREAMBLE]
+    parts = [
+        (first, columns) for first in range(0, max(1, len(shown.cells)), HIGHEST) for columns in _parts(shown, WIDEST)
+    ]
+    for number, (first, columns) in enumerate(parts, start=1):
+        cells = shown.cells.iloc[first : first + HIGHEST, columns]
+        style = _styler(cells, shown.bold.loc[cells.index, cells.columns], "textbf:--rwrap;", _latex)
+        layout = "".join("l" if column < shown.labels else "c" for column in columns)
+        body = style.to_latex(hrules=True, multicol_align="c", column_format=layout).splitlines()
+        top = body.index(r"\midrule") + 1
+        for heading in shown.headings & set(range(first, first + len(cells))):
+            text = _latex(str(cells.iloc[heading - first, 0]))
+            body[top + heading - first] = rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{text}}}}} \\"
+        for rule in sorted((rule - first for rule in shown.rules if 0 < rule - first < len(cells)), reverse=True):
+            body.insert(top + rule, r"\midrule")
+        texts += [
+            r"\begin{table*}[t]",
+            r"\centering",
+            rf"\caption{{{_latex(table.title)}{', continued' if number > 1 else ''}.}}",
+            rf"\label{{tab:{label}{f'-{number}' if number > 1 else ''}}}",
+            r"\begin{adjustbox}{max width=\textwidth,max totalheight=0.8\textheight}",
+            *body,
+            r"\end{adjustbox}",
+            *(rf"\par{{\footnotesize {_latex(note)}}}" for note in table.notes if number == 1),
+            r"\end{table*}",
+        ]
+    return "\n".join(texts) + "\n"
+
+
+def to_markdown(table: Table) -> str:
+    """A Markdown table under a heading, bold by asterisks, notes below."""
+    shown = _shown(table)
+    cells = shown.cells.map(_markdown)
+    cells = cells.where(~shown.bold, "**" + cells + "**")
+    headers = [_markdown(" / ".join(_header(column))) for column in cells.columns]
+    text = cells.to_markdown(index=False, headers=headers, tablefmt="pipe", disable_numparse=True)
+    notes = "".join(f"\n- {_markdown(note)}" for note in table.notes)
+    return f"### {_markdown(table.title)}\n\n{text}\n{notes}\n"
+
+
+def to_html(table: Table) -> str:
+    """The table with its caption and notes, as a part of a page."""
+    shown = _shown(table)
+    style = _styler(shown.cells, shown.bold, "font-weight: bold", _html).set_caption(_html(table.title))
+    notes = "".join(f"<p><small>{_html(note)}</small></p>\n" for note in table.notes)
+    return style.set_uuid(re.sub(r"\W", "-", table.name)).to_html() + notes
+
+
+def print_table(table: Table, *, whole: bool = False) -> None:
+    """Print a table as wide as the terminal.
+
+    Args:
+        table: what is printed.
+        whole: all columns, in parts where they are too wide; otherwise those that fit, of the main metric first.
+    """
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.width = console.width if console.is_terminal else WIDEST
+    shown, headers = _shown(table), [_header(column) for column in table.cells.columns]
+    if not whole and table.main:
+        order = sorted(range(len(headers)), key=lambda column: table.main not in headers[column])
+        order = [*range(shown.labels), *(shown.labels + column for column in order)]
+        shown = shown._replace(cells=shown.cells.iloc[:, order], bold=shown.bold.iloc[:, order])
+    parts = list(_parts(shown, console.width))
+    for columns in parts if whole else parts[:1]:
+        grid = Grid(title=Text(one_line(table.title)), title_justify="left", title_style="bold", box=None)
+        for column in shown.cells.columns[columns]:
+            grid.add_column(Text("\n".join(map(one_line, _header(column)))), vertical="bottom")
+        cells, bold = (each.iloc[:, columns].to_numpy() for each in (shown.cells, shown.bold))
+        for row, (texts, strong) in enumerate(zip(cells, bold, strict=True)):
+            if row in shown.rules:
+                grid.add_row()
+            styles = ["bold" if each else "" for each in strong]
+            grid.add_row(*(Text(one_line(text), style) for text, style in zip(texts, styles, strict=True)))
+        console.print(grid)
+    if more := 0 if whole else sum(len(columns) - shown.labels for columns in parts[1:]):
+        console.print(f"columns not shown: {more} (--only {table.name}, or the files)", style="dim")
+    console.print()
+
+
+class _Shown(NamedTuple):
+    """A table with its row labels as its first `labels` columns, and its headings as rows."""
+
+    cells: pd.DataFrame
+    bold: pd.DataFrame
+    rules: set[int]
+    headings: set[int]
+    labels: int
+
+
+def _shown(table: Table) -> _Shown:
+    names = [name for name in table.cells.index.names if name != "Group"]
+    levels = table.cells.columns.nlevels
+    columns = [*((*[""] * (levels - 1), name) for name in names), *map(_levels, table.cells.columns)]
+    rows: list[list[str]] = []
+    bold: list[list[bool]] = []
+    rules, headings, heading = set[int](), set[int](), ""
+    for position, (label, texts, strong) in enumerate(
+        zip(table.cells.index, table.cells.to_numpy().tolist(), table.bold.to_numpy().tolist(), strict=True)
+    ):
+        facts = dict(zip(table.cells.index.names, _levels(label), strict=True))
+        rules |= {len(rows)} if position in table.rules else set()
+        if facts.get("Group", "") not in ("", heading):
+            headings.add(len(rows))
+            rows.append([facts["Group"], *[""] * (len(columns) - 1)])
+            bold.append([False] * len(columns))
+        heading = facts.get("Group", "")
+        rows.append([*(facts[name] for name in names), *texts])
+        bold.append([*[False] * len(names), *strong])
+    index = pd.MultiIndex.from_tuples(columns) if levels > 1 else pd.Index([name for (name,) in columns])
+    return _Shown(pd.DataFrame(rows, columns=index), pd.DataFrame(bold, columns=index), rules, headings, len(names))
+
+
+def _levels(label: Any) -> tuple[str, ...]:
+    return tuple(map(str, label)) if isinstance(label, tuple) else (str(label),)
+
+
+def _header(column: Any) -> list[str]:
+    return [level for level in _levels(column) if level]
+
+
+def _parts(shown: _Shown, width: int) -> Iterator[list[int]]:
+    """Positions of columns that fit into `width` letters, behind those of the labels; those of a metric together."""
+    rows = shown.cells.drop(index=list(shown.headings))
+    widths = [2 + max(map(len, [*_header(column), *rows.iloc[:, place]])) for place, column in enumerate(rows.columns)]
+    labels = list(range(shown.labels))
+    part, room = [*labels], width - sum(widths[: shown.labels])
+    for _, group in groupby(range(shown.labels, len(widths)), lambda place: _levels(rows.columns[place])[:2]):
+        places = list(group)
+        needed = sum(widths[place] for place in places)
+        if needed > room and len(part) > len(labels):
+            yield part
+            part, room = [*labels], width - sum(widths[: shown.labels])
+        part += places
+        room -= needed
+    yield part
+
+
+def _styler(cells: pd.DataFrame, bold: pd.DataFrame, style: str, formatter: Any) -> Styler:
+    """A Styler without index, whose texts and headers are escaped by `formatter`."""
+    styles = bold.map(lambda strong: style if strong else "")
+    styler = cells.style.hide(axis="index").apply(lambda _: styles, axis=None).format(formatter)
+    for level in range(cells.columns.nlevels):
+        styler = styler.format_index(formatter, axis=1, level=level)
+    return styler
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    safe = frame.apply(lambda column: column if pd.api.types.is_numeric_dtype(column) else column.map(_inert))
+    return safe.rename(columns=_inert).to_csv(index=False, lineterminator="\n")
+
+
+def _inert(value: Any) -> Any:
+    """A text that no spreadsheet takes for a formula."""
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if FORMULA.match(text) else text
+
+
+def _html(text: str) -> str:
+    return escape(one_line(text))
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|*_`<\[\]])", r"\\\1", one_line(text))
+
+
+def _latex(text: str) -> str:
+    return "".join(map(_latex_letter, one_line(text)))
+
+
+@cache
+def _latex_letter(letter: str) -> str:
+    if letter in ESCAPED:
+        return ESCAPED[letter]
+    if letter.isascii() or letter in "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿ":
+        return letter
+    script, _, code = unicodedata.decomposition(letter).partition(" ")
+    alphabet, _, name = unicodedata.name(letter, "").partition(" LETTER ")
+    if letter in MATHS:
+        maths = MATHS[letter]
+    elif script in ("<sub>", "<super>"):
+        maths = f"{'_' if script == '<sub>' else '^'}{{{_latex(''.join(chr(int(each, 16)) for each in code.split()))}}}"
+    elif letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ":
+        name = name.replace("LAMDA", "LAMBDA")
+        maths = "\\" + (name.lower() if alphabet.endswith("SMALL") else name.capitalize())
+    else:
+        return rf"{{\ifdefined\Umathchar {letter}\else\texttt{{U+{ord(letter):04X}}}\fi}}"
+    return rf"\ensuremath{{{maths}}}"

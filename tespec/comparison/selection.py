@@ -1,0 +1,138 @@
+"""Which records tables show, and which of them share a column."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from tespec.comparison.ablations import read_ablations, variant_name
+from tespec.comparison.frame import ALL_FRAMES, COLUMNS
+from tespec.comparison.records import RESULTS_VERSION, TEST
+from tespec.core.errors import UserError
+
+# What tables show unless a filter or `by` names the column.
+DEFAULTS = {
+    "split": TEST,
+    "label_fraction": 1.0,
+    "overrides": "",
+    "variant": "",
+    "pretraining_overrides": "",
+    "frames": ALL_FRAMES,
+}
+# Columns of the frame that make a row and a measured column of a table. Of the rest of `CELL`, which says how a method
+# came about, a table shows the newest.
+ROW = ["kind", "method", "arch", "backbone", "tta"]
+SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", "task_version"]
+ORIGIN = ["method_version", "plugin", "weights"]
+MEASURED = "measured"
+
+
+class Selection(NamedTuple):
+    """Rows of a frame that tables show, with columns `tta` and `column`, and what was left out, in words."""
+
+    frame: pd.DataFrame
+    left_out: tuple[str, ...]
+
+
+def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: Iterable[str] = ()) -> Selection:
+    """Evaluations and references that fit `where`, and `DEFAULTS` where neither it, `by` nor `free` names a column.
+
+    Of several results versions, and of several versions, plug-ins or weights of a method, it keeps the newest.
+
+    Raises:
+        UserError: there is no such column or value.
+    """
+    for key in [*where, *([by] if by else [])]:
+        if key not in COLUMNS:
+            raise UserError(f"column {key}", "no such column of the frame", near(key, COLUMNS))
+    chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
+    for key, wanted in where.items():
+        texts = {value: as_text(value) for value in chosen[key].unique()}
+        fits = [value for value, text in texts.items() if text == wanted or fnmatchcase(text, wanted)]
+        if not fits:
+            raise UserError(f"{key}={wanted}", "no such evaluation", near(wanted, filter(None, texts.values())))
+        chosen = chosen[chosen[key].isin(fits)]
+    named = {*where, by, *free}
+    left_out: list[str] = []
+    for key, value in DEFAULTS.items():
+        if key in named or (key == "pretraining_overrides" and "variant" in named):
+            continue
+        kept = chosen[key] == value
+        others = chosen[~kept & ~chosen["variant"].isin(_variants())]
+        if key != "frames" and len(others):
+            values = ", ".join(as_text(each) for each in others[key].unique()[:3])
+            left_out.append(f"Not shown: {others['name'].nunique()} results with {key} {values} (--where {key}=VALUE).")
+        chosen = chosen[kept]
+    if "results_version" not in named:
+        chosen = _newest(chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out)
+    versions = [name for name in ORIGIN if name not in named]
+    chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
+    augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
+    return Selection(chosen.assign(tta=augmented, column=column_names(chosen, {by, *free})), tuple(left_out))
+
+
+def column_names(frame: pd.DataFrame, said: Iterable[str]) -> pd.Series[str]:
+    """Name of the measured column of each row: data, profile, and each setting that is not the default.
+
+    Settings in `said` are told elsewhere. Two columns never share a name: what they differ in is added.
+    """
+    keys = [key for key in SETTING if key not in {*said}]
+    settings = frame[["task", *keys]].drop_duplicates()
+    names = {}
+    for setting in settings.itertuples(index=False, name=None):
+        facts = dict(zip(["task", *keys], setting, strict=True))
+        words = [str(facts.get("data", "")), str(facts.get("profile", ""))]
+        words += [_said(key, facts[key]) for key, value in DEFAULTS.items() if key in facts and facts[key] != value]
+        if facts.get("results_version", RESULTS_VERSION) != RESULTS_VERSION:
+            words.append(f"results version {facts['results_version']}")
+        names[setting] = (facts["task"], ", ".join(filter(None, words)))
+    for name in [name for name in set(names.values()) if list(names.values()).count(name) > 1]:
+        alike = [setting for setting in names if names[setting] == name]
+        for place, key in enumerate(keys, start=1):
+            if len({setting[place] for setting in alike}) > 1:
+                names |= {each: (each[0], f"{names[each][1]}, {key} {as_text(each[place])[:8]}") for each in alike}
+    labels = [f"{MEASURED} ({names[each][1]})" for each in frame[["task", *keys]].itertuples(index=False, name=None)]
+    return pd.Series(labels, index=frame.index, dtype=object)
+
+
+def near(given: str, known: Iterable[str]) -> str:
+    """The known names nearest to one, or some of all, as a remedy."""
+    names = list(dict.fromkeys(known))
+    close = difflib.get_close_matches(given, names, n=3) or [each for each in names if given in each]
+    return f"did you mean {' or '.join(close[:3])}?" if close else f"choose from {', '.join(names[:20]) or 'none'}"
+
+
+def as_text(value: Any) -> str:
+    """A value of the frame as it is shown and looked for."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _newest(
+    frame: pd.DataFrame, places: list[str], versions: list[str], order: str, left_out: list[str]
+) -> pd.DataFrame:
+    """Rows of the newest of several `versions` in each of `places`; says which results that leaves out."""
+    if frame.empty or not versions:
+        return frame
+    newest = frame.groupby([*places, *versions], sort=False)[order].transform("max")
+    kept = newest == frame.groupby(places, sort=False)[order].transform("max")
+    if not kept.all():
+        count, which = frame.loc[~kept, "name"].nunique(), " or ".join(versions)
+        left_out.append(f"Not shown: {count} results of an older {which} (--where {versions[0]}=VALUE).")
+    return frame[kept]
+
+
+def _said(key: str, value: Any) -> str:
+    if key == "label_fraction":
+        return f"{100 * value:g} % of labels"
+    return f"{value} split" if key == "split" else f"{value} frames" if key == "frames" else str(value)
+
+
+@cache
+def _variants() -> frozenset[str]:
+    """Names of all rows of ablations, which have tables of their own."""
+    return frozenset(variant_name(each, row) for each in read_ablations().values() for row in each.rows) - {""}

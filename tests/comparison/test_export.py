@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import tespec
+from tespec.comparison.export import print_table, to_html, to_latex, to_markdown, write_tables
+from tespec.comparison.frame import COLUMNS, to_frame
+from tespec.comparison.records import Record
+from tespec.comparison.tables import Table, gains_table, make_tables
+from tespec.core.paths import REPOSITORY
+
+Make = Callable[..., Record]
+NAMES = ("a_b%c&d#e", "λ ≥ 中", "10%", "$x^2$ {y} \\z ~", "[1] *", "<b>|é`", "two\nlines", "δ₁ ²ᵃ Ω ± −")
+FORMULAS = ("=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "|calc", "%0A")
+
+
+@pytest.fixture
+def odd(record: Make) -> Table:
+    """A table with names that every format has to escape."""
+    facts = record().facts
+    made = [record(f"m{number}", facts=facts | {"title": name, "group": name, "pretraining_data": name}, miou=number)
+            for number, name in enumerate((*NAMES, *FORMULAS))]  # fmt: skip
+    (table,) = make_tables(to_frame(made), only=["segmentation"])
+    return table
+
+
+def test_csv_keeps_numbers_and_disarms_formulas(odd: Table, tmp_path: Path) -> None:
+    write_tables([odd], tmp_path)
+    wide, long = (
+        list(csv.reader(io.StringIO((tmp_path / f"segmentation{end}.csv").read_text()))) for end in ("", "_long")
+    )
+    for rows in (wide, long):
+        assert len({len(row) for row in rows}) == 1
+        for text in (cell for row in rows for cell in row if cell[:1] in tuple("=+-@\t|%")):
+            assert len(text) == 1 or float(text) is not None  # a lone sign or a number
+    assert wide[0][:5] == ["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
+    titles = {row[1] for row in wide}
+    assert {"'=1+1", "'+cmd", "'-2+3", "'@SUM(A1)", "a_b%c&d#e", "λ ≥ 中", "10%", "two lines"} <= titles
+    frame = pd.read_csv(tmp_path / "segmentation_long.csv")
+    assert set(COLUMNS) < set(frame)
+    measured = frame[(frame["source"] == "measured") & (frame["metric"] == "miou")]
+    assert sorted(measured["value"]) == [float(number) for number in range(len(NAMES) + len(FORMULAS))]
+    assert frame.loc[frame["source"] == "paper", "value"].count() == 50
+
+
+def test_negative_numbers_stay_numbers(record: Make, tmp_path: Path) -> None:
+    made = [
+        record(name, seed=seed, miou=start + seed)
+        for name, start in (("scratch", 9.0), ("tespec", 5.0))
+        for seed in (0, 1)
+    ]
+    made[0] = record("scratch", miou=8.0)
+    write_tables([gains_table(to_frame(made), "scratch")], tmp_path)
+    assert pd.read_csv(tmp_path / "gains_scratch.csv")["gain"].tolist() == [-3.5]
+    assert pd.read_csv(tmp_path / "gains_scratch_long.csv")["mean"].tolist() == [-3.5]
+
+
+def test_html_and_markdown_escape_names(odd: Table) -> None:
+    html, markdown = to_html(odd), to_markdown(odd)
+    assert "&lt;b&gt;|é`" in html
+    assert "<b>" not in html
+    assert re.search(r"font-weight: bold", html)
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "a\\_b%c&d#e" in markdown
+    assert "**62.774**" in markdown
+    assert "DDD17 / mIoU ↑ / measured (sample, sample)" in markdown
+
+
+def test_latex_has_rules_headings_labels_and_no_bare_special_letters(odd: Table) -> None:
+    text = to_latex(odd)
+    assert text.startswith("% \\usepackage{booktabs,adjustbox}\n")
+    assert "a\\_b\\%c\\&d\\#e" in text
+    assert "\\textbf{62.774}" in text
+    assert re.search(
+        r"\\midrule\n\\multicolumn\{\d+\}\{l\}\{\\textit\{The best performance in the literature\}\}", text
+    )
+    tables = text.split("\\begin{table*}")[1:]
+    assert [re.search(r"\\label\{(.*?)\}", each)[1] for each in tables] == [  # type: ignore[index]
+        f"tab:segmentation{'' if number == 1 else f'-{number}'}" for number in range(1, len(tables) + 1)
+    ]
+    # A split table repeats the labels of its rows and loses no column.
+    assert text.count("published") >= 4
+
+
+def test_wide_tables_are_split_between_metrics() -> None:
+    (table,) = make_tables(tespec.results(REPOSITORY / "results" / "sample"), only=["depth"])
+    parts = to_latex(table).split("\\begin{table*}")[1:]
+    assert len(parts) > 1
+    for part in parts:
+        titles = re.findall(r"published & measured \(sample, small\)", part)
+        assert part.count("measured (sample, small)") == len(titles)
+    assert sum(part.count("measured (sample, small)") for part in parts) == 6
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(odd: Table, tmp_path: Path) -> None:
+    real = make_tables(tespec.results(REPOSITORY / "results" / "sample"))
+    bodies = "\\clearpage\n".join(
+        to_latex(table) for table in (odd, *real, *make_tables(to_frame([]), only=["runtime"]))
+    )
+    text = f"\\documentclass[twocolumn]{{article}}\n\\usepackage{{booktabs,adjustbox}}\n\\begin{{document}}\n{bodies}"
+    (tmp_path / "tables.tex").write_text(f"{text}\\end{{document}}\n", encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="latin-1", timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    # Everything fits the page.
+    assert not re.search(r"Overfull|Float too large", done.stdout)
+
+
+def test_nothing_is_written_where_one_file_cannot_be(odd: Table, tmp_path: Path) -> None:
+    (tmp_path / "segmentation.html").mkdir()
+    with pytest.raises(OSError):
+        write_tables([odd], tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["segmentation.html"]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_terminal_shows_what_fits(
+    odd: Table, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    monkeypatch.setattr("tespec.comparison.export.WIDEST", 100)
+    print_table(odd, whole=whole)
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    assert "62.774" in text
+    assert ("columns not shown" in text) == (not whole)
+    assert ("72.871" in text) == whole

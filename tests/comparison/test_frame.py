@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tespec
+from tespec.comparison.frame import CELL, COLUMNS, to_frame
+from tespec.comparison.records import Record
+from tespec.comparison.selection import ORIGIN, ROW, SETTING
+from tespec.core.paths import REPOSITORY
+
+Make = Callable[..., Record]
+
+
+def test_grouping_the_committed_records_by_cell_never_mixes() -> None:
+    frame = tespec.results(REPOSITORY / "results" / "sample")
+    assert list(frame.columns) == COLUMNS
+    assert frame.attrs["left_out"] == []
+    cells = frame[frame["kind"] == "evaluation"].groupby(CELL)["seed"]
+    # A seed comes once, and each cell has the seeds that its plan lists.
+    assert (cells.size() == cells.nunique()).all()
+    assert set(cells.nunique()) == {3, 5}
+
+
+@pytest.mark.parametrize("column", [name for name in CELL if name not in ("kind", "metric", "frames", "backbone")])
+def test_each_column_of_a_cell_tells_records_apart(record: Make, column: str) -> None:
+    recipe = {"dataset": "1mpx", "seed": 0, "overrides": {}}
+    changes: dict[str, dict[str, Any]] = {
+        "label_fraction": {"config": {"label_share": 0.05}, "overrides": {"label_share": 0.05}},
+        "overrides": {"overrides": {"optimisation.steps": 10}},
+        "pretraining_overrides": {"weights": {"recipe": recipe | {"overrides": {"objective.mask.ratio": 0.25}}}},
+        "weights": {"weights": {"recipe": recipe | {"dataset": "gen1"}}},
+        "method": {"facts": record().facts},
+        "results_version": {},
+    }
+    other = {"arch": "feedforward", "split": "val", "method_version": 2, "task_version": 2}
+    change = changes.get(column, {column: other.get(column, "other")})
+    first = record(weights={"recipe": recipe})
+    second = record("other" if column == "method" else "scratch", **({"weights": {"recipe": recipe}} | change))
+    if column == "results_version":
+        second = first.model_copy(update={"results_version": 2})
+    frame = to_frame([first, second])
+    assert {name for name in CELL if frame[name].nunique() > 1} - {"metric"} == {column}
+    assert frame.groupby(CELL).size().eq(1).all()
+
+
+def test_tables_use_every_column_of_a_cell() -> None:
+    """Otherwise a cell of a table would average over more than seeds."""
+    assert set(CELL) <= {*ROW, *SETTING, *ORIGIN, "task", "metric"}
+
+
+def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked(record: Make) -> None:
+    frame = to_frame([record(miou=None, groups={"moving": {"miou": 30.0}})])
+    assert frame["value"].tolist() == pytest.approx([float("nan"), float("nan"), 30.0], nan_ok=True)
+    assert frame["main"].tolist() == [True, False, False]
+    assert frame["frames"].tolist() == ["all", "all", "moving"]
+    assert frame["metric_title"].tolist() == ["mIoU ↑", "mAcc ↑", "mIoU ↑"]
+    assert (frame["classes"] == 2).all()
+    assert to_frame([]).columns.tolist() == COLUMNS

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import tespec
+from tespec.comparison.ablations import read_ablations
+from tespec.comparison.export import to_csv
+from tespec.comparison.frame import to_frame
+from tespec.comparison.published import plain_tables, published_frame, read_paper
+from tespec.comparison.records import Record
+from tespec.comparison.selection import select
+from tespec.comparison.tables import NONE, Table, gains_table, make_tables
+from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
+
+Make = Callable[..., Record]
+MEASURED = "measured (sample, sample)"
+
+
+def one(records: Iterable[Record], name: str = "segmentation", **options: Any) -> Table:
+    (table,) = make_tables(to_frame(records), only=[name], **options)
+    return table
+
+
+def column(table: Table, *header: str) -> dict[tuple[str, str], str]:
+    """Cells of a column that hold something, by method and recurrent."""
+    cells = table.cells[header]
+    return {(index[1], index[3]): text for index, text in zip(cells.index, cells, strict=True) if text != NONE}
+
+
+@pytest.fixture(scope="module")
+def sample() -> pd.DataFrame:
+    """The committed results of the sample world."""
+    return tespec.results(REPOSITORY / "results" / "sample")
+
+
+@pytest.mark.parametrize("name", ["detection", "segmentation", "depth"])
+def test_every_published_number_is_in_the_table_and_its_csv(sample: pd.DataFrame, name: str, tmp_path: Path) -> None:
+    (table,) = make_tables(sample, only=[name])
+    (tmp_path / "table.csv").write_text(to_csv(table), encoding="utf-8")
+    written = pd.read_csv(tmp_path / "table.csv", dtype=str, keep_default_na=False)
+    paper, found = read_paper(name), published_frame()
+    found = found[(found["table"] == name) & (found["source"] == "paper")]
+    tasks, metrics = ({each.name: each.title for each in several} for several in (paper.tasks, paper.metrics))
+    seen = 0
+    number: Any
+    for number in found.itertuples():
+        header = (tasks[number.task], metrics[number.metric], "published")
+        (row,) = (place for place, label in enumerate(table.cells.index) if label[1:] == (
+            number.title + number.mark, number.backbone, "yes" if number.arch == "recurrent" else "no",
+            number.pretraining_data))  # fmt: skip
+        text = "" if number.value != number.value else f"{number.value:.{paper.decimals}f}"
+        assert table.cells[header].iloc[row] == (text or NONE)
+        assert written[" ".join(header)].iloc[row] == text
+        assert table.bold[header].iloc[row] == number.bold
+        seen += text != ""
+    assert seen == {"detection": 24, "segmentation": 50, "depth": 77}[name]
+    methods = (found["title"] + found["mark"])[~found["order"].duplicated()].tolist()
+    assert [title for title in table.cells.index.get_level_values("Method") if title in methods] == methods
+
+
+def test_every_published_number_of_the_ablations_is_in_its_table(sample: pd.DataFrame) -> None:
+    tables = [table for table in make_tables(sample) if table.name.startswith("ablation_")]
+    texts = [
+        text for table in tables for name in table.cells.columns if name[2] == "published" for text in table.cells[name]
+    ]
+    wanted = [f"{value:.3f}" for each in read_ablations().values() for row in each.rows for value in row.paper if value]
+    assert sorted(texts) == sorted(wanted)
+    assert len(texts) == 48
+
+
+@pytest.mark.parametrize("name", plain_tables())
+def test_every_text_of_a_settings_table_is_in_its_csv(sample: pd.DataFrame, name: str) -> None:
+    (table,) = make_tables(sample, only=[name])
+    found = list(csv.reader(io.StringIO(to_csv(table))))[1:]
+    wanted = [
+        [text if text != NONE else "" for text in row] for group in plain_tables()[name].groups for row in group.rows
+    ]
+    assert [row[1:] for row in found] == wanted
+
+
+def test_measured_numbers_are_those_of_the_golden_file(sample: pd.DataFrame) -> None:
+    """Means, deviations and numbers of seeds, computed independently of this code."""
+    golden = pd.read_csv(Path(__file__).parent / "data" / "measured.csv")
+    tables = {table.name: table for table in make_tables(sample)}
+    keys = ["arch", "task", "metric"]
+    for name, wanted in golden.groupby("table"):
+        data = tables[str(name)].data
+        data = data[data["source"] == "measured"]
+        if str(name).startswith("ablation"):
+            names = data["variant"].str.partition(": ")[2]
+            default = tables[str(name)].cells.index[tables[str(name)].cells.index.str.endswith("(default)")][0]
+            data = data.assign(row=names.where(names != "", default.removesuffix(" (default)")))
+        else:
+            data = data.assign(row=data["method"])
+        found = data.groupby(["row", *keys])["value"].agg(["mean", "std", "size"])
+        wanted = wanted.set_index(["row", *keys])
+        assert len(found) == len(wanted)
+        found = found.loc[wanted.index]
+        for theirs, ours in (("mean", "mean"), ("std", "std"), ("n", "size")):
+            assert found[ours].to_numpy() == pytest.approx(wanted[theirs].to_numpy(), abs=1e-6, nan_ok=True)
+        shown = set(tables[str(name)].cells.to_numpy().ravel())
+        digits = ".3f" if name == "depth" else ".2f"
+        for score in wanted[wanted["n"] > 1].itertuples():
+            assert any(text.startswith(f"{score.mean:{digits}} ± {score.std:{digits}} (") for text in shown)
+
+
+def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks(record: Make) -> None:
+    table = one([
+        *(record("scratch", seed=seed, miou=40.0 + seed) for seed in range(3)),
+        *(record("tespec", seed=seed, miou=60.0 + seed, classes={"flat": 1.0}, recordings={}) for seed in range(2)),
+        record("moby", miou=41.0),
+        *(record("imagenet", seed=seed, miou=None if seed else 99.0) for seed in range(3)),
+        record("prior", "feedforward", kind="reference", miou=70.0, facts={"title": "Prior", "backbone": "-"}),
+    ])  # fmt: skip
+    assert column(table, "DDD17", "mIoU ↑", MEASURED) == {
+        ("No Pre-training", "yes"): "41.00 ± 1.00 (3)",
+        ("TESPEC (Ours)", "yes"): "60.50 ± 0.71 (2 of 3, 1 of 2 classes, 0 of 1 recordings)",
+        ("MoBY", "yes"): "41.00 (1 of 3)",
+        ("RGB Supervised", "yes"): "not finite (2 of 3)",
+        ("Prior", "no"): "70.00 (1)",
+    }
+    bold = table.bold["DDD17", "mIoU ↑", MEASURED]
+    # The best mean of the methods: neither the reference nor what is not finite.
+    assert [label[1] for label in bold.index[bold]] == ["TESPEC (Ours)"]
+
+
+def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best(record: Make) -> None:
+    scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
+    made = [record(name, task="mvsec", metrics={"abs": value}, scores=scores) for name, value in
+            (("scratch", 5.0), ("tespec", 4.0))]  # fmt: skip
+    bold = one(made, "depth").bold["MVSEC", "Abs ↓", MEASURED]
+    assert [label[1] for label in bold.index[bold]] == ["TESPEC (Ours)"]
+    assert not one(made[:1], "depth").bold["MVSEC", "Abs ↓", MEASURED].any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "label"),
+    [
+        ({"profile": "tiny"}, {}, "measured (sample, tiny)"),
+        ({"data": "ddd17", "data_fingerprint": "f" * 12}, {}, "measured (ddd17, sample)"),
+        ({"split": "val"}, {"split": "*"}, "measured (sample, sample, val split)"),
+        ({"config": {"label_share": 0.05}}, {"label_fraction": "*"}, "measured (sample, sample, 5 % of labels)"),
+        ({"overrides": {"a.b": 1}}, {"overrides": "*"}, "measured (sample, sample, a.b=1)"),
+    ],
+)
+def test_different_settings_never_share_a_column(
+    record: Make, changes: dict[str, Any], where: dict[str, str], label: str
+) -> None:
+    made = [record(miou=40.0), record(seed=1, miou=50.0, **changes)]
+    table = one(made, where=where)
+    assert list(column(table, "DDD17", "mIoU ↑", MEASURED).values()) == ["40.00 (1)"]
+    assert list(column(table, "DDD17", "mIoU ↑", label).values()) == ["50.00 (1)"]
+    if where:
+        shown = one(made)
+        assert label not in shown.cells.columns.get_level_values(2)
+        assert f"Not shown: 1 results with {next(iter(where))}" in shown.notes[-1]
+
+
+def test_columns_that_differ_in_nothing_named_say_what_they_differ_in(record: Make) -> None:
+    table = one([record(), record(seed=1, data_fingerprint="f" * 12), record(seed=2, task_version=2)])
+    labels = {label[2] for label in table.cells.columns if label[0] == "DDD17"} - {"published"}
+    assert len(labels) == 3
+    assert any("data_fingerprint ffffffff" in label for label in labels)
+
+
+def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own(record: Make) -> None:
+    made = [record(miou=50.0).model_copy(update={"results_version": 2}), record(miou=40.0), record(seed=1, miou=44.0)]
+    assert list(column(one(made), "DDD17", "mIoU ↑", f"{MEASURED[:-1]}, results version 2)").values()) == ["50.00 (1)"]
+    assert "Not shown: 2 results of an older results_version (--where results_version=VALUE)." in one(made).notes
+    both = one(made, where={"results_version": "*"})
+    assert list(column(both, "DDD17", "mIoU ↑", MEASURED).values()) == ["42.00 ± 2.83 (2)"]
+
+
+@pytest.mark.parametrize("choice", [{"plugin": "f" * 12}, {"method_version": 2}, {"weights": {"sha256": "ff"}}])
+def test_of_several_versions_of_a_method_the_newest_is_shown(record: Make, choice: dict[str, Any]) -> None:
+    older = record("mine", miou=40.0)
+    newer = record("mine", miou=50.0, **choice).model_copy(update={"written": older.written.replace(year=9999)})
+    table = one([older, newer, record("scratch", miou=30.0)])
+    assert column(table, "DDD17", "mIoU ↑", MEASURED)["Mine", "yes"] == "50.00 (1)"
+    assert table.notes[-1].startswith("Not shown: 1 results of an older method_version or plugin or weights")
+
+
+def test_rows_of_different_machines_say_so(record: Make) -> None:
+    other = {"device": "NVIDIA H100", "cpu": "B"}
+    table = one([record(), record("tespec"), record("moby", environment=other)])
+    cells = column(table, "DDD17", "mIoU ↑", MEASURED)
+    assert cells == {("No Pre-training", "yes"): "40.00 (1)", ("TESPEC (Ours)", "yes"): "40.00 (1)",
+                     ("MoBY", "yes"): "40.00 (1)ᵃ"}  # fmt: skip
+    assert "Measured on different machines: ᵃ NVIDIA H100; without a sign A, 1 threads." in table.notes
+
+
+def test_methods_that_the_paper_lacks_have_rows_behind_its_own(record: Make) -> None:
+    made = [record("mine"), record("mine", "feedforward", facts=record("mine").facts | {"backbone": "Mine"}),
+            record("tespec", "feedforward"), record("other", facts=record("mine").facts)]  # fmt: skip
+    index = [label[:4] for label in one(made).cells.index]
+    assert index[-4:] == [
+        ("", "Tespec", "Swin-T/7", "no"),
+        ("Mine", "Mine (mine)", "Mine", "no"),
+        ("Mine", "Mine (mine)", "Swin-T/7", "yes"),
+        ("Mine", "Mine (other)", "Swin-T/7", "yes"),
+    ]
+
+
+def test_test_time_augmentation_chooses_the_published_row(record: Make) -> None:
+    made = [record("ecddp", "feedforward", task="dsec", overrides=overrides, miou=miou) for overrides, miou in
+            (({}, 30.0), ({"test_time_augmentation": "flip"}, 31.0))]  # fmt: skip
+    table = one(made, where={"overrides": "*"}, measured=True)
+    assert [label[1] for label in table.cells.index] == ["ECDDP†", "ECDDP‡"]
+
+
+def test_a_task_of_ones_own_has_a_table_with_its_own_metrics(record: Make) -> None:
+    scores = {"err": {"title": "Error", "better": "lower", "unit": "px"}}
+    made = [record(task="my task", metrics={"err": 0.5, "extra": 1.0}, scores=scores)]
+    table = one(made, "task_my_task")
+    assert list(table.cells.columns) == [("my task", "Error (px) ↓", MEASURED)]
+    assert table.cells.to_numpy().tolist() == [["0.500 (1)"]]
+    assert one([record(task="x", scores={})], "task_x").cells.shape == (1, 2)
+
+
+def test_by_makes_one_more_level_of_columns(record: Make) -> None:
+    made = [record(seed=seed, miou=50 * share, config={"label_share": share}) for share in (0.05, 1.0) for seed in (0,)]
+    table = one(made, by="label_fraction", measured=True)
+    assert list(table.cells.columns[:2]) == [("DDD17", "mIoU ↑", MEASURED, "0.05"), ("DDD17", "mIoU ↑", MEASURED, "1")]
+    assert table.cells.iloc[0, :2].tolist() == ["2.50 (1)", "50.00 (1)"]
+
+
+def test_an_ablation_finds_its_rows_by_their_variant(record: Make) -> None:
+    recipe = {"recipe": {"overrides": {"objective.mask.ratio": 0.25}}}
+    made = [
+        record("tespec"),
+        record("tespec", miou=50.0, weights=recipe, variant="masking: 25%", start_sha256="a"),
+        record("tespec", miou=9.0, weights=recipe, start_sha256="b"),
+        record("moby", variant="masking: 0%"),
+    ]
+    table = one(made, "ablation_masking")
+    assert table.cells["DDD17", "mIoU ↑", MEASURED].to_dict() == {
+        "0%": NONE, "25%": "50.00 (1)", "50% (default)": "40.00 (1)", "75%": NONE}  # fmt: skip
+    # Changed settings without a variant are no row of it, nor of the comparison.
+    assert list(column(one(made), "DDD17", "mIoU ↑", MEASURED).values()) == ["40.00 (1)"]
+    assert "ablation_memory" not in [table.name for table in make_tables(to_frame(made))]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": ["sgmentation"]}, "did you mean segmentation"),
+        ({"only": ["ablation_steps"], "measured": True}, "nothing was measured"),
+        ({"where": {"metod": "x"}}, "did you mean method"),
+        ({"where": {"method": "scrath"}}, "did you mean scratch"),
+        ({"where": {"data": "dsec"}}, "choose from sample"),
+        ({"by": "lable_fraction"}, "did you mean label_fraction"),
+    ],
+)
+def test_unknown_names_are_told_with_the_near_ones(record: Make, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_tables(to_frame([record()]), **options)
+    with pytest.raises(UserError, match="no evaluation to show"):
+        make_tables(to_frame([]), measured=True)
+
+
+def test_without_records_the_papers_tables_are_there() -> None:
+    tables = make_tables(to_frame([]))
+    assert [table.name for table in tables][:3] == ["detection", "segmentation", "depth"]
+    assert all(column[2] == "published" for table in tables for column in table.cells.columns)
+
+
+def test_gains_are_paired_by_seed_and_turned_for_errors(record: Make) -> None:
+    scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
+    values = {"scratch": [5.0, 6.0, 7.0, 9.0], "tespec": [4.0, 4.0, 4.0]}  # a fourth seed of one of them
+    made = [record(name, seed=seed, task="mvsec", metrics={"abs": value}, scores=scores)
+            for name, several in values.items() for seed, value in enumerate(several)]  # fmt: skip
+    made += [record("tespec", seed=0), record("scratch", seed=1), record("mine", "feedforward")]
+    machine = {"device": "cuda"}
+    made += [record("moby", seed=seed, task="mvsec", metrics={"abs": 5.0}, scores=scores, environment=machine)
+             for seed in range(2)]  # fmt: skip
+    table = gains_table(to_frame(made), "scratch")
+    data: Any = table.data.set_index(["task", "method"])
+    assert data.loc[("mvsec", "tespec"), ["mean", "n"]].tolist() == [2.0, 3]
+    assert data.loc[("mvsec", "tespec"), "p_holm"] == pytest.approx(2 * data.loc[("mvsec", "tespec"), "p"])
+    assert data["note"].to_dict() == {
+        ("ddd17", "mine"): "no scratch with Swin-T/7",
+        ("ddd17", "tespec"): "no common seed",
+        ("mvsec", "moby"): "another machine",
+        ("mvsec", "tespec"): "",
+    }
+    assert table.cells["gain"].tolist() == [NONE, NONE, "+0.500", "+2.000"]
+    with pytest.raises(UserError, match="did you mean scratch"):
+        gains_table(to_frame(made), "scrach")
+
+
+def test_pretraining_seeds_are_pairs_where_both_have_them_and_averaged_otherwise(record: Make) -> None:
+    def made(name: str, seed: int, pretraining: int, miou: float) -> Record:
+        return record(
+            name, seed=seed, miou=miou, weights={"recipe": {"seed": pretraining}}, start_sha256=str(pretraining)
+        )
+
+    ours = [made("tespec", seed, number, 50.0 + 10 * seed + number) for seed in (0, 1) for number in (0, 1)]
+    theirs = [made("moby", seed, number, 40.0 + 10 * seed + 3 * number) for seed in (0, 1) for number in (0, 1)]
+    with_seeds = gains_table(to_frame([*ours, *theirs]), "moby").data.iloc[0]
+    assert (with_seeds["mean"], with_seeds["n"]) == (9.0, 4)
+    without = gains_table(to_frame([*ours, *(record(seed=seed, miou=40.0 + seed) for seed in (0, 1))]), "scratch")
+    assert without.data.iloc[0][["mean", "n"]].tolist() == [15.0, 2]
+
+
+def test_the_selection_keeps_the_frame_and_says_what_it_left_out(sample: pd.DataFrame) -> None:
+    chosen = select(sample, {})
+    assert set(chosen.frame["label_fraction"]) == {1.0}
+    assert chosen.left_out == ("Not shown: 24 results with label_fraction 0.05, 0.2 (--where label_fraction=VALUE).",)
+    assert select(sample, {"label_fraction": "*"}).left_out == ()
