@@ -6,8 +6,6 @@ table of objectives, in which TESPEC's recipe learns by it (`--method tespec --s
 
 from __future__ import annotations
 
-import math
-
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
@@ -18,7 +16,7 @@ from tespec.core.registry import OBJECTIVES
 from tespec.core.settings import Count, Positive
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.layers import sent
-from tespec.pretraining.contrast import info_nce, place_contrast, projector
+from tespec.pretraining.contrast import info_nce, projector
 from tespec.pretraining.objective import EventObjective
 
 
@@ -90,41 +88,6 @@ class PredictiveCoding(nn.Module):
             losses.append(loss)
             found.append(share)
         return {"loss": torch.stack(losses).mean(), "found": torch.stack(found).mean()}, detach(state)
-
-    @property
-    def looks_ahead(self) -> int:
-        """Segments behind a chunk that are predicted from it."""
-        return self.own.ahead
-
-    def segment_losses(
-        self, batch: dict[str, Tensor], state: BackboneState | None
-    ) -> tuple[Tensor, Tensor, BackboneState | None]:
-        """The contrast of each segment with those ahead, and what chance gives, both (B, T), and the state.
-
-        A latent is told from those of the other places of its own segment, so that neither the other lanes nor the
-        length of a chunk count. Its mean over places and k; chance is the logarithm of the number of places.
-
-        Args:
-            batch: histograms (B, T + ahead, 2 * bins, H, W) and fresh (B,) bool.
-            state: what the call before returned, None at the start.
-        """
-        histograms, ahead = batch["histograms"], self.own.ahead
-        segments = histograms.shape[1] - ahead
-        features, state = self.backbone(histograms[:, :segments], reset(state, batch["fresh"]))
-        context = features[-1].movedim(2, -1).flatten(2, 3)  # (B, T, places, C)
-        alone, _ = self.backbone(histograms[:, 1:].flatten(0, 1).unsqueeze(1))
-        last = alone[-1].squeeze(1).movedim(1, -1).flatten(1, 2)
-        latents = self.latent(last.flatten(0, 1)).view(len(histograms), -1, last.shape[1], self.own.width)
-        losses = []
-        for index, predict in enumerate(self.predict):
-            queries = predict(context.flatten(0, 2)).view(*context.shape[:3], -1)
-            losses.append(place_contrast(queries, latents[:, index : index + segments], self.own.temperature))
-        found = torch.stack(losses).mean(0)
-        return found, torch.full_like(found, math.log(context.shape[2])), detach(state)
-
-    def forget(self, state: BackboneState | None, lanes: Tensor) -> BackboneState | None:
-        """The state with some lanes, (B,) bool, zeroed."""
-        return reset(state, lanes)
 
 
 @OBJECTIVES.register_module(name="cpc")

@@ -36,7 +36,7 @@ def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pretrainings_are_short() -> Iterator[None]:
-    """For tests that look neither at what memory is worth nor at pictures."""
+    """For tests that do not look at pictures."""
     from short_runs import short_pretrainings  # with torch, which tests of tables do without
 
     with short_pretrainings():

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tespec.pretraining import memory
 from tespec.pretraining.objective import PretrainingTask
 from tespec.pretraining.tespec import MaskedReconstructionTask
 from tespec.runs.setup import Setup
@@ -43,12 +42,8 @@ def stopped_after(step: int, by: int = signal.SIGINT, trained: float = 0.0) -> I
 
 @contextmanager
 def short_pretrainings() -> Iterator[None]:
-    """Inside, the worth of memory is measured over 0.6 s instead of three, and nothing is drawn.
-
-    Both take most time of a pre-training of few steps.
-    """
+    """Inside, nothing is drawn, which takes most of the time of a pre-training of few steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "SECONDS", 0.6)
         patch.setattr(MaskedReconstructionTask, "draw", PretrainingTask.draw)
         yield
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TRACKERS = ("files", "tensorboard", "wandb", "mlflow")
 # Options that decide nothing about a result, with a value and without.
 PLACES = ("--results", "--runs", "--workers", "--track")
-SWITCHES = ("--resume", "--overwrite", "--no-picture")
+SWITCHES = ("--overwrite", "--no-picture")
 # As a shell on any machine finds the folder of `cache_root`.
 CACHE = '"${TESPEC_CACHE:-$HOME/.cache/tespec}"'
 
@@ -54,9 +54,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--results", type=Path, default=RESULTS, help="folder of records, tables and pictures")
     group.add_argument("--runs", type=Path, default=RUNS, help="folder of checkpoints and weights")
-    group.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
-    group.add_argument("--overwrite", action="store_true", help="compute again even where a complete record exists")
-    add_accept_code(group)
+    group.add_argument("--overwrite", action="store_true",
+                       help="start again despite a result or checkpoint (default: load, resume)")  # fmt: skip
     group.add_argument("--deterministic", action="store_true", help="repeat to the bit on a GPU as well; slower")
     group.add_argument(
         "--recompute", action="store_true", help="activation checkpointing: less memory, a third more time"
@@ -116,13 +115,6 @@ class _Sensor(argparse.Action):
         namespace.set = [*namespace.set, f"sensor_px={values}"]
 
 
-def add_accept_code(group: argparse._ArgumentGroup) -> None:
-    """Add the option that takes results of other code."""
-    group.add_argument("--accept-code", action="append", default=[], metavar="HASH",
-                       help="use results of this version of the code (the hash that ends a run's name) as well; "
-                       "repeatable")  # fmt: skip
-
-
 def whole_number(text: str) -> int:
     """A whole number from 0 on, from the command line."""
     return _at_least(0, text)
@@ -156,14 +148,12 @@ def setup_of(options: argparse.Namespace, verb: str) -> Setup:
         runs=options.runs,
         device=options.device,
         workers=options.workers,
-        resume=options.resume,
         overwrite=options.overwrite,
         track=options.track,
         deterministic=options.deterministic,
         accumulate=options.accumulate,
         enlarge_batch=options.enlarge_batch,
-        plugins=tuple(options.plugins),
-        accept_code=tuple(options.accept_code),
+        variant=options.variant,
         execution=Execution(options.recompute, options.fused_attention, options.compile),
         count_on_device=options.count_on_device,
         threads=threads,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tespec.cli.command import Parser
 from tespec.cli.processor import tuned
@@ -32,6 +32,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument(
         "--data", type=Path, metavar="PATH", help="recording, or folder of recordings (.raw, .dat, store)"
     )
+    what.add_argument("--variant", default="", metavar="NAME", help="row of an ablation, for the record")
     add_run_options(parser)
     options = parser.parse_args(arguments)
     refuse_forecast(parser, options)
@@ -59,25 +60,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def train(options: argparse.Namespace, method: Method) -> None:
     """Pre-train, and say what came of it."""
     from tespec.cli.options import setup_of
-    from tespec.comparison.pretrained import healthy, memory_worth
+    from tespec.comparison.pretrained import healthy
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
 
-    settings, data = resolve(options, str(method.recipe), method.network)
-    result = pretrain(options.method, method, settings, data, options.seed, setup_of(options, "pretrain"))
+    settings, data, overrides = resolve(options, str(method.recipe), method.network)
+    setup = setup_of(options, "pretrain")
+    result = pretrain(options.method, method, settings, data, options.seed, setup, overrides)
     if not is_first():
         return
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
     accepted, reason = healthy(result.record)
     print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
-    if worth := memory_worth(result.record):
-        print(f"memory: {worth}")
     print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
 
 
-def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pretraining, Data]:
-    """Settings of the pre-training, and its data."""
-    from tespec.core.config import pretraining_settings
+def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pretraining, Data, dict[str, Any]]:
+    """Settings of the pre-training, its data, and the settings that the user changed."""
+    from tespec.core.config import overridden, pretraining_settings
     from tespec.core.progress import say
     from tespec.pretraining.objective import own_settings
     from tespec.runs.data import find_unlabelled
@@ -88,7 +88,9 @@ def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pre
     data = find_unlabelled(named.dataset, options.data)
     if data.notice:
         say(data.notice)
-    return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data
+    profile = options.profile or data.profile
+    settings = pretraining_settings(recipe, profile, options.set, network)
+    return settings, data, overridden(settings, pretraining_settings(recipe, profile, (), network), options.set)
 
 
 def dry_run(options: argparse.Namespace, method: Method) -> None:
@@ -102,7 +104,7 @@ def dry_run(options: argparse.Namespace, method: Method) -> None:
     recipe = str(method.recipe)
     settings = pretraining_settings(recipe, options.profile or "paper", options.set, method.network)
     if at_hand(settings.dataset, options.data):
-        settings, data = resolve(options, recipe, method.network)
+        settings, data, _ = resolve(options, recipe, method.network)
         task = build_objective(settings, data.root)
         print_cost(as_facts(settings), str(data.root), lambda: blueprint_of_pretraining(task), options)
         return

@@ -4,7 +4,7 @@ python benchmarks/run.py --method tespec --task ddd17
 python benchmarks/run.py --method scratch --task ddd17 --arch feedforward --data /data/ddd17
 python benchmarks/run.py --method tespec --task ddd17 --split val --set optimisation.peak_lr=5e-4   # to choose settings
 python benchmarks/run.py --method tespec --task ddd17 --probe
-python benchmarks/run.py --reference prior --task ddd17       # the floor; frame: the ceiling, on the sample world
+python benchmarks/run.py --reference prior --task ddd17       # the label prior, which ignores the input
 python benchmarks/run.py --method scratch --task ddd17 --predict dir1 --out pictures
 python benchmarks/run.py --model runs/evaluation-.../model.safetensors --predict drive.raw --out pictures
 python benchmarks/run.py --list
@@ -17,7 +17,7 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
@@ -26,12 +26,12 @@ from tespec.cli.processor import tuned
 from tespec.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
-    from tespec.comparison.records import Record
+    from tespec.comparison.records import Numbers, Record
     from tespec.core.settings import Finetuning
     from tespec.runs.data import Data
     from tespec.runs.setup import Setup
 
-REFERENCES = ("prior", "frame")
+REFERENCES = ("prior",)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -52,8 +52,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--pretraining-seed", type=whole_number, metavar="N",
                       help="of the pre-training on the sample world that it starts from (default: own)")  # fmt: skip
     what.add_argument("--probe", action="store_true", help="linear and k-NN probe of the frozen backbone")
-    what.add_argument("--reference", choices=REFERENCES, help="not a method but the floor (prior: the label prior, "
-                      "without input) or ceiling (frame: the same network sees the true grey frame)")  # fmt: skip
+    what.add_argument("--reference", choices=REFERENCES, help="not a method but the label prior, without input")
+    what.add_argument("--variant", default="", metavar="NAME", help="row of an ablation, for the record")
     what.add_argument("--no-picture", action="store_true", help="draw no strip of the scored recordings into --results")
     what.add_argument("--list", action="store_true", help="list methods and tasks")
     what.add_argument("--describe", metavar="NAME", help="describe a method or a task")
@@ -123,7 +123,7 @@ def run_cell(options: argparse.Namespace) -> None:
     from tespec.weights.publish import fetched
 
     method = find_method(options.method)
-    settings, recipe, data = resolve(options)
+    settings, recipe, data, overrides = resolve(options)
     if recipe and (method.recipe is None or options.checkpoint):
         raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
     first = options.pretraining_seed
@@ -132,30 +132,33 @@ def run_cell(options: argparse.Namespace) -> None:
     setup, checkpoint = setup_of(options, "run"), fetched(options.checkpoint)
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
-        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, recipe, options.split, first)
+        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, overrides, recipe,
+                        options.split, first)  # fmt: skip
         record = measure(wanted)
         if is_first():
             print_result(record)
             if not (options.probe or options.no_picture):
                 draw_strip_of(record, setup, data.root)
     if options.predict and is_first():
-        draw_predictions(options, setup.runs / record["name"] / WEIGHTS, data.root)
+        draw_predictions(options, setup.runs / record.name / WEIGHTS, data.root)
 
 
 def measure_reference(options: argparse.Namespace) -> None:
-    """Measure the floor or the ceiling of a task, and record it."""
+    """Score the label prior of a task, and record it."""
     from tespec.cli.options import setup_of
+    from tespec.core.config import overridden
     from tespec.core.progress import say
     from tespec.runs.data import find_data, settings_of
-    from tespec.runs.references import reference
+    from tespec.runs.references import label_prior
 
     data = find_data(options.task, options.data)
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, "feedforward", options.profile, options.set)
-    setup = setup_of(options, "run")
+    default = settings_of(data, options.task, "feedforward", options.profile)
+    setup, overrides = setup_of(options, "run"), overridden(settings, default, options.set)
     for seed in options.seeds or [options.seed]:
-        print_result(reference(options.reference, settings, data, seed, setup, options.split))
+        print_result(label_prior(settings, data, seed, setup, options.split, overrides))
 
 
 def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
@@ -165,12 +168,12 @@ def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
     from tespec.runs.run import WEIGHTS
     from tespec.training.device import choose_device
 
-    weights = setup.runs / record["name"] / WEIGHTS
-    picture = setup.results / "pictures" / f"{record['name']}.png"
+    weights = setup.runs / record.name / WEIGHTS
+    picture = setup.picture(record.name)
     if picture.is_file() or not weights.is_file():
         return
     try:
-        draw_strip(weights, root, choose_device(setup.device), picture, record["split"])
+        draw_strip(weights, root, choose_device(setup.device), picture, record.split)
     # Whatever goes wrong in drawing (memory is short, say), the record is written and the next seed waits.
     except Exception as error:
         say(f"no picture: {one_line(str(error)) or type(error).__name__}")
@@ -184,7 +187,8 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
     from tespec.training.device import choose_device
 
     if not weights.is_file():
-        raise UserError(weights, "the weights of this run are gone", "give --overwrite to train again")
+        remedy = "name a model.safetensors of runs/" if options.model else "give --overwrite to train again"
+        raise UserError(weights, "no such file" if options.model else "the weights of this run are gone", remedy)
     if root is None and not Path(options.predict).exists():
         root = find_data(load_trained(weights).settings.task, options.data).root
     start, end = options.clip or (0.0, 10.0)
@@ -194,9 +198,9 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
     print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
 
 
-def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], Data]:
-    """Settings of the cell, changes to its pre-training, and its data."""
-    from tespec.core.config import finetuning_settings
+def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], Data, dict[str, Any]]:
+    """Settings of the cell, changes to its pre-training, its data, and the settings that the user changed."""
+    from tespec.core.config import finetuning_settings, overridden
     from tespec.core.progress import say
     from tespec.pretraining.method import find_method
     from tespec.runs.data import find_data, settings_of
@@ -212,7 +216,8 @@ def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], D
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, options.arch, options.profile, own, method.network)
-    return settings, recipe, data
+    default = settings_of(data, options.task, options.arch, options.profile, (), method.network)
+    return settings, recipe, data, overridden(settings, default, own)
 
 
 def print_list() -> None:
@@ -258,7 +263,7 @@ def dry_run(options: argparse.Namespace) -> None:
         from tespec.datasets.survey import require_sound
         from tespec.tasks import build_task
 
-        settings, recipe, data = resolve(options)
+        settings, recipe, data, _ = resolve(options)
         settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
         task = build_task(settings, data.root, options.split)
         require_sound(task.dataset)
@@ -278,14 +283,16 @@ def dry_run(options: argparse.Namespace) -> None:
 
 def print_result(record: Record) -> None:
     """Print the scores of a record and where they belong."""
-    from tespec.comparison.pretrained import STAGE, stage_ranks
-
-    scores = ", ".join(f"{name} {value:.2f}" for name, value in record["metrics"].items())
-    split = "" if record["split"] == "test" else f", {record['split']} split"
-    print(f"{record['method_name']} on {record['task']} ({record['arch']}, data: {record['data']}{split}): {scores}")
-    for name, each in record["groups"].items():
-        if not name.startswith(STAGE):
-            print(f"  {name}: " + ", ".join(f"{metric} {value:.2f}" for metric, value in each.items()))
-    if ranks := stage_ranks(record):
+    split = "" if record.split == "test" else f", {record.split} split"
+    print(f"{record.method} on {record.task} ({record.arch}, data: {record.data}{split}): {_numbers(record.metrics)}")
+    for name, each in record.groups.items():
+        if not name.startswith("stage "):
+            print(f"  {name}: {_numbers(each)}")
+    ranks = [each["rank"] or 0.0 for name, each in sorted(record.groups.items()) if name.startswith("stage ")]
+    if ranks:
         said = ", ".join(f"{rank:.1f}" for rank in ranks)
         print(f"  rank of the features of stages 1 to {len(ranks)} after training: {said}")
+
+
+def _numbers(metrics: Numbers) -> str:
+    return ", ".join(f"{name} {'nan' if value is None else f'{value:.2f}'}" for name, value in metrics.items())

@@ -1,124 +1,27 @@
-"""What records of pre-trainings say: whether features stayed alive, and what memory is worth."""
+"""Whether the features of a pre-trained network stayed alive."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 from tespec.comparison.records import Record
 
 LEAST_RANK = 8.0  # of the last stage's features
 NOISE = 0.1  # share of the rank that it may lose without counting as falling
-STAGE = "stage "  # groups: how the features of each differ
-LAST_STAGE, SINCE_ZEROED = "last_stage", "since_zeroed"  # curves
-GROUPS = ("moving", "standing", "all")
-KNOWING_NOTHING = "_knowing_nothing"
-TARGETS = {
-    "intensity": "intensity, Eq. 7",
-    "high_pass": "intensity, Eq. 6",
-    "uniform_decay": "intensity, uniform decay",
-    "histograms": "histograms",
-}
-OBJECTIVES = {"cpc": "CPC", "ecddp": "ECDDP"}
 
 
 def healthy(record: Record) -> tuple[bool, str]:
     """Whether a pre-training is accepted, and why or why not.
 
-    It is where the rank of the last stage's features on data held out is above `LEAST_RANK`, and at the end no more
+    It is where the rank of the last stage's features on validation data is above `LEAST_RANK`, and at the end no more
     than `NOISE` below the highest rank seen before.
     """
-    rank = record["metrics"].get("last_stage_rank")
-    if rank is None or _scored_nothing(record):
-        return False, "its record does not say the last stage's rank"
+    rank = record.metrics.get("last_stage_rank")
+    if rank is None or not record.metrics.get("feature_rank"):
+        return False, "its record does not hold the last stage's rank"
     if rank <= LEAST_RANK:
         return False, f"the last stage's rank is {rank:.1f}, not above {LEAST_RANK:g}"
-    ranks = ranks_over_training(record)
+    ranks = [point["rank"] for point in record.curves.get("last_stage", ())]
     if not ranks:
-        return False, "its record does not say the last stage's rank over the training"
+        return False, "its record does not hold the last stage's rank over the training"
     if ranks[-1] < (1 - NOISE) * max(ranks):
         return False, f"the last stage's rank falls from {max(ranks):.1f} to {ranks[-1]:.1f}"
     return True, f"the last stage's rank is {rank:.1f}, and does not fall ({' '.join(f'{each:.1f}' for each in ranks)})"
-
-
-def ranks_over_training(record: Record) -> list[float]:
-    """Rank of the last stage's features on a small part of the data held out, at moments of a pre-training."""
-    return [point["rank"] for point in record["curves"].get(LAST_STAGE, ())]
-
-
-def stage_ranks(record: Record) -> list[float]:
-    """Rank of the features of each stage of a network on some frames, from the first on; none where it is not said."""
-    return [numbers["rank"] for name, numbers in sorted(record["groups"].items()) if name.startswith(STAGE)]
-
-
-def last_stage_ranks(records: Sequence[Record]) -> list[float]:
-    """Rank of the features of each network's last stage; none where one of the records does not say it."""
-    ranks = [stage_ranks(record) for record in records]
-    return [each[-1] for each in ranks] if all(ranks) else []
-
-
-def learned(record: Record) -> str:
-    """What a pre-training learns to do, in a word or two: the target that is rebuilt, or the objective."""
-    objective = record["config"].get("objective", {})
-    kind = str(objective.get("type", ""))
-    target = objective.get("target")
-    if isinstance(target, Mapping):
-        return TARGETS.get(str(target.get("kind")), str(target.get("kind")))
-    return OBJECTIVES.get(kind, kind.replace("_", " "))
-
-
-def held_out_loss(record: Record) -> float | None:
-    """The loss of a pre-training on data held out, by which its settings are chosen; None where it has none.
-
-    Of masked reconstruction that with the state carried; of the others "loss".
-    """
-    if _scored_nothing(record):
-        return None
-    metrics = record["metrics"]
-    names = ("loss_masked_carried", "loss_all_carried", "loss")
-    return next((metrics[name] for name in names if name in metrics), None)
-
-
-def _scored_nothing(record: Record) -> bool:
-    """Whether no batch of data held out was scored, as where fewer pairs are held out than a batch takes."""
-    return record["metrics"].get("feature_rank") == 0.0
-
-
-def relative_losses(record: Record, group: str) -> list[tuple[float, float]]:
-    """The loss of a group of moments against the time since the state was zeroed, chunk by chunk.
-
-    Within a chunk, over which a mask stays, the loss rises as what the mask hides was last seen before it; a mean over
-    chunks shows the memory alone.
-
-    Returns:
-        (seconds, loss relative to that of the trivial prediction) for each chunk, seconds at its middle; none where it
-        was not measured.
-    """
-    points = record["curves"].get(SINCE_ZEROED, [])
-    length = record["config"]["segments"] if points else 1
-    found = []
-    for chunk in (points[first : first + length] for first in range(0, len(points), length)):
-        there = [point for point in chunk if group in point]
-        loss, nothing = (sum(each[name] * each[f"{group}_count"] for each in there) for name in _names(group))
-        if nothing > 0:
-            found.append(((chunk[0]["seconds"] + chunk[-1]["seconds"]) / 2, loss / nothing))
-    return found
-
-
-def _names(group: str) -> tuple[str, str]:
-    return group, group + KNOWING_NOTHING
-
-
-def memory_worth(record: Record) -> str:
-    """The loss without memory, after 1 s and after 3 s, in words; "" where it was not measured."""
-    said = []
-    for group in GROUPS:
-        found = relative_losses(record, group)
-        if found:
-            numbers = (_at(found, seconds) for seconds in (0.0, 1.0, 3.0))
-            said.append("{}: without memory {:.3f}, after 1 s {:.3f}, after 3 s {:.3f}".format(group, *numbers))
-    return "loss relative to the trivial prediction, " + "; ".join(said) if said else ""
-
-
-def _at(found: Sequence[tuple[float, float]], seconds: float) -> float:
-    """The share of the chunk that is nearest to `seconds` after the zeroing."""
-    return min(found, key=lambda each: abs(each[0] - seconds))[1]

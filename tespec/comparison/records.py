@@ -17,7 +17,7 @@ from tespec.core.files import whole_file, write_whole
 from tespec.core.paths import RESULTS
 
 FORMAT = 4  # of the files
-# Raise it, by hand, when the same choices give other numbers; golden tests (tests/golden) say when. Results of different
+# Raised by hand when the same choices give other numbers; golden tests (tests/golden) say when. Results of different
 # versions never share a column of a table.
 RESULTS_VERSION = 1
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one a line

@@ -343,6 +343,35 @@ def _change(facts: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     return facts
 
 
+def overridden(
+    settings: Finetuning | Pretraining, default: Finetuning | Pretraining, changes: Sequence[str]
+) -> dict[str, Any]:
+    """Settings that `KEY=VALUE` changes set to another value than the default's, by dotted name.
+
+    An objective that another one replaces is its type.
+    """
+    found = {}
+    facts, defaults = as_facts(settings), as_facts(default)
+    for key in sorted({change.partition("=")[0] for change in changes}):
+        value, usual = (_at(each, key) for each in (facts, defaults))
+        if value != usual:
+            found[key] = value["type"] if key == "objective" else value
+    return found
+
+
+def _at(facts: Mapping[str, Any], key: str) -> Any:
+    value: Any = facts
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def own_files(**named: str) -> list[Path]:
+    """Files of the user's own among configs named by kind ("tasks", "profiles")."""
+    files = (file_of(kind, name) for kind, name in named.items())
+    return [path for path in files if path is not None and not path.is_relative_to(CONFIGS.absolute())]
+
+
 def as_facts(settings: Finetuning | Pretraining) -> dict[str, Any]:
     """Plain nested dict of lists, numbers and strings: what is hashed and written into records."""
     return typing.cast("dict[str, Any]", _plain(dataclasses.asdict(settings)))

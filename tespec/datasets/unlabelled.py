@@ -7,21 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.description import read_description
 from tespec.datasets.finding import find_recordings, names_of
-from tespec.datasets.labels import speed_at, speed_file
 from tespec.datasets.recording import Recording, reduced
 from tespec.datasets.rvt_archive import WINDOW_US, ArchiveSource, archive_of, is_archive
 from tespec.datasets.sources import EventSource
 from tespec.datasets.splits import Splits
 from tespec.datasets.windows import windows_side_by_side
-from tespec.events.readers.arrays import load_array
 
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
@@ -130,25 +125,6 @@ def cut(root: Path, path: Path, window_ms: float, downsample: Downsample, sensor
 def name_of(root: Path, path: Path) -> str:
     """What records and messages call the recording `path` at or under `root`."""
     return path.name if path == root else path.relative_to(root).as_posix()
-
-
-def speeds_of(root: Path, recording: Recording) -> NDArray[np.float32] | None:
-    """Speed of the camera (N,) in m/s at the end of each window of a recording in `root`.
-
-    None where it is not known, or known of other times: where the clock of the speeds is not that of the events.
-
-    Raises:
-        UserError: the file of its speeds is damaged.
-    """
-    names = sorted(names_of(recording.path.relative_to(root)))
-    path = next((path for name in names if (path := speed_file(root, name)).is_file()), None)
-    if path is None or not len(recording):
-        return None
-    ends = recording.windows[:, 1]
-    speeds = speed_at(root, path.stem, ends)
-    first, last = load_array(path)[[0, -1], 0]
-    spare = np.ptp(recording.windows[0])
-    return speeds if first - spare <= ends[0] and ends[-1] <= last + spare else None
 
 
 def _of_archive(name: str, source: ArchiveSource, window_ms: float) -> Recording:

@@ -39,19 +39,6 @@ def info_nce(
     return cross_entropy(logits / temperature, right), found.detach()
 
 
-@in_fp32
-def place_contrast(queries: Tensor, keys: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy (B, T) of finding each query's own key among those of its frame's places, the mean over these.
-
-    Args:
-        queries: (B, T, P, D).
-        keys: (B, T, P, D), the p-th belonging to the p-th query.
-        temperature: of the softmax over cosines.
-    """
-    logits = normalize(queries, dim=-1) @ normalize(keys, dim=-1).mT
-    return -log_softmax(logits / temperature, dim=-1).diagonal(dim1=-2, dim2=-1).mean(-1)
-
-
 @torch.no_grad()
 @in_fp32
 def sinkhorn(logits: Tensor, temperature: float | Tensor, there: Tensor | None = None) -> Tensor:

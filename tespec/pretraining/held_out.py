@@ -44,7 +44,6 @@ class HeldOut:
         settings: of the pre-training.
         device: where the batches go.
         mask: how masks are drawn; None: none are.
-        ahead: windows that each batch of histograms has beyond those of a training step.
         most: recordings, and windows of each, that are played at most.
     """
 
@@ -52,7 +51,6 @@ class HeldOut:
     settings: Pretraining
     device: torch.device
     mask: Mask | None = None
-    ahead: int = 0
     most: tuple[int, int] = (RECORDINGS, WINDOWS)
 
     def __len__(self) -> int:
@@ -68,15 +66,14 @@ class HeldOut:
         return replace(self, most=(recordings, max(self.settings.segments, frames // recordings)))
 
     def _chunks(self, recording: Recording) -> int:
-        return max(0, min(self.most[1], len(recording) - self.ahead) // self.settings.segments)
+        return max(0, min(self.most[1], len(recording)) // self.settings.segments)
 
     def __iter__(self) -> Iterator[Chunk]:
         settings = self.settings
         for number, recording in enumerate(self._played):
             for index in range(self._chunks(recording)):
                 first = index * settings.segments
-                count = settings.segments + self.ahead
-                histograms = recording.histograms(first, count, settings.bins, settings.rule)
+                histograms = recording.histograms(first, settings.segments, settings.bins, settings.rule)
                 batch = {
                     "histograms": torch.from_numpy(histograms).unsqueeze(0),
                     "fresh": torch.tensor([index == 0]),

@@ -20,6 +20,7 @@ class Method:
 
     Attributes:
         title: name in the tables.
+        version: raised by hand when the method's numbers change; results of another version are computed again.
         group: heading of the rows it stands under.
         backbone: network name in the tables.
         network: kind of network, one of those that profiles name the sizes of: "swin" or "resnet".
@@ -34,6 +35,7 @@ class Method:
     """
 
     title: ClassVar[str] = ""
+    version: ClassVar[int] = 1
     group: ClassVar[str] = "Methods added here"
     backbone: ClassVar[str] = "Swin-T/7"
     network: ClassVar[str] = "swin"

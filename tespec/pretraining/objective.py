@@ -18,7 +18,6 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from tespec.comparison.pretrained import SINCE_ZEROED
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import OBJECTIVES, find_registered, register_methods
@@ -27,14 +26,13 @@ from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
 from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batch, open_images
 from tespec.datasets.pairs import PairSteps, paired, some
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.unlabelled import divide, lengths_by_split, speeds_of
+from tespec.datasets.unlabelled import divide, lengths_by_split
 from tespec.metrics.probes import PLACES, Places, spread
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
 from tespec.pretraining.health import FRAMES, stage_spreads
 from tespec.pretraining.held_out import HeldOut
-from tespec.pretraining.memory import SECONDS, Remembering, losses_since_zeroed
 
 SHOWN = 8  # names in a line
 SEED = 0  # of what objectives draw on data held out, the same for every run
@@ -252,10 +250,6 @@ class PretrainingTask(ABC):
             features, state = self.features(model, batch, state)
             yield features
 
-    def curves(self, model: Any, device: torch.device) -> dict[str, list[dict[str, float]]]:
-        """What is measured on data held out as curves, by name; points are numbers by name."""
-        return {}
-
     def draw(self, model: Any, device: torch.device, path: Path) -> bool:
         """Draw what the model does on data held out, where there is something to see; whether it did."""
         return False
@@ -326,24 +320,6 @@ class EventObjective(PretrainingTask):
     def chunks(self, device: torch.device) -> HeldOut:
         """The recordings held out, chunk by chunk."""
         return HeldOut(self._division.held_out, self.settings, device, self.masks())
-
-    def protocol(self) -> dict[str, str]:
-        """What the numbers mean, in words."""
-        said = super().protocol()
-        if self.settings.recurrent and hasattr(self.network_type, "segment_losses"):
-            said[SINCE_ZEROED] = (
-                f"loss against seconds since the backbone's state was zeroed, up to {SECONDS:g}, on the same moments, "
-                "the target's state carried; beside it that of one who knows nothing: zero predicted, or chance"
-            )
-        return said
-
-    def curves(self, model: Any, device: torch.device) -> dict[str, list[dict[str, float]]]:
-        """The loss against the time since the state was zeroed, of a network that has one and says what it loses."""
-        if not (self.settings.recurrent and isinstance(model, Remembering)):
-            return {}
-        chunks = replace(self.chunks(device), ahead=model.looks_ahead)
-        points = losses_since_zeroed(model, chunks, lambda recording: speeds_of(self.root, recording))
-        return {SINCE_ZEROED: points} if points else {}
 
     def glimpse(self, device: torch.device) -> Iterator[Batch]:
         """About `FRAMES` frames of several recordings held out, the same for every run."""

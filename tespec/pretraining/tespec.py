@@ -212,21 +212,6 @@ class MaskedReconstruction(nn.Module):
         }
         return losses, detach(state)
 
-    looks_ahead = 0
-
-    def segment_losses(
-        self, batch: dict[str, Tensor], state: ObjectiveState | None
-    ) -> tuple[Tensor, Tensor, ObjectiveState]:
-        """Loss on the hidden pixels, of an autoencoder on all, and that of predicting zero, (B, T), and the state."""
-        error, zero, pixels, state = self._errors(batch, state)
-        hidden = batch["mask"].unsqueeze(1)
-        counted = pixels.expand_as(hidden) if self.own.autoencoding else pixels * hidden
-        return _segment_means(error, counted), _segment_means(zero, counted), detach(state)
-
-    def forget(self, state: ObjectiveState, lanes: Tensor) -> ObjectiveState:
-        """The state with the backbone's zeroed in some lanes, (B,) bool; the target's goes on."""
-        return reset(state[0], lanes), state[1]
-
     def _errors(
         self, batch: dict[str, Tensor], state: ObjectiveState | None
     ) -> tuple[Tensor, Tensor, Tensor, ObjectiveState]:
@@ -305,11 +290,6 @@ def _size(video: Tensor) -> tuple[int, int]:
 def _mean(sums: Tensor, pixels: Tensor) -> Tensor:
     """Mean per pixel, given sums per patch (B, T, rows, cols) and the pixels that count in each (B, 1, rows, cols)."""
     return global_mean((sums * (pixels > 0)).sum(), pixels.sum() * sums.shape[1])
-
-
-def _segment_means(sums: Tensor, pixels: Tensor) -> Tensor:
-    """(B, T) means per pixel of each segment; arguments as of `_mean`."""
-    return (sums * (pixels > 0)).flatten(2).sum(-1) / pixels.flatten(2).sum(-1)
 
 
 @OBJECTIVES.register_module(name="masked_reconstruction")

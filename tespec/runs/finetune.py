@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, pretraining_settings
+from tespec.core.config import as_facts, overridden, own_files, pretraining_settings
 from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
@@ -26,9 +27,8 @@ from tespec.pretraining.health import evaluating, stage_spreads
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
-from tespec.runs.run import WEIGHTS, Outcome, Run, carry_out, on_device
+from tespec.runs.run import WEIGHTS, Outcome, Run, on_device, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import accumulation_facts
 from tespec.tasks import build_task
 from tespec.tasks.base import Evaluation
 from tespec.training.device import derive, seed_everything
@@ -52,6 +52,7 @@ class Wanted:
         checkpoint: weights to start from; None: a method that has a recipe is pre-trained first on the sample world.
         seed: decides everything random.
         setup: where and how.
+        overrides: settings that the user changed, by dotted name.
         pretraining_changes: `KEY=VALUE` settings of that pre-training.
         split: "test" or "val", on which it is scored.
         pretraining_seed: of that pre-training; None: `seed`.
@@ -64,6 +65,7 @@ class Wanted:
     checkpoint: Path | None
     seed: int
     setup: Setup
+    overrides: Mapping[str, Any] = field(default_factory=dict)
     pretraining_changes: tuple[str, ...] = ()
     split: str = TEST
     pretraining_seed: int | None = None
@@ -125,7 +127,7 @@ def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Re
             evaluation = replace(evaluation, groups=evaluation.groups | _stages(opened))
         return opened.outcome(evaluation, {"stages": FEATURES} | dict(said or {}))
 
-    return carry_out(run, evaluate, opened.model, batches)
+    return run_or_load(run, evaluate, opened.model, batches)
 
 
 def _stages(opened: Opened) -> dict[str, dict[str, float]]:
@@ -175,7 +177,8 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
             raise UserError(f"--method {name}", "needs pre-trained weights", remedy)
         recipe = pretraining_settings(method.recipe, settings.profile, changes, method.network)
         of_recipe = seed if wanted.pretraining_seed is None else wanted.pretraining_seed
-        checkpoint = pretrain(name, method, recipe, sibling(data, recipe.dataset), of_recipe, setup).weights
+        own = overridden(recipe, pretraining_settings(method.recipe, settings.profile, (), method.network), changes)
+        checkpoint = pretrain(name, method, recipe, sibling(data, recipe.dataset), of_recipe, setup, own).weights
     if checkpoint is None and method.pretraining_data != "-":
         raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
     seed_everything(derive(seed, "model"))
@@ -192,11 +195,16 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         method=method,
         task=settings.task,
         settings=settings,
-        config=config_of(settings, wanted.split) | accumulation_facts(setup.accumulate) | dict(extra or {}),
+        config=config_of(settings, wanted.split) | dict(extra or {}),
+        overrides=wanted.overrides,
         data=data.label,
         data_fingerprint=fingerprint(*task.splits),
         seed=seed,
         setup=setup,
+        plugin=plugin_sha256(
+            [type(method), type(task), type(task.dataset), type(model.backbone)],
+            own_files(tasks=settings.task, profiles=settings.profile),
+        ),
         # Whatever the method did to it, the backbone training starts from is part of the result's identity.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,

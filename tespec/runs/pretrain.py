@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts
+from tespec.core.config import as_facts, own_files
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
@@ -18,9 +20,8 @@ from tespec.pretraining.health import evaluating
 from tespec.pretraining.method import Method
 from tespec.pretraining.objective import build_objective
 from tespec.runs.data import Data
-from tespec.runs.run import Outcome, Run, carry_out, on_device
+from tespec.runs.run import Outcome, Run, on_device, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import accumulation_facts
 from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
 from tespec.weights.files import sha256_of, write_weights
@@ -39,10 +40,18 @@ class Pretrained:
     @property
     def metrics(self) -> dict[str, float]:
         """Its record's."""
-        return self.record["metrics"]
+        return {name: value for name, value in self.record.metrics.items() if value is not None}
 
 
-def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed: int, setup: Setup) -> Pretrained:
+def pretrain(
+    name: str,
+    method: Method,
+    settings: Pretraining,
+    data: Data,
+    seed: int,
+    setup: Setup,
+    overrides: Mapping[str, Any] | None = None,
+) -> Pretrained:
     """Pre-train by `settings` on `data`, or take up the complete result of the same run.
 
     Args:
@@ -52,6 +61,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         data: recordings.
         seed: decides everything random.
         setup: where and how.
+        overrides: settings that the user changed, by dotted name.
 
     Raises:
         UserError: data that cannot be read, too few windows, settings that do not fit.
@@ -64,24 +74,35 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         say(note)
     seed_everything(derive(seed, "model"))
     model = objective.network()
-    config = as_facts(settings) | accumulation_facts(setup.accumulate)
-    fingerprint = objective.fingerprint()
     run = Run(
-        "pretraining", name, method, data.label, settings, config, data.label, fingerprint, seed, setup, began=began
+        kind="pretraining",
+        method_name=name,
+        method=method,
+        task=data.label,
+        settings=settings,
+        config=as_facts(settings),
+        overrides=overrides or {},
+        data=data.label,
+        data_fingerprint=objective.fingerprint(),
+        seed=seed,
+        setup=setup,
+        plugin=plugin_sha256(
+            [type(method), type(objective), type(model.backbone)], own_files(profiles=settings.profile)
+        ),
+        began=began,
     )
     if setup.deterministic:
         with_exact_pools(model)
     batches = deal(objective.steps, seed, settings.batch_size, setup.accumulate)
-    record = carry_out(
+    record = run_or_load(
         run,
         partial(_held_out, run, objective, model),
         model,
         batches,
-        partial(_damage, setup),
+        partial(_missing, setup),
         partial(_last_stage, run, objective, model),
     )
-    # Its name is another one where the result of other code was accepted.
-    weights, picture = setup.runs / record["name"] / WEIGHTS, setup.picture(record["name"])
+    weights, picture = setup.runs / record.name / WEIGHTS, setup.picture(record.name)
     return Pretrained(weights, record, picture if picture.is_file() else None)
 
 
@@ -94,16 +115,17 @@ def _last_stage(run: Run, objective: Any, model: Any) -> dict[str, float]:
 
 def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
     """Score the network on held-out data, draw a picture and write the backbone, all on rank 0."""
-    metrics, stages, curves, seconds, sha256 = {}, {}, {}, 0.0, ""
+    metrics, stages, seconds, sha256 = {}, {}, 0.0, ""
     if is_first():
         with single_rank():
             began = time.monotonic()
             metrics = objective.evaluate(model, run.device)
-            stages, curves = objective.spreads(model, run.device), objective.curves(model, run.device)
+            stages = objective.spreads(model, run.device)
             seconds = time.monotonic() - began
             objective.draw(model, run.device, run.setup.picture(run.name))
         recipe = run.config | {
             "method": run.method_name,
+            "overrides": dict(run.choices["overrides"]),
             "seed": run.seed,
             "sensor": list(objective.size),
             "in_channels": model.backbone.in_channels,
@@ -111,21 +133,20 @@ def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
             "data_fingerprint": run.data_fingerprint,
         }
         sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
-    metrics, stages, curves, seconds, sha256 = broadcast((metrics, stages, curves, seconds, sha256))
+    metrics, stages, seconds, sha256 = broadcast((metrics, stages, seconds, sha256))
     return Outcome(
         seconds=seconds,
         weights={"source": WEIGHTS, "sha256": sha256},
         protocol=objective.protocol(),
         metrics=metrics,
         groups=stages,
-        curves=curves,
         recordings=objective.recordings(),
     )
 
 
-def _damage(setup: Setup, record: Record) -> str:
+def _missing(setup: Setup, record: Record) -> str:
     """What is wrong with the weights that a record names, "" for nothing."""
-    weights = setup.runs / record["name"] / WEIGHTS
+    weights = setup.runs / record.name / WEIGHTS
     if not weights.is_file():
         return f"its weights {weights} are gone"
-    return "" if sha256_of(weights) == record["weights"]["sha256"] else f"{weights} is not the file its record names"
+    return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} is not the file its record names"

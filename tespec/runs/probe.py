@@ -23,7 +23,7 @@ from tespec.metrics.probes import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models.backbone import reset
 from tespec.runs.finetune import Opened, Wanted, open_run
-from tespec.runs.run import Outcome, carry_out
+from tespec.runs.run import Outcome, run_or_load
 from tespec.tasks.network import pick
 
 STRIDE = 8  # px of a patch
@@ -48,7 +48,7 @@ def probe(wanted: Wanted) -> Record:
     if world_size() > 1:
         raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
     opened = open_run("probe", wanted, {"probe": DEFINITION})
-    return carry_out(opened.run, lambda: _measured(opened))
+    return run_or_load(opened.run, lambda: _measured(opened))
 
 
 def _measured(opened: Opened) -> Outcome:

@@ -1,51 +1,34 @@
-"""Floor and ceiling of a task: the prior of its labels, without input, and a network that sees the true frame."""
+"""The label prior of a task: the most frequent label of each pixel by the training set, ignoring the input."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tespec.comparison.records import Record
+from tespec.comparison.records import TEST, Record
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning
-from tespec.datasets.base import TEST
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data
-from tespec.runs.finetune import Wanted, open_run, train_and_score
-from tespec.runs.run import Outcome, carry_out
+from tespec.runs.finetune import Wanted, open_run
+from tespec.runs.run import Outcome, run_or_load
 from tespec.runs.setup import Setup
-from tespec.world.frames import with_frames
-
-REFERENCE = "reference"
-GROUP = "References"
-
-
-class TrueFrame(Method):
-    """The ceiling."""
-
-    title = "True grey frame"
-    group = GROUP
-    architectures = ("feedforward",)
-    summary = "The same network and head see the camera's frame at the label's time in place of the histogram."
 
 
 class Prior(Method):
-    """The floor."""
+    """Baseline that every trained network has to beat."""
 
-    title = "Prior of the labels"
-    group = GROUP
+    title = "Label prior"
+    group = "References"
     backbone = "-"
     architectures = ("feedforward",)
-    summary = "The most likely labels by the training set, the same for every test frame; no network."
-
-
-KINDS: dict[str, Method] = {"frame": TrueFrame(), "prior": Prior()}
+    summary = "The most frequent label of each pixel in the training set, the same for every test frame; no network."
 
 
 class Constant:
@@ -69,35 +52,36 @@ class Constant:
         return [self._answer] * count, None
 
 
-def reference(name: str, settings: Finetuning, data: Data, seed: int, setup: Setup, split: str = TEST) -> Record:
-    """Make a reference of a task, or take up the complete record of the same.
+def label_prior(
+    settings: Finetuning,
+    data: Data,
+    seed: int,
+    setup: Setup,
+    split: str = TEST,
+    overrides: Mapping[str, Any] | None = None,
+) -> Record:
+    """Score the label prior of a task, or load its record.
 
     Args:
-        name: of `KINDS`.
         settings: of the task's feed-forward cell.
-        data: the task's data, of the sample world for "frame".
-        seed: decides everything random.
+        data: the task's data.
+        seed: for the record.
         setup: where and how.
         split: "test" or "val", on which it is scored.
+        overrides: settings that the user changed, by dotted name.
 
     Raises:
-        UserError: there is no such reference, or data that it cannot be made of.
+        UserError: there is no prior for this kind of task, or data that cannot be used.
     """
-    if name not in KINDS:
-        raise UserError(f"reference {name}", "no such reference", f"choose from {', '.join(KINDS)}")
-    wanted = Wanted(name, KINDS[name], settings, data, None, seed, setup, split=split)
-    opened = open_run(REFERENCE, wanted, {"input": name}, trains=name == "frame")
+    wanted = Wanted("prior", Prior(), settings, data, None, seed, setup, overrides or {}, split=split)
+    opened = open_run("reference", wanted)
     task = opened.task
-    if name == "frame":
-        task.train, task.scored = with_frames(task.train, data.root), with_frames(task.scored, data.root)
-        said = "the true grey frame at the label's time, in every channel of the histogram"
-        return train_and_score(opened, {"input": said})
 
     def evaluate() -> Outcome:
-        said = "nothing: the most likely labels by the training set, the same for every frame"
-        return opened.outcome(task.evaluate(Constant(prior_of(task)), opened.run.device), {"input": said})
+        evaluation = task.evaluate(Constant(prior_of(task)), opened.run.device)
+        return opened.outcome(evaluation, {"input": "none: the most frequent labels of the training set"})
 
-    return carry_out(opened.run, evaluate)
+    return run_or_load(opened.run, evaluate)
 
 
 def prior_of(task: Any) -> Tensor | Boxes:

@@ -5,44 +5,48 @@ Pre-training, fine-tuning, probes and references say what they train and how the
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from tespec.comparison.identity import TEST, environment, identity, plugin_files, record_name, run_code
-from tespec.comparison.pretrained import LAST_STAGE
+import tespec
+from tespec.comparison.provenance import environment
 from tespec.comparison.records import (
+    RESULTS_VERSION,
+    TEST,
+    Numbers,
     Record,
-    by_other_code,
-    code_of,
+    differing,
     find_record,
     new_record,
-    of_same_training,
+    record_name,
+    similar_records,
     write_record,
 )
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
-from tespec.datasets.base import TRAIN
 from tespec.models.execution import execute
 from tespec.pretraining.method import Method
 from tespec.runs.lock import locked, locked_if_free
 from tespec.runs.resources import ResourceMeter
 from tespec.runs.setup import Setup, check_places
-from tespec.runs.train import Trained, train, unfinished_by_other_code
+from tespec.runs.train import Trained, train
 from tespec.training.checkpoint import clear, is_cleared
 from tespec.training.device import choose_device, describe, with_precision
 from tespec.training.loading import MicroBatches, enlarged
-from tespec.training.status import DONE, read_status, write_status
+from tespec.training.status import DONE, FAILED, read_status, write_status
 from tespec.weights.files import read_weights
 
 WEIGHTS = "model.safetensors"  # that a run of a task leaves in its folder
+LAST_STAGE = "last_stage"  # curve of the last stage's features
 
 Settings = TypeVar("Settings", Finetuning, Pretraining)
 
@@ -58,10 +62,12 @@ class Run:
         task: of an evaluation; of a pre-training, what records call its data.
         settings: as `on_device` gives them.
         config: the settings and what else decides the result, as records hold them.
+        overrides: settings that the user changed, by dotted name.
         data: what records call it: "sample", or the name of the data set.
         data_fingerprint: hash of the recordings.
         seed: decides everything random.
         setup: where and how.
+        plugin: see `plugin_sha256`.
         start: what records say of the weights that the backbone starts from, their hash included; of a pre-training
             nothing.
         began: when work on it began, by `time.monotonic`.
@@ -75,10 +81,12 @@ class Run:
     task: str
     settings: Finetuning | Pretraining
     config: dict[str, Any]
+    overrides: Mapping[str, Any]
     data: str
     data_fingerprint: str
     seed: int
     setup: Setup
+    plugin: str = ""
     start: Mapping[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     split: str = TEST
@@ -90,42 +98,38 @@ class Run:
         return choose_device(self.setup.device)
 
     @cached_property
-    def plugins(self) -> list[tuple[str, Path]]:
-        """Names and paths of its source files from outside of the harness."""
-        return plugin_files(type(self.method), self.setup.plugins)
-
-    @cached_property
-    def key(self) -> dict[str, Any]:
-        """What its identity and its record have in common."""
+    def choices(self) -> dict[str, Any]:
+        """What its identity is a hash of; a number of gradient accumulation steps counts as a setting."""
+        accumulate = {"accumulate": self.setup.accumulate} if self.setup.accumulate > 1 else {}
+        enlarged = {"batch_size": self.settings.batch_size} if self.setup.enlarge_batch else {}
         return {
             "kind": self.kind,
+            "method": self.method_name,
+            "method_version": self.method.version,
+            "plugin": self.plugin,
             "task": self.task,
+            "task_version": self.settings.version if isinstance(self.settings, Finetuning) else 1,
             "arch": self.settings.arch,
             "profile": self.settings.profile,
-            "seed": self.seed,
-            "config": self.config,
-            "data_fingerprint": self.data_fingerprint,
-            "code": run_code(self.plugins),
             "split": self.split,
+            "seed": self.seed,
+            "overrides": {**self.overrides, **accumulate, **enlarged},
+            "data_fingerprint": self.data_fingerprint,
+            "start_sha256": self.start.get("start_sha256", ""),
         }
 
     @cached_property
     def name(self) -> str:
         """Name of its record and of its folder; runs that differ in what determines the result differ in it."""
-        return self._name(self.kind, self.key)
+        return record_name(self.choices)
 
     @cached_property
     def training(self) -> str:
         """Name of what is trained, which runs share that are scored on other splits; "" where nothing is trained."""
         if not self.trained_on:
             return ""
-        config = self.config | {"splits": {TRAIN: self.config["splits"][TRAIN]}}
-        key = {"config": config, "data_fingerprint": self.trained_on, "split": TEST}
-        return self._name("training", self.key | key)
-
-    def _name(self, kind: str, key: Mapping[str, Any]) -> str:
-        hashes = identity(method=self.method_name, weights_sha256=self.start.get("start_sha256", ""), **key)
-        return record_name(kind, self.method_name, self.task, self.settings.arch, self.seed, hashes)
+        shared = {"kind": "training", "data_fingerprint": self.trained_on, "split": TEST}
+        return record_name({**self.choices, **shared})
 
     @property
     def folder(self) -> Path:
@@ -148,13 +152,10 @@ class Outcome:
     classes: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    curves: Mapping[str, list[dict[str, float]]] = field(default_factory=dict)
 
 
 def on_device(settings: Settings, setup: Setup) -> Settings:
     """Settings with the precision that the device computes in and the batch that the ranks share, places checked.
-
-    Both determine the result, so they are part of the record's identity.
 
     Raises:
         UserError: a folder cannot be written to, or the device or the precision is not there.
@@ -169,12 +170,12 @@ def on_device(settings: Settings, setup: Setup) -> Settings:
     return replace(settings, batch_size=batch_size, optimisation=optimisation)
 
 
-def carry_out(
+def run_or_load(
     run: Run,
     evaluate: Callable[[], Outcome],
     model: nn.Module | None = None,
     batches: MicroBatches | None = None,
-    damage: Callable[[Record], str] = lambda record: "",
+    missing_files: Callable[[Record], str] = lambda record: "",
     watch: Callable[[], Mapping[str, float]] | None = None,
 ) -> Record:
     """The record of a run: the complete one, read without a lock, or a new one by the process that gets the run's lock.
@@ -182,14 +183,14 @@ def carry_out(
     Where another process makes it, this one waits, and takes the result; where that process ends without one, this one
     goes on from its newest checkpoint. With `overwrite`, what was made while this one waited is new enough. What was
     trained for another split is not trained again where its record and its weights are there; one process at a time
-    works on a training.
+    works on a training. An evaluation that fails leaves the checkpoint of the last step: the next start evaluates only.
 
     Args:
         run: what is computed.
         evaluate: scores what was trained, and leaves its weights in the run's folder.
         model: trained in place.
         batches: what it is trained on; None where nothing is trained.
-        damage: what is wrong with the files that a record names, "" for nothing.
+        missing_files: what is wrong with the files that a record names, "" for nothing.
         watch: measures the last stage beside the training, for the record's curve of this name.
 
     Raises:
@@ -198,26 +199,26 @@ def carry_out(
     setup, opened = run.setup, time.monotonic() - run.began
     if batches is not None and setup.count_on_device:
         batches.count_on_device()
-    before = broadcast(_complete(run, damage))
+    before = broadcast(_complete(run, missing_files))
     if before is not None and not setup.overwrite:
         return _taken(run, before)
     with locked(setup.runs, run.training or run.name) as holder:
-        found = broadcast(_complete(run, damage))
+        found = broadcast(_complete(run, missing_files))
         if found is not None and (not setup.overwrite or found != before):
             return _taken(run, found)
         if holder:
             say(f"{run.name}: {holder} ended without a result; this process goes on with it")
-            setup = replace(setup, resume=True)
+        elif setup.overwrite and is_first():
+            clear(run.folder)
         if is_first() and not setup.overwrite:
-            _say_why(run, damage)
-        record = _computed(run, setup, opened, evaluate, model, batches, watch)
+            _say_why(run, missing_files)
+        record = _computed(run, opened, evaluate, model, batches, watch)
         barrier()
         return record
 
 
 def _computed(
     run: Run,
-    setup: Setup,
     opened: float,
     evaluate: Callable[[], Outcome],
     model: nn.Module | None,
@@ -225,7 +226,7 @@ def _computed(
     watch: Callable[[], Mapping[str, float]] | None,
 ) -> Record:
     """Train, evaluate and record a run that took `opened` s to open."""
-    began, meter, trained = time.monotonic(), ResourceMeter(run.device), Trained([])
+    began, meter, trained, setup = time.monotonic(), ResourceMeter(run.device), Trained([]), run.setup
     times = {"open": opened}
     if model is not None and batches is not None:
         trained = _trained_before(run, model) or train(
@@ -239,35 +240,45 @@ def _computed(
             watch=watch,
         )
         times["train"] = trained.seconds
-    outcome = evaluate()
+    try:
+        outcome = evaluate()
+    except Exception as error:
+        if trained.curve and is_first():
+            write_status(run.folder, FAILED, run.settings.optimisation.steps, f"evaluation: {error}")
+            say(f"{run.name}: the training is complete and kept; the same command evaluates it again")
+        raise
     times |= {"evaluate": outcome.seconds, "total": trained.before + opened + time.monotonic() - began}
     metrics = dict(outcome.metrics) | trained.counts()
     record = new_record(
-        **run.key,
-        method_name=run.method_name,
-        method=run.method.facts(),
+        run.choices,
+        facts=run.method.facts(),
+        variant=setup.variant,
+        config=run.config,
         data=run.data,
-        protocol=outcome.protocol,
-        metrics=metrics,
-        groups=outcome.groups,
-        recordings=outcome.recordings,
-        classes=outcome.classes,
         weights=outcome.weights or run.start,
         training=run.training,
+        protocol=outcome.protocol,
+        scores=outcome.scores,
+        metrics=_finite(metrics),
+        groups={name: _finite(numbers) for name, numbers in outcome.groups.items()},
+        recordings={name: _finite(numbers) for name, numbers in outcome.recordings.items()},
+        classes=_finite(outcome.classes),
         command=setup.command,
-        environment=environment(describe(run.device), run.plugins) | setup.facts() | trained.said,
-        resources=meter.resources(),
+        environment=environment(describe(run.device)) | setup.facts() | trained.said,
         time=times,
+        resources=meter.resources(),
         curve=trained.curve,
-        curves=({LAST_STAGE: trained.watched} if trained.watched else {}) | dict(outcome.curves),
+        curves={LAST_STAGE: trained.watched} if trained.watched else {},
     )
-    if outcome.scores:
-        record = cast("Record", {**record, "scores": outcome.scores})
     if is_first():
-        write_record(record, setup.records)
+        write_record(record, setup.results)
     trained.track(metrics)
     finish(setup, run.name, run.settings.optimisation.steps)
     return record
+
+
+def _finite(numbers: Mapping[str, float]) -> Numbers:
+    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
 
 
 def _trained_before(run: Run, model: nn.Module) -> Trained | None:
@@ -280,23 +291,24 @@ def _trained_before(run: Run, model: nn.Module) -> Trained | None:
         return None
     found: Record | None = None
     if is_first():
-        others = of_same_training(run.setup.records, run.training, run.name)
-        found = next((each for each in others if (run.setup.runs / each["name"] / WEIGHTS).is_file()), None)
+        others = similar_records(run.setup.results, run.choices)
+        same = (each for each in others if each.training == run.training and each.name != run.name)
+        found = next((each for each in same if (run.setup.runs / each.name / WEIGHTS).is_file()), None)
     found = broadcast(found)
     if found is None:
         return None
-    path = run.setup.runs / found["name"] / WEIGHTS
+    path = run.setup.runs / found.name / WEIGHTS
     tensors, _ = read_weights(path)
     model.load_state_dict(tensors)
     model.to(run.device)
     execute(model, run.setup.execution)
     say(
-        f"{run.name}: trained already, for the {found['split']} split ({path}), so it is only evaluated; "
+        f"{run.name}: trained already, for the {found.split} split ({path}), so it is only evaluated; "
         "--overwrite trains again"
     )
-    seconds, environment = found["time"].get("train", 0.0), found["environment"]
-    said = {"trained_by": found["name"]} | ({"modified": True} if environment.get("modified") else {})
-    return Trained(found["curve"], seconds, seconds, int(found["metrics"].get("skipped_steps", 0)), said=said)
+    seconds = found.time.get("train", 0.0)
+    said = {"trained_by": found.name} | ({"modified": True} if found.environment.get("modified") else {})
+    return Trained(found.curve, seconds, seconds, int(found.metrics.get("skipped_steps") or 0), said=said)
 
 
 def finish(setup: Setup, run: str, steps: int) -> None:
@@ -307,61 +319,41 @@ def finish(setup: Setup, run: str, steps: int) -> None:
         clear(folder)
 
 
-def leave(setup: Setup, record: Record, steps: int) -> None:
-    """Say that a run is complete, and remove what a kill may have left of it, unless another process works on it."""
-    run = record["name"]
-    say(f"{run} is complete already (--overwrite computes it again)")
-    folder = setup.runs / run
-    if not is_first() or not folder.is_dir():
-        return
-    if read_status(folder).get("state") == DONE and is_cleared(folder):
-        return
-    with locked_if_free(setup.runs, record["training"] or run) as free:
-        if free:
-            finish(setup, run, steps)
-
-
 def _taken(run: Run, record: Record) -> Record:
-    if record["name"] != run.name:
-        say(f"{run.name}: the result of other code ({code_of(record)}) is taken, as --accept-code says")
-    leave(run.setup, record, run.settings.optimisation.steps)
+    """A complete record in place of a new one; what a kill may have left of the run is removed."""
+    version = record.environment.get("tespec", "")
+    older = record.results_version != RESULTS_VERSION or version != tespec.__version__
+    made = f" (made by {version}, results version {record.results_version})" if older else ""
+    say(f"{record.name} is complete already{made}; --overwrite computes it again")
+    setup = run.setup
+    if setup.variant and setup.variant != record.variant:
+        record = record.model_copy(update={"variant": setup.variant})
+        if is_first():
+            write_record(record, setup.results)
+    folder = setup.runs / record.name
+    if not is_first() or not folder.is_dir():
+        return record
+    if read_status(folder).get("state") != DONE or not is_cleared(folder):
+        with locked_if_free(setup.runs, record.training or record.name) as free:
+            if free:
+                finish(setup, record.name, run.settings.optimisation.steps)
     return record
 
 
-def _complete(run: Run, damage: Callable[[Record], str]) -> Record | None:
-    """The record of a run, or the newest one by code that the user accepts; whose files are whole."""
-    if not is_first():
-        return None
-    found = [] if run.setup.overwrite else _by_other_code(run, accepted=True)
-    own = find_record(run.setup.records, run.name)
-    return next((each for each in [own, *reversed(found)] if each is not None and not damage(each)), None)
+def _complete(run: Run, missing_files: Callable[[Record], str]) -> Record | None:
+    """The record of a run whose files are there."""
+    found = find_record(run.setup.results, run.name) if is_first() else None
+    return None if found is None or missing_files(found) else found
 
 
-def _by_other_code(run: Run, *, accepted: bool) -> list[Record]:
-    every = by_other_code(run.setup.records, run.name)
-    return [each for each in every if (code_of(each) in run.setup.accept_code) == accepted]
-
-
-def _say_why(run: Run, damage: Callable[[Record], str]) -> None:
-    """Say what there is of a run that is computed all the same."""
-    folder = run.setup.records
-    own = find_record(folder, run.name)
-    for each in [*([own] if own else []), *_by_other_code(run, accepted=True)]:
-        say(f"{each['name']}: {damage(each)}, computed again")
-    if own:
+def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:
+    """Log why a run is computed although it, or one like it, has a record."""
+    own = find_record(run.setup.results, run.name)
+    if own is not None:
+        say(f"{own.name}: {missing_files(own)}, computed again")
         return
-    others = _by_other_code(run, accepted=False)
-    if others:
-        other, code = others[-1], code_of(others[-1])
-        revision = other["environment"].get("revision", "")[:12] or "unknown"
-        say(
-            f"{run.name}: there is a complete result of the same run by other code ({code}, revision {revision}, "
-            f"{folder / other['name']}.json), so it is computed again; --accept-code {code} takes it"
-        )
-    for unfinished in unfinished_by_other_code(run.setup.runs, run.name):
-        code = unfinished.name.rpartition("-")[2]
-        if code not in run.setup.accept_code:
-            say(
-                f"{run.name}: there is an unfinished run of the same by other code ({code}, {unfinished}), so it is "
-                f"begun anew; --resume --accept-code {code} goes on with that"
-            )
+    same_seed = [each for each in similar_records(run.setup.results, run.choices) if each.seed == run.seed]
+    for nearest in same_seed[:1]:
+        keys = differing(nearest, run.choices)
+        said = ", ".join(f"{key} ({theirs!s:.40} there, {ours!s:.40} here)" for key, (theirs, ours) in keys.items())
+        say(f"{run.name}: computed, since {nearest.name} differs in {said}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import torch
 
+from tespec.comparison.records import require_results_folder
 from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.models.execution import Execution
@@ -25,8 +26,7 @@ class Setup:
         runs: folder of checkpoints and weights.
         device: "cpu", "cuda" or "cuda:N"; None for a GPU where there is one.
         workers: processes that build batches beside the training process; 0: it builds them itself.
-        resume: go on from the run's newest checkpoint.
-        overwrite: compute again although a complete record exists.
+        overwrite: start again although a complete record or a checkpoint exists.
         command: the command line, for records.
         track: name of a tracker, None for the record alone.
         deterministic: deterministic algorithms on a GPU as well.
@@ -35,15 +35,13 @@ class Setup:
         threads: CPU threads, which sums are split among and rounded by; None: torch's choice.
         execution: how networks are computed.
         count_on_device: histograms of a training are counted on the device, of packed events.
-        plugins: Python files that the user had imported.
-        accept_code: hashes of other code whose results count as those of this code.
+        variant: name of the ablation's row that the run belongs to, for its record.
     """
 
     results: Path
     runs: Path
     device: str | None
     workers: int
-    resume: bool
     overwrite: bool
     command: str
     track: str | None = None
@@ -53,13 +51,7 @@ class Setup:
     threads: int | None = None
     execution: Execution = field(default_factory=Execution)
     count_on_device: bool = False
-    plugins: tuple[Path, ...] = ()
-    accept_code: tuple[str, ...] = ()
-
-    @property
-    def records(self) -> Path:
-        """Folder of the records."""
-        return self.results / "runs"
+    variant: str = ""
 
     @property
     def fast(self) -> bool:
@@ -79,7 +71,6 @@ class Setup:
             "threads": torch.get_num_threads(),
             **self.execution.facts(self.fast),
             **({"count_on_device": True} if self.count_on_device else {}),
-            **({"accept_code": list(self.accept_code)} if self.accept_code else {}),
         }
 
 
@@ -93,7 +84,12 @@ def check_places(setup: Setup) -> None:
     be_deterministic(setup.deterministic, choose_device(setup.device))
     if setup.threads:
         torch.set_num_threads(setup.threads)
+    if setup.results.exists():
+        require_results_folder(setup.results)
     for option, folder in (("--results", setup.results), ("--runs", setup.runs)):
-        existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK):
-            raise UserError(f"{option} {folder}", f"{existing} cannot be written to", "name another folder")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise UserError(f"{option} {folder}", f"cannot be written to ({error.strerror})", "name another") from error

@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from glob import escape
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from tespec.core.distributed import broadcast, is_first
+from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Optimisation
 from tespec.models.execution import execute
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import checkpoints, latest_checkpoint, newest_whole, require_same_run, tidy
+from tespec.training.checkpoint import latest_checkpoint, newest_whole, require_same_run, tidy
 from tespec.training.device import choose_device
 from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook, StatusHook, TrackHook
 from tespec.training.loading import MicroBatches
@@ -72,7 +72,7 @@ def train(
     facts: Mapping[str, Any],
     watch: Callable[[], Mapping[str, float]] | None = None,
 ) -> Trained:
-    """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from them if asked to.
+    """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from the newest one there.
 
     The checkpoint of the last step stays, so that what comes after the training can fail without losing it.
 
@@ -117,31 +117,12 @@ def train(
         ],
         workers=setup.workers,
     )
-    if setup.resume:
-        _resume(loop, curve, save, folder, setup)
-    elif checkpoints(folder):
-        say(f"{folder}: an unfinished run is started again from its first step (--resume goes on)")
+    _resume(loop, curve, save, folder)
     began = time.monotonic()
     with _status(folder, loop):
         loop.run()
     seconds = save.before + time.monotonic() - began
     return Trained(curve.curve, seconds, save.before, loop.skipped, tracker, curve.watched)
-
-
-def accumulation_facts(steps: int) -> dict[str, int]:
-    """What so many gradient accumulation steps add to a run's identity.
-
-    Batch statistics, means over labels, contrasts and Sinkhorn's assignments are then those of a micro-batch; and where
-    a loss has none of them, sums are rounded in another order.
-    """
-    return {} if steps == 1 else {"accumulate": steps}
-
-
-def unfinished_by_other_code(runs: Path, run: str) -> list[Path]:
-    """Folders of what `run` is the name of by other code that have a whole checkpoint, oldest first."""
-    stem, _, _ = run.rpartition("-")
-    others = [(newest_whole(folder), folder) for folder in runs.glob(f"{escape(stem)}-*") if folder.name != run]
-    return [folder for _, folder in sorted((path.stat().st_mtime, folder) for path, folder in others if path)]
 
 
 @contextmanager
@@ -171,31 +152,24 @@ def _status(folder: Path, loop: Loop) -> Iterator[None]:
         raise
 
 
-def _resume(loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path, setup: Setup) -> None:
-    weights, rest, torn = _found(folder, setup) if is_first() else ({}, {}, [])
+def _resume(loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path) -> None:
+    """Go on from the run's newest complete checkpoint, where there is one.
+
+    Raises:
+        UserError: it was written by a run, or a version of the harness, with another network or optimizer.
+    """
+    weights, rest, torn = latest_checkpoint(folder) if is_first() else ({}, {}, [])
     for name in torn:
-        say(f"{folder / name}: not a whole checkpoint, passed over")
+        say(f"{folder / name}: incomplete checkpoint, skipped")
     if not broadcast(bool(rest)):
-        say(f"{folder}: no checkpoint, starting from the first step")
         return
-    loop.load_state_dict(rest["loop"] | {"model": weights} if is_first() else {})
-    # Earlier versions kept no seconds.
+    try:
+        if is_first():
+            require_same_run(rest, folder.name, folder)
+        loop.load_state_dict(rest["loop"] | {"model": weights} if is_first() else {})
+    except (RuntimeError, KeyError, ValueError, TypeError) as error:
+        remedy = "give --overwrite to start the run again"
+        raise UserError(folder, f"its checkpoint does not fit this version ({error})", remedy) from error
     points, save.before = broadcast((rest.get("curve", {}), rest.get("seconds", 0.0)))
     curve.load_state_dict(points, loop.device)
-    say(f"going on at step {loop.step}")
-
-
-def _found(folder: Path, setup: Setup) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """The run's newest whole checkpoint, else that of the same run by code that the user accepts."""
-    weights, rest, torn = latest_checkpoint(folder)
-    if rest:
-        require_same_run(rest, folder.name, folder)
-        return weights, rest, torn
-    for other in reversed(unfinished_by_other_code(setup.runs, folder.name)):
-        code = other.name.rpartition("-")[2]
-        if code in setup.accept_code:
-            weights, rest, _ = latest_checkpoint(other)
-            require_same_run(rest, other.name, other)
-            say(f"{folder.name}: going on from {other}, by other code ({code}), as --accept-code says")
-            break
-    return weights, rest, torn
+    say(f"resuming at step {loop.step} (--overwrite starts again)")

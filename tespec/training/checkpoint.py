@@ -36,7 +36,7 @@ UNFINISHED, REPLACED = ".checkpoint.", ".replaced."
 
 
 def save_checkpoint(folder: Path, step: int, weights: dict[str, Tensor], rest: dict[str, Any]) -> Path:
-    """Write the checkpoint of `step`; the newest two stay.
+    """Write the checkpoint of `step`; it and the one before it stay, and none of a later step.
 
     Args:
         folder: of the run.
@@ -59,7 +59,7 @@ def save_checkpoint(folder: Path, step: int, weights: dict[str, Tensor], rest: d
             _write(temporary / name, content)
             listed[name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         if not _fits(temporary, listed):
-            raise UserError(folder, "does not hold what was written to it", "check the disk, then --resume")
+            raise UserError(folder, "does not hold what was written to it", "check the disk, then start the run again")
         manifest = {"format": FORMAT, "step": step, "files": listed}
         _write(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
         _flush(temporary)
@@ -67,8 +67,10 @@ def save_checkpoint(folder: Path, step: int, weights: dict[str, Tensor], rest: d
             os.rename(path, folder / f"{REPLACED}{temporary.name.removeprefix(UNFINISHED)}")
         os.rename(temporary, path)
     _flush(folder)
-    for old in checkpoints(folder)[:-KEEP]:
-        _remove(old)
+    before = [each for each in checkpoints(folder) if each.name <= path.name]
+    for other in checkpoints(folder):
+        if other not in before[-KEEP:]:
+            _remove(other)
     tidy(folder)
     return path
 

@@ -168,7 +168,7 @@ class CheckpointHook(Hook):
         path = save_checkpoint(self._folder, loop.step, weights, rest) if is_first() else self._folder
         barrier()
         if stop:
-            said = f"stopped after step {loop.step}, saved as {path}; --resume goes on" if is_first() else ""
+            said = f"stopped after step {loop.step}, saved as {path}; the same command goes on" if is_first() else ""
             raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
 
     def after_run(self, loop: Loop) -> None:

@@ -9,7 +9,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.finding import find_recordings
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.unlabelled import cut, divide, speeds_of
+from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee_dat import write_dat
@@ -216,15 +216,3 @@ def test_a_packed_store_stands_for_what_it_was_made_from(tiny_world, tmp_path):
     np.testing.assert_array_equal(
         after.train[0].histograms(3, 4, 10, "edges"), before.train[0].histograms(3, 4, 10, "edges")
     )
-
-
-def test_speeds_are_read_where_they_lie_and_speak_of_the_same_time(tmp_path):
-    paths = [write_recording(tmp_path / "val" / f"{name}_td.dat") for name in ("a", "b", "c")]
-    (tmp_path / "ego_speed").mkdir()
-    seconds = np.arange(0.0, 2.01, 0.01)
-    np.save(tmp_path / "ego_speed" / "a.npy", np.column_stack([1e6 * seconds, 3 * seconds]))
-    np.save(tmp_path / "ego_speed" / "b.npy", np.column_stack([1e12 + 1e6 * seconds, seconds]))
-    found = [speeds_of(tmp_path, cut(tmp_path, path, 50, WHOLE)) for path in paths]
-    np.testing.assert_allclose(found[0], 3 * 0.05 * np.arange(1, 41), rtol=1e-5)
-    assert found[1:] == [None, None]  # by another clock, and not known
-    assert speeds_of(paths[0], cut(paths[0], paths[0], 50, WHOLE)) is None
