@@ -47,6 +47,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--data", metavar="DIR", help="holds a folder for each data set; or sample, the sample world")
     what.add_argument("--checkpoints", nargs="+", default=[], metavar="METHOD=FILE", help="weights of methods")
     what.add_argument("--profile", help=f"{', '.join(names('profiles'))} (default: the plan's)")
+    what.add_argument("--accumulate", type=positive, metavar="N", help="gradient accumulation steps of each run")
     what.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of run.py; repeatable")
     how = parser.add_argument_group("how and where")
     how.add_argument("--processes", type=positive, metavar="N", help="runs at once (default: as the plan says)")
@@ -91,12 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = missing_jobs(jobs, records, options.runs)
     left = set(missing)
     done = sum(job not in left for job in jobs)
-    print(f"{plan.title}: {done} of {len(jobs)} runs done, {len(jobs) - done} missing"
-          f", {len(missing) - len(jobs) + done} pre-trainings first")  # fmt: skip
+    first = len(missing) - len(jobs) + done
+    print(f"{plan.title}: {done} of {len(jobs)} runs done" + (f", {first} pre-trainings come first" if first else ""))
     if options.status:
         print(status_table(jobs, left))
     elif options.dry_run:
-        print_commands(missing, records, options)
+        print_commands(plan, missing, records, options)
     if looking:
         return 0
     require_data(plan, missing)
@@ -119,8 +120,10 @@ def changed(plan: Plan, options: argparse.Namespace) -> Plan:
         changes["checkpoints"][method] = Path(path)
     for method, path in changes["checkpoints"].items():
         if not path.is_file():
-            raise UserError(f"checkpoints {method}={path}", "is not METHOD=FILE of a file that exists", "check the path")
-    changes |= {name: value for name in ("data", "profile") if (value := getattr(options, name))}
+            raise UserError(
+                f"checkpoints {method}={path}", "is not METHOD=FILE of a file that exists", "check the path"
+            )
+    changes |= {name: value for name in ("data", "profile", "accumulate") if (value := getattr(options, name))}
     return plan.model_copy(update=changes)
 
 
@@ -139,29 +142,33 @@ def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
     """Finished of all runs for each method and task."""
     import pandas as pd
 
-    frame = pd.DataFrame([(job.method, job.task, job not in missing) for job in jobs], columns=["method", "task", "done"])
+    frame = pd.DataFrame(
+        [(job.method, job.task, job not in missing) for job in jobs], columns=["method", "task", "done"]
+    )
     cells = frame.groupby(["method", "task"], sort=False).done.agg(lambda each: f"{each.sum()}/{len(each)}")
     return cells.unstack(fill_value="-").rename_axis(index=None, columns=None).to_string()
 
 
-def print_commands(jobs: Sequence[Job], records: Sequence[Record], options: argparse.Namespace) -> None:
+def print_commands(plan: Plan, jobs: Sequence[Job], records: Sequence[Record], options: argparse.Namespace) -> None:
     """Print the command line of each job."""
     program = ["tespec"] if by_installed_command() else ["python"]
     shown = jobs if options.all else jobs[:SHOWN]
     for job in shown:
-        verb, *words = arguments_of(job, records, options, dry=True)
+        verb, *words = arguments_of(plan, job, records, options, dry=True)
         print(shlex.join([*program, verb if by_installed_command() else f"benchmarks/{verb}.py", *words]))
     if len(shown) < len(jobs):
         print(f"and {len(jobs) - len(shown)} more, printed with --all")
 
 
-def arguments_of(job: Job, records: Sequence[Record], options: argparse.Namespace, dry: bool = False) -> list[str]:
+def arguments_of(
+    plan: Plan, job: Job, records: Sequence[Record], options: argparse.Namespace, dry: bool = False
+) -> list[str]:
     """Arguments of `tespec` for a job.
 
     Raises:
         UserError: its pre-training left no weights.
     """
-    from tespec.plan.jobs import PRETRAINING, SAMPLE, choices_of, command, weights_of
+    from tespec.plan.jobs import SAMPLE, command, weights_of
 
     checkpoint: Path | str | None = None
     if job.upstream is not None and job.upstream.label != SAMPLE:
@@ -170,10 +177,8 @@ def arguments_of(job: Job, records: Sequence[Record], options: argparse.Namespac
             checkpoint = f"WEIGHTS_OF_{job.upstream.name}"
             if not dry:
                 raise UserError(job.upstream.name, "left no weights", "see its log")
-    words = command(job, checkpoint)
-    # A pre-training with a record is computed again where its weights are gone.
-    recorded = job.kind == PRETRAINING and any(job.choices in choices_of(record) for record in records)
-    return [*words, *(["--overwrite"] if recorded else []), *shlex.split(options.run_args)]
+    accumulate = ["--accumulate", str(plan.accumulate)] if plan.accumulate > 1 else []
+    return [*command(job, checkpoint), *accumulate, *shlex.split(options.run_args)]
 
 
 def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: argparse.Namespace) -> dict[str, str]:
@@ -189,7 +194,7 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: argparse.N
 
     def arguments(job: Job) -> list[str]:
         records = read_records(results)[0] if results.exists() else []
-        return ["-m", "tespec.cli", *arguments_of(job, records, options), *places]
+        return ["-m", "tespec.cli", *arguments_of(plan, job, records, options), *places]
 
     logs = options.runs / "logs" / plan.name
     executor = make_executor(options.cluster, options.slurm, logs / "submitted") if options.cluster else None

@@ -6,16 +6,16 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tespec.comparison.ablations import read_ablations, variant_name
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, names, pretraining_settings
+from tespec.core.config import as_facts, finetuning_settings, names, overridden, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, parse_yaml
 from tespec.core.recipes import recipes
 from tespec.datasets.description import read_description
 from tespec.plan.spec import Cells, Plan
@@ -41,7 +41,9 @@ class Job:
         split: "test" or "val".
         data: value of `--data`.
         label: what records call that data.
-        overrides: changed settings, `KEY=VALUE`.
+        set: changed settings, `KEY=VALUE`.
+        overrides: those that differ from the profile's, as one text; see `canonical`.
+        task_version: of the task's settings.
         checkpoint: weights file that the plan names for the method.
         upstream: pre-training that it starts from.
         variant: name of an ablation's row.
@@ -57,7 +59,9 @@ class Job:
     split: str
     data: str
     label: str
-    overrides: tuple[str, ...] = ()
+    set: tuple[str, ...]
+    overrides: str
+    task_version: int = 1
     checkpoint: Path | None = None
     upstream: Job | None = None
     variant: str = field(default="", compare=False)
@@ -67,23 +71,22 @@ class Job:
     def name(self) -> str:
         """For people, and for the log."""
         split = "" if self.split == "test" else self.split
-        changes = self.overrides + (self.upstream.overrides if self.upstream else ())
+        changes = self.set + (self.upstream.set if self.upstream else ())
         parts = (self.kind, self.method, self.task, self.arch, *changes, split, f"s{self.seed}")
         return re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))[:200]
 
     @property
     def choices(self) -> tuple[Any, ...]:
         """The choices that the plan fixes; see `choices_of`."""
-        changed = canonical(parsed(self.overrides))
         if self.kind == PRETRAINING:
-            return PRETRAINING, self.method, self.profile, self.label, self.seed, changed
+            return PRETRAINING, self.method, self.profile, self.label, self.seed, self.overrides
         start = self.upstream.choices if self.upstream else _file_hash(self.checkpoint)
-        cell = (self.kind, self.method, self.task, self.arch, self.profile, self.split, self.label, self.seed)
-        return *cell, changed, start
+        cell = (self.kind, self.method, self.task, self.task_version, self.arch, self.profile, self.split, self.label)
+        return *cell, self.seed, self.overrides, start, self.variant
 
 
 def choices_of(record: Record) -> list[tuple[Any, ...]]:
-    """The same choices of a record; of one that started from a pre-training's weights, also by the file's hash."""
+    """The same choices of a record, with its pre-training and the hash of the weights, with and without its variant."""
     changed = canonical(record.overrides)
     if record.kind == PRETRAINING:
         return [(PRETRAINING, record.method, record.profile, record.data, record.seed, changed)]
@@ -92,8 +95,9 @@ def choices_of(record: Record) -> list[tuple[Any, ...]]:
     if "overrides" in recipe:
         made = [recipe.get(name) for name in ("method", "profile", "data", "seed")]
         starts.append((PRETRAINING, *made, canonical(recipe["overrides"])))
-    cell = (record.kind, record.method, record.task, record.arch, record.profile, record.split, record.data)
-    return [(*cell, record.seed, changed, start) for start in starts]
+    task, data = (record.task, record.task_version), (record.profile, record.split, record.data)
+    cell = (record.kind, record.method, *task, record.arch, *data, record.seed, changed)
+    return [(*cell, start, variant) for start in starts for variant in {record.variant, ""}]
 
 
 def missing_jobs(jobs: Sequence[Job], records: Iterable[Record], runs: Path) -> list[Job]:
@@ -124,12 +128,12 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
         words = ["run", "--reference", job.method, "--task", job.task]
     else:
         words = ["run", "--method", job.method, "--task", job.task, "--arch", job.arch]
-    changes = job.overrides
+    changes = job.set
     start = job.checkpoint or checkpoint
     if start:
         words += ["--checkpoint", str(start)]
     elif job.upstream:
-        changes += tuple(PREFIX + change for change in job.upstream.overrides)
+        changes += tuple(PREFIX + change for change in job.upstream.set)
         words += ["--pretraining-seed", str(job.upstream.seed)] if job.upstream.seed != job.seed else []
     words += [word for change in changes for word in ("--set", change)]
     words += ["--variant", job.variant] if job.variant else []
@@ -173,7 +177,9 @@ def _ablation_rows(plan: Plan) -> Iterable[Job]:
     for group in plan.ablations:
         for name in group.tables:
             if name not in known:
-                raise UserError(f"plan {plan.name}, ablation {name}", "no such table", f"choose from {', '.join(known)}")
+                raise UserError(
+                    f"plan {plan.name}, ablation {name}", "no such table", f"choose from {', '.join(known)}"
+                )
             ablation = known[name]
             task = group.task or ablation.task
             facts = as_facts(pretraining_settings(ABLATED, _profile(plan, task), pretraining))
@@ -181,7 +187,8 @@ def _ablation_rows(plan: Plan) -> Iterable[Job]:
                 changes, variant = tuple(row.changes(facts)), "" if row.default else variant_name(ablation, row)
                 for seed in group.seeds or plan.seeds:
                     job = _job(plan, EVALUATION, ABLATED, task, "recurrent", seed, own, (*pretraining, *changes))
-                    yield replace(job, variant=variant, ablations=(name,))
+                    upstream = replace(job.upstream, variant=variant) if job.upstream else None
+                    yield replace(job, upstream=upstream, variant=variant, ablations=(name,))
 
 
 def _job(
@@ -190,15 +197,40 @@ def _job(
 ) -> Job:  # fmt: skip
     if task not in names("tasks"):
         raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(names('tasks'))}")
-    checkpoint, upstream = plan.checkpoints.get(method), None
+    profile, upstream = _profile(plan, task), None
+    checkpoint = plan.checkpoints.get(method) if kind == EVALUATION else None
     recipe = recipes().get(method)
-    profile = _profile(plan, task)
     if kind == EVALUATION and checkpoint is None and recipe is not None:
-        dataset = str(parsed(pretraining).get("dataset", recipe.facts["dataset"]))
+        named = [change.partition("=")[2] for change in pretraining if change.startswith("dataset=")]
+        dataset = str([recipe.facts["dataset"], *named][-1])
         of_all = seed if plan.pretraining_seed is None else plan.pretraining_seed
+        changed = _resolved_pretraining(method, profile, pretraining, plan.accumulate)
         place = _place(plan, dataset)
-        upstream = Job(PRETRAINING, method, dataset, "", of_all, profile, "test", *place, pretraining)
-    return Job(kind, method, task, arch, seed, profile, plan.split, *_place(plan, task), own, checkpoint, upstream)
+        upstream = Job(PRETRAINING, method, dataset, "", of_all, profile, "test", *place, pretraining, changed)
+    data, label = _place(plan, task)
+    changed, version = _resolved(task, arch, profile, own, data, plan.accumulate)
+    cell = (kind, method, task, arch, seed, profile, plan.split, data, label)
+    return Job(*cell, own, changed, version, checkpoint, upstream)
+
+
+@cache
+def _resolved(
+    task: str, arch: str, profile: str, changes: tuple[str, ...], data: str, accumulate: int
+) -> tuple[str, int]:
+    """Settings of a cell that differ from the profile's, and the task's version."""
+    of_data = read_description(Path(data)).overrides()
+    default = finetuning_settings(task, arch, profile, (), of_data)
+    settings = finetuning_settings(task, arch, profile, changes, of_data) if changes else default
+    return canonical(overridden(settings, default, changes), accumulate), settings.version
+
+
+@cache
+def _resolved_pretraining(recipe: str, profile: str, changes: tuple[str, ...], accumulate: int) -> str:
+    """Settings of a pre-training that differ from the profile's."""
+    if not changes:
+        return canonical({}, accumulate)
+    settings, default = (pretraining_settings(recipe, profile, each) for each in (changes, ()))
+    return canonical(overridden(settings, default, changes), accumulate)
 
 
 def _place(plan: Plan, dataset: str) -> tuple[str, str]:
@@ -217,40 +249,14 @@ def _profile(plan: Plan, task: str) -> str:
 
 def _split(changes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Changed settings of cells, and those of their pre-trainings."""
-    changes = tuple(changes)
-    parsed(changes)  # so that a mistake comes to light at once
-    own = tuple(change for change in changes if not change.startswith(PREFIX))
-    return own, tuple(change.removeprefix(PREFIX) for change in changes if change.startswith(PREFIX))
+    given = tuple(changes)
+    own = tuple(change for change in given if not change.startswith(PREFIX))
+    return own, tuple(change.removeprefix(PREFIX) for change in given if change.startswith(PREFIX))
 
 
-def parsed(changes: Iterable[str]) -> dict[str, Any]:
-    """Values of `KEY=VALUE` settings by name.
-
-    Raises:
-        UserError: one is not of that form, or its value is not YAML.
-    """
-    values = {}
-    for change in changes:
-        key, equals, text = change.partition("=")
-        try:
-            values[key] = parse_yaml(text)
-        except UNREADABLE as error:
-            raise UserError(f"set {change}", "the value is not YAML", "quote it") from error
-        if not equals or not key:
-            raise UserError(f"set {change}", "is not KEY=VALUE", "write optimisation.steps=100")
-    return values
-
-
-def canonical(settings: dict[str, Any]) -> str:
-    """Changed settings as one text, whatever their order; 1, 1.0 and "1e0", which YAML calls a text, are one value."""
-    return json.dumps({key: _number(value) for key, value in settings.items()}, sort_keys=True, default=str)
-
-
-def _number(value: Any) -> Any:
-    try:
-        return value if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return value
+def canonical(overrides: Mapping[str, Any], accumulate: int = 1) -> str:
+    """Changed settings as one text, whatever their order."""
+    return json.dumps({**overrides, **({"accumulate": accumulate} if accumulate > 1 else {})}, sort_keys=True)
 
 
 def _file_hash(path: Path | None) -> str:

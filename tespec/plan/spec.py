@@ -72,6 +72,7 @@ class Plan(Spec):
         pretraining_seed: of one pre-training that all seeds start from; default: each seed has its own.
         set: changed settings of all cells and, behind "pretraining.", of all pre-trainings.
         checkpoints: weights by method, which is then not pre-trained.
+        accumulate: gradient accumulation steps of all runs.
         threads: CPU threads of a run; default: the profile's.
         at_once: number of runs at the same time.
         results: folder of the records; default: "results".
@@ -92,6 +93,7 @@ class Plan(Spec):
     references: tuple[References, ...] = ()
     set: tuple[str, ...] = ()
     checkpoints: dict[str, Path] = {}
+    accumulate: PositiveInt = 1
     threads: PositiveInt | None = None
     at_once: PositiveInt = 1
     results: Path | None = None
