@@ -312,5 +312,5 @@ profiles:
     segments: 1
     optimisation: {peak_lr: 1.0e-3}
     objective: {mask: {unit: 16}, decoder: {type: AllStagesDecoder}, out: 64}
-  small: {optimisation: {peak_lr: 1.25e-4}}  # the best of four rates by the loss on validation recordings
+  small: {optimisation: {peak_lr: 1.25e-4}}  # the best of four by validation loss
 """

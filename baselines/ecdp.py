@@ -174,5 +174,5 @@ profiles:
     segments: 1
     optimisation: {peak_lr: 1.0e-3}
     objective: {hidden: 256, out: 64}
-  small: {optimisation: {peak_lr: 1.0e-3}}  # the best of four rates by the loss on validation recordings
+  small: {optimisation: {peak_lr: 1.0e-3}}  # the best of four by validation loss
 """

@@ -557,5 +557,5 @@ profiles:
       tokenizer:
         {share: 0.5, peak_lr: 5.0e-3, crop: 48, tokens: 32, width: 16, hidden: 32, blocks: 1, gamma: 0.5,
         temperature: [1.0, 0.3]}
-  small: {optimisation: {peak_lr: 5.0e-4}}  # the best of four rates by the loss on validation recordings
+  small: {optimisation: {peak_lr: 5.0e-4}}  # the best of four by validation loss
 """

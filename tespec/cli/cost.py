@@ -56,8 +56,8 @@ def print_cost(estimate: TrainingEstimate, data: str, options: argparse.Namespac
     print("parameters  " + ", ".join(f"{count:,} {part}" for part, count in estimate.parameters.items()))
     each = f" on each of {config.gpus} GPUs" if config.gpus > 1 else ""
     print(f"a step      {cost.flops / 1e12:.3g} TFLOP{each}; {cost.steps:,} steps")
-    print(f"memory      {cost.memory / 1e9:.3g} GB at most in {'bf16' if half else 'fp32'}: {cost.kept / 1e9:.3g} GB kept "
-          f"for the backward pass, {cost.fixed / 1e9:.3g} GB weights, gradients and optimizer")  # fmt: skip
+    print(f"memory      {cost.memory / 1e9:.3g} GB in {'bf16' if half else 'fp32'}: {cost.kept / 1e9:.3g} GB kept for "
+          f"the backward pass, {cost.fixed / 1e9:.3g} GB weights, gradients, optimizer")  # fmt: skip
     for gpu in known:
         fitting = estimate.fitting(gpu.memory_gb * 1e9, config)
         verdict = "does not fit even with --recompute and --accumulate; use more GPUs"

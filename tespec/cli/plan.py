@@ -78,9 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for file in options.plugins:
         add_recipe(file)
     plan = changed(read_plan(options.plan), options)
-    from tespec.plan.jobs import expand, missing_jobs, require_data, select
+    from tespec.plan.jobs import expand, missing_jobs, select
 
-    jobs = select(expand(plan), options.only)
+    jobs = select(expand(plan, options.seeds or ()), options.only)
     looking = options.dry_run or options.status
     results = options.results or (RESULTS.parent / plan.results if plan.results else RESULTS)
     records, problems = read_records(results) if results.exists() else ([], [])
@@ -112,12 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def changed(plan: Plan, options: argparse.Namespace) -> Plan:
     """The plan with the values of the command line."""
-    if options.seeds:
-        plan = plan.with_seeds(options.seeds)
-    changes: dict[str, Any] = {"set": (*plan.set, *options.set), "checkpoints": dict(plan.checkpoints)}
-    for each in options.checkpoints:
-        method, _, path = each.partition("=")
-        changes["checkpoints"][method] = Path(path)
+    given = {method: Path(path) for method, _, path in (each.partition("=") for each in options.checkpoints)}
+    changes: dict[str, Any] = {"set": (*plan.set, *options.set), "checkpoints": plan.checkpoints | given}
     for method, path in changes["checkpoints"].items():
         if not path.is_file():
             raise UserError(
@@ -128,14 +124,36 @@ def changed(plan: Plan, options: argparse.Namespace) -> Plan:
 
 
 def check_methods(plan: Plan, jobs: Sequence[Job], records: Sequence[Record], plugins: Sequence[Path]) -> list[Record]:
-    """Refuse methods that cannot run as the plan says; leave out records of other versions of the methods."""
+    """Leave out records of other versions of the methods.
+
+    Raises:
+        UserError: an unknown method, an architecture that it has not, or no weights to start from.
+    """
     from tespec.core.registry import METHODS, register_methods
-    from tespec.plan.jobs import require_methods
+    from tespec.pretraining.method import find_method
 
     register_methods(plugins)
-    require_methods(plan, jobs)
-    versions = {name: getattr(method, "version", 1) for name, method in METHODS.module_dict.items()}
+    for job in jobs:
+        if job.kind == "evaluation":
+            method = find_method(job.method)
+            method.require(job.method, job.arch)
+            if method.pretraining_data != "-" and not (job.upstream or job.checkpoint):
+                remedy = f"give --checkpoints {job.method}=FILE, or leave the method out"
+                raise UserError(f"plan {plan.name}, {job.method}", "has no weights to start from", remedy)
+    versions = {name: method.version for name, method in METHODS.module_dict.items()}
     return [record for record in records if record.method_version == versions.get(record.method, 1)]
+
+
+def require_data(plan: Plan, jobs: Sequence[Job]) -> None:
+    """Refuse a plan before anything runs where data is missing.
+
+    Raises:
+        UserError: names the folders.
+    """
+    missing = sorted({job.data for job in jobs if job.data != "sample" and not Path(job.data).exists()})
+    if missing:
+        remedy = "give --data DIR, --data sample, or --checkpoints METHOD=FILE in place of a pre-training"
+        raise UserError(", ".join(missing), f"the data of plan {plan.name} is not there", remedy)
 
 
 def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
@@ -151,32 +169,22 @@ def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
 
 def print_commands(plan: Plan, jobs: Sequence[Job], records: Sequence[Record], options: argparse.Namespace) -> None:
     """Print the command line of each job."""
-    program = ["tespec"] if by_installed_command() else ["python"]
     shown = jobs if options.all else jobs[:SHOWN]
     for job in shown:
-        verb, *words = arguments_of(plan, job, records, options, dry=True)
-        print(shlex.join([*program, verb if by_installed_command() else f"benchmarks/{verb}.py", *words]))
+        verb, *words = arguments_of(plan, job, records, options)
+        program = ["tespec", verb] if by_installed_command() else ["python", f"benchmarks/{verb}.py"]
+        print(shlex.join([*program, *words]))
     if len(shown) < len(jobs):
         print(f"and {len(jobs) - len(shown)} more, printed with --all")
 
 
-def arguments_of(
-    plan: Plan, job: Job, records: Sequence[Record], options: argparse.Namespace, dry: bool = False
-) -> list[str]:
-    """Arguments of `tespec` for a job.
-
-    Raises:
-        UserError: its pre-training left no weights.
-    """
+def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: argparse.Namespace) -> list[str]:
+    """Arguments of `tespec` for a job, behind which its places stand."""
     from tespec.plan.jobs import SAMPLE, command, weights_of
 
     checkpoint: Path | str | None = None
-    if job.upstream is not None and job.upstream.label != SAMPLE:
-        checkpoint = weights_of(job.upstream, records, options.runs)
-        if checkpoint is None:
-            checkpoint = f"WEIGHTS_OF_{job.upstream.name}"
-            if not dry:
-                raise UserError(job.upstream.name, "left no weights", "see its log")
+    if job.upstream and job.upstream.label != SAMPLE:
+        checkpoint = weights_of(job.upstream, records, options.runs) or f"WEIGHTS_OF_{job.upstream.name}"
     accumulate = ["--accumulate", str(plan.accumulate)] if plan.accumulate > 1 else []
     return [*command(job, checkpoint), *accumulate, *shlex.split(options.run_args)]
 

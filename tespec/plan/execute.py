@@ -8,11 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml
@@ -27,24 +25,16 @@ PATIENCE = 120.0  # s that a stopped process has to write its checkpoint
 A_WEEK = 7 * 24 * 60  # min; submitit's default limit is five minutes
 
 
-@dataclass(frozen=True)
-class Task:
-    """A command.
-
-    Attributes:
-        name: for people, and of its log.
-        arguments: gives the arguments behind `python` once it is started.
-        needs: name of the task that has to end before.
-    """
+class Task(NamedTuple):
+    """A command: its name, what gives its arguments behind `python` once it starts, and the task that it needs."""
 
     name: str
     arguments: Callable[[], Sequence[str]]
     needs: str = ""
 
 
-@dataclass
-class Running:
-    """A started task, its log, and the slot that it takes."""
+class Running(NamedTuple):
+    """A started task; `slot` is the number of its GPU, "" for none."""
 
     task: Task
     process: Any
@@ -72,8 +62,9 @@ def execute(
     """
     waiting, running, free = list(tasks), list[Running](), list(slots)
     failed: dict[str, str] = {}
-    with _signals() as asked, _none_left_behind(running, asked):
-        while (waiting or running) and not asked:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while waiting or running:
             unfinished = {task.name for task in (*waiting, *(each.task for each in running))}
             for task in [each for each in waiting if each.needs not in unfinished]:
                 if task.needs in failed:
@@ -89,42 +80,29 @@ def execute(
             for each in [each for each in running if each.process.poll() is not None]:
                 running.remove(each)
                 free.append(each.slot)
-                ended = f"{each.task.name}, {(time.monotonic() - each.began) / 60:.1f} min"
+                ended = f"done: {each.task.name}, {(time.monotonic() - each.began) / 60:.1f} min"
                 if each.process.returncode:
                     failed[each.task.name] = f"{_last_line(each.log)} ({each.log})"
-                    ended += f": {failed[each.task.name]}"
-                done = len(tasks) - len(waiting) - len(running)
-                say(f"[{done}/{len(tasks)}] {'failed' if each.process.returncode else 'done'}: {ended}")
+                    ended = f"failed: {each.task.name}: {failed[each.task.name]}"
+                say(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {ended}")
             time.sleep(POLL)
-    if asked:
-        raise KeyboardInterrupt("stopped; run the same command to continue")
+    except KeyboardInterrupt:
+        _stop(running)
+        raise KeyboardInterrupt("stopped; run the same command to continue") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return failed
 
 
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Note the signals to stop; an exception at any place could leave a process behind."""
-    asked: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda number, frame: asked.append(number)) for number in numbers}
+def _stop(running: Sequence[Running]) -> None:
+    """Let tasks write their checkpoints; kill those that take too long, and all of them at a second signal."""
+    for each in running:
+        each.process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + PATIENCE
     try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _none_left_behind(running: Sequence[Running], asked: Sequence[int]) -> Iterator[None]:
-    """At the end, let running tasks write their checkpoints; kill those that take too long, or all at a second signal."""
-    try:
-        yield
-    finally:
-        for each in running:
-            each.process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + PATIENCE
-        while any(each.process.poll() is None for each in running) and time.monotonic() < deadline and len(asked) < 2:
+        while any(each.process.poll() is None for each in running) and time.monotonic() < deadline:
             time.sleep(POLL)
+    finally:
         for each in running:
             if each.process.poll() is None:
                 each.process.kill()
@@ -137,21 +115,17 @@ def _start(task: Task, log: Path, slot: str, at_once: int, executor: AutoExecuto
     say(f"started: {task.name} (log: {log})")
     if executor is not None:
         return Running(task, ClusterProcess(executor, called, log), log, slot, time.monotonic())
+    # On a CPU each task has its share of the cores, or they slow each other down.
+    share = str(max(1, (os.cpu_count() or 1) // at_once))
+    device = {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
+    environment = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share, **os.environ, **device}
     with log.open("ab") as file:
         # A session of its own: Ctrl-C in the terminal reaches the parent alone, which then stops its tasks.
         process = subprocess.Popen(
-            called, stdout=file, stderr=subprocess.STDOUT, env=_environment(slot, at_once), start_new_session=True,
+            called, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
             preexec_fn=_end_with_parent,
         )  # fmt: skip
     return Running(task, process, log, slot, time.monotonic())
-
-
-def _environment(gpu: str, at_once: int) -> dict[str, str]:
-    """This process's with the task's GPU; on a CPU each task has its share of the cores, or they slow each other down."""
-    if gpu:
-        return {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
-    share = str(max(1, (os.cpu_count() or 1) // at_once))
-    return {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share, **os.environ}
 
 
 def _end_with_parent() -> None:
@@ -203,17 +177,13 @@ class ClusterProcess:
             self.returncode = self._job.result() if failure is None else 1
             if failure is not None:
                 with self._log.open("a") as file:
-                    file.write(f"job {self._job.job_id}: {_first_line(failure, -1)}\n")
+                    file.write(f"job {self._job.job_id}: {failure}\n")
         return self.returncode
 
     def send_signal(self, number: int) -> None:
         """Cancel the job, whatever the signal."""
         self._job.cancel()
         self.returncode = 1
-
-    def kill(self) -> None:
-        """Cancel it again."""
-        self._job.cancel()
 
 
 def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecutor:
@@ -229,28 +199,22 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
     """
     try:
         from submitit import AutoExecutor
-    except ImportError as error:
-        remedy = f"run {Path(sys.executable).name} -m pip install submitit"
-        raise UserError(f"--cluster {cluster}", "the package submitit is not installed", remedy) from error
+
+        executor = AutoExecutor(folder=folder.absolute(), cluster=cluster)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"--cluster {cluster}", str(error), "run pip install submitit, where sbatch is") from error
     parameters: dict[str, Any] = {"timeout_min": A_WEEK}
     for each in given:
         key, equals, text = each.partition("=")
-        if not equals or not key:
-            raise UserError(f"--slurm {each}", "is not KEY=VALUE", "write --slurm partition=gpu")
         try:
-            own = key in AutoExecutor._typed_parameters()
-            parameters[key if own else f"{cluster}_{key}"] = parse_yaml(text)
+            value = parse_yaml(text)
         except UNREADABLE as error:
             raise UserError(f"--slurm {each}", "the value is not YAML", "quote it") from error
+        if not equals or not key:
+            raise UserError(f"--slurm {each}", "is not KEY=VALUE", "write --slurm partition=gpu")
+        parameters[key if key in AutoExecutor._typed_parameters() else f"{cluster}_{key}"] = value
     try:
-        executor = AutoExecutor(folder=folder.absolute(), cluster=cluster)
         executor.update_parameters(name="tespec", **parameters)
-    except RuntimeError as error:
-        raise UserError(f"--cluster {cluster}", _first_line(error), "start it where sbatch is") from error
     except (NameError, TypeError, ValueError) as error:
-        raise UserError(f"--slurm {' '.join(given)}", _first_line(error), "see sbatch --help") from error
+        raise UserError(f"--slurm {' '.join(given)}", str(error), "see sbatch --help") from error
     return executor
-
-
-def _first_line(error: Exception, number: int = 0) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[number]

@@ -14,39 +14,30 @@ from tespec.core.config import file_of, names
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
 
-Seeds = Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
-Names = Annotated[tuple[str, ...], Field(min_length=1)]
+Some = Field(min_length=1)
+Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
+Names = Annotated[tuple[str, ...], Some]
 
 
 class Spec(BaseModel):
-    """A group of settings that refuses unknown names."""
+    """A group of settings that refuses unknown names; `seeds`: default: the plan's, `tasks`: default: all."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Cells(Spec):
-    """Cells of the tables: every method with every architecture, task, label share and seed.
-
-    Attributes:
-        tasks: default: all.
-        seeds: default: the plan's.
-        label_share: fractions of the training labels.
-        set: changed settings (`KEY=VALUE`), behind "pretraining." those of the pre-trainings.
-    """
+    """Cells of the tables: every method with every architecture, task, fraction of the training labels and seed."""
 
     methods: Names
-    architectures: Annotated[tuple[Literal["recurrent", "feedforward"], ...], Field(min_length=1)] = (
-        "recurrent",
-        "feedforward",
-    )
+    architectures: Annotated[tuple[Literal["recurrent", "feedforward"], ...], Some] = ("recurrent", "feedforward")
     tasks: Names | None = None
     seeds: Seeds | None = None
-    label_share: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)] = (1.0,)
+    label_share: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Some] = (1.0,)
     set: tuple[str, ...] = ()
 
 
 class Ablations(Spec):
-    """Ablations by the names of their tables: every row is pre-trained and fine-tuned, by default on the table's task."""
+    """Ablations by the names of their tables: each row is pre-trained and fine-tuned; default task: the table's."""
 
     tables: Names
     task: str | None = None
@@ -63,14 +54,10 @@ class Plan(Spec):
     """A set of runs.
 
     Attributes:
-        name: of the file.
-        title: one line.
         data: "sample", or a folder that holds a folder for each data set; default: `$TESPEC_DATA`, else ./data.
         profile: default: "sample" on the sample world, else "paper".
-        split: on which all runs are scored.
-        seeds: of all groups that name none.
         pretraining_seed: of one pre-training that all seeds start from; default: each seed has its own.
-        set: changed settings of all cells and, behind "pretraining.", of all pre-trainings.
+        set: changed settings of all cells and, behind "pretraining.", of all pre-trainings, `KEY=VALUE`.
         checkpoints: weights by method, which is then not pre-trained.
         accumulate: gradient accumulation steps of all runs.
         threads: CPU threads of a run; default: the profile's.
@@ -99,14 +86,6 @@ class Plan(Spec):
     results: Path | None = None
     show: str | None = None
 
-    def with_seeds(self, seeds: Sequence[int]) -> Plan:
-        """The plan with these seeds for all of its groups."""
-        groups = {
-            name: tuple(each.model_copy(update={"seeds": None}) for each in getattr(self, name))
-            for name in ("cells", "ablations")
-        }
-        return self.model_copy(update={"seeds": tuple(seeds), **groups})
-
 
 def read_plan(name: str) -> Plan:
     """A plan of configs/plans by its name, or from a file that ends in .yaml.
@@ -116,20 +95,16 @@ def read_plan(name: str) -> Plan:
     """
     path = Path(name) if name.endswith(".yaml") else file_of("plans", name)
     if path is None:
-        known = names("plans")
-        near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}, or give FILE.yaml"
+        near = difflib.get_close_matches(name, names("plans"), n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names('plans'))}, or give FILE.yaml"
         raise UserError(f"plan {name}", "no such plan", remedy)
     try:
         facts = read_yaml(path)
-    except UNREADABLE as error:
-        raise UserError(path, f"not a readable YAML file ({error})", "correct it") from error
-    if not isinstance(facts, dict):
-        raise UserError(path, "holds no settings by name", "see docs/plan.md")
-    try:
         return Plan.model_validate({"title": path.stem, **facts, "name": path.stem})
     except ValidationError as error:
         raise _mistake(path, error) from error
+    except (*UNREADABLE, TypeError) as error:
+        raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/plan.md") from error
 
 
 def _mistake(path: Path, error: ValidationError) -> UserError:
@@ -139,10 +114,12 @@ def _mistake(path: Path, error: ValidationError) -> UserError:
     where = f"{path}, line {_line(path, place)}, {'.'.join(map(str, place))}"
     if errors[0]["type"] != "extra_forbidden":
         return UserError(where, message.removeprefix("Input "), "see docs/plan.md")
-    group: type[Spec] = {"cells": Cells, "ablations": Ablations, "references": References}.get(place[0], Plan)
-    near = difflib.get_close_matches(str(place[-1]), group.model_fields, n=1)
-    known = ", ".join(name for name in group.model_fields if name != "name")
-    return UserError(where, "no such setting", f"did you mean {near[0]!r}?" if near else f"choose from {known}")
+    groups: dict[str, type[Spec]] = {"cells": Cells, "ablations": Ablations, "references": References}
+    known = groups.get(place[0], Plan).model_fields
+    near = difflib.get_close_matches(str(place[-1]), known, n=1)
+    return UserError(
+        where, "no such setting", f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
+    )
 
 
 def _line(path: Path, place: Sequence[str | int]) -> int:
@@ -150,10 +127,9 @@ def _line(path: Path, place: Sequence[str | int]) -> int:
     node, line = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader), 1
     for part in place:
         if isinstance(node, yaml.MappingNode):
-            found = next(((key, value) for key, value in node.value if key.value == part), None)
-            if found is None:
-                break
-            line, node = found[0].start_mark.line + 1, found[1]
+            items = {key.value: (key, value) for key, value in node.value}
+            key, node = items.get(part, (node, None))
+            line = key.start_mark.line + 1
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
             node = node.value[part]
             line = node.start_mark.line + 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tespec.core.compat  # noqa: F401  # before timm
+
 import torch
 from pydantic import BaseModel, ConfigDict
 

@@ -68,13 +68,19 @@ class Counter(TorchDispatchMode):
 # What autocast computes in half precision on CUDA, and what in fp32, by the names of torch's functions and methods
 # (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior).
 IN_HALF = frozenset(
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear prelu matmul __matmul__ __rmatmul__ mm "
-    "mv bmm addmm addmv addbmm baddbmm einsum scaled_dot_product_attention".split()
+    {
+        *("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "prelu"),
+        *("matmul", "__matmul__", "__rmatmul__", "mm", "mv", "bmm", "addmm", "addmv", "addbmm", "baddbmm", "einsum"),
+        "scaled_dot_product_attention",
+    }
 )
 IN_FP32 = frozenset(
-    "layer_norm group_norm norm normalize cosine_similarity cdist exp expm1 log log10 log1p log2 pow __pow__ __rpow__ "
-    "reciprocal rsqrt cross_entropy nll_loss kl_div mse_loss l1_loss smooth_l1_loss softplus "
-    "binary_cross_entropy_with_logits".split()
+    {
+        *("layer_norm", "group_norm", "norm", "normalize", "cosine_similarity", "cdist"),
+        *("exp", "expm1", "log", "log10", "log1p", "log2", "pow", "__pow__", "__rpow__", "reciprocal", "rsqrt"),
+        *("cross_entropy", "nll_loss", "kl_div", "mse_loss", "l1_loss", "smooth_l1_loss", "softplus"),
+        "binary_cross_entropy_with_logits",
+    }
 )
 RESULT_IN_FP32 = frozenset(["softmax", "log_softmax", "sum", "prod", "cumsum", "cumprod"])
 ALIGNED = 8  # numbers; what the last side of a mask is a multiple of, for the fused kernel
@@ -83,8 +89,8 @@ ALIGNED = 8  # numbers; what the last side of a mask is a multiple of, for the f
 class AsOnCuda(TorchFunctionMode):
     """Casts and fused attention on `meta` as on CUDA.
 
-    torch's autocast does not know `meta`: casts follow `torch.autocast(AUTOCAST_ON_META)`, which does nothing to tensors
-    on `meta` itself. Fused attention is CUDA's memory-efficient kernel, the one that takes a mask; torch itself would
+    torch's autocast does not know `meta`: casts follow `torch.autocast(AUTOCAST_ON_META)`, which leaves `meta` alone.
+    Fused attention is CUDA's memory-efficient kernel, the one that takes a mask; torch itself would
     take attention apart on `meta` and keep its matrices.
     """
 
