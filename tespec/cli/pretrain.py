@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
 from tespec.cli.processor import tuned
@@ -64,9 +64,8 @@ def train(options: argparse.Namespace, method: Method) -> None:
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
 
-    settings, data, overrides = resolve(options, str(method.recipe), method.network)
-    setup = setup_of(options, "pretrain")
-    result = pretrain(options.method, method, settings, data, options.seed, setup, overrides)
+    settings, data = resolve(options, str(method.recipe), method.network)
+    result = pretrain(options.method, method, settings, data, options.seed, setup_of(options, "pretrain"))
     if not is_first():
         return
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
@@ -75,9 +74,9 @@ def train(options: argparse.Namespace, method: Method) -> None:
     print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
 
 
-def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pretraining, Data, dict[str, Any]]:
-    """Settings of the pre-training, its data, and the settings that the user changed."""
-    from tespec.core.config import overridden, pretraining_settings
+def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pretraining, Data]:
+    """Settings of the pre-training, and its data."""
+    from tespec.core.config import pretraining_settings
     from tespec.core.progress import say
     from tespec.pretraining.objective import own_settings
     from tespec.runs.data import find_unlabelled
@@ -88,9 +87,7 @@ def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pre
     data = find_unlabelled(named.dataset, options.data)
     if data.notice:
         say(data.notice)
-    profile = options.profile or data.profile
-    settings = pretraining_settings(recipe, profile, options.set, network)
-    return settings, data, overridden(settings, pretraining_settings(recipe, profile, (), network), options.set)
+    return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data
 
 
 def dry_run(options: argparse.Namespace, method: Method) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
@@ -122,7 +122,7 @@ def run_cell(options: argparse.Namespace) -> None:
     from tespec.weights.publish import fetched
 
     method = find_method(options.method)
-    settings, recipe, data, overrides = resolve(options)
+    settings, recipe, data = resolve(options)
     if recipe and (method.recipe is None or options.checkpoint):
         raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
     first = options.pretraining_seed
@@ -131,8 +131,7 @@ def run_cell(options: argparse.Namespace) -> None:
     setup, checkpoint = setup_of(options, "run"), fetched(options.checkpoint)
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
-        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, overrides, recipe,
-                        options.split, first)  # fmt: skip
+        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, recipe, options.split, first)
         record = measure(wanted)
         if is_first():
             print_result(record)
@@ -145,7 +144,6 @@ def run_cell(options: argparse.Namespace) -> None:
 def measure_reference(options: argparse.Namespace) -> None:
     """Score the label prior of a task, and record it."""
     from tespec.cli.options import setup_of
-    from tespec.core.config import overridden
     from tespec.core.progress import say
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.references import label_prior
@@ -154,10 +152,9 @@ def measure_reference(options: argparse.Namespace) -> None:
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, "feedforward", options.profile, options.set)
-    default = settings_of(data, options.task, "feedforward", options.profile)
-    setup, overrides = setup_of(options, "run"), overridden(settings, default, options.set)
+    setup = setup_of(options, "run")
     for seed in options.seeds or [options.seed]:
-        print_result(label_prior(settings, data, seed, setup, options.split, overrides))
+        print_result(label_prior(settings, data, seed, setup, options.split))
 
 
 def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
@@ -197,9 +194,9 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
     print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
 
 
-def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], Data, dict[str, Any]]:
-    """Settings of the cell, changes to its pre-training, its data, and the settings that the user changed."""
-    from tespec.core.config import finetuning_settings, overridden
+def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], Data]:
+    """Settings of the cell, changes to its pre-training, and its data."""
+    from tespec.core.config import finetuning_settings
     from tespec.core.progress import say
     from tespec.pretraining.method import find_method
     from tespec.runs.data import find_data, settings_of
@@ -215,8 +212,7 @@ def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], D
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, options.arch, options.profile, own, method.network)
-    default = settings_of(data, options.task, options.arch, options.profile, (), method.network)
-    return settings, recipe, data, overridden(settings, default, own)
+    return settings, recipe, data
 
 
 def print_list() -> None:

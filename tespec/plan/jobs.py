@@ -15,7 +15,14 @@ from typing import Any
 
 from tespec.comparison.ablations import read_ablations, variant_name
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, finetuning_settings, names, overridden, pretraining_settings
+from tespec.core.config import (
+    as_facts,
+    changed_finetuning,
+    changed_pretraining,
+    finetuning_settings,
+    names,
+    pretraining_settings,
+)
 from tespec.core.errors import UserError
 from tespec.core.recipes import recipes
 from tespec.datasets.description import read_description
@@ -201,17 +208,15 @@ def _job(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, ch
 def _cell(task: str, arch: str, profile: str, changes: tuple[str, ...], data: str, accumulate: int) -> tuple[str, int]:
     """Settings of a cell that differ from the profile's, and the task's version."""
     of_data = read_description(Path(data)).overrides()
-    default = finetuning_settings(task, arch, profile, (), of_data)
-    settings = finetuning_settings(task, arch, profile, changes, of_data) if changes else default
-    return canonical(overridden(settings, default, changes), accumulate), settings.version
+    settings = finetuning_settings(task, arch, profile, changes, of_data)
+    return canonical(changed_finetuning(settings, of_data, "swin") if changes else {}, accumulate), settings.version
 
 
 @cache
 def _pretraining(recipe: str, profile: str, changes: tuple[str, ...], accumulate: int) -> tuple[str, str]:
     """Data set of a pre-training, and its settings that differ from the profile's."""
-    default = pretraining_settings(recipe, profile)
-    settings = pretraining_settings(recipe, profile, changes) if changes else default
-    return settings.dataset, canonical(overridden(settings, default, changes), accumulate)
+    settings = pretraining_settings(recipe, profile, changes)
+    return settings.dataset, canonical(changed_pretraining(settings, "swin") if changes else {}, accumulate)
 
 
 def _place(plan: Plan, dataset: str) -> tuple[str, str]:
