@@ -56,7 +56,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="of the jobs; repeatable")
     how.add_argument("--workers", type=whole_number, metavar="N", help="as of run.py")
     how.add_argument("--device", help="as of run.py")
-    how.add_argument("--run-args", default="", metavar="TEXT", help="more options of each run: --run-args='--recompute'")
+    how.add_argument(
+        "--run-args", default="", metavar="TEXT", help="more options of each run: --run-args='--recompute'"
+    )
     how.add_argument("--results", type=Path, metavar="DIR", help="folder of records (default: the plan's, or results)")
     how.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="folder of checkpoints, weights and logs")
     add_own(how)

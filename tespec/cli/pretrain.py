@@ -2,7 +2,7 @@
 
 python benchmarks/pretrain.py --method tespec --data recording.raw --profile sample
 python benchmarks/pretrain.py --method tespec --data /data/1mpx
-python benchmarks/pretrain.py --method tespec              # on the sample world
+python benchmarks/pretrain.py --method tespec --data sample       # on the sample world
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what = parser.add_argument_group("what")
     what.add_argument("--method", required=True, help="a method with a recipe")
     what.add_argument(
-        "--data", type=Path, metavar="PATH", help="recording, or folder of recordings (.raw, .dat, store)"
+        "--data", type=Path, metavar="PATH", help="recording, folder of recordings, or sample: the sample world"
     )
     what.add_argument("--variant", default="", metavar="NAME", help="row of an ablation, for the record")
     add_run_options(parser)
@@ -84,7 +84,7 @@ def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pre
     # Mistakes in the settings come to light before any data is made.
     named = pretraining_settings(recipe, options.profile or "paper", options.set, network)
     own_settings(named.objective)
-    data = find_unlabelled(named.dataset, options.data)
+    data = find_unlabelled(named.dataset, options.data, options.profile)
     if data.notice:
         say(data.notice)
     return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data

@@ -43,7 +43,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--method", help="how the backbone starts; --list names them")
     what.add_argument("--task", help="what it is fine-tuned on; --list names them")
     what.add_argument("--arch", choices=ARCHITECTURES, default="recurrent", help="default: recurrent")
-    what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data (default: ./data/<task>)")
+    what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data, or sample: the sample world "
+                      "(default: $TESPEC_DATA/<task>, ./data/<task>)")  # fmt: skip
     what.add_argument("--split", choices=("test", "val"), default="test",
                       help="recordings that are scored: val to choose settings, test to report (default)")  # fmt: skip
     what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from, or timm:NAME")
@@ -148,7 +149,7 @@ def measure_reference(options: argparse.Namespace) -> None:
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.references import label_prior
 
-    data = find_data(options.task, options.data)
+    data = find_data(options.task, options.data, options.profile)
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, "feedforward", options.profile, options.set)
@@ -186,7 +187,8 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
         remedy = "name a model.safetensors of runs/" if options.model else "give --overwrite to train again"
         raise UserError(weights, "no such file" if options.model else "the weights of this run are gone", remedy)
     if root is None and not Path(options.predict).exists():
-        root = find_data(load_trained(weights).settings.task, options.data).root
+        trained = load_trained(weights).settings
+        root = find_data(trained.task, options.data, trained.profile).root
     start, end = options.clip or (0.0, 10.0)
     least = 0.3 if options.min_score is None else options.min_score
     request = Request(options.predict, options.out, (start, end), least, options.sensor)
@@ -208,7 +210,7 @@ def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], D
     method = find_method(options.method)
     method.require(options.method, options.arch)
     finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
-    data = find_data(options.task, options.data)
+    data = find_data(options.task, options.data, options.profile)
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, options.arch, options.profile, own, method.network)

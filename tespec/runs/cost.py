@@ -27,7 +27,7 @@ from tespec.events.readers.sensor import described_size
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute, has_batch_norm
 from tespec.pretraining.objective import ImageObjective, build_objective
-from tespec.runs.data import SAMPLE, given_data
+from tespec.runs.data import SAMPLE, find_data
 from tespec.runs.meta import META, StepCount, count_step
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
@@ -221,27 +221,27 @@ class PlannedData(NamedTuple):
 def planned_data(dataset: str, given: Path | None, profile: str | None) -> PlannedData:
     """Data and profile of the same run without `--dry-run`; a `dataset.json` or the header of a recording is read.
 
+    Without any data, those of the official data set are assumed.
+
     Raises:
         UserError: `given` does not exist.
     """
-    if given == Path(SAMPLE) or (given is None and profile == SAMPLE and given_data(dataset) is None):
-        says, sensor = description("small", 0, dataset), content_of("small", dataset).sensor
-        size = sensor.height, sensor.width
-        return PlannedData("sample, the sample world", profile or SAMPLE, True, says.overrides(), size)
-    if given is not None and not given.exists():
-        raise UserError(given, "no such file or folder", "check the path given to --data")
-    root = given or given_data(dataset)
-    if root is None:
-        title = f"none found; sizes of the official {dataset} (a run needs --data PATH, or --data sample)"
-        return PlannedData(title, profile or "paper")
-    says = read_description(root)
-    label, sensor_px = says.data or dataset, described_size(root / "recording")
-    files = [root] if root.is_file() else sorted(path for path in root.iterdir() if path.suffix in (".raw", ".dat"))
-    if sensor_px is None and files:
+    try:
+        data = find_data(dataset, given, profile, make=False)
+    except UserError as error:
+        if given is not None:
+            raise
+        return PlannedData(f"sizes of the official {dataset}; a run is refused: {error}", profile or "paper")
+    title = f"{data.label} ({data.root})"
+    if data.is_sample and not data.root.exists():
+        sensor, says = content_of("small", dataset).sensor, description("small", 0, dataset)
+        return PlannedData(title, profile or SAMPLE, True, says.overrides(), (sensor.height, sensor.width))
+    size, says = described_size(data.root / "recording"), read_description(data.root)
+    files = [data.root] if data.root.is_file() else sorted(data.root.glob("*.raw")) + sorted(data.root.glob("*.dat"))
+    if size is None and files:
         reader = open_reader(files[0])
-        sensor_px = reader.height, reader.width
-    fitting = profile or (SAMPLE if label == SAMPLE else "paper")
-    return PlannedData(f"{label}, {root}", fitting, label == SAMPLE, says.overrides(), sensor_px)
+        size = reader.height, reader.width
+    return PlannedData(title, profile or data.profile, data.is_sample, says.overrides(), size)
 
 
 def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None) -> Size:

@@ -111,6 +111,8 @@ def test_pretrains_on_a_single_recording(call, tmp_path):
         (["--method", "scratch", "--task", "ddd17", "--arch", "recurent"], "did you mean 'recurrent'"),
         (["--method", "scratch", "--task", "ddd17", "--data", "/nowhere/at/all"], "/nowhere/at/all: no such"),
         (["--method", "scratch", "--task", "ddd17", "--profile", "papre"], "papre: no such file in configs/profiles"),
+        (["--method", "scratch", "--task", "ddd17", "--profile", "paper"], "--profile paper: no ddd17 data given"),
+        (["--reference", "prior", "--task", "ddd17", "--profile", "paper"], "--profile paper: no ddd17 data given"),
         (["--method", "scratch", "--task", "ddd17", "--set", "optimisation.step=3"], "did you mean 'steps'"),
         (["--method", "scratch", "--task", "ddd17", "--sed", "3"], "--seed"),
         (["--method", "scratch", "--task", "ddd17", "--seed", "-3"], "'-3' is not a whole number; give 0 or more"),
