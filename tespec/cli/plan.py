@@ -187,8 +187,10 @@ def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: argpa
     checkpoint: Path | str | None = None
     if job.upstream and job.upstream.label != SAMPLE:
         checkpoint = weights_of(job.upstream, records, options.runs) or f"WEIGHTS_OF_{job.upstream.name}"
-    accumulate = ["--accumulate", str(plan.accumulate)] if plan.accumulate > 1 else []
-    return [*command(job, checkpoint), *accumulate, *shlex.split(options.run_args)]
+    words = [*command(job, checkpoint), *(["--accumulate", str(plan.accumulate)] if plan.accumulate > 1 else [])]
+    words += [word for file in options.plugins for word in ("--import", str(file))]
+    words += [word for folder in options.configs for word in ("--configs", str(folder))]
+    return [*words, *shlex.split(options.run_args)]
 
 
 def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: argparse.Namespace) -> dict[str, str]:
@@ -199,8 +201,6 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: argparse.N
     places += ["--workers", str(options.workers)] if options.workers is not None else []
     places += ["--device", options.device] if options.device else []
     places += ["--threads", str(plan.threads)] if plan.threads else []
-    places += [word for file in options.plugins for word in ("--import", str(file))]
-    places += [word for folder in options.configs for word in ("--configs", str(folder))]
 
     def arguments(job: Job) -> list[str]:
         records = read_records(results)[0] if results.exists() else []

@@ -74,10 +74,11 @@ class Job:
     @property
     def name(self) -> str:
         """For people, and for the log."""
-        changes = self.set + (self.upstream.set if self.upstream else ())
+        changes = self.set + tuple(PREFIX + change for change in (self.upstream.set if self.upstream else ()))
         split = "" if self.split == "test" else self.split
         parts = (self.kind, self.method, self.task, self.arch, *changes, split, f"s{self.seed}")
-        return re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))[:200]
+        text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
+        return text if len(text) < 200 else f"{text[:180]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
     @property
     def choices(self) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ def test_a_plan_from_another_folder_is_found_by_name(folder, tmp_path, capsys):
     places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
     assert main(["plan", "mine_too", "--configs", str(folder), "--dry-run", *places]) == 0
     shown = capsys.readouterr().out
-    assert "mine_too: 0 of 2 runs are done" in shown
+    assert "mine_too: 0 of 2 runs done" in shown
     assert f"--configs {folder}" in shown
 
 

@@ -1,0 +1,220 @@
+"""Jobs of plans, their commands, and which of them have a record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tespec.comparison.records import Record, read_records
+from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
+from tespec.plan.jobs import Job, command, expand, missing_jobs, select
+from tespec.plan.spec import Plan, read_plan
+
+RUNS = Path("no runs")
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    found, problems = read_records(REPOSITORY / "results" / "sample")
+    assert problems == []
+    return found
+
+
+@pytest.fixture(scope="module")
+def study() -> list[Job]:
+    return expand(read_plan("small"))
+
+
+def plan(**groups: Any) -> Plan:
+    return Plan.model_validate({"name": "a", "title": "a", "data": "sample", "profile": "small", **groups})
+
+
+CELL = {"methods": ["scratch"], "tasks": ["ddd17"], "architectures": ["recurrent"]}
+EXPANDED: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {"cells": [CELL | {"architectures": ["recurrent", "feedforward"]}], "seeds": [1, 0]},
+        [f"evaluation-scratch-ddd17-{arch}-s{seed}" for seed in (0, 1) for arch in ("recurrent", "feedforward")],
+    ),
+    (
+        {"cells": [CELL | {"seeds": [2], "label_share": [0.05, 1], "set": ["batch_size=2"]}]},
+        [
+            "evaluation-scratch-ddd17-recurrent-batch_size=2-label_share=0.05-s2",
+            "evaluation-scratch-ddd17-recurrent-batch_size=2-s2",
+        ],
+    ),
+    ({"cells": [CELL, CELL]}, ["evaluation-scratch-ddd17-recurrent-s0"]),
+    ({"references": [{"tasks": ["gen1"]}], "seeds": [3, 4]}, ["reference-prior-gen1-feedforward-s3"]),
+    (
+        {"ablations": [{"tables": ["memory"], "task": "ddd17"}], "split": "val"},
+        [
+            "evaluation-tespec-ddd17-recurrent-pretraining.recurrent=false-val-s0",
+            "evaluation-tespec-ddd17-recurrent-val-s0",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("groups", "jobs"), EXPANDED)
+def test_a_plan_is_every_combination_once(groups: dict[str, Any], jobs: list[str]) -> None:
+    assert [job.name for job in expand(plan(**groups))] == jobs
+
+
+def test_seeds_of_the_command_line_replace_those_of_all_groups() -> None:
+    made = plan(cells=[CELL | {"seeds": [2, 3]}], references=[{"tasks": ["ddd17"]}])
+    assert [job.seed for job in expand(made, [7])] == [7, 7]
+
+
+def test_a_pretraining_is_shared_by_all_cells_that_start_from_it() -> None:
+    cells = [{"methods": ["tespec", "scratch"], "tasks": ["ddd17", "gen1"]}]
+    shared = missing_jobs(expand(plan(cells=cells, seeds=[0, 1], pretraining_seed=5)), [], RUNS)
+    assert [job.name for job in shared[:2]] == ["pretraining-tespec-1mpx-s5", "evaluation-tespec-ddd17-recurrent-s0"]
+    assert len(shared) == 1 + 16
+    own = missing_jobs(expand(plan(cells=cells, seeds=[0, 1])), [], RUNS)
+    assert [job.name for job in own[:2]] == ["pretraining-tespec-1mpx-s0", "pretraining-tespec-1mpx-s1"]
+    assert len({job.name for job in own}) == len(own) == 2 + 16
+
+
+def test_the_committed_study_is_complete(study: list[Job], records: list[Record]) -> None:
+    assert len(study) == 254
+    assert missing_jobs(study, records, RUNS) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["reference-prior-gen1", "evaluation-scratch-ddd17-recurrent-s3", "evaluation-tespec-mvsec", "masking: 25%"],
+)
+def test_a_record_that_is_gone_is_exactly_one_missing_job(study: list[Job], records: list[Record], words: str) -> None:
+    cells = [each for each in records if each.kind != "pretraining"]
+    gone = next(each for each in cells if words == each.variant or each.name.startswith(words))
+    left = [each for each in records if each.id != gone.id]
+    *first, missing = missing_jobs(study, left, RUNS)
+    assert (missing.kind, missing.method, missing.task) == (gone.kind, gone.method, gone.task)
+    assert (missing.arch, missing.seed, missing.variant) == (gone.arch, gone.seed, gone.variant)
+    # Its weights are on another machine.
+    assert first == ([missing.upstream] if missing.upstream else [])
+
+
+def changed(record: Record, **fields: Any) -> Record:
+    recipe = fields.pop("recipe", None)
+    if recipe is not None:
+        fields["weights"] = record.weights | {"recipe": record.weights["recipe"] | recipe}
+    return record.model_copy(update=fields)
+
+
+ANOTHER: list[dict[str, Any]] = [
+    {"seed": 9},
+    {"split": "val"},
+    {"profile": "paper"},
+    {"data": "ddd17"},
+    {"arch": "feedforward"},
+    {"task_version": 2},
+    {"overrides": {"label_share": 0.5}},
+    {"kind": "probe"},
+    {"recipe": {"seed": 1}},
+    {"recipe": {"overrides": {"recurrent": False}}},
+    {"recipe": {"data": "1mpx"}},
+    {"recipe": {"profile": "sample"}},
+    {"weights": {"recipe": {"method": "tespec", "seed": 0, "profile": "small", "data": "sample"}}},  # older weights
+]
+
+
+@pytest.mark.parametrize("fields", ANOTHER, ids=str)
+def test_a_record_of_other_choices_is_not_the_job_s(records: list[Record], fields: dict[str, Any]) -> None:
+    (job,) = expand(plan(cells=[CELL | {"methods": ["tespec"]}], pretraining_seed=0))
+    (own,) = [each for each in records if missing_jobs([job], [each], RUNS) == []]
+    assert (own.method, own.task, own.arch, own.seed, own.variant) == ("tespec", "ddd17", "recurrent", 0, "")
+    assert job in missing_jobs([job], [changed(own, **fields)], RUNS)
+
+
+def test_a_row_whose_record_has_no_variant_yet_is_run_again(records: list[Record]) -> None:
+    rows = expand(plan(ablations=[{"tables": ["memory"], "task": "ddd17"}], pretraining_seed=0))
+    assert missing_jobs(rows, records, RUNS) == []
+    unnamed = [changed(each, variant="") for each in records]
+    assert [job.variant for job in missing_jobs(rows, unnamed, RUNS) if job.kind == "evaluation"] == ["memory: without"]
+
+
+def test_settings_count_by_their_values(records: list[Record]) -> None:
+    few = plan(cells=[CELL | {"seeds": [0, 1, 2], "set": ["label_share=5.0e-2"]}], set=["pretraining.batch_size=3"])
+    assert missing_jobs(expand(few), records, RUNS) == []
+    default = plan(cells=[CELL], set=["optimisation.steps=800"])
+    assert missing_jobs(expand(default), records, RUNS) == []
+    assert len(missing_jobs(expand(plan(cells=[CELL], accumulate=2)), records, RUNS)) == 1
+
+
+def test_weights_given_in_a_file_count_by_their_content(records: list[Record], tmp_path: Path) -> None:
+    file = tmp_path / "weights.pth"
+    file.write_bytes(b"weights")
+    (job,) = expand(plan(cells=[CELL | {"methods": ["imagenet"]}], checkpoints={"imagenet": file}))
+    assert job.upstream is None
+    assert missing_jobs([job], records, RUNS) == [job]
+    like = next(each for each in records if each.name.startswith("evaluation-imagenet-ddd17-recurrent-s0"))
+    own = changed(like, weights={"sha256": hashlib.sha256(b"weights").hexdigest()})
+    assert missing_jobs([job], [own], RUNS) == []
+    file.write_bytes(b"others")
+    assert missing_jobs([job], [own], RUNS) == [job]
+    assert command(job)[:9] == ["run", "--method", "imagenet", "--task", "ddd17", "--arch", "recurrent",
+                                "--checkpoint", str(file)]  # fmt: skip
+
+
+def test_commands_name_all_choices() -> None:
+    groups = {"cells": [CELL | {"methods": ["tespec"], "set": ["pretraining.recurrent=false", "batch_size=3"]}]}
+    (job,) = expand(plan(**groups, seeds=[1], pretraining_seed=0, split="val"))
+    end = ["--split", "val", "--profile", "small", "--seed", "1", "--data", "sample"]
+    start = ["run", "--method", "tespec", "--task", "ddd17", "--arch", "recurrent"]
+    changes = ["--set", "batch_size=3", "--set", "pretraining.recurrent=false"]
+    assert command(job) == [*start, "--pretraining-seed", "0", *changes, *end]
+    assert command(job, "FILE") == [*start, "--checkpoint", "FILE", *changes[:2], *end]
+    assert job.upstream is not None
+    assert command(job.upstream) == ["pretrain", "--method", "tespec", "--set", "recurrent=false", "--profile", "small",
+                                     "--seed", "0", "--data", "sample"]  # fmt: skip
+    row = expand(plan(ablations=["memory"]))[0]
+    assert command(row)[-8:-6] == ["--variant", "memory: without"]
+
+
+def test_data_of_a_folder_has_its_own_label_and_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ddd17").mkdir()
+    (real,) = expand(plan(cells=[CELL], data=str(tmp_path), profile=None))
+    assert (real.data, real.label, real.profile) == (str(tmp_path / "ddd17"), "ddd17", "paper")
+    monkeypatch.setenv("TESPEC_DATA", str(tmp_path))
+    assert expand(plan(cells=[CELL], data=None, profile=None)) == [real]
+    (tmp_path / "ddd17" / "dataset.json").write_text('{"data": "sample"}')
+    (sample,) = expand(plan(cells=[CELL], data=str(tmp_path), profile=None, seeds=[1]))
+    assert (sample.label, sample.profile) == ("sample", "sample")
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"cells": [CELL | {"tasks": ["kitti"]}]}, "plan a, task kitti: no such task; choose from 1mpx, ddd17"),
+        ({"ablations": ["maskin"]}, "plan a, ablation maskin: no such table; choose from masking"),
+        ({"cells": [CELL], "set": ["batch_sise=2"]}, "batch_sise"),
+        ({"cells": [CELL], "set": ["batch_size"]}, "no '='"),
+        ({"cells": [CELL], "profile": "huge"}, "choose from paper, sample"),
+    ],
+)
+def test_unknown_names_are_refused(groups: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        expand(plan(**groups))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("only", "chosen"),
+    [
+        (["ddd17", "scratch"], lambda job: (job.task, job.method) == ("ddd17", "scratch")),
+        (["masking"], lambda job: "masking" in job.ablations),
+        (["reference", "gen1", "mvsec"], lambda job: job.kind == "reference" and job.task != "ddd17"),
+        ([], lambda job: True),
+    ],
+)
+def test_names_narrow_a_plan(study: list[Job], only: list[str], chosen: Callable[[Job], bool]) -> None:
+    assert select(study, only) == [job for job in study if chosen(job)] != []
+    with pytest.raises(UserError, match="--only kitti: not in this plan; choose from cm3ae, ddd17"):
+        select(study, ["ddd17", "kitti"])
+    with pytest.raises(UserError, match="leaves nothing of this plan"):
+        select(study, ["ecdp", "gen1"])

@@ -1,0 +1,140 @@
+"""Plans from the command line."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tespec.cli import plan as plan_cli
+from tespec.cli.main import main
+from tespec.comparison.records import read_records
+from tespec.core.paths import REPOSITORY
+
+WITHOUT_TORCH = """
+import sys
+from tespec.cli.main import main
+code = main(["plan", *sys.argv[1:]])
+assert "torch" not in sys.modules
+sys.exit(code)
+"""
+
+
+def test_missing_runs_are_printed_on_one_screen_without_importing_torch(tmp_path: Path) -> None:
+    began = time.process_time()
+    called = [sys.executable, "-c", WITHOUT_TORCH, "small", "--results", str(tmp_path)]
+    done = subprocess.run([*called, "--dry-run"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert time.process_time() - began < 3
+    assert done.returncode == 0, done.stderr
+    first, *commands, last = done.stdout.splitlines()
+    assert first == "sample world study: 0 of 254 runs done, 16 pre-trainings come first"
+    assert last == "and 250 more, printed with --all"
+    assert len(commands) == 20
+    assert commands[0] == "python benchmarks/pretrain.py --method imagenet --profile small --seed 0 --data sample"
+    every = subprocess.run([*called, "--dry-run", "--all"], cwd=REPOSITORY, capture_output=True, text=True)
+    assert len(every.stdout.splitlines()) == 1 + 270
+    assert not list(tmp_path.iterdir())
+
+
+def test_status_counts_runs_by_method_and_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "small", "--status", "--seeds", "0", "1", "9"]) == 0
+    first, head, *rows = capsys.readouterr().out.splitlines()
+    assert first.startswith("sample world study: 117 of 174 runs done, ")
+    assert head.split() == ["ddd17", "mvsec", "gen1"]
+    counts = {row.split()[0]: row.split()[1:] for row in rows}
+    assert counts["moby"] == ["4/6", "4/6", "4/6"]
+    assert counts["ecdp"] == ["2/3", "2/3", "-"]
+
+
+MISTAKES = [
+    (["small", "--only", "kitti"], "--only kitti: not in this plan; choose from"),
+    (["huge"], "plan huge: no such plan; choose from"),
+    (["tiny", "--checkpoints", "moby"], "checkpoints moby=.: is not METHOD=FILE of a file that exists"),
+    (["tiny", "--slurm", "partition=gpu"], "--slurm goes with --cluster slurm"),
+    (["tiny", "--cluster", "slurm", "--gpus", "0"], "--gpus are this machine's; say --slurm gpus_per_node=1"),
+    (["tables", "--data", "/nowhere", "--only", "scratch", "ddd17"], "/nowhere/ddd17: the data of plan tables is not"),
+    (["ablations", "--results", "."], "is not a results folder"),
+    (["mine.yaml"], "--method scrach: unknown method; did you mean 'scratch'?"),
+    (["mine.yaml", "--dry-run"], "--method scrach: unknown method; did you mean 'scratch'?"),
+    (
+        ["bare.yaml", "--status"],
+        "plan bare, ecddp_resnet: has no weights to start from; give --checkpoints ecddp_resnet=",
+    ),
+    (["arch.yaml"], "TESPEC"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES)
+def test_mistakes_are_answered_in_one_line_before_anything_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.delenv("TESPEC_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for name, methods in {"mine": "scrach", "bare": "ecddp_resnet", "arch": "ecdp"}.items():
+        archs = "feedforward" if name == "bare" else "recurrent"
+        cells = f"[{{methods: [{methods}], architectures: [{archs}], tasks: [ddd17]}}]"
+        (tmp_path / f"{name}.yaml").write_text(f"data: sample\ncells: {cells}")
+    try:
+        code = main(["plan", *options, "--runs", "runs", *([] if "--results" in options else ["--results", "results"])])
+    except SystemExit as stop:
+        code = stop.code  # type: ignore[assignment]
+    assert code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line if message != "TESPEC" else "feedforward alone" in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_options_reach_every_run_and_failures_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+
+    def execute(tasks: Any, logs: Path, slots: list[str], executor: object) -> dict[str, str]:
+        calls.extend(list(each.arguments()) for each in tasks)
+        assert (logs, slots) == (tmp_path / "runs" / "logs" / "demo", ["0", "0"])
+        return {tasks[-1].name: "error: the disk is full (log.txt)"}
+
+    monkeypatch.setattr("tespec.plan.execute.execute", execute)
+    monkeypatch.setattr(plan_cli, "show_table", lambda name, results: None)
+    given = "--gpus 0 0 --workers 2 --device cuda --accumulate 2 --run-args='--recompute --track files' --only tespec"
+    places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
+    assert main(["plan", "demo", *shlex.split(given), *places]) == 1
+    _, failed, last = capsys.readouterr().out.splitlines()
+    assert failed == "failed: evaluation-tespec-ddd17-feedforward-s0: error: the disk is full (log.txt)"
+    assert last.startswith("1 of 2 runs done; records: ")
+    assert len(calls) == 3
+    for call in calls:
+        words = " ".join(call)
+        assert words.startswith("-m tespec.cli ")
+        assert "--accumulate 2 --recompute --track files" in words
+        assert words.endswith(f"{' '.join(places)} --workers 2 --device cuda --threads 1")
+
+
+def test_a_plan_is_run_once(tmp_path: Path, tiny_world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "profile: tiny\nset: [pretraining.optimisation.steps=2, pretraining.optimisation.warmup_steps=1]\n"
+        "cells:\n- {methods: [tespec], architectures: [feedforward], tasks: [ddd17], label_share: [0.5]}\n"
+    )
+    places = ["--data", str(tiny_world), "--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
+    assert main(["plan", str(file), *places]) == 0
+    output = capsys.readouterr()
+    assert "mine: 0 of 1 runs done, 1 pre-trainings come first" in output.out
+    assert "1 of 1 runs done" in output.out
+    assert "[2/2] done: evaluation-tespec-ddd17-feedforward-label_share=0.5" in output.err
+    found, problems = read_records(tmp_path / "results")
+    assert problems == []
+    cell, pretraining = found
+    assert cell.overrides == {"label_share": 0.5}
+    assert cell.weights["sha256"] == pretraining.weights["sha256"]
+    assert main(["plan", str(file), *places]) == 0
+    assert "mine: 1 of 1 runs done\n" in capsys.readouterr().out
