@@ -15,7 +15,7 @@ def folder(tmp_path, monkeypatch):
     for kind, name, text in (
         ("tasks", "mine", (CONFIGS / "tasks" / "ddd17.yaml").read_text().replace("name: ddd17", "name: mine")),
         ("datasets", "mine", "title: My data\n"),
-        ("plans", "mine_too", "world: {size: tiny}\nprofile: tiny\ncells: [{methods: [scratch], tasks: [ddd17]}]\n"),
+        ("plans", "mine_too", "data: sample\nprofile: tiny\ncells: [{methods: [scratch], tasks: [ddd17]}]\n"),
     ):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / f"{name}.yaml").write_text(text)
