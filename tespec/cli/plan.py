@@ -222,5 +222,8 @@ def show_table(name: str, results: Path) -> None:
     from tespec.comparison.frame import results as read_results
     from tespec.comparison.tables import make_tables
 
-    for table in make_tables(read_results(results), only=(name,), measured=True):
-        print_table(table)
+    try:
+        for table in make_tables(read_results(results), only=(name,), measured=True):
+            print_table(table)
+    except UserError as error:  # no reason to lose what the runs ended with
+        say(f"no table: {error}")

@@ -166,9 +166,11 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
 def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
     for cells in plan.cells:
         tasks, of = cells.tasks or names("tasks"), seeds or cells.seeds or plan.seeds
-        for share, *cell in product(cells.label_share, cells.methods, tasks, cells.architectures, of):
+        for share, method, task, arch, seed in product(
+            cells.label_share, cells.methods, tasks, cells.architectures, of
+        ):
             few = () if share == 1 else (f"label_share={share:g}",)
-            yield _job(plan, EVALUATION, *cell, (*plan.set, *cells.set, *few))
+            yield _job(plan, EVALUATION, method, task, arch, seed, (*plan.set, *cells.set, *few))
     known = read_ablations()
     for group in plan.ablations:
         for name in group.tables:
@@ -180,7 +182,7 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
             default = as_facts(pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1]))
             for row in known[name].rows:
                 changes = (*plan.set, *(PREFIX + change for change in row.changes(default)))
-                variant = "" if row.default else variant_name(known[name], row)
+                variant = variant_name(known[name], row)
                 for seed in seeds or group.seeds or plan.seeds:
                     job = _job(plan, EVALUATION, ABLATED, task, "recurrent", seed, changes)
                     upstream = replace(job.upstream, variant=variant) if job.upstream else None
@@ -242,10 +244,7 @@ def _split(changes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _sha256(path: Path | None) -> str:
-    if path is None:
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
