@@ -126,12 +126,12 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
     settings: Any
     if name == "tespec":
         settings = pretraining_settings(name, profile, changes)
-        objective = build_objective(settings, None, input_of(settings, "1mpx").size)
+        objective = build_objective(settings, None, input_of(settings, "1mpx"))
         network, batch = objective.network(), objective.blank_batch(settings.batch_size, device)
         batch["mask"].random_(0, 2)
     else:
         settings = finetuning_settings(name, "recurrent", profile, changes)
-        size, kind = input_of(settings, name).size, find_task(settings)
+        size, kind = input_of(settings, name), find_task(settings)
         network = kind.network(settings, fresh_backbone(settings, size))
         batch = kind.blank_batch(settings, size, settings.batch_size, device)
     batch["histograms"].random_(0, 3)

@@ -91,19 +91,13 @@ def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pre
 
 
 def dry_run(options: argparse.Namespace, method: Method) -> None:
-    """Print the resolved settings and what the run would cost, without data by what the data set's config says."""
+    """Print the settings and the cost of the pre-training."""
     from tespec.cli.cost import print_cost
-    from tespec.core.config import as_facts, pretraining_settings
-    from tespec.pretraining.objective import build_objective
-    from tespec.runs.cost import blueprint_of_pretraining, input_of, planned
-    from tespec.runs.data import at_hand
+    from tespec.core.config import pretraining_settings
+    from tespec.runs.cost import estimate_pretraining, input_of, planned_data
 
     recipe = str(method.recipe)
-    settings = pretraining_settings(recipe, options.profile or "paper", options.set, method.network)
-    if at_hand(settings.dataset, options.data):
-        settings, data = resolve(options, recipe, method.network)
-        task = build_objective(settings, data.root)
-        print_cost(as_facts(settings), str(data.root), lambda: blueprint_of_pretraining(task), options)
-        return
-    source = input_of(settings, settings.dataset).source
-    print_cost(as_facts(settings), source, lambda: planned(settings, settings.dataset), options)
+    dataset = pretraining_settings(recipe, options.profile or "paper", options.set, method.network).dataset
+    data = planned_data(dataset, options.data, options.profile)
+    settings = pretraining_settings(recipe, data.profile, options.set, method.network)
+    print_cost(estimate_pretraining(settings, input_of(settings, dataset, data.sensor)), data.title, options)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -246,37 +245,21 @@ def describe(name: str, profile: str, changes: Sequence[str]) -> None:
 
 
 def dry_run(options: argparse.Namespace) -> None:
-    """Print the resolved settings and what the run would cost, without data by what the data set's config says."""
+    """Print the settings and the cost of the run."""
     from tespec.cli.cost import print_cost
-    from tespec.core.config import as_facts, finetuning_settings
+    from tespec.core.config import finetuning_settings
     from tespec.pretraining.method import find_method
-    from tespec.runs.cost import Evaluated, blueprint_of_cell, input_of, known_evaluation, planned
-    from tespec.runs.data import at_hand
+    from tespec.runs.cost import estimate_cell, input_of, planned_data
     from tespec.runs.finetune import with_start
 
     method = find_method(options.method)
     method.require(options.method, options.arch)
-    if at_hand(options.task, options.data):
-        from tespec.datasets.evaluation import evaluation_of
-        from tespec.datasets.survey import require_sound
-        from tespec.tasks import build_task
-
-        settings, recipe, data = resolve(options)
-        settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
-        task = build_task(settings, data.root, options.split)
-        require_sound(task.dataset)
-        labels = sum(len(each.labelled) for each in task.scored)
-        windows = evaluation_of(settings, task.scored).windows
-        played = Evaluated(windows, labels, f"the {options.split} split of the data")
-        make = partial(blueprint_of_cell, settings, task.size)
-        print_cost(as_facts(settings), str(data.root), make, options, played)
-        return
     own = [change for change in options.set if not change.startswith("pretraining.")]
-    settings = finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
-    settings = with_start(settings, method, options.checkpoint, sample=False)
-    source = input_of(settings, options.task).source
-    known = known_evaluation(settings, options.task)
-    print_cost(as_facts(settings), source, partial(planned, settings, options.task), options, known)
+    recipe = [change.removeprefix("pretraining.") for change in options.set if change not in own]
+    data = planned_data(options.task, options.data, options.profile)
+    settings = finetuning_settings(options.task, options.arch, data.profile, own, data.overrides, method.network)
+    settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
+    print_cost(estimate_cell(settings, input_of(settings, options.task, data.sensor)), data.title, options)
 
 
 def print_result(record: Record) -> None:

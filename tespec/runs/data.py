@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning
 from tespec.datasets.description import read_description
-from tespec.world import make_world
+from tespec.world import make_world, world_folder
 
 SAMPLE = "sample"
 UNASKED = (None, "sample", "tiny")  # profiles under which a run without data takes the sample world
@@ -77,7 +77,7 @@ def at_hand(dataset: str, given: Path | None) -> bool:
     return given is not None or given_data(dataset) is not None
 
 
-def find_data(dataset: str, given: Path | None, profile: str | None = None) -> Data:
+def find_data(dataset: str, given: Path | None, profile: str | None = None, *, make: bool = True) -> Data:
     """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 
     The sample world is taken unasked only where nothing points to real data: neither `$TESPEC_DATA` nor a profile of
@@ -87,16 +87,21 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None) -> D
         dataset: name of a data set, as of a task.
         given: folder or file the user named, or "sample" for the sample world.
         profile: the user named, if any.
+        make: whether a sample world that does not exist yet is made; else its folder may be missing.
 
     Raises:
         UserError: `given` does not exist, or the folder that `$TESPEC_DATA` names; or there is no data, and the sample
             world was not asked for.
     """
+
+    def world() -> Path:
+        return sample_world(dataset) if make else world_folder()
+
     if given == Path(SAMPLE):
         if given.exists():
             what = f"a folder here has this name, and --data {SAMPLE} means the sample world"
             raise UserError(f"--data {SAMPLE}", what, "give the full path of the folder, or run from another one")
-        return Data(sample_world(dataset) / dataset, SAMPLE)
+        return Data(world() / dataset, SAMPLE)
     if given is not None:
         if not given.exists():
             raise UserError(given, "no such file or folder", "check the path given to --data")
@@ -108,7 +113,7 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None) -> D
     if profile not in UNASKED:
         raise UserError(f"--profile {profile}", f"no {dataset} data given or found in ./data/{dataset}", ANSWER)
     notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: using the synthetic sample world"
-    return Data(sample_world(dataset) / dataset, SAMPLE, notice)
+    return Data(world() / dataset, SAMPLE, notice)
 
 
 def settings_of(

@@ -42,8 +42,8 @@ from tespec.metrics.depth import DepthScorer
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.metrics.segmentation import SegmentationScorer
 from tespec.models import EventMaxViT, EventResNet, EventSwin
-from tespec.plan.files import read_plan
-from tespec.plan.jobs import Workshop, all_jobs
+from tespec.plan.jobs import expand, missing_jobs
+from tespec.plan.spec import read_plan
 from tespec.pretraining.objective import build_objective
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
@@ -520,8 +520,6 @@ def plan(name: str) -> Case:
     """The runs of a plan, those that others start from included."""
 
     def case(world: Path, folder: Path) -> pd.DataFrame:
-        register_methods()
-        shop = Workshop(read_plan(name), folder / "results", folder / "runs")
         rows = [
             {
                 "kind": job.kind,
@@ -530,11 +528,11 @@ def plan(name: str) -> Case:
                 "arch": job.arch,
                 "seed": job.seed,
                 "split": job.split,
-                "overrides": " ".join(job.settings),
-                "pretraining_overrides": " ".join(job.changes),
+                "overrides": " ".join(job.set if job.arch else ()),
+                "pretraining_overrides": " ".join(job.upstream.set if job.upstream else () if job.arch else job.set),
                 "ablations": " ".join(job.ablations),
             }
-            for job in shop.with_pretrainings(all_jobs(shop))
+            for job in missing_jobs(expand(read_plan(name)), [], folder)
         ]
         return pd.DataFrame(rows).sort_values(list(rows[0]))
 
