@@ -120,7 +120,7 @@ def run_cell(options: argparse.Namespace) -> None:
     from tespec.runs.finetune import Wanted, finetune
     from tespec.runs.probe import probe
     from tespec.runs.run import WEIGHTS
-    from tespec.weights.publish import fetched
+    from tespec.weights.export import fetched
 
     method = find_method(options.method)
     settings, recipe, data = resolve(options)

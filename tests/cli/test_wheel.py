@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-
 from tespec.comparison.identity import package_code
+
 from tespec.core.paths import REPOSITORY
 
 SOURCES = ("tespec", "baselines", "configs", "results/paper", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
