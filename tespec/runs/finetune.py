@@ -89,9 +89,10 @@ class Opened:
     def outcome(self, evaluation: Evaluation, said: Mapping[str, str] | None = None) -> Outcome:
         """What the task's evaluation found, for the record; `said` adds to the protocol."""
         scores = getattr(self.task, "scores", {})
+        partial = {"partial means": evaluation.partial} if evaluation.partial else {}
         return Outcome(
             seconds=evaluation.seconds,
-            protocol=self.task.protocol() | {"scores": evaluation.definition} | dict(said or {}),
+            protocol=self.task.protocol() | {"scores": evaluation.definition} | partial | dict(said or {}),
             metrics=evaluation.metrics,
             groups=evaluation.groups,
             recordings=evaluation.recordings,
