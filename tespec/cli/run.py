@@ -178,8 +178,8 @@ def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
 
 def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | None = None) -> None:
     """Draw what a trained model says of a recording."""
-    from tespec.inference.load import load_trained
-    from tespec.inference.predict import Request, predict
+    from tespec.inference.load import read_settings
+    from tespec.inference.predict import MIN_SCORE, predict
     from tespec.runs.data import find_data
     from tespec.training.device import choose_device
 
@@ -187,12 +187,18 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
         remedy = "name a model.safetensors of runs/" if options.model else "give --overwrite to train again"
         raise UserError(weights, "no such file" if options.model else "the weights of this run are gone", remedy)
     if root is None and not Path(options.predict).exists():
-        trained = load_trained(weights).settings
+        trained = read_settings(weights)
         root = find_data(trained.task, options.data, trained.profile).root
-    start, end = options.clip or (0.0, 10.0)
-    least = 0.3 if options.min_score is None else options.min_score
-    request = Request(options.predict, options.out, (start, end), least, options.sensor)
-    drawn = predict(weights, request, root, choose_device(options.device))
+    drawn = predict(
+        weights,
+        options.predict,
+        options.out,
+        choose_device(options.device),
+        root=root,
+        clip=options.clip or (0.0, 10.0),
+        min_score=MIN_SCORE if options.min_score is None else options.min_score,
+        sensor_px=options.sensor,
+    )
     print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,27 +26,7 @@ STRIP_ROWS = 3
 MIN_SCORE = 0.3
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is to be drawn.
-
-    Attributes:
-        recording: name of one of the data set's recordings, which comes with its labels, or path of any other.
-        out: folder for the pictures.
-        clip: first and last second.
-        min_score: boxes of a lower score are not drawn.
-        sensor_px: size of the recording's sensor, as "640x480", if it does not name it.
-    """
-
-    recording: str
-    out: Path
-    clip: tuple[float, float]
-    min_score: float
-    sensor_px: str | None = None
-
-
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
     """Paths of the pictures, number of windows drawn, and how many of those have a label."""
 
     figure: Path
@@ -92,20 +72,34 @@ def run_inference(
             advance(done + 1, len(played), "")
 
 
-def predict(weights: Path, request: Request, root: Path | None, device: torch.device) -> Drawn:
+def predict(
+    weights: Path,
+    wanted: str,
+    out: Path,
+    device: torch.device,
+    *,
+    root: Path | None = None,
+    clip: tuple[float, float] = (0.0, 10.0),
+    min_score: float = MIN_SCORE,
+    sensor_px: str | None = None,
+) -> Drawn:
     """Run the network of `weights` on a recording and draw its predictions; memory does not grow with the clip.
 
     Args:
         weights: `model.safetensors` of a fine-tuning.
-        request: what is drawn, and where.
-        root: folder of the task's data, in which names are looked up, if there is one.
+        wanted: name of one of the data set's recordings, which comes with its labels, or path of any other.
+        out: folder for the pictures.
         device: where the network runs.
+        root: folder of the task's data, in which names are looked up, if there is one.
+        clip: first and last second.
+        min_score: boxes of a lower score are not drawn.
+        sensor_px: size of the recording's sensor, as "640x480", if it does not name it.
 
     Raises:
         UserError: weights or recording cannot be read, or no window ends within the clip.
     """
-    recording = find(read_settings(weights), request.recording, root, request.sensor_px)
-    ends, (start, end) = _seconds(recording), request.clip
+    recording = find(read_settings(weights), wanted, root, sensor_px)
+    ends, (start, end) = _seconds(recording), clip
     windows = np.flatnonzero((ends >= start) & (ends <= end)).tolist()
     if not windows:
         lasts = f"no window ends between {start:g} and {end:g} s; it lasts {ends[-1]:.2f} s"
@@ -115,15 +109,13 @@ def predict(weights: Path, request: Request, root: Path | None, device: torch.de
     network = _network(weights, recording, device)
     style = _style(network, recording, labelled)
     name = re.sub(r"[^\w.-]+", "_", recording.name)
-    figure, video = request.out / f"{name}.png", request.out / f"{name}.gif"
+    figure, video = out / f"{name}.png", out / f"{name}.gif"
     # Not below what viewers of GIF files can show.
     milliseconds = max(20, round(1000 * float(np.median(np.diff(ends[windows]))))) if windows[1:] else round(SEGMENT_MS)
     kept: list[Prediction] = []
 
     def drawn() -> Iterator[Prediction]:
-        for window, prediction in zip(
-            windows, run_inference(network, recording, windows, request.min_score), strict=True
-        ):
+        for window, prediction in zip(windows, run_inference(network, recording, windows, min_score), strict=True):
             if window in in_figure:
                 kept.append(prediction)
             yield prediction

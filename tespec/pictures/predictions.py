@@ -94,11 +94,14 @@ def draw_video(shown: Iterable[Prediction], style: Style, path: Path, millisecon
 
 def value_limits(draw: Callable[[Axes, Any], AxesImage | None], labels: Iterable[Any]) -> tuple[float, float] | None:
     """Least and greatest value that labels show; None if they show none."""
-    found = None
+    found, axis = None, Figure().subplots()
     for label in labels:
-        image = draw(Figure().subplots(), label)
-        if image and (each := _values([image])):
+        image = draw(axis, label)
+        if image is None:
+            break
+        if each := _values([image]):
             found = each if found is None else (min(found[0], each[0]), max(found[1], each[1]))
+        image.remove()
     return found
 
 

@@ -17,7 +17,7 @@ from tespec.core.errors import UserError
 from tespec.datasets.evaluation import EvaluationSteps
 from tespec.inference import load, predict
 from tespec.inference.load import load_trained
-from tespec.inference.predict import ROWS, STRIP_ROWS, Request, evenly, find, run_inference
+from tespec.inference.predict import ROWS, STRIP_ROWS, evenly, find, run_inference
 from tespec.pictures.panels import draw_label
 from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video, value_limits
 from tespec.runs.data import Data, settings_of
@@ -63,8 +63,7 @@ def test_a_figure_and_a_video_are_drawn_from_a_stream(tiny_world, tmp_path, monk
     monkeypatch.setattr(predict, "run_inference", counted)
     monkeypatch.setattr(load, "fresh_backbone", lambda *arguments: built.append(1) or build(*arguments))
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
-    request = Request(task.scored[0].name, tmp_path / "out", (0.0, 0.6), 0.3)
-    drawn = predict.predict(path, request, tiny_world / name, CPU)
+    drawn = predict.predict(path, task.scored[0].name, tmp_path / "out", CPU, root=tiny_world / name, clip=(0.0, 0.6))
     assert drawn.moments > ROWS + 2
     assert drawn.labelled > 0
     assert built == [1]
@@ -78,8 +77,7 @@ def test_a_figure_and_a_video_are_drawn_from_a_stream(tiny_world, tmp_path, monk
 
 def test_a_recording_without_labels(tiny_world, tmp_path):
     path, _, _ = written(tiny_world, tmp_path, "mvsec")
-    request = Request(str(RECORDING), tmp_path / "out", (0.0, 10.0), 0.3)
-    drawn = predict.predict(path, request, None, CPU)
+    drawn = predict.predict(path, str(RECORDING), tmp_path / "out", CPU)
     assert (drawn.moments, drawn.labelled) == (2, 0)
 
 
@@ -94,7 +92,7 @@ MISTAKES = [
 def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path, recording, clip, message):
     path, _, _ = written(tiny_world, tmp_path, "ddd17")
     with pytest.raises(UserError, match=message):
-        predict.predict(path, Request(recording, tmp_path / "out", clip, 0.3), tiny_world / "ddd17", CPU)
+        predict.predict(path, recording, tmp_path / "out", CPU, root=tiny_world / "ddd17", clip=clip)
     assert not (tmp_path / "out").exists()
 
 
