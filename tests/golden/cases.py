@@ -9,17 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from copy import deepcopy
 from fnmatch import fnmatch
-from functools import cache, partial
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -30,7 +27,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import tespec
 from tespec.cli.main import main
-from tespec.core import files
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
 from tespec.core.registry import METHODS, register_methods
@@ -51,6 +47,7 @@ from tespec.tasks import build_task
 Values = dict[str, Any]
 Case = Callable[[Path, Path], Values | pd.DataFrame]
 ROOT = Path(__file__).parents[2]
+DATA = Path(__file__).parent / "data"
 TASKS = ("ddd17", "dsec", "gen1", "1mpx", "mvsec")
 PROFILES = ("paper", "sample")
 # Recordings of the sample world.
@@ -512,8 +509,7 @@ SETTINGS: dict[str, Case] = {
 # Tables, which stand in CSV files.
 
 NUMBERS = ("seeds", "mean", "std")
-CELL = ("table", "title", "method", "arch", "backbone", "pretraining", "task", "data", "profile", "split",
-        "label_share", "frames", "metric", "source", "mark")  # fmt: skip
+CELL = ("source", "table", "variant", "method", "mark", "arch", "task", "label_fraction", "frames", "metric")
 
 
 def plan(name: str) -> Case:
@@ -540,27 +536,26 @@ def plan(name: str) -> Case:
 
 
 def tables(world: Path, folder: Path) -> pd.DataFrame:
-    """The numbers of all tables: the paper's, and those of the committed records on the test split."""
-    results, told = ROOT / "results" / "sample-small", StringIO()
-    parsed = cache(files.parse_yaml)  # the same few files are read hundreds of times
-    cached = mock.patch.object(files, "parse_yaml", lambda text: deepcopy(parsed(text)))
-    with cached, redirect_stdout(told), redirect_stderr(told):
-        ended = main(["tables", "--results", str(results), "--out", str(folder)])
+    """The published numbers of the comparison tables and ablations, and the cells of the committed records."""
+    told = StringIO()
+    (folder / "results").mkdir()
+    with redirect_stdout(told), redirect_stderr(told):
+        ended = main(["tables", "--results", str(folder / "results"), "--out", str(folder / "tables")])
     assert ended == 0, told.getvalue()
-    read = {
-        path.stem[:-5]: pd.read_csv(path, na_values=[""], keep_default_na=False) for path in folder.glob("*_long.csv")
-    }
-    every = pd.concat([read[name].assign(table=name) for name in sorted(read)])
-    every = every[every["value"].notna() & every["source"].isin(["paper", "measured"]) & (every["split"] != "val")]
-    with zipfile.ZipFile(results / "records.zip") as archive:
-        records = [json.loads(archive.read(name)) for name in archive.namelist()]
-    share = {record["name"]: record["config"].get("label_share", 1.0) for record in records}
-    every["label_share"] = [share.get(names.split()[0]) for names in every["records"].fillna("-")]
-    facts = every["method"].isna()  # tables of facts, which have one title in several groups
-    every["title"] = (
-        every["title"].where(~facts, every["group"].fillna("") + ": " + every["title"]).str.removeprefix(": ")
-    )
-    return every.rename(columns={"value": "mean", "deviation": "std", "footnote": "mark"})[[*CELL, *NUMBERS]]
+    files = sorted((folder / "tables").glob("*_long.csv"))
+    paper = pd.concat([pd.read_csv(path, keep_default_na=False, na_values=[""]) for path in files])
+    paper = paper[paper["value"].notna() & paper["source"].isin(["paper", "published"])]
+    ablation = paper["table"].str.startswith("ablation_")
+    paper = paper.assign(source="paper", frames="all", label_fraction=1.0, arch=paper["arch"].where(~ablation, ""))
+    records = tespec.results(ROOT / "results" / "sample")
+    records = records[records["kind"].isin(["evaluation", "reference"]) & ~records["frames"].str.startswith("stage")]
+    records = records.assign(source="measured", table="", mark="")
+    found = pd.concat([paper, records])
+    found[list(CELL)] = found[list(CELL)].fillna("")
+    cells = found.groupby(list(CELL))["value"].agg(seeds="size", mean="mean", std="std").reset_index()
+    cells["seeds"] = cells["seeds"].where(cells["source"] == "measured")
+    stored = pd.read_csv(DATA / "tables_all.csv", keep_default_na=False)[list(CELL)]
+    return cells.astype({"label_fraction": float}).merge(stored)  # the tables' cells, of all that records hold
 
 
 FAMILIES: dict[str, dict[str, Case]] = {
