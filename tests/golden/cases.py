@@ -143,8 +143,8 @@ def run(folder: Path, verb: str, *arguments: str, changes: Sequence[str] = ()) -
 
 # Warm-up would leave the first step without effect on the second; clipped gradients all have the same norm.
 TWO_STEPS = ("optimisation.steps=2", "optimisation.warmup_steps=0", "optimisation.clip.by=none")
-# Adam's first step moves each weight by the learning rate, whichever way rounding says where the gradient is tiny. Where
-# the second step notices, that rate has to be small.
+# Adam's first step moves each weight by the learning rate, whichever way rounding says where the gradient is tiny.
+# Where the second step notices, that rate has to be small.
 SLOW = "optimisation.peak_lr=1e-4"
 
 
