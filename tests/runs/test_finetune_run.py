@@ -16,6 +16,7 @@ from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import FRAMES, Wanted, finetune
 from tespec.tasks import build_task
 from tespec.tasks.segmentation import SegmentationTask
+from tespec.training.checkpoint import save_checkpoint
 from tespec.training.loop import Loop
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
@@ -94,16 +95,39 @@ def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path):
     assert [each.kind for each in read_records(tmp_path / "results")[0]] == ["evaluation", "pretraining"]
 
 
-def test_the_same_command_resumes_a_stopped_run(straight, tiny_world, tmp_path, capsys):
-    with stopped_after(3, trained=1000.0), pytest.raises(KeyboardInterrupt) as stop:
+def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_path, capsys):
+    with stopped_after(1, trained=1000.0), pytest.raises(KeyboardInterrupt):
         run(tiny_world, tmp_path)
-    (saved,) = (tmp_path / "runs").glob("*/step-000000003")
+    (saved,) = (tmp_path / "runs").glob("*/step-000000001")
+    later = saved.with_name("step-000000009")
+    later.mkdir()  # of another start, torn
+    with stopped_after(3), pytest.raises(KeyboardInterrupt) as stop:
+        run(tiny_world, tmp_path)
+    assert f"{later}: incomplete checkpoint, skipped\n" in capsys.readouterr().err
+    saved = saved.with_name("step-000000003")
     assert f"saved as {saved};" in str(stop.value)
+    assert saved.is_dir()
     resumed = run(tiny_world, tmp_path)
     assert "resuming at step 3 (--overwrite starts again)" in capsys.readouterr().err
     for part in ("id", "metrics", "recordings", "classes", "curve"):
         assert getattr(resumed, part) == getattr(straight[1], part), part
     assert all(1000 <= resumed.time[name] < 2000 for name in ("train", "total"))
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(straight, tiny_world, tmp_path, capsys):
+    record = straight[1]
+    other = tmp_path / "runs" / record.name
+    save_checkpoint(other, 3, {"weight": torch.ones(2)}, {"run": record.name, "loop": {"step": 3}})
+    with pytest.raises(UserError) as refused:
+        run(tiny_world, tmp_path)
+    assert str(refused.value).startswith(f"{other}: its checkpoint does not fit this version (")
+    assert str(refused.value).endswith("; give --overwrite to start the run again")
+    assert "\n" not in str(refused.value)
+    again = run(tiny_world, tmp_path, overwrite=True)
+    assert "resuming" not in capsys.readouterr().err
+    assert (again.metrics, again.curve) == (record.metrics, record.curve)
+    weights = [load_file(each / "runs" / record.name / "model.safetensors") for each in (straight[0], tmp_path)]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_evaluation_does_not_depend_on_lanes_or_chunks(tiny_world):

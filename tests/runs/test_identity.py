@@ -14,7 +14,7 @@ from once_runs import trained_runs
 from short_runs import setup_in
 
 import tespec
-from tespec.comparison.records import read_records, write_record
+from tespec.comparison.records import RESULTS_VERSION, read_records, write_record
 from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.paths import CONFIGS, REPOSITORY
@@ -199,10 +199,18 @@ def test_an_old_record_is_taken_and_named_and_gets_the_variant(cell, tmp_path, m
     write_record(first.model_copy(update=made_by), tmp_path / "results")
     taken = prior(cell, tmp_path, variant="target: Eq. 6")
     assert taken.metrics == first.metrics
-    assert "is complete already (made by 0.0.1, results version 1); --over" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"is complete already (made by 0.0.1, results version {RESULTS_VERSION}); --overwrite" in said
+    assert "other settings" not in said
     assert [record.variant for record in read_records(tmp_path / "results")[0]] == ["target: Eq. 6"]
     assert prior(cell, tmp_path).variant == "target: Eq. 6"
     write_record(first, tmp_path / "results")
-    monkeypatch.setattr(run, "RESULTS_VERSION", 2)
+    monkeypatch.setattr(run, "RESULTS_VERSION", RESULTS_VERSION + 1)
     assert prior(cell, tmp_path) == first
-    assert f"(made by {tespec.__version__}, results version 1)" in capsys.readouterr().err
+    assert f"(made by {tespec.__version__}, results version {RESULTS_VERSION})" in capsys.readouterr().err
+    # As after an edit of a profile's file in the repository itself, which is no choice of a run.
+    write_record(first.model_copy(update={"config": first.config | {"batch_size": 77}}), tmp_path / "results")
+    prior(cell, tmp_path)
+    assert f"was made with other settings than those of now: batch_size (77 there, {first.config['batch_size']} here)" in (
+        capsys.readouterr().err
+    )

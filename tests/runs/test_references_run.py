@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from short_runs import setup_in
 
+from tespec.comparison.frame import results
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.runs.data import Data, settings_of
 from tespec.runs.references import label_prior, prior_of
 from tespec.tasks import build_task
+from tespec.tasks.segmentation import SegmentationTask
 
 
 @pytest.mark.parametrize(("task", "metric"), [("ddd17", "miou"), ("gen1", "map"), ("mvsec", "abs")])
@@ -35,6 +37,22 @@ def test_it_is_right_where_training_and_test_are_the_same(tiny_world):
     near = (truth > 2) & (truth < 80)
     assert near.any()
     assert (answer.numpy()[near] == truth[near]).all()
+
+
+def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path, monkeypatch):
+    evaluate = SegmentationTask.evaluate
+
+    def evaluate_to_nan(*arguments):
+        found = evaluate(*arguments)
+        return replace(found, metrics=found.metrics | {"miou": float("nan")})
+
+    monkeypatch.setattr(SegmentationTask, "evaluate", evaluate_to_nan)
+    data = Data(tiny_world / "ddd17", "sample")
+    record = label_prior(settings_of(data, "ddd17", "feedforward"), data, 0, setup_in(tmp_path))
+    assert record.metrics["miou"] is None
+    frame = results(tmp_path / "results")
+    overall = frame[frame.frames == "all"].set_index("metric").value
+    assert overall.isna().to_dict() == {name: name == "miou" for name in record.metrics}
 
 
 def test_an_unknown_kind_of_task_is_refused(tiny_world):
