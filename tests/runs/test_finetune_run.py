@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import numpy as np
@@ -15,7 +16,7 @@ from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import FRAMES, Wanted, finetune
 from tespec.tasks import build_task
-from tespec.tasks.segmentation import SegmentationTask
+from tespec.tasks.segmentation import SegmentationModel, SegmentationTask
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.loop import Loop
 
@@ -23,12 +24,12 @@ FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
 FEW_PRETRAINING = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2", "segments=2")
 
 
-def run(world, folder, method="scratch", arch="recurrent", seed=0, checkpoint=None, **changes):
+def run(world, folder, method="scratch", arch="recurrent", checkpoint=None, more=(), **changes):
     register_methods()
     setup = setup_in(folder, **changes)
     data = Data(world / "ddd17", "sample")
-    settings = settings_of(data, "ddd17", arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
-    return finetune(Wanted(method, find_method(method), settings, data, checkpoint, seed, setup, FEW_PRETRAINING))
+    settings = settings_of(data, "ddd17", arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else []), *more])
+    return finetune(Wanted(method, find_method(method), settings, data, checkpoint, 0, setup, FEW_PRETRAINING))
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +189,17 @@ def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_p
     assert resumed.metrics == straight[1].metrics
     left = sorted(path.name for path in (tmp_path / "runs" / resumed.name).iterdir())
     assert left == ["model.safetensors", "status.json"]
+
+
+def test_a_step_passed_over_leaves_a_record(tiny_world, tmp_path, monkeypatch):
+    loss = SegmentationModel.loss
+    factors = itertools.chain([float("nan")], itertools.repeat(1.0))
+
+    def loss_or_nan(model, batch, state):
+        (losses, state), factor = loss(model, batch, state), next(factors)
+        return {name: factor * each for name, each in losses.items()}, state
+
+    monkeypatch.setattr(SegmentationModel, "loss", loss_or_nan)
+    record = run(tiny_world, tmp_path, arch="feedforward", more=["optimisation.non_finite=skip"])
+    assert record.metrics["skipped_steps"] == 1
+    assert [point["step"] for point in record.curve] == [2, 3, 4]
