@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison.published import published
-from tespec.comparison.records import read_record
+from tespec.comparison.records import find_record
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_json, read_yaml
@@ -53,20 +52,16 @@ def test_neither_size_nor_depth_nor_kind_of_a_file_does_harm(tmp_path: Path, rea
 
 
 def test_every_reader_refuses_depth_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    for name in ("dataset.json", "header.json", "a.yaml"):
+    for folder in ("a", "runs"):
+        (tmp_path / folder).mkdir()
+    for name in ("dataset.json", "header.json", "runs/record.json"):
         (tmp_path / name).write_text(DEEP)
 
-    def read_published() -> None:
-        with published(tmp_path / "a.yaml"):
-            pass
-
     for read in (
-        lambda: read_record(tmp_path / "dataset.json"),
+        lambda: find_record(tmp_path, "record"),
         lambda: read_description(tmp_path),
         lambda: described_size(tmp_path / "a" / "b"),
         lambda: header_of(tmp_path),
-        read_published,
         lambda: finetuning_settings("ddd17", "recurrent", "sample", [f"batch_size={DEEP}"]),
         lambda: finetuning_settings("ddd17", "recurrent", "sample", ["batch_size=!!bool maybe"]),
     ):
