@@ -84,7 +84,7 @@ def check_places(setup: Setup) -> None:
     be_deterministic(setup.deterministic, choose_device(setup.device))
     if setup.threads:
         torch.set_num_threads(setup.threads)
-    if setup.results.exists():
+    if setup.results.is_dir():
         require_results_folder(setup.results)
     for option, folder in (("--results", setup.results), ("--runs", setup.runs)):
         try:

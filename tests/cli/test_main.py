@@ -41,7 +41,11 @@ def test_an_unknown_verb_is_answered_with_the_nearest(given, message, capsys):
 def test_a_script_and_the_command_are_the_same_function():
     script, command = (
         subprocess.run(
-            [sys.executable, *called, "download-guide", "ddd17"], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
+            [sys.executable, *called, "download-guide", "ddd17"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         for called in (["benchmarks/data.py"], ["-m", "tespec.cli", "data"])
     )

@@ -1,9 +1,17 @@
+import dataclasses
 import shutil
 
 import pytest
 
 from tespec.core import config
-from tespec.core.config import as_facts, finetuning_settings, names, pretraining_settings
+from tespec.core.config import (
+    as_facts,
+    changed_finetuning,
+    changed_pretraining,
+    finetuning_settings,
+    names,
+    pretraining_settings,
+)
 from tespec.core.errors import UserError
 from tespec.core.settings import ARCHITECTURES, merge
 
@@ -59,6 +67,22 @@ def test_facts_are_plain_and_keep_every_setting():
     facts = as_facts(pretraining_settings("tespec", "sample"))
     assert facts["augmentation"]["zoom_in"] == [1.0, 1.5]
     assert facts["optimisation"]["steps"] == pretraining_settings("tespec", "sample").optimisation.steps
+
+
+def test_what_a_user_changed_is_what_differs_from_the_defaults():
+    of_data = {"protocol": {"rows": 64}}
+    given = ["optimisation.steps=70", "batch_size=4", "label_share=0.5"]
+    settings = finetuning_settings("ddd17", "recurrent", "sample", given, of_data)
+    assert changed_finetuning(settings, of_data, "swin") == {"optimisation.steps": 70, "label_share": 0.5}
+    usual = pretraining_settings("tespec", "sample", ["objective.mask.ratio=0.5"])
+    assert changed_pretraining(usual, "swin") == {}
+    mask = usual.objective["mask"] | {"ratio": 0.0}
+    changed = dataclasses.replace(usual, segments=3, objective=usual.objective | {"mask": mask})
+    assert changed_pretraining(changed, "swin") == {"objective.mask.ratio": 0.0, "segments": 3}
+    other = pretraining_settings("tespec", "sample", ["objective=cpc", "objective.ahead=1"])
+    assert changed_pretraining(other, "swin") == {"objective": "cpc", "objective.ahead": 1}
+    unknown = dataclasses.replace(usual, name="mine")
+    assert changed_pretraining(unknown, "swin").keys() > {"batch_size", "optimisation.steps", "objective.mask.ratio"}
 
 
 @pytest.mark.parametrize(

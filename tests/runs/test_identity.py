@@ -25,7 +25,7 @@ from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import Wanted, finetune, open_run
 from tespec.runs.references import label_prior
 
-METHOD = '''
+METHOD = """
 from tespec.core.registry import METHODS
 from tespec.pretraining.method import Method
 
@@ -34,7 +34,7 @@ from tespec.pretraining.method import Method
 class Mine(Method):
     title = "{name}"
     summary = "Starts as every network does."
-'''
+"""
 STEPS = ("optimisation.steps=1", "optimisation.warmup_steps=0")
 
 
@@ -88,11 +88,16 @@ def test_files_that_a_run_does_not_use_void_nothing(made, methods, tiny_world, t
     called = ["run", "--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17", "--profile", "tiny"]
     called += [word for step in STEPS for word in ("--set", step)]
     called += ["--device", "cpu", "--no-picture", "--results", folder / "results", "--runs", folder / "runs"]
-    runs = [["--method", "scratch", "--import", methods / "other.py"], ["--method", "mine", "--import", methods / "mine.py"]]
+    runs = [
+        ["--method", "scratch", "--import", methods / "other.py"],
+        ["--method", "mine", "--import", methods / "mine.py"],
+    ]
     code = f"from tespec.cli.main import main\nfor run in {[[*map(str, called + run)] for run in runs]}: main(run)"
     environment = os.environ | {"PYTHONPATH": str(tree)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert [f"{record.name} is complete already" in done.stderr for record in records.values()] == [True] * 2, done.stderr
+    assert [f"{record.name} is complete already" in done.stderr for record in records.values()] == [True] * 2, (
+        done.stderr
+    )
     assert len(read_records(folder / "results")[0]) == 2
 
 
@@ -208,6 +213,7 @@ def test_an_old_record_is_taken_and_named_and_gets_the_variant(cell, tmp_path, m
     # As after an edit of a profile's file in the repository itself, which is no choice of a run.
     write_record(first.model_copy(update={"config": first.config | {"batch_size": 77}}), tmp_path / "results")
     prior(cell, tmp_path)
-    assert f"was made with other settings than those of now: batch_size (77 there, {first.config['batch_size']} here)" in (
-        capsys.readouterr().err
+    assert (
+        f"was made with other settings than those of now: batch_size (77 there, {first.config['batch_size']} here)"
+        in (capsys.readouterr().err)
     )

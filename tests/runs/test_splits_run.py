@@ -69,7 +69,9 @@ def test_one_training_serves_both_splits(alone, tiny_world, tmp_path, order, cap
 
 def test_another_training_serves_no_other_split(alone, tiny_world, tmp_path):
     changes = ["optimisation.peak_lr=1e-4"], ["splits.train=[dir0]"]
-    others = [open_run("evaluation", wanted(tiny_world, tmp_path, "val", changes=each), trains=True) for each in changes]
+    others = [
+        open_run("evaluation", wanted(tiny_world, tmp_path, "val", changes=each), trains=True) for each in changes
+    ]
     others.append(open_run("evaluation", wanted(tiny_world, tmp_path, "val", accumulate=2), trains=True))
     assert alone["test"].training not in {other.run.training for other in others}
 
