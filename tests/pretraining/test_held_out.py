@@ -26,7 +26,7 @@ class Noise:
 
 
 class Counting:
-    """An objective whose loss says how many chunks its memory holds, and whose zero loss how many its target has seen."""
+    """Its loss says how many chunks its memory holds, its zero loss how many its target has seen."""
 
     def eval(self):
         return self

@@ -11,7 +11,6 @@ import pytest
 import torch
 from guides import forgotten_afterwards
 
-from tespec.cli import pretrain as pretrain_cli
 from tespec.comparison.records import read_records
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
@@ -73,15 +72,6 @@ def called(world, folder, *more, before=(), path=""):
 def record_of(folder):
     (record,), _ = read_records(folder / "results")
     return record
-
-
-@pytest.mark.usefixtures("byol")
-def test_a_dry_run_says_what_it_costs(tiny_world, capsys):
-    data = ["--data", str(tiny_world / "1mpx"), "--profile", "tiny", "--set", "batch_size=4"]
-    pretrain_cli.main(["--method", "byol", *data, "--device", "cpu", "--dry-run"])
-    out = capsys.readouterr().out
-    assert "type: byol" in out
-    assert "parameters" in out
 
 
 @pytest.mark.slow

@@ -100,18 +100,6 @@ def test_records_bound_the_names_of_very_many_recordings(tiny_world):
     assert named([one] * 2000).endswith(f" and 1,920 more ({2000 * len(one.labelled):,} labels in all)")
 
 
-@pytest.mark.parametrize("task", ["gen1", "mvsec"])
-def test_scores_do_not_depend_on_lanes_or_chunks(tiny_world, task):
-    data = Data(tiny_world / task, "sample")
-    torch.manual_seed(0)
-    model, found = None, []
-    for changes in ([], ["segments=13", "evaluation_lanes=1"]):
-        built = build_task(settings_of(data, task, "recurrent", None, changes), data.root)
-        model = model or built.model()
-        found.append(built.evaluate(model, torch.device("cpu")).metrics)
-    assert found[0] == pytest.approx(found[1], abs=1e-3)
-
-
 def test_a_detection_step_has_labels_at_few_places(tiny_world):
     data = Data(tiny_world / "gen1", "sample")
     settings = settings_of(data, "gen1", "recurrent", None, ["segments=6", "batch_size=4", "labels_per_chunk=null"])

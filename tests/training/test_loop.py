@@ -284,23 +284,3 @@ def test_a_worker_that_dies_is_named(tmp_path):
     loop = Loop(Accumulator(), Deadly(), SETTINGS, seed=3, device=CPU, workers=1)
     with pytest.raises(UserError, match=r"--workers 1: a process that prepares batches died at step \d, as for want"):
         loop.run()
-
-
-def test_gradients_are_clipped_by_value():
-    class Steep(Accumulator):
-        def loss(self, batch, state):
-            return {"loss": 1e6 * self.weight.sum()}, None
-
-    settings = dataclasses.replace(SETTINGS, steps=1)
-    loop = Loop(Steep(), Steps(), settings, seed=0, device=CPU)
-    gradients = []
-    original = torch.optim.Adam.step
-
-    def spy(optimizer, *args, **kwargs):
-        gradients.append(loop.model.weight.grad.clone())
-        return original(optimizer, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.optim.Adam, "step", spy)
-        loop.run()
-    assert torch.equal(gradients[0], torch.ones(3))
