@@ -34,7 +34,7 @@ def run(world, folder, task, arch="recurrent", **changes):
     return finetune(Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup))
 
 
-FAST = {"ddd17": "recurrent", "dsec": "feedforward", "gen1": "recurrent", "1mpx": "feedforward", "mvsec": "recurrent"}
+FAST = {"dsec": "feedforward", "gen1": "recurrent", "mvsec": "recurrent"}
 CELLS = [(task, arch) for task in METRICS for arch in ("recurrent", "feedforward")]
 
 

@@ -97,7 +97,7 @@ def test_a_run_goes_on_with_other_processes(world, tmp_path):
                 assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5), (case, stopped)
 
 
-@pytest.mark.parametrize("case", ["tespec", "dsec, no memory"])
+@pytest.mark.parametrize("case", ["tespec", pytest.param("dsec, no memory", marks=pytest.mark.slow)])
 def test_gradient_accumulation_computes_what_one_batch_computes(world, tmp_path, case):
     compute(case, world, tmp_path / "whole")
     compute(case, world, tmp_path / "accumulated", accumulate=2)
