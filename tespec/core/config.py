@@ -351,15 +351,16 @@ def changed_pretraining(settings: Pretraining, network: str) -> dict[str, Any]:
 
 
 def _changed(settings: Finetuning | Pretraining, default: Finetuning | Pretraining | None) -> dict[str, Any]:
-    ours, usual = _flat(as_facts(settings)), _flat(as_facts(default)) if default else {}
+    ours, usual = flattened(as_facts(settings)), flattened(as_facts(default)) if default else {}
     return {key: ours.get(key) for key in sorted({*ours, *usual}) if ours.get(key) != usual.get(key)}
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values of nested dicts by dotted name."""
     found: dict[str, Any] = {}
     for key, value in facts.items():
         nested = isinstance(value, Mapping) and value
-        found |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+        found |= flattened(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return found
 
 
