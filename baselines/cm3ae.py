@@ -312,6 +312,5 @@ profiles:
     segments: 1
     optimisation: {peak_lr: 1.0e-3}
     objective: {mask: {unit: 16}, decoder: {type: AllStagesDecoder}, out: 64}
-  small: {optimisation: {peak_lr: 1.25e-4}}  # by the plan `rates`
-  medium: {optimisation: {peak_lr: 5.0e-4}}
+  small: {optimisation: {peak_lr: 1.25e-4}}  # the best of four by validation loss
 """

@@ -322,8 +322,5 @@ profiles:
     optimisation: {peak_lr: 1.0e-3}
     objective:
       {hidden: 256, bottleneck: 64, prototypes: 256, clusters: 4, local_views: 2, crop: 96, large: 96, small: 64}
-  small: {optimisation: {peak_lr: 5.0e-4}}  # by the plan `rates`
-  medium:
-    optimisation: {peak_lr: 5.0e-4}
-    objective: {crop: 320, large: 192, small: 96}
+  small: {optimisation: {peak_lr: 5.0e-4}}  # the best of four by validation loss
 """

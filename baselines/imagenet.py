@@ -172,6 +172,5 @@ profiles:
     segments: 1
     optimisation: {peak_lr: 1.0e-3}
     objective: {size: 64, channels: 1}
-  small: {batch_size: 16, optimisation: {peak_lr: 1.25e-4}}  # by the plan `rates`
-  medium: {batch_size: 16, optimisation: {peak_lr: 5.0e-4}}
+  small: {batch_size: 16, optimisation: {peak_lr: 1.25e-4}}  # the best of four by validation loss
 """

@@ -538,7 +538,7 @@ augmentation:
 # Of data and optimisation from the publication; those of the objective stand with it.
 deviations:
   - MEM on any recordings instead of N-ImageNet, in windows of 50 ms, for a number of steps of this project, of which
-    its tokenizer takes a share; under the profiles sample, small and medium the backbone has the other half
+    its tokenizer takes a share; under the profiles sample and small the backbone has the other half
   - MEM's only augmentation is flipping; published, events are shifted too, and their images altered by RandAugment and
     jitter of brightness and saturation
   - MEM's optimizer has moments of 0.9 and 0.999 instead of 0.9 and 0.95
@@ -557,11 +557,5 @@ profiles:
       tokenizer:
         {share: 0.5, peak_lr: 5.0e-3, crop: 48, tokens: 32, width: 16, hidden: 32, blocks: 1, gamma: 0.5,
         temperature: [1.0, 0.3]}
-  small: {optimisation: {peak_lr: 5.0e-4}}  # by the plan `rates`
-  medium:
-    optimisation: {peak_lr: 5.0e-4}
-    objective:
-      mask: {unit: 16}
-      features: last
-      tokenizer: {peak_lr: 1.0e-3, crop: 224, tokens: 1024, width: 32, hidden: 128, blocks: 2}
+  small: {optimisation: {peak_lr: 5.0e-4}}  # the best of four by validation loss
 """

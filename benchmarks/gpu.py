@@ -1,13 +1,13 @@
-"""Check and measure the harness on a machine with a GPU, in under ten minutes.
+"""Check and measure the harness on a machine with a GPU, in under nine minutes.
 
     make gpu                                            # or, where it is installed: python benchmarks/gpu.py
     python benchmarks/gpu.py --only agreement           # one stage
-    python benchmarks/gpu.py --device cpu --small       # the same from beginning to end without a GPU, minutes
+    python benchmarks/gpu.py --device cpu --small       # the same from beginning to end without a GPU
 
-First it is checked that the GPU computes what a CPU does and that no step waits for it, then speed and memory are
-measured; docs/performance.md explains both. Each stage runs in a process of its own, so that one that fails, or takes
-longer than the time that is left, is named and the others still run. A whole run writes results/gpu/MACHINE.json and
-a page beside it. Exit code 1: a check or a stage failed.
+Each stage covers TESPEC's pre-training and the fine-tuning of each task, in fp32 and bf16. agreement checks that loss
+and gradients of a step are those of the CPU, waits that the CPU does not wait for the GPU in a step; step measures time
+and memory at the paper's size. Each runs in its own process, so that the others still run where one fails or takes too
+long. A run of all stages writes results/gpu/MACHINE.json. Exit code 1: a check or a stage failed.
 """
 
 from __future__ import annotations
@@ -17,153 +17,214 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
+import tespec.core.compat  # noqa: F401  # before timm
+
+import torch
+from torch import Tensor
+from torch.utils.benchmark import Timer
+
+from benchmarks.speed import machine_name, save
 from tespec.cli.command import Parser, run
-from tespec.core.errors import UserError
+from tespec.core.config import finetuning_settings, names, pretraining_settings
+from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
+from tespec.models.execution import Execution, execute
+from tespec.pretraining.objective import build_objective
+from tespec.runs.cost import input_of
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task, find_task
+from tespec.tasks.base import fresh_backbone
+from tespec.training.device import be_deterministic, choose_device, describe, is_fast
+from tespec.training.loop import Loop
+from tespec.world import make_world
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
-MINUTES = 8.5
-ENOUGH = 20.0  # s; with less left no stage is begun
-# In this order: what tells most comes first.
-STAGES = (
-    "agreement", "waits", "step", "inference", "resume", "recurrent", "intensity", "input", "evaluation", "histogram",
-)  # fmt: skip
+MINUTES = 8.5  # for all stages
+TRAININGS = (*names("tasks"), "tespec")
+SMALL = ("ddd17", "tespec")  # of these, where sizes are tiny
+FEW = ("batch_size=2", "segments=4")
+# Largest relative errors of a step's loss and of all its gradients, compared with fp32 on the CPU. For bf16 twice the
+# error of the CPU's bf16 is added.
+ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
+Row = dict[str, Any]
 
 
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    parser = Parser(description=__doc__)
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (default: cuda)")
-    parser.add_argument("--small", action="store_true", help="sizes that take no time: shows that all works, no speed")
-    parser.add_argument("--only", metavar="STAGE", choices=STAGES, help=f"one of {', '.join(STAGES)}")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"that all stages may take ({MINUTES:g})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the ledger goes (default: results/gpu)")
-    parser.add_argument("--rows", type=Path, help="FILE: measure in this process, and write rows alone (for itself)")
-    options = parser.parse_args()
-    if not options.minutes > 0:
-        parser.error("--minutes: give more than 0")
-    return options
+def training(name: str, precision: str, device: torch.device) -> tuple[Loop, dict[str, Tensor]]:
+    """A small training on the sample world, of a task or of TESPEC: its loop before the first step, and a batch."""
+    dataset = "1mpx" if name == "tespec" else name
+    root = make_world("tiny", datasets=(dataset,)) / dataset
+    if name == "tespec":
+        task: Any = build_objective(pretraining_settings(name, "sample", FEW), root)
+    else:
+        task = build_task(settings_of(Data(root, "sample"), name, "recurrent", None, FEW), root)
+    torch.manual_seed(0)
+    network = task.network() if name == "tespec" else task.model()
+    half = precision if device.type == "cuda" else "fp32"  # a loop has no bf16 on a CPU
+    optimisation = replace(task.settings.optimisation, precision=half)
+    loop = Loop(network, task.steps(0), optimisation, seed=0, device=device)
+    loop.model.train()
+    return loop, {key: value.to(device) for key, value in task.steps(0)[0].items()}
+
+
+def agreement(name: str, precision: str, device: torch.device, small: bool) -> Row:
+    """Relative errors of the loss and of the gradients of a step, compared with fp32 on the CPU."""
+    torch.set_float32_matmul_precision("highest")  # TF32 keeps 10 bits of float32's 23
+    torch.backends.cudnn.allow_tf32 = False
+    cpu = torch.device("cpu")
+    loss, gradient = gradients(name, "fp32", cpu)
+
+    def errors(on: torch.device) -> tuple[float, float]:
+        found = gradients(name, precision, on)
+        return abs(found[0] / loss - 1), float((found[1] - gradient).norm() / gradient.norm())
+
+    row = dict(zip(("loss_error", "gradient_error"), errors(device), strict=True))
+    allowed = [least + 2 * rounding for least, rounding in zip(ALLOWED[precision], errors(cpu), strict=True)]
+    agrees = all(error <= most for error, most in zip(row.values(), allowed, strict=True))
+    return row | {"allowed": allowed, "failed": not agrees}
+
+
+def gradients(name: str, precision: str, device: torch.device) -> tuple[float, Tensor]:
+    """Loss of the first batch of a training, and all gradients as one vector on the CPU."""
+    loop, batch = training(name, precision, device)
+    network: Any = loop.model
+    for module in network.modules():
+        if "Drop" in type(module).__name__:  # nothing else draws, and each device draws its own
+            module.eval()
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        loss = network.loss(batch, None)[0]["loss"]
+    loss.backward()
+    found = [each.grad.float().flatten().cpu() for each in network.parameters() if each.grad is not None]
+    return loss.item(), torch.cat(found)
+
+
+def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
+    """A step in which CUDA raises where the CPU would wait for the GPU."""
+    loop, batch = training(name, precision, device)
+    loop.train_step(batch)  # the first step makes the optimizer's moments
+    if device.type != "cuda":
+        return {"note": "not checked: no GPU"}
+    torch.cuda.synchronize(device)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        loop.train_step(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return {"note": "no operation waits"}
+
+
+def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
+    """Time and memory of training steps at the paper's size, optimizer included, the batch on the device."""
+    profile, changes = ("sample", ("batch_size=2", "segments=2")) if small else ("paper", ())
+    settings: Any
+    if name == "tespec":
+        settings = pretraining_settings(name, profile, changes)
+        objective = build_objective(settings, None, input_of(settings, "1mpx"))
+        network, batch = objective.network(), objective.blank_batch(settings.batch_size, device)
+        batch["mask"].random_(0, 2)
+    else:
+        settings = finetuning_settings(name, "recurrent", profile, changes)
+        size, kind = input_of(settings, name), find_task(settings)
+        network = kind.network(settings, fresh_backbone(settings, size))
+        batch = kind.blank_batch(settings, size, settings.batch_size, device)
+    batch["histograms"].random_(0, 3)
+    be_deterministic(False, device)
+    execute(network, Execution(), is_fast(device, False))  # as a run computes by default
+    no_data: Any = []  # each step is given its batch
+    loop = Loop(network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device)
+    loop.model.train()
+    try:
+        loop.train_step(batch)
+        timer = Timer("step(batch)", globals={"step": loop.train_step, "batch": batch})
+        taken = timer.blocked_autorange(min_run_time=5.0 if device.type == "cuda" else 0.0)
+    except torch.OutOfMemoryError:
+        return {"note": "does not fit the GPU's memory"}
+    loop.require_finite()
+    frames = settings.batch_size * settings.segments
+    row = {"seconds": taken.median, "iqr": taken.iqr, "frames": frames, "frames_per_second": frames / taken.median}
+    row["hours_of_all_steps"] = settings.optimisation.steps * taken.median / 3600
+    if device.type == "cuda":
+        row["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+    return row
+
+
+STAGES = {each.__name__: each for each in (agreement, waits, step)}
 
 
 def main() -> int:
-    """Run all stages, print, write."""
-    options = parse()
-    # cuBLAS reads it when it is first used, and the check of resumed trainings is one of equality.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    from tespec.training.device import choose_device
-
+    """Run the stages, print, write."""
+    parser = Parser(description=__doc__)
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (default: cuda)")
+    parser.add_argument("--small", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
+    parser.add_argument("--only", metavar="STAGE", choices=tuple(STAGES), help=f"one of {', '.join(STAGES)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go (default: results/gpu)")
+    options = parser.parse_args()
     try:
         device = choose_device(options.device)
     except UserError as error:
-        raise UserError(error.where, "no GPU is there", "give --device cpu --small to see that all works") from error
-    if options.rows:
-        return measure(options.only, device, options.small, options.rows)
-    return all_stages(options, device)
-
-
-def measure(stage: str, device: Any, small: bool, out: Path) -> int:
-    """Print the rows of one stage as they come, and write them to `out`."""
-    import torch
-
-    from benchmarks.measure import checks, events, networks, training
-    from benchmarks.measure.conditions import Conditions
-    from benchmarks.measure.ledger import line
-    from benchmarks.measure.rows import measure_limits
-
-    torch.set_num_threads(1)
-    # Stages that build batches, or count events, do so on the CPU.
-    both = tuple(dict.fromkeys([torch.device("cpu"), device]))
-    ways = {
-        "agreement": checks.agreement,
-        "waits": checks.waits,
-        "step": training.training_step,
-        "inference": lambda conditions: networks.latency(conditions, device, conditions.size("paper", "sample")),
-        "resume": checks.resume,
-        "recurrent": networks.recurrent,
-        "intensity": events.intensity,
-        "input": training.batches,
-        "evaluation": checks.evaluation,
-        "histogram": events.histogram,
-    }
-    conditions = Conditions(both if stage in ("input", "histogram") else (device,), 5, small)
-    limits = {each.type: measure_limits(each, small) for each in conditions.devices}
-    rows: list[dict[str, Any]] = []
-    for row in ways[stage](conditions):
-        print(line(row, limits.get(row.device), not small), flush=True)
-        rows.append(row.facts(limits.get(row.device)))
-        # What is there is kept where a later row ends the process.
-        out.write_text(json.dumps({"rows": rows, "limits": {name: each._asdict() for name, each in limits.items()}}))
-    return 0
-
-
-def all_stages(options: argparse.Namespace, device: Any) -> int:
-    """Run each stage in a process of its own, and write the ledger of them all."""
-    from benchmarks.measure.ledger import GPU, SCHEMA, heading, machine_name, write_ledger
-    from tespec.comparison.identity import environment
-    from tespec.training.device import describe
-
+        raise UserError(error.where, "no such GPU", "use --device cpu --small to see that everything runs") from error
     began, load = time.monotonic(), os.getloadavg()[0]
-    rows: list[dict[str, Any]] = []
-    limits: dict[str, Any] = {}
-    unfinished: dict[str, str] = {}
-    print(heading(), flush=True)
-    with TemporaryDirectory() as folder:
-        for stage in [options.only] if options.only else STAGES:
-            file, left = Path(folder) / f"{stage}.json", 60 * options.minutes - (time.monotonic() - began)
-            if said := _in_a_process(stage, options, file, left):
-                unfinished[stage] = said
-                print(f"STAGE {stage} DID NOT FINISH: {said}", flush=True)
-            found = json.loads(file.read_text()) if file.is_file() else {"rows": [], "limits": {}}
-            rows += found["rows"]
-            limits |= found["limits"]
-    ledger = {
-        "schema": SCHEMA,
-        "part": GPU,
-        "quick": options.small,
-        "threads": 1,
-        "load_before": load,
-        "seconds": time.monotonic() - began,
-        "environment": environment(describe(device)),
-        "limits": limits,
-        "unfinished": unfinished,
-        "rows": rows,
-    }
-    whole = not (options.small or options.only)
-    if path := options.json or (RESULTS / "gpu" / f"{machine_name()}.json" if whole else None):
-        write_ledger(ledger, path)
-        print(f"ledger: {path}, {path.with_suffix('.md')}")
-    return summary(rows, unfinished, ledger["seconds"])
-
-
-def summary(rows: Sequence[dict[str, Any]], unfinished: dict[str, str], seconds: float) -> int:
-    """Say in one line how it went; 1 where something failed."""
+    torch.set_num_threads(1)
+    if options.only:
+        rows = run_stage(options.only, device, options.small)
+    else:
+        rows = [row for name in STAGES for row in in_a_process(name, options, 60 * MINUTES + began - time.monotonic())]
+    default = None if options.only or options.small else RESULTS / "gpu" / f"{machine_name(describe(device))}.json"
+    path = options.json or default
+    if path:
+        save(path, describe(device), rows, load)
     failed = [f"{row['stage']} ({row['case']})" for row in rows if row["failed"]]
-    wrong = [*failed, *(f"stage {name}" for name in unfinished)]
-    print(f"{len(rows)} rows in {seconds:.0f} s; " + (f"FAILED: {', '.join(wrong)}" if wrong else "nothing failed"))
-    return 1 if wrong else 0
+    if not options.only:
+        print(f"{len(rows)} rows in {time.monotonic() - began:.0f} s; failed: {', '.join(failed) or 'none'}")
+        print(f"written: {path or 'nothing'}")
+    return 1 if failed else 0
 
 
-def _in_a_process(stage: str, options: argparse.Namespace, file: Path, left: float) -> str:
-    """Measure a stage in another process; says why it did not finish, "" where it did."""
-    if left < ENOUGH:
-        return f"not begun: the {options.minutes:g} minutes were over"
-    command = [sys.executable, str(Path(__file__).resolve()), "--only", stage, "--rows", str(file)]
-    command += ["--device", options.device, *(["--small"] if options.small else [])]
-    try:
-        code = subprocess.run(command, timeout=left, check=False).returncode
-    except subprocess.TimeoutExpired:
-        return f"stopped after {left:.0f} s: the {options.minutes:g} minutes were over"
-    return "" if code == 0 else f"ended with code {code}; its last lines are on the terminal"
+def run_stage(name: str, device: torch.device, small: bool) -> list[Row]:
+    """Rows of a stage, printed as they come; one that raises is a failed row with the error as its note."""
+    rows = []
+    precisions = ("fp32", "bf16") if device.type == "cuda" or name == "agreement" else ("fp32",)
+    for case, precision in product(SMALL if small else TRAININGS, precisions):
+        row: Row = {"stage": name, "case": f"{case}, {precision}", "failed": False}
+        try:
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(device)
+            row |= STAGES[name](case, precision, device, small)
+        except Exception as error:
+            row |= {"failed": True, "note": f"{type(error).__name__}: {one_line(str(error))[:300]}"}
+        rows.append(row)
+        shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in list(row.items())[3:]}
+        verdict = "FAILED" if row["failed"] else "ok"
+        print(
+            f"{name} ({row['case']}): {verdict}; {', '.join(f'{key} {value}' for key, value in shown.items())}",
+            flush=True,
+        )
+    return rows
+
+
+def in_a_process(name: str, options: Any, left: float) -> list[Row]:
+    """Rows of a stage that has so many seconds; a failed row where it does not end as it should."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "rows.json"
+        command = [sys.executable, __file__, "--only", name, "--json", str(file), "--device", options.device]
+        try:
+            code = subprocess.run([*command, *["--small"] * options.small], timeout=max(left, 0)).returncode
+            if file.is_file():
+                rows: list[Row] = json.loads(file.read_text())["rows"]
+                return rows
+            note = f"ended with exit code {code}"
+        except subprocess.TimeoutExpired:
+            note = f"stopped: all stages together had {MINUTES:g} minutes"
+    print(f"{name}: FAILED: {note}", flush=True)
+    return [{"stage": name, "case": "whole stage", "failed": True, "note": note}]
 
 
 if __name__ == "__main__":

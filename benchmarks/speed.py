@@ -1,118 +1,96 @@
-"""Measure every stage side by side with a plain re-implementation of how peers do it.
+"""Measure the stages that users wait for, each beside a plain implementation of how peers do it.
 
-    python benchmarks/speed.py                          # all stages; docs/performance.md explains the table
-    python benchmarks/speed.py --only detection
-    python benchmarks/speed.py --only inference         # likewise growth, switches and scaling, minutes each
-    python benchmarks/speed.py --only profile           # where the time of a step goes
-    python benchmarks/speed.py --compare results/speed/MACHINE.json
+    python benchmarks/speed.py                 # all stages, minutes; writes results/speed/MACHINE.json
+    python benchmarks/speed.py --only metric   # one stage
+    python benchmarks/speed.py --quick         # tiny sizes: shows that everything runs
 
-Both ways of a stage are first checked to give the same result, then run in turn; figures are medians on one thread. A
-whole part writes its ledger to results/speed/. Exit code 1: the two ways of a stage differ.
+Both ways must give the same result before they are timed, on one thread. Exit code 1: they differ in a stage.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
+import torch
+from torch.utils.benchmark import Measurement, Timer
+
+from benchmarks.stages import STAGES, Case
 from tespec.cli.command import Parser, run
+from tespec.comparison.provenance import environment
+from tespec.core.files import write_whole
 from tespec.core.paths import RESULTS
 
-if TYPE_CHECKING:
-    import argparse
-
-    import torch
-
-    from benchmarks.measure.rows import Row
-
-
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    parser = Parser(description=__doc__)
-    parser.add_argument("--only", metavar="STAGE", help="one stage, or inference, growth, switches, scaling or profile")
-    parser.add_argument("--runs", type=int, default=9, help="timed runs of each way, fewer where they are long (9)")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that all works, and no speed")
-    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the CPU, and a GPU where there is one)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the ledger goes (default: results/speed)")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="also print ratios beside those of a ledger")
-    options = parser.parse_args()
-    if options.runs < 1:
-        parser.error("--runs: give 1 or more")
-    return options
+ROUNDS = 5
+SECONDS = 0.4  # of each way in a round, at least
 
 
 def main() -> int:
     """Measure, print, write."""
-    options = parse()
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # torch's profiler reports each start and stop otherwise
-    import torch
-
-    from benchmarks.measure.catalogue import STAGES, part_of
-    from benchmarks.measure.conditions import Conditions
-    from benchmarks.measure.ledger import (
-        comparison,
-        heading,
-        line,
-        machine_name,
-        make_ledger,
-        read_ledger,
-        write_ledger,
-    )
-    from benchmarks.measure.profiling import profile
-    from benchmarks.measure.rows import measure_limits
-
-    before = read_ledger(options.compare) if options.compare else None
-    load = os.getloadavg()[0]
+    parser = Parser(description=__doc__)
+    parser.add_argument("--only", metavar="STAGE", choices=tuple(STAGES), help=f"one of {', '.join(STAGES)}")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go (default: results/speed)")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    conditions = Conditions(devices(options.device), options.runs, options.quick)
-    if options.only == "profile":
-        for text in profile(conditions):
-            print(text, flush=True)
-        return 0
-    part, names = part_of(options.only)
-    limits = {device.type: measure_limits(device, options.quick) for device in conditions.devices}
-    for name, each in limits.items():
-        print(f"{name}: copies {each.bandwidth / 1e9:.1f} GB/s, {each.dtype} products {each.flops / 1e9:,.0f} GFLOP/s")
-    print(heading())
-    rows: list[Row] = []
-    for name in names:
-        for row in STAGES[name](conditions):
-            rows.append(row)
-            print(line(row, limits.get(row.device), not options.quick), flush=True)
-    ledger = make_ledger(part or options.only, rows, limits, conditions, load)
-    if path := options.json or _default(part, options.quick, machine_name()):
-        write_ledger(ledger, path)
-        print(f"ledger: {path}, {path.with_suffix('.md')}")
-    if before:
-        print("\n".join(comparison(ledger, before)))
-    return 1 if any(row.failed for row in rows) else 0
+    load, rows = os.getloadavg()[0], []
+    print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'rate':>7}")
+    for name in [options.only] if options.only else STAGES:
+        for case in STAGES[name](options.quick):
+            rows.append(measure(case, options.quick))
+            print(line(rows[-1]), flush=True)
+    default = None if options.only or options.quick else RESULTS / "speed" / f"{machine_name()}.json"
+    if path := options.json or default:
+        print(f"written: {save(path, 'cpu', rows, load)}")
+    return 1 if any(row["failed"] for row in rows) else 0
 
 
-def _default(part: str, quick: bool, machine: str) -> Path | None:
-    """Where a ledger goes that nobody named a place for: nowhere unless it holds a whole part at full size."""
-    if quick or not part:
-        return None
-    suffix = "" if part == "stages" else f"-{part}"
-    return RESULTS / "speed" / f"{machine}{suffix}.json"
+def measure(case: Case, quick: bool) -> dict[str, Any]:
+    """Check that the two ways of a case agree, then time them; median and interquartile range in seconds."""
+    row = {"stage": case.stage, "size": case.size, "plain": case.plain_is, "failed": False}
+    if case.plain and not case.same(case.ours(), case.plain()):
+        return row | {"failed": True, "note": "the two ways give different results"}
+    timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain) if way]
+    rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
+    # In turn, so that a slow phase of the machine affects both.
+    taken = [[timer.blocked_autorange(min_run_time=seconds) for timer in timers] for _ in range(rounds)]
+    ours, *plain = (Measurement.merge(each)[0] for each in zip(*taken, strict=True))
+    row |= {"seconds": ours.median, "iqr": ours.iqr, "runs": len(ours.times)}
+    row |= {"rate": case.work / ours.median, "unit": f"{case.unit}/s"}
+    for each in plain:
+        row |= {"plain_seconds": each.median, "plain_iqr": each.iqr, "ratio": each.median / ours.median}
+    return row
 
 
-def devices(named: str | None) -> tuple[torch.device, ...]:
-    """The CPU, and the GPU named or found.
+def line(row: dict[str, Any]) -> str:
+    """A row of the table."""
+    if row["failed"]:
+        return f"{row['stage']:10} FAILED: {row['note']}: {row['size']}"
+    times = [(row["seconds"], row["iqr"]), (row.get("plain_seconds"), row.get("plain_iqr"))]
+    ours, plain = (f"{1e3 * median:,.2f} ms +-{iqr / median:.0%}" if median else "" for median, iqr in times)
+    ratio = f"{row['ratio']:.2f}" if plain else ""
+    what = f"{row['size']}; plain: {row['plain'] or 'none'}"
+    return f"{row['stage']:10} {ours:>20} {plain:>20} {ratio:>6} {row['rate']:>7.2g} {row['unit']:12} {what}"
 
-    Raises:
-        UserError: the device named is not there.
-    """
-    import torch
 
-    from tespec.training.device import choose_device
+def machine_name(gpu: str = "") -> str:
+    """GPU or CPU, and number of cores, as a file name."""
+    facts = environment()
+    return re.sub(r"[^a-z0-9]+", "-", f"{gpu or facts['cpu']} {facts['cores']} cores".lower()).strip("-")
 
-    chosen = choose_device(named)
-    return tuple(dict.fromkeys([torch.device("cpu"), chosen]))
+
+def save(path: Path, device: str, rows: Iterable[dict[str, Any]], load: float) -> Path:
+    """Write rows with machine, versions, git revision, and how many processes wanted a core before."""
+    facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": list(rows)}
+    return write_whole(path, json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ DRAW = MaskedReconstructionTask.draw
 
 def setup_in(folder: Path, **changes: Any) -> Setup:
     """A run on the CPU whose results lie in `folder`."""
-    options: dict[str, Any] = {"device": "cpu", "workers": 0, "resume": False, "overwrite": False, "command": "x"}
+    options: dict[str, Any] = {"device": "cpu", "workers": 0, "overwrite": False, "command": "x"}
     return Setup(results=folder / "results", runs=folder / "runs", **(options | changes))
 
 

@@ -23,7 +23,6 @@ PREEMPTED = 75  # EX_TEMPFAIL: try again
 VERBS = {
     "run": "fine-tune and evaluate one cell of the tables",
     "pretrain": "pre-train a backbone without labels",
-    "cost": "estimate GPU hours and memory",
     "plan": "run what is missing of a set of runs, several at once",
     "tables": "print and write the comparison tables",
     "report": "write all results as one HTML page",

@@ -1,27 +1,14 @@
-"""Say what trainings would take of a GPU: those of the paper as a page, and what dry runs print of one.
-
-python benchmarks/cost.py                                  # every cell and every pre-training, as a table
-python benchmarks/cost.py --only 1mpx tespec --gpu h200
-python benchmarks/cost.py --write docs/cost.md             # the whole page
-
-Nothing is allocated, no data is needed, and no GPU.
-"""
+"""`--dry-run` of run.py and pretrain.py: settings, and what the training would take of a GPU."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tespec.cli.command import Parser
 from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
-    from tespec.runs.cost import Blueprint, Cost, Evaluated, Gpu
-
-GB = 1e9
+    from tespec.runs.cost import TrainingEstimate
 
 
 def add_cost_options(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -42,108 +29,43 @@ def share(text: str) -> float:
     return value
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table, or write the page."""
-    from tespec.cli.options import add_own, bring_in
-
-    parser = Parser(verb="cost", description=__doc__)
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these tasks and methods")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the page into this file")
-    add_cost_options(parser)
-    add_own(parser)
-    options = parser.parse_args(arguments)
-    bring_in(options)
-    from tespec.core.files import write_whole
-    from tespec.core.progress import progress
-    from tespec.runs.cost import SHARE, USUAL, find_gpu
-    from tespec.runs.cost_page import page, rows_of_paper, table
-
-    gpu, reached = find_gpu(options.gpu or USUAL), options.share or SHARE
-    with progress("counting", "trainings") as advance:
-        rows = rows_of_paper(gpu, reached, options.only, lambda done, total: advance(done, total, ""))
-    if options.write is None:
-        print("\n".join(table(rows)))
-        return
-    if options.only:
-        raise UserError("--only", "the page holds all trainings", "leave --only out, or print the table")
-    write_whole(options.write, page(rows, gpu, reached))
-    print(f"Written: {options.write}")
-
-
-def print_cost(
-    facts: dict[str, Any],
-    source: str,
-    make: Callable[[], Blueprint],
-    options: argparse.Namespace,
-    evaluated: Evaluated | None = None,
-) -> None:
-    """Print resolved settings, and what a training by them would take.
+def print_cost(estimate: TrainingEstimate, data: str, options: argparse.Namespace) -> None:
+    """Print resolved settings and the cost of a training.
 
     Args:
-        facts: the settings.
-        source: where the size of what the network sees is from, in words.
-        make: gives the training on the `meta` device.
+        estimate: of the training.
+        data: which data it is for.
         options: of the command line.
-        evaluated: what its evaluation plays, where that is known.
     """
+    import torch
     import yaml
 
-    from tespec.runs.cost import SHARE, Way, find_gpu, gpus
+    from tespec.core.config import as_facts
+    from tespec.core.progress import say
+    from tespec.runs.cost import MFU, ExecutionConfig, gpus, memory_warning
 
-    known = [find_gpu(options.gpu)] if options.gpu else list(gpus().values())
-    reached = options.share or SHARE
-    blueprint = make()
+    known, settings, mfu = gpus(options.gpu), estimate.settings, options.share or MFU
     fused = not options.deterministic if options.fused_attention is None else options.fused_attention
-    half = blueprint.settings.optimisation.precision != "fp32"
-    asked = Way(options.gpus, options.accumulate, options.recompute, half, fused)
-    cost, other = blueprint.cost(asked), blueprint.cost(replace(asked, half=not asked.half))
+    half = settings.optimisation.precision != "fp32"
+    config = ExecutionConfig(options.gpus, options.accumulate, options.recompute, half, fused)
+    cost = estimate.cost(config)
+    facts = {name: value for name, value in as_facts(settings).items() if name != "deviations"}
     print(yaml.safe_dump({"settings": facts}, sort_keys=False, width=116, default_flow_style=True))
-    height, width = blueprint.size
-    print(f"input       {height} x {width} px ({source})")
-    print("parameters  " + ", ".join(f"{count:,} {part}" for part, count in blueprint.parameters.items()))
-    each = f" on each of {asked.gpus} GPUs" if asked.gpus > 1 else ""
-    print(f"a step      {blueprint.frames} segments, {cost.flops / 1e12:.3g} TFLOP{each}; {cost.steps:,} steps")
-    for one in (cost, other):
-        print(f"memory      {in_gb(one.training)} at most in {name_of(one)}: {in_gb(one.kept)} kept for the backward "
-              f"pass, {in_gb(one.fixed)} weights, gradients and optimizer")  # fmt: skip
-    print(
-        f"            {in_gb(cost.evaluation)} in the evaluation; a checkpoint takes {in_gb(cost.checkpoint)} on disk"
-    )
-    print(f"\n{number(asked.gpus)} at {100 * reached:.0f} % of the peak in {name_of(cost)}:")
+    print(f"data        {data}\nprofile     {settings.profile}")
+    print(f"input       {estimate.size[0]} x {estimate.size[1]} px, {settings.batch_size} x {settings.segments} a step")
+    print("parameters  " + ", ".join(f"{count:,} {part}" for part, count in estimate.parameters.items()))
+    each = f" on each of {config.gpus} GPUs" if config.gpus > 1 else ""
+    print(f"a step      {cost.flops / 1e12:.3g} TFLOP{each}; {cost.steps:,} steps")
+    print(f"memory      {cost.memory / 1e9:.3g} GB in {'bf16' if half else 'fp32'}: {cost.kept / 1e9:.3g} GB kept for "
+          f"the backward pass, {cost.fixed / 1e9:.3g} GB weights, gradients, optimizer")  # fmt: skip
     for gpu in known:
-        after = (
-            ""
-            if evaluated is None
-            else f"; evaluation {blueprint.evaluation_hours(evaluated, asked, gpu, reached):.2g} h"
-        )
-        print(f"  {gpu.title:16} {gpu.memory / GB:4.0f} GB  {verdict(blueprint, cost, gpu, reached)}{after}")
-    if evaluated is not None:
-        print(
-            f"The evaluation plays {evaluated.windows:,} windows with {evaluated.labels:,} labels ({evaluated.source})."
-        )
-    print("The hours are those of the steps alone. Nothing was read, allocated or written.")
-
-
-def number(gpus: int) -> str:
-    """So many GPUs, in words."""
-    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-
-
-def name_of(cost: Cost) -> str:
-    """The precision that a cost is for."""
-    return "bf16" if cost.way.half else "fp32"
-
-
-def in_gb(size: float) -> str:
-    """Bytes in GB, three digits."""
-    return f"{size / GB:.3g} GB" if size < 999.5 * GB else f"{size / GB:,.0f} GB"
-
-
-def verdict(blueprint: Blueprint, cost: Cost, gpu: Gpu, reached: float) -> str:
-    """Hours of a cost on a GPU, or the switches that make it fit."""
-    if cost.fits(gpu):
-        return f"{cost.hours(gpu, reached):7.1f} h, fits"
-    fitting = blueprint.fitting(gpu, cost.way)
-    if fitting is None:
-        return "does not fit even with --recompute and --accumulate; use more GPUs"
-    return f"{fitting.hours(gpu, reached):7.1f} h with {fitting.way.switches}: {in_gb(fitting.memory)}"
+        fitting = estimate.fitting(gpu.memory_gb * 1e9, config)
+        verdict = "does not fit even with --recompute and --accumulate; use more GPUs"
+        if fitting is not None:
+            hours, added = fitting.hours(gpu, mfu), fitting.config != config
+            verdict = f"{hours:,.1f} h" if hours >= 0.1 else "under 0.1 h"
+            verdict += f" with {fitting.config.options}" if added else ", fits"
+        print(f"  {gpu.title:16} {gpu.memory_gb:4.0f} GB  {verdict}")
+    print(f"Hours are those of the steps at {100 * mfu:.0f} % of the peak; data and evaluation come on top.")
+    if torch.cuda.is_available() and (warning := memory_warning(estimate, config, torch.device("cuda", 0))):
+        say(warning)

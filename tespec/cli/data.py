@@ -1,6 +1,6 @@
 """Look after datasets: check them, pack them, look at them.
 
-python benchmarks/data.py check dsec /data/dsec             # every file and label; exit code 1 if something is wrong
+python benchmarks/data.py check dsec /data/dsec             # every file and label; exit code 2 if something is wrong
 python benchmarks/data.py prepare 1mpx /data/1mpx           # pack events beside their files, for fast reading
 python benchmarks/data.py prepare recordings /data/own      # recordings of any kind, for pre-training
 python benchmarks/data.py preview dsec /data/dsec           # a picture: events, histogram, intensity, labels
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tespec.events.spatial import Region
 
 RECORDINGS = "recordings"  # in place of a dataset: recordings of any kind, without labels
-WRONG = 1  # exit code of a check that found something
+WRONG = 2  # exit code of a check that found something
 WINDOW_MS = 50.0  # of the moments that are drawn
 NORM_EVENTS = 5000.0  # N of Eq. 7, as the paper sets it
 RULE = "edges"  # of histograms of recordings that belong to no dataset

@@ -2,7 +2,7 @@
 
 python benchmarks/pretrain.py --method tespec --data recording.raw --profile sample
 python benchmarks/pretrain.py --method tespec --data /data/1mpx
-python benchmarks/pretrain.py --method tespec              # on the sample world
+python benchmarks/pretrain.py --method tespec --data sample       # on the sample world
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
 from tespec.cli.processor import tuned
@@ -30,7 +30,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what = parser.add_argument_group("what")
     what.add_argument("--method", required=True, help="a method with a recipe")
     what.add_argument(
-        "--data", type=Path, metavar="PATH", help="recording, or folder of recordings (.raw, .dat, store)"
+        "--data", type=Path, metavar="PATH", help="recording, folder of recordings, or sample: the sample world"
     )
     what.add_argument("--variant", default="", metavar="NAME", help="row of an ablation, for the record")
     add_run_options(parser)
@@ -64,9 +64,8 @@ def train(options: argparse.Namespace, method: Method) -> None:
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
 
-    settings, data, overrides = resolve(options, str(method.recipe), method.network)
-    setup = setup_of(options, "pretrain")
-    result = pretrain(options.method, method, settings, data, options.seed, setup, overrides)
+    settings, data = resolve(options, str(method.recipe), method.network)
+    result = pretrain(options.method, method, settings, data, options.seed, setup_of(options, "pretrain"))
     if not is_first():
         return
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
@@ -75,9 +74,9 @@ def train(options: argparse.Namespace, method: Method) -> None:
     print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
 
 
-def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pretraining, Data, dict[str, Any]]:
-    """Settings of the pre-training, its data, and the settings that the user changed."""
-    from tespec.core.config import overridden, pretraining_settings
+def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pretraining, Data]:
+    """Settings of the pre-training, and its data."""
+    from tespec.core.config import pretraining_settings
     from tespec.core.progress import say
     from tespec.pretraining.objective import own_settings
     from tespec.runs.data import find_unlabelled
@@ -85,28 +84,20 @@ def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pre
     # Mistakes in the settings come to light before any data is made.
     named = pretraining_settings(recipe, options.profile or "paper", options.set, network)
     own_settings(named.objective)
-    data = find_unlabelled(named.dataset, options.data)
+    data = find_unlabelled(named.dataset, options.data, options.profile)
     if data.notice:
         say(data.notice)
-    profile = options.profile or data.profile
-    settings = pretraining_settings(recipe, profile, options.set, network)
-    return settings, data, overridden(settings, pretraining_settings(recipe, profile, (), network), options.set)
+    return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data
 
 
 def dry_run(options: argparse.Namespace, method: Method) -> None:
-    """Print the resolved settings and what the run would cost, without data by what the data set's config says."""
+    """Print the settings and the cost of the pre-training."""
     from tespec.cli.cost import print_cost
-    from tespec.core.config import as_facts, pretraining_settings
-    from tespec.pretraining.objective import build_objective
-    from tespec.runs.cost import blueprint_of_pretraining, input_of, planned
-    from tespec.runs.data import at_hand
+    from tespec.core.config import pretraining_settings
+    from tespec.runs.cost import estimate_pretraining, input_of, planned_data
 
     recipe = str(method.recipe)
-    settings = pretraining_settings(recipe, options.profile or "paper", options.set, method.network)
-    if at_hand(settings.dataset, options.data):
-        settings, data, _ = resolve(options, recipe, method.network)
-        task = build_objective(settings, data.root)
-        print_cost(as_facts(settings), str(data.root), lambda: blueprint_of_pretraining(task), options)
-        return
-    source = input_of(settings, settings.dataset).source
-    print_cost(as_facts(settings), source, lambda: planned(settings, settings.dataset), options)
+    dataset = pretraining_settings(recipe, options.profile or "paper", options.set, method.network).dataset
+    data = planned_data(dataset, options.data, options.profile)
+    settings = pretraining_settings(recipe, data.profile, options.set, method.network)
+    print_cost(estimate_pretraining(settings, input_of(settings, dataset, data.sensor)), data.title, options)

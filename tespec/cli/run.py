@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
@@ -44,7 +43,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--method", help="how the backbone starts; --list names them")
     what.add_argument("--task", help="what it is fine-tuned on; --list names them")
     what.add_argument("--arch", choices=ARCHITECTURES, default="recurrent", help="default: recurrent")
-    what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data (default: ./data/<task>)")
+    what.add_argument("--data", type=Path, metavar="ROOT", help="the task's data, or sample: the sample world "
+                      "(default: $TESPEC_DATA/<task>, ./data/<task>)")  # fmt: skip
     what.add_argument("--split", choices=("test", "val"), default="test",
                       help="recordings that are scored: val to choose settings, test to report (default)")  # fmt: skip
     what.add_argument("--checkpoint", type=Path, metavar="FILE", help="weights the method starts from, or timm:NAME")
@@ -123,7 +123,7 @@ def run_cell(options: argparse.Namespace) -> None:
     from tespec.weights.publish import fetched
 
     method = find_method(options.method)
-    settings, recipe, data, overrides = resolve(options)
+    settings, recipe, data = resolve(options)
     if recipe and (method.recipe is None or options.checkpoint):
         raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
     first = options.pretraining_seed
@@ -132,8 +132,7 @@ def run_cell(options: argparse.Namespace) -> None:
     setup, checkpoint = setup_of(options, "run"), fetched(options.checkpoint)
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
-        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, overrides, recipe,
-                        options.split, first)  # fmt: skip
+        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, recipe, options.split, first)
         record = measure(wanted)
         if is_first():
             print_result(record)
@@ -146,19 +145,17 @@ def run_cell(options: argparse.Namespace) -> None:
 def measure_reference(options: argparse.Namespace) -> None:
     """Score the label prior of a task, and record it."""
     from tespec.cli.options import setup_of
-    from tespec.core.config import overridden
     from tespec.core.progress import say
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.references import label_prior
 
-    data = find_data(options.task, options.data)
+    data = find_data(options.task, options.data, options.profile)
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, "feedforward", options.profile, options.set)
-    default = settings_of(data, options.task, "feedforward", options.profile)
-    setup, overrides = setup_of(options, "run"), overridden(settings, default, options.set)
+    setup = setup_of(options, "run")
     for seed in options.seeds or [options.seed]:
-        print_result(label_prior(settings, data, seed, setup, options.split, overrides))
+        print_result(label_prior(settings, data, seed, setup, options.split))
 
 
 def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
@@ -190,7 +187,8 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
         remedy = "name a model.safetensors of runs/" if options.model else "give --overwrite to train again"
         raise UserError(weights, "no such file" if options.model else "the weights of this run are gone", remedy)
     if root is None and not Path(options.predict).exists():
-        root = find_data(load_trained(weights).settings.task, options.data).root
+        trained = load_trained(weights).settings
+        root = find_data(trained.task, options.data, trained.profile).root
     start, end = options.clip or (0.0, 10.0)
     least = 0.3 if options.min_score is None else options.min_score
     request = Request(options.predict, options.out, (start, end), least, options.sensor)
@@ -198,9 +196,9 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
     print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
 
 
-def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], Data, dict[str, Any]]:
-    """Settings of the cell, changes to its pre-training, its data, and the settings that the user changed."""
-    from tespec.core.config import finetuning_settings, overridden
+def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], Data]:
+    """Settings of the cell, changes to its pre-training, and its data."""
+    from tespec.core.config import finetuning_settings
     from tespec.core.progress import say
     from tespec.pretraining.method import find_method
     from tespec.runs.data import find_data, settings_of
@@ -212,12 +210,11 @@ def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], D
     method = find_method(options.method)
     method.require(options.method, options.arch)
     finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
-    data = find_data(options.task, options.data)
+    data = find_data(options.task, options.data, options.profile)
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, options.arch, options.profile, own, method.network)
-    default = settings_of(data, options.task, options.arch, options.profile, (), method.network)
-    return settings, recipe, data, overridden(settings, default, own)
+    return settings, recipe, data
 
 
 def print_list() -> None:
@@ -248,37 +245,21 @@ def describe(name: str, profile: str, changes: Sequence[str]) -> None:
 
 
 def dry_run(options: argparse.Namespace) -> None:
-    """Print the resolved settings and what the run would cost, without data by what the data set's config says."""
+    """Print the settings and the cost of the run."""
     from tespec.cli.cost import print_cost
-    from tespec.core.config import as_facts, finetuning_settings
+    from tespec.core.config import finetuning_settings
     from tespec.pretraining.method import find_method
-    from tespec.runs.cost import Evaluated, blueprint_of_cell, input_of, known_evaluation, planned
-    from tespec.runs.data import at_hand
+    from tespec.runs.cost import estimate_cell, input_of, planned_data
     from tespec.runs.finetune import with_start
 
     method = find_method(options.method)
     method.require(options.method, options.arch)
-    if at_hand(options.task, options.data):
-        from tespec.datasets.evaluation import evaluation_of
-        from tespec.datasets.survey import require_sound
-        from tespec.tasks import build_task
-
-        settings, recipe, data, _ = resolve(options)
-        settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
-        task = build_task(settings, data.root, options.split)
-        require_sound(task.dataset)
-        labels = sum(len(each.labelled) for each in task.scored)
-        windows = evaluation_of(settings, task.scored).windows
-        played = Evaluated(windows, labels, f"the {options.split} split of the data")
-        make = partial(blueprint_of_cell, settings, task.size)
-        print_cost(as_facts(settings), str(data.root), make, options, played)
-        return
     own = [change for change in options.set if not change.startswith("pretraining.")]
-    settings = finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
-    settings = with_start(settings, method, options.checkpoint, sample=False)
-    source = input_of(settings, options.task).source
-    known = known_evaluation(settings, options.task)
-    print_cost(as_facts(settings), source, partial(planned, settings, options.task), options, known)
+    recipe = [change.removeprefix("pretraining.") for change in options.set if change not in own]
+    data = planned_data(options.task, options.data, options.profile)
+    settings = finetuning_settings(options.task, options.arch, data.profile, own, data.overrides, method.network)
+    settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
+    print_cost(estimate_cell(settings, input_of(settings, options.task, data.sensor)), data.title, options)
 
 
 def print_result(record: Record) -> None:

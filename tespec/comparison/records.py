@@ -20,7 +20,7 @@ from tespec.core.paths import RESULTS
 FORMAT: Literal[4] = 4  # of the files
 # Raised by hand when the same choices give other numbers; golden tests (tests/golden) say when. Results of different
 # versions never share a column of a table.
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one a line
 
 Kind = Literal["evaluation", "pretraining", "probe", "reference"]

@@ -343,27 +343,44 @@ def _change(facts: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     return facts
 
 
-def overridden(
-    settings: Finetuning | Pretraining, default: Finetuning | Pretraining, changes: Sequence[str]
-) -> dict[str, Any]:
-    """Settings that `KEY=VALUE` changes set to another value than the default's, by dotted name.
+def changed_finetuning(settings: Finetuning, of_data: Mapping[str, Any], network: str) -> dict[str, Any]:
+    """Settings of a cell that differ from those of its task, architecture and profile, by dotted name.
 
-    An objective that another one replaces is its type.
+    Args:
+        settings: of the cell.
+        of_data: what the data says about itself, as of `finetuning_settings`.
+        network: kind of network.
     """
-    found = {}
-    facts, defaults = as_facts(settings), as_facts(default)
-    for key in sorted({change.partition("=")[0] for change in changes}):
-        value, usual = (_at(each, key) for each in (facts, defaults))
-        if value != usual:
-            found[key] = value["type"] if key == "objective" else value
+    known = settings.task in names("tasks")
+    default = (
+        finetuning_settings(settings.task, settings.arch, settings.profile, (), of_data, network) if known else None
+    )
+    return _changed(settings, default)
+
+
+def changed_pretraining(settings: Pretraining, network: str) -> dict[str, Any]:
+    """Settings of a pre-training that differ from its recipe's, by dotted name; another objective is its type."""
+    if settings.name not in recipes():
+        return _changed(settings, None)
+    default = pretraining_settings(settings.name, settings.profile, (), network)
+    kind = settings.objective["type"]
+    if kind == default.objective["type"]:
+        return _changed(settings, default)
+    swapped = pretraining_settings(settings.name, settings.profile, [f"objective={kind}"], network)
+    return {"objective": kind, **_changed(settings, swapped)}
+
+
+def _changed(settings: Finetuning | Pretraining, default: Finetuning | Pretraining | None) -> dict[str, Any]:
+    ours, usual = _flat(as_facts(settings)), _flat(as_facts(default)) if default else {}
+    return {key: ours.get(key) for key in sorted({*ours, *usual}) if ours.get(key) != usual.get(key)}
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in facts.items():
+        nested = isinstance(value, Mapping) and value
+        found |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return found
-
-
-def _at(facts: Mapping[str, Any], key: str) -> Any:
-    value: Any = facts
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
 
 
 def own_files(**named: str) -> list[Path]:

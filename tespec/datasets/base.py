@@ -17,6 +17,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import import_file
 from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.description import read_description
+from tespec.datasets.label_check import with_checks
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import Source
 from tespec.datasets.windows import WindowRule
@@ -62,6 +63,7 @@ class LabelledDataset(ABC):
 
     Attributes:
         layout: in words, which of the known layouts was found.
+        label_kind: what its labels have to be, as in `tespec.datasets.label_check`; None: not known, and not checked.
         protocol: the choices, as an instance of `protocol_type`.
 
     Raises:
@@ -72,6 +74,7 @@ class LabelledDataset(ABC):
     protocol_type: ClassVar[type[Any]] = NoProtocol
     not_downsampled: ClassVar[str] = "labels are"  # what `downsample` does not go with, and its verb; "" where it does
     layout: str
+    label_kind: str | None = None
 
     def __init__(
         self,
@@ -144,6 +147,15 @@ class LabelledDataset(ABC):
             UserError: its files cannot be read or do not fit each other.
         """
 
+    def open_checked(self, files: RecordingFiles) -> LabelledRecording:
+        """One recording whose labels are checked as they are read, where it is known what they have to be.
+
+        Raises:
+            UserError: see `open`; or labels and windows do not fit each other.
+        """
+        recording = self.open(files)
+        return with_checks(recording, self.label_kind, len(self.classes)) if self.label_kind else recording
+
     def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
         """All recordings of a split.
 
@@ -157,7 +169,7 @@ class LabelledDataset(ABC):
         found = []
         every = self.files(split)
         for files in every:
-            found.append(self.open(files))
+            found.append(self.open_checked(files))
             if opened is not None:
                 opened(len(found), len(every))
         return found

@@ -33,7 +33,7 @@ def find_recordings(root: Path) -> list[Path]:
         UserError: there is none.
     """
     if not root.exists():
-        raise UserError(root, "no such file or folder", "check the path given to --data")
+        raise UserError(root, "no such file or folder", "check the path")
     if root.is_file() or _is_recording(root):
         return [root]
     found: set[Path] = set()

@@ -17,18 +17,19 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.rvt_archive import RULE as STORED_RULE
 from tespec.datasets.rvt_archive import ArchiveSource
 from tespec.events.intensity import estimate_intensity
-from tespec.pictures.labels import colours_of, draw_label, faded_events
 from tespec.pictures.panels import (
     POLARITIES,
     add_bar,
     add_legend,
+    colours_of,
+    draw_label,
+    faded_events,
+    known,
     make_panels,
     save_figure,
     show_counts,
     show_events,
     show_grey,
-    ticks_of,
-    values_of,
 )
 
 BINS = 10
@@ -159,8 +160,8 @@ def _show_label(axis: Axes, shown: LabelledWindow) -> None:
     """Show a label, with the events where both can be seen: below boxes, as dark veils over masks."""
     axis.imshow(faded_events(shown.histogram), interpolation="nearest")
     image = draw_label(axis, shown.label)
-    if image is not None and (limits := values_of([image])):
-        add_bar(axis, image, ticks_of(*limits), str(image.get_label()))
+    if image is not None and known(shown.label).any():
+        add_bar(axis, image, str(image.get_label()))
     elif image is None and isinstance(shown.label, np.ndarray):
         veil = np.zeros((*shown.intensity.shape, 4), np.float32)
         veil[..., 3] = VEIL * shown.histogram.any(axis=0)

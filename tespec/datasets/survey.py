@@ -276,7 +276,7 @@ def survey_recording(dataset: LabelledDataset, task: Task, quick: bool = False) 
         (files,) = _only(dataset, split, name).files(split)
         paths = [*files.source.files, *files.beside]
         facts = replace(facts, bytes=sum(size_of(path) for path in paths if path.exists()))
-        recording = dataset.open(files)
+        recording = dataset.open_checked(files)
         facts = replace(facts, windows=len(recording))
     except UserError as error:
         return replace(facts, problems=(error,), seconds=time.monotonic() - began)

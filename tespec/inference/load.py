@@ -13,18 +13,19 @@ from tespec.models import Backbone
 from tespec.models.layers import padded_size
 from tespec.tasks import find_task
 from tespec.tasks.base import Task, fresh_backbone
+from tespec.tasks.network import Network
 from tespec.weights.files import read_weights
 from tespec.weights.load import BESIDE, SENSOR, read_backbone
 
 PREFIX = "backbone."
 
 
-def load_network(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | nn.Module:
-    """A trained network in evaluation mode, ready for `.step(histogram, state)`.
+def load_network(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | Network:
+    """A trained network in evaluation mode, ready for `tespec.stream` and `.step(histogram, state)`.
 
     Args:
         path: `backbone.safetensors` of a pre-training, or `model.safetensors` of a fine-tuning.
-        height: rows of the histograms in px that the network will see; default: those of its training.
+        height: rows in px of the histograms given to `.step`; default: those of its training.
         width: columns, likewise.
 
     Returns:
@@ -39,7 +40,8 @@ def load_network(path: str | Path, *, height: int | None = None, width: int | No
     if "kind" not in recipe:
         return read_backbone(path, height=height, width=width)
     rows, columns = sensor_of(path, recipe)
-    model: nn.Module = load_trained(path, (height or rows, width or columns)).model
+    model: Network = load_trained(path, (height or rows, width or columns)).model
+    model.recipe = recipe
     return model
 
 

@@ -15,10 +15,9 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, parse_size
 from tespec.datasets.base import TEST, RecordingFiles
-from tespec.datasets.finding import find_recordings
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.datasets.unlabelled import cut
 from tespec.inference.load import load_trained
+from tespec.inference.stream import SEGMENT_MS, open_recording
 from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video
 from tespec.tasks.base import Task, open_dataset
 
@@ -73,7 +72,6 @@ def _truth(recording: Recording, window: int) -> Any:
     return recording.labels[labels[-1]] if len(labels) else None
 
 
-SEGMENT_MS = 50.0  # of recurrent networks where no label cuts the time (paper, Sec. 4.1)
 ROWS = 4  # of the figure
 
 
@@ -157,16 +155,13 @@ def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | 
         for split in dataset.splits:
             for files in dataset.files(split):
                 if _is_wanted(files, wanted):
-                    return dataset.open(files)
+                    return dataset.open_checked(files)
                 names.append(files.name)
     if not path.exists():
         there = f"give a path, or one of {', '.join(names[:6])}" if names else "give the path of one"
         raise UserError(f"--predict {wanted}", "no such recording", there)
-    (found, *others) = find_recordings(path)
-    if others:
-        raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")
     sensor = parse_size(sensor_px) if sensor_px else None
-    return cut(path, found, settings.window_ms or SEGMENT_MS, settings.downsample, sensor)
+    return open_recording(path, settings.window_ms or SEGMENT_MS, settings.downsample, sensor)
 
 
 def _is_wanted(files: RecordingFiles, wanted: str) -> bool:
@@ -214,7 +209,7 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, spli
     settings = load_trained(weights).settings
     dataset = open_dataset(settings, root)
     for files in dataset.files(split):
-        recording = dataset.open(files)
+        recording = dataset.open_checked(files)
         labelled = recording.windows[recording.labelled, 1]
         ends = (labelled - recording.windows[0, 0]) / 1e6
         if not len(ends):

@@ -15,7 +15,8 @@ IGNORE = 255
 DEFINITION = (
     "one confusion matrix over all labelled pixels of the test recordings, label 255 ignored; "
     "miou: mean over all classes of TP / (TP + FP + FN), a class that occurs nowhere counting as 0; "
-    "mean_class_acc: mean over all classes of TP / (TP + FN); pixel_acc: share of pixels that are right"
+    "mean_class_acc: mean over the classes that are labelled of TP / (TP + FN); "
+    "pixel_acc: share of pixels that are right"
 )
 
 
@@ -25,7 +26,7 @@ class Scores:
 
     Attributes:
         miou: mean intersection over union.
-        mean_class_acc: mean recall of the classes (the mAcc of ECDDP and TESPEC).
+        mean_class_acc: mean recall of the classes that are labelled (the mAcc of ECDDP, TESPEC and mmsegmentation).
         pixel_acc: overall accuracy (the "acc" of ESS).
         iou: intersection over union of each class.
     """
@@ -57,13 +58,18 @@ def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], class
 
 
 def scores(matrix: NDArray[np.int64]) -> Scores:
-    """Scores of a confusion matrix, as uzh-rpg/ess, evaluation/metrics.py, and ECDDP, eval_seg.py, define them."""
+    """Scores of a confusion matrix.
+
+    IoU as uzh-rpg/ess, evaluation/metrics.py, defines it; mean class accuracy as mmsegmentation,
+    evaluation/metrics/iou_metric.py, does: a class without labelled pixels has no recall.
+    """
     hits = matrix.diagonal().astype(np.float64)
     labelled, predicted = matrix.sum(1), matrix.sum(0)
     iou = 100 * hits / np.maximum(labelled + predicted - hits, 1)
-    recall = 100 * hits / np.maximum(labelled, 1)
+    there = labelled > 0
+    recall = float((100 * hits[there] / labelled[there]).mean()) if there.any() else 0.0
     overall = 100 * hits.sum() / max(int(matrix.sum()), 1)
-    return Scores(float(iou.mean()), float(recall.mean()), float(overall), tuple(iou.tolist()))
+    return Scores(float(iou.mean()), recall, float(overall), tuple(iou.tolist()))
 
 
 SegmentationState = dict[tuple[str, str], NDArray[np.int64]]
@@ -98,8 +104,10 @@ class SegmentationScorer:
                 self._matrices[key] = self._matrices.get(key, 0) + matrix
 
     def definition(self) -> str:
-        """What the scores mean."""
-        return DEFINITION
+        """What the scores mean, and which classes are not labelled anywhere."""
+        labelled = self._matrices.get(("all", ""), np.ones((len(self.classes), 1))).sum(1)
+        absent = [name for name, count in zip(self.classes, labelled, strict=True) if not count]
+        return DEFINITION + (f"; no pixel is labelled {', '.join(absent)}" if absent else "")
 
     def overall(self) -> Scores:
         """Scores over all frames."""

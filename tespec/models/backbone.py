@@ -70,6 +70,7 @@ class Backbone(nn.Module, ABC):
         position_tables: parts of the names of parameters that stand for positions.
         channels: widths of the four features.
         lstms: one for each stage; none without memory.
+        recipe: settings of the training, where the backbone was loaded from a file that names them.
         recompute: whether the backward pass computes stages again; see `tespec.models.execution`.
 
     Raises:
@@ -81,6 +82,7 @@ class Backbone(nn.Module, ABC):
     position_tables: ClassVar[Sequence[str]] = ()
     channels: tuple[int, int, int, int]
     lstms: nn.ModuleList
+    recipe: Mapping[str, Any] | None = None
     recompute: bool = False
 
     def __init__(
@@ -139,8 +141,12 @@ class Backbone(nn.Module, ABC):
         """Features and state, as `forward` gives them, of what `embed` gave."""
         return run_stages(self.stage_functions(), self.lstms, tokens, state, self.recompute and torch.is_grad_enabled())
 
+    @torch.no_grad()
     def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
-        """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W); the streaming form of `forward`."""
+        """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W), and the state, without gradients.
+
+        The streaming form of `forward`, for inference: memory does not grow with the number of steps.
+        """
         features, state = cast("tuple[list[Tensor], BackboneState | None]", self(histogram.unsqueeze(1), state))
         return [feature.squeeze(1) for feature in features], state
 
@@ -327,5 +333,6 @@ def resized(backbone: Backbone, img_size: tuple[int, int]) -> Backbone:
     """A copy of `backbone` for another input size (H, W) in px, in the same mode and on the same device."""
     copy = build_backbone(backbone.arch, backbone.recurrent, backbone.bins, img_size, backbone.in_channels)
     copy.load_state_dict(copy.resize(backbone.state_dict(), backbone.img_size))
+    copy.recipe = backbone.recipe
     parameter = next(backbone.parameters())
     return copy.to(parameter.device, parameter.dtype).train(backbone.training)

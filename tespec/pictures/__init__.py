@@ -1,1 +1,1 @@
-"""Pictures of events, labels and curves."""
+"""Pictures of events, labels, predictions and reconstructions."""

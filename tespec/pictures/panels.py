@@ -1,4 +1,4 @@
-"""Panels for pictures of events, with what explains them: a legend of colours, a bar of values beside a panel."""
+"""Panels of events, intensities and labels, with legends of colours and bars of values."""
 
 from __future__ import annotations
 
@@ -9,32 +9,41 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
+from tespec.core.boxes import Boxes
 from tespec.core.files import whole_file
+from tespec.metrics.segmentation import IGNORE
 
 Colour = tuple[float, float, float]
+Image = NDArray[np.float32]
 
 POSITIVE, NEGATIVE = (0.16, 0.29, 0.90), (0.87, 0.15, 0.15)
 POLARITIES = {"positive events win (brighter)": POSITIVE, "negative events win or tie (darker)": NEGATIVE}
-GREY_RANGE = 2.5  # standard deviations shown between grey and black or white
-LEGEND_WIDTH = 1.35  # inches of an entry of a legend, on average
-NICE = np.outer(10.0 ** np.arange(-3, 6), (1, 2, 5)).ravel()  # ticks of a bar, between those at its ends
-APART = 1.3  # least ratio of neighbouring ticks
-BAR = (1.02, 0.0, 0.035, 1.0)  # left, bottom, width and height of a bar, in those of its panel
-
-Image = NDArray[np.float32]
+# In an order in which the first 2, 3, 6 and 11 are as far apart as they can be, also for colour-blind readers; tests
+# measure how far. They repeat after eleven.
+CLASSES = (
+    "#802000", "#2060bf", "#ffbf60", "#df6060", "#80bfff", "#604060",
+    "#9f8020", "#8080bf", "#bf6080", "#404080", "#804040",
+)  # fmt: skip
+UNKNOWN = to_rgb("#e6e6e6")  # pixels without a label
+FADED = 0.62  # grey of events behind boxes
+GREY_RANGE = 2.5  # standard deviations between grey and black or white
+LEGEND_WIDTH = 1.35  # inches of a legend's entry, on average
+BAR = (1.02, 0.0, 0.035, 1.0)  # left, bottom, width and height of a bar relative to its panel
+APART = 1.3  # least ratio of a tick to the ends of a bar
 
 
 def make_panels(
     rows: int, columns: int, size: tuple[int, int], width: float, bars: int = 0, legend: int = 0
 ) -> tuple[Figure, NDArray[np.object_]]:
-    """A figure with panels in rows and columns, without ticks, for pictures of one size.
+    """Return a figure and its axes (rows, columns), without ticks, for pictures of one size.
 
     Args:
         rows: of panels.
@@ -43,23 +52,18 @@ def make_panels(
         width: of the figure in inches.
         bars: columns that have bars.
         legend: entries of the legend below.
-
-    Returns:
-        the figure and its axes (rows, columns).
     """
     panel = (width - 0.35 - 0.45 * bars) / columns
     lines = -(-legend // max(1, int(width / LEGEND_WIDTH)))
     height = 0.4 + 0.25 * lines + rows * (panel * size[0] / size[1] + 0.08)
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.05))
     FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat:
-        axis.set(xticks=[], yticks=[])
+    axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"xticks": [], "yticks": []})
     return figure, axes
 
 
 def save_figure(figure: Figure, path: Path, dpi: int) -> None:
-    """Write a PNG that holds no date and no version; the same figure gives the same bytes."""
+    """Write a PNG without date or version: the same figure gives the same bytes."""
     with whole_file(path) as unfinished:
         figure.savefig(unfinished, dpi=dpi, format="png", metadata={"Software": None})
 
@@ -74,6 +78,13 @@ def event_image(histogram: NDArray[np.uint8]) -> Image:
     return picture
 
 
+def faded_events(histogram: NDArray[np.uint8]) -> Image:
+    """(H, W, 3) white with grey pixels where there was an event."""
+    picture = np.ones((*histogram.shape[1:], 3), np.float32)
+    picture[histogram.any(axis=0)] = FADED
+    return picture
+
+
 def show_events(axis: Axes, histogram: NDArray[np.uint8]) -> None:
     """Show where a histogram (2*bins, H, W) has events, in the colours of `POLARITIES`."""
     axis.imshow(event_image(histogram), interpolation="nearest")
@@ -83,59 +94,91 @@ def show_counts(axis: Axes, histogram: NDArray[np.uint8]) -> None:
     """Show how many events each pixel of a histogram (2*bins, H, W) has; pixels without any are black."""
     counts = np.ma.masked_equal(histogram.sum(axis=0, dtype=np.int64), 0)
     axis.set_facecolor("black")
-    most = int(counts.max()) if counts.count() else 1
-    shown = axis.imshow(counts, "inferno", norm=LogNorm(0.7, max(most, 2)), interpolation="nearest")
-    add_bar(axis, shown, ticks_of(1, most), "events at a pixel")
+    most = max(2, int(counts.max()) if counts.count() else 2)
+    add_bar(axis, axis.imshow(counts, "inferno", norm=LogNorm(1, most), interpolation="nearest"), "events at a pixel")
 
 
 def show_grey(axis: Axes, image: Image, unit: str = "log intensity", reach: float | None = None) -> None:
-    """Show an image (H, W) in grey: zero is mid-grey, -reach black, +reach white; a bar says how much that is.
+    """Show an image (H, W) in grey, zero as mid-grey, with a bar of values in `unit`.
 
-    Args:
-        axis: where.
-        image: of any unit.
-        unit: what its values are.
-        reach: default: that of `reach_of`.
+    `reach` is the value shown as white, its negative as black; default: that of `reach_of`.
     """
     reach = reach_of(image) if reach is None else reach
-    shown = axis.imshow(image, "gray", vmin=-reach, vmax=reach, interpolation="nearest")
-    add_bar(axis, shown, [-reach, 0.0, reach], unit)
+    add_bar(axis, axis.imshow(image, "gray", vmin=-reach, vmax=reach, interpolation="nearest"), unit)
 
 
 def reach_of(image: Image) -> float:
-    """What lies between grey and white: GREY_RANGE standard deviations, and 1 of a constant image."""
+    """Value between grey and white: GREY_RANGE standard deviations, and 1 for a constant image."""
     return GREY_RANGE * float(image.std()) or 1.0
 
 
-def add_bar(axis: Axes, shown: AxesImage, ticks: Sequence[float], title: str, extend: str = "neither") -> None:
-    """Put a bar of values beside a panel; `extend` as matplotlib's, where values lie beyond its ends."""
+def class_colours(classes: Sequence[str]) -> dict[str, Colour]:
+    """Colours of classes by name, for a legend."""
+    return {name: class_colour(number) for number, name in enumerate(classes)}
+
+
+def class_colour(number: int) -> Colour:
+    """The colour of a class in every picture."""
+    return to_rgb(CLASSES[number % len(CLASSES)])
+
+
+def colours_of(labels: Iterable[Any], classes: Sequence[str]) -> dict[str, Colour]:
+    """Colours for the legend of these labels: their classes, and that of pixels without a label if there are any."""
+    arrays = [label for label in labels if isinstance(label, np.ndarray)]
+    holes = any(bool((label == IGNORE if label.dtype == np.uint8 else ~known(label)).any()) for label in arrays)
+    return class_colours(classes) | ({"no label": UNKNOWN} if holes else {})
+
+
+def known(depth: Image) -> NDArray[np.bool_]:
+    """Where a depth is valid: finite and above zero."""
+    return np.isfinite(depth) & (depth > 0)
+
+
+def draw_label(axis: Axes, label: Any) -> AxesImage | None:
+    """Draw `Boxes` over what `axis` shows, or a mask (H, W) uint8 or a depth (H, W) float32 in m in its place.
+
+    Returns:
+        of a depth the image, whose label is the title of its bar.
+    """
+    if isinstance(label, Boxes):
+        _draw_boxes(axis, label)
+        return None
+    if label.dtype == np.uint8:
+        colours = np.array([*(class_colour(number) for number in range(IGNORE)), UNKNOWN], np.float32)
+        axis.imshow(colours[label], interpolation="nearest")
+        return None
+    axis.imshow(np.broadcast_to(np.array(UNKNOWN, np.float32), (*label.shape, 3)))
+    depth = np.ma.masked_array(label, ~known(label))
+    return axis.imshow(depth, "viridis_r", norm=LogNorm(), interpolation="nearest", label="depth in m")
+
+
+def _draw_boxes(axis: Axes, boxes: Boxes) -> None:
+    for (left, top, right, bottom), number, score in zip(*(each.tolist() for each in boxes), strict=True):
+        colour = class_colour(number)
+        axis.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, color=colour, lw=2))
+        if score < 1:
+            axis.text(left - 0.5, top - 0.5, f"{score:.2f}", color="white", fontsize=7, va="bottom", clip_on=True,
+                      bbox={"facecolor": colour, "edgecolor": "none", "pad": 1})  # fmt: skip
+
+
+def add_bar(axis: Axes, shown: AxesImage, title: str, extend: str = "neither") -> None:
+    """Put a bar beside a panel, with ticks at its ends and round numbers or zero between; `extend` as matplotlib's."""
+    low, high = shown.get_clim()
+    between = [0.0]
+    if isinstance(shown.norm, LogNorm):
+        values = LogLocator(subs=(1, 2, 5)).tick_values(low, high)
+        between = [value for value in values if APART * low <= value <= high / APART]
     bar = axis.figure.colorbar(shown, cax=axis.inset_axes(BAR), extend=extend)
-    bar.set_ticks(list(ticks), labels=[f"{tick:.3g}".replace("-", "−") for tick in ticks])
+    ticks = [low, *between, *[high] * (high > low)]
+    bar.set_ticks(ticks, labels=[f"{tick:.3g}".replace("-", "−") for tick in ticks])
     bar.minorticks_off()
     bar.ax.tick_params(labelsize=7, pad=1, length=2)
     bar.set_label(title, fontsize=8, labelpad=1)
 
 
-def ticks_of(low: float, high: float) -> list[float]:
-    """Both ends, and between them round numbers that leave room for what is written beside them."""
-    ticks = [low]
-    for number in NICE.tolist():
-        if number >= APART * ticks[-1] and APART * number <= high:
-            ticks.append(number)
-    return [*ticks, *[high] * (high > low)]
-
-
-def values_of(images: Iterable[AxesImage | None]) -> tuple[float, float] | None:
-    """Least and greatest value that images show; None where they show none."""
-    arrays: list[Any] = [image.get_array() for image in images if image]
-    shown = np.concatenate([np.empty(0), *(np.ma.masked_invalid(each).compressed() for each in arrays)])
-    return (float(shown.min()), float(shown.max())) if shown.size else None
-
-
-def add_legend(figure: Figure, colours: Mapping[str, Colour], *notes: str) -> None:
-    """Say below a figure what colours mean, and whatever else is to be said."""
+def add_legend(figure: Figure, colours: Mapping[str, Colour]) -> None:
+    """Name colours below a figure."""
     handles = [Patch(facecolor=colour, edgecolor="0.4", linewidth=0.5, label=text) for text, colour in colours.items()]
-    handles += [Patch(facecolor="none", label=note) for note in notes]
     across = max(1, int(figure.get_size_inches()[0] / LEGEND_WIDTH))
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(len(handles), across), fontsize=9, frameon=False,

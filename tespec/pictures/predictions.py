@@ -1,8 +1,8 @@
-"""What a network says of a recording, drawn over its events: a figure, and a video."""
+"""Predictions of a network on a recording, drawn beside its events: a figure, and a video."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,16 +17,15 @@ from PIL import Image
 
 from tespec.core.boxes import Boxes
 from tespec.core.files import whole_file
-from tespec.pictures.labels import colours_of, faded_events
 from tespec.pictures.panels import (
     POLARITIES,
     add_bar,
     add_legend,
+    colours_of,
+    faded_events,
     make_panels,
     save_figure,
     show_events,
-    ticks_of,
-    values_of,
 )
 
 COLUMNS = ("events", "prediction", "ground truth")
@@ -36,13 +35,13 @@ FIGURE_DPI, VIDEO_DPI = 100, 80
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a network says at the end of a window.
+    """A network's prediction at the end of a window.
 
     Attributes:
         seconds: since the recording's first window began.
         milliseconds: length of the window.
         histogram: (2*bins, H, W) uint8 of the window.
-        predicted: as the task's scorer wants it: a mask (H, W) uint8, a depth (H, W) float32 in m, `Boxes` ...
+        predicted: as the task's scorer takes it: a mask (H, W) uint8, a depth (H, W) float32 in m, `Boxes` ...
         truth: the label there, in the same form; None where there is none.
     """
 
@@ -60,12 +59,7 @@ class Prediction:
 
 
 class Style(NamedTuple):
-    """How the labels of a task look.
-
-    Attributes:
-        draw: draws one over what an axis shows; returns the image whose values a bar has to explain, if there is one.
-        classes: those a legend names; none for a task without.
-    """
+    """How a task draws its labels: `Task.draw`, and the names of its classes for the legend."""
 
     draw: Callable[[Axes, Any], AxesImage | None]
     classes: Sequence[str]
@@ -91,15 +85,22 @@ def _columns(shown: Sequence[Prediction]) -> Sequence[str]:
 
 
 def _limits(shown: Sequence[Prediction], style: Style) -> tuple[float, float] | None:
-    """Least and greatest value of what is true, or of what is predicted where nothing is known; None of no values.
+    """Least and greatest true value, or predicted one where there is no truth; None for labels without values.
 
-    The colours of two networks' pictures of one recording mean the same.
+    With limits of the truth, pictures of two networks on one recording share their colours.
     """
     scratch = Figure().subplots()
     for labels in ([each.truth for each in shown], [each.predicted for each in shown]):
-        if limits := values_of([style.draw(scratch, label) for label in labels if label is not None]):
+        if limits := _values(style.draw(scratch, label) for label in labels if label is not None):
             return limits
     return None
+
+
+def _values(images: Iterable[AxesImage | None]) -> tuple[float, float] | None:
+    """Least and greatest value that images show; None where they show none."""
+    arrays: list[Any] = [image.get_array() for image in images if image]
+    shown = np.concatenate([np.empty(0), *(np.ma.masked_invalid(each).compressed() for each in arrays)])
+    return (float(shown.min()), float(shown.max())) if shown.size else None
 
 
 def _figure(
@@ -130,10 +131,9 @@ def _share_scale(axis: Axes, images: Sequence[AxesImage], limits: tuple[float, f
     """Give images one scale and put its bar beside a panel, with points where values lie beyond it."""
     for image in images:
         image.set_clim(*limits)
-    low, high = values_of(images) or limits
-    beyond = {(True, True): "both", (True, False): "min", (False, True): "max", (False, False): "neither"}
-    extend = beyond[low < limits[0], high > limits[1]]
-    add_bar(axis, images[-1], ticks_of(*limits), str(images[-1].get_label()), extend)
+    low, high = _values(images) or limits
+    extend = {(True, True): "both", (True, False): "min", (False, True): "max", (False, False): "neither"}
+    add_bar(axis, images[-1], str(images[-1].get_label()), extend[low < limits[0], high > limits[1]])
 
 
 def _pixels(figure: Figure) -> NDArray[np.uint8]:

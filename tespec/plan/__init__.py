@@ -1,1 +1,1 @@
-"""Sets of runs: what is missing of them, in which order, and on what it is computed."""
+"""Plans: sets of runs as YAML files, and what runs those that are missing."""

@@ -1,27 +1,38 @@
-"""What a plan's runs are: each a command line, with the run it needs before it."""
+"""Jobs of a plan: each is a run's choices, as they stand in its record, and the command that computes it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tespec.comparison.identity import TEST
+from tespec.comparison.ablations import read_ablations, variant_name
+from tespec.comparison.records import Record
+from tespec.core.config import (
+    as_facts,
+    changed_finetuning,
+    changed_pretraining,
+    finetuning_settings,
+    names,
+    pretraining_settings,
+)
 from tespec.core.errors import UserError
-from tespec.plan.files import Cells, Group, Plan, References, Start, World
+from tespec.core.recipes import recipes
+from tespec.datasets.description import read_description
+from tespec.plan.spec import Plan
 
-if TYPE_CHECKING:
-    from tespec.core.settings import Pretraining
-    from tespec.runs.data import Data
-
-PRETRAINING, EVALUATION, PROBE, REFERENCE = "pretraining", "evaluation", "probe", "reference"
-ABLATED = "tespec"  # the method that ablations are of
-UNTRAINED = "scratch"  # the method of what is trained for others to start from
-PREFIX = "pretraining."  # of changes that are of the pre-training
-STARTS = "starts"  # folder within the results, of the records of what others start from: of no table's world
+EVALUATION, PRETRAINING, REFERENCE = "evaluation", "pretraining", "reference"
+ABLATED = "tespec"  # method of the ablations
+SAMPLE = "sample"
+PREFIX = "pretraining."
+WEIGHTS = "backbone.safetensors"
 
 
 @dataclass(frozen=True)
@@ -30,16 +41,17 @@ class Job:
 
     Attributes:
         kind: of its record.
-        method: registered name; of a reference its kind.
-        task: task, or data set of a pre-training.
-        arch: "recurrent" or "feedforward", "" of a pre-training.
-        seed: of everything random.
-        changes: to the recipe of its pre-training.
-        ablations: those that it is a row of, also where it is a plain cell as well: equal runs are one.
-        split: "test" or "val", on which it is scored; of a pre-training "test".
-        settings: changes to its own settings, beside those of the whole plan.
-        start: what it starts from instead of a pre-training; None for what its method says.
-        world: the sample world that it is of where that is not the plan's: others start from it.
+        method: registered name; "prior" of a reference.
+        task: name of the task, or of the data set of a pre-training.
+        arch: "" for a pre-training.
+        data: value of `--data`.
+        label: what records call that data.
+        set: changed settings, `KEY=VALUE`.
+        overrides: those that differ from the profile's, see `canonical`.
+        checkpoint: weights that the plan names.
+        upstream: pre-training that it starts from.
+        variant: name of an ablation's row.
+        ablations: names of the ablations that it is a row of.
     """
 
     kind: str
@@ -47,361 +59,208 @@ class Job:
     task: str
     arch: str
     seed: int
-    changes: tuple[str, ...] = ()
+    profile: str
+    split: str
+    data: str
+    label: str
+    set: tuple[str, ...]
+    overrides: str
+    task_version: int = 1
+    checkpoint: Path | None = None
+    upstream: Job | None = None
+    variant: str = field(default="", compare=False)
     ablations: tuple[str, ...] = field(default=(), compare=False)
-    split: str = TEST
-    settings: tuple[str, ...] = ()
-    start: Start | None = None
-    world: World | None = None
 
     @property
-    def label(self) -> str:
-        """All but task and seed, for people."""
-        kind = "" if self.kind == EVALUATION else self.kind
-        return " ".join(filter(None, (kind, self.method, self.arch, *self._told_apart)))
-
-    @property
-    def _told_apart(self) -> tuple[str, ...]:
-        """What tells runs of the same method, task and architecture apart."""
-        start = () if self.start is None else (f"from {_named(self.start.world)}", *self.start.set)
-        world = "" if self.world is None else f"on {_named(self.world)}"
-        return (*self.changes, *self.settings, *start, world, "" if self.split == TEST else self.split)
-
-    @cached_property
     def name(self) -> str:
-        """For people and for files."""
-        parts = [self.kind, self.method, self.task, self.arch, *self._told_apart, f"s{self.seed}"]
-        return re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
+        """For people, and for the log."""
+        changes = self.set + tuple(PREFIX + change for change in (self.upstream.set if self.upstream else ()))
+        split = "" if self.split == "test" else self.split
+        parts = (self.kind, self.method, self.task, self.arch, *changes, split, f"s{self.seed}")
+        text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
+        return text if len(text) < 200 else f"{text[:180]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The choices that the plan fixes; see `choices_of`."""
+        if self.kind == PRETRAINING:
+            return PRETRAINING, self.method, self.profile, self.label, self.seed, self.overrides
+        start = self.upstream.choices if self.upstream else _sha256(self.checkpoint)
+        task, data = (self.task, self.task_version), (self.profile, self.split, self.label)
+        return self.kind, self.method, *task, self.arch, *data, self.seed, self.overrides, start, self.variant
 
 
-def _named(world: World) -> str:
-    return f"world {world.size} {world.seed}"
+def choices_of(record: Record) -> list[tuple[Any, ...]]:
+    """The same choices of a record, with its pre-training or the hash of its weights, with and without its variant."""
+    overrides = canonical(record.overrides)
+    if record.kind == PRETRAINING:
+        return [(PRETRAINING, record.method, record.profile, record.data, record.seed, overrides)]
+    recipe, starts = record.weights.get("recipe") or {}, [record.weights.get("sha256", "")]
+    if "overrides" in recipe:
+        made = [recipe.get(name) for name in ("method", "profile", "data", "seed")]
+        starts.append((PRETRAINING, *made, canonical(recipe["overrides"])))
+    task, data = (record.task, record.task_version), (record.profile, record.split, record.data)
+    cell = (record.kind, record.method, *task, record.arch, *data, record.seed, overrides)
+    return [(*cell, start, variant) for start in starts for variant in {record.variant, ""}]
 
 
-@dataclass(frozen=True)
-class Workshop:
-    """What all jobs of a plan share.
+def canonical(overrides: Mapping[str, Any], accumulate: int = 1) -> str:
+    """Changed settings as one text, whatever their order."""
+    return json.dumps({**overrides, **({"accumulate": accumulate} if accumulate > 1 else {})}, sort_keys=True)
 
-    Attributes:
-        plan: with what the command line changed of it.
-        results: folder of records.
-        runs: folder of checkpoints, weights and logs.
-        accept_code: hashes of other code whose records count.
-        plugins: Python files to import.
-        configs: folders of further configs.
-        workers: processes that prepare batches, of each run.
-        accumulate: gradient accumulation steps of each run.
-        switches: further options of each run, which decide no result.
-        data: where the data sets are, by name; see `find_all_data`.
+
+def missing_jobs(jobs: Sequence[Job], records: Sequence[Record], runs: Path) -> list[Job]:
+    """Jobs without a record, behind the pre-trainings that they start from and whose weights are not in `runs`."""
+    done = {choices for record in records for choices in choices_of(record)}
+    missing = [job for job in jobs if job.choices not in done]
+    needed = dict.fromkeys(job.upstream for job in missing if job.upstream)
+    return [*(job for job in needed if weights_of(job, records, runs) is None), *missing]
+
+
+def weights_of(job: Job, records: Iterable[Record], runs: Path) -> Path | None:
+    """Weights that a pre-training left in `runs`; None where its record or the file is missing."""
+    paths = (runs / record.name / WEIGHTS for record in records if job.choices in choices_of(record))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
+    """Arguments of `tespec` that carry a job out, without the places of records and weights.
+
+    Args:
+        job: what to run.
+        checkpoint: weights of its pre-training; on the sample world a run finds or makes them itself.
     """
-
-    plan: Plan
-    results: Path
-    runs: Path
-    accept_code: tuple[str, ...] = ()
-    plugins: tuple[Path, ...] = ()
-    configs: tuple[Path, ...] = ()
-    workers: int = 0
-    accumulate: int = 1
-    switches: tuple[str, ...] = ()
-    data: dict[str, Data] = field(default_factory=dict)
-
-    @property
-    def recipe_changes(self) -> tuple[str, ...]:
-        """Changes to all pre-trainings."""
-        return _of_pretraining(self.plan.set)
-
-    @property
-    def own_changes(self) -> tuple[str, ...]:
-        """Changes to all cells."""
-        return _of_cells(self.plan.set)
-
-    def world(self, job: Job) -> World | None:
-        """The sample world that a job is of; None for real data."""
-        return job.world or self.plan.world
-
-    def data_of(self, job: Job) -> Data:
-        """Where a job's data is, or will be."""
-        from tespec.runs.data import SAMPLE, Data
-        from tespec.world import world_folder
-
-        if job.world is None:
-            return self.data[job.task]
-        return Data(world_folder(job.world.size, job.world.seed) / job.task, SAMPLE)
-
-    def results_of(self, job: Job) -> Path:
-        """Folder of a job's record."""
-        return self.results if job.world is None else self.results / STARTS
-
-    def profile(self, dataset: str) -> str:
-        """The profile of runs on a data set."""
-        found = self.data.get(dataset)
-        return self.plan.profile or (found.profile if found else "sample" if self.plan.world else "paper")
-
-    def recipe(self, method: str, task: str, changes: Iterable[str] = ()) -> dict[str, Any] | None:
-        """Settings of a method's pre-training for a task; None where its weights are not made here."""
-        if method in self.plan.checkpoints:
-            return None
-        settings = recipe_settings(method, self.profile(task), (*self.recipe_changes, *changes))
-        return None if settings is None else _facts(settings)
-
-    def before(self, job: Job) -> Job | None:
-        """The pre-training, or the training on another world, that a job starts from."""
-        if job.kind not in (EVALUATION, PROBE):
-            return None
-        seed = job.seed if self.plan.pretraining_seed is None else self.plan.pretraining_seed
-        if job.start is not None:
-            own, world = job.start.set, job.start.world
-            return Job(EVALUATION, UNTRAINED, job.task, job.arch, seed, settings=own, world=world)
-        recipe = self.recipe(job.method, job.task, job.changes)
-        if recipe is None:
-            return None
-        return Job(PRETRAINING, job.method, str(recipe["dataset"]), "", seed, job.changes)
-
-    def split(self, group: Cells | References) -> str:
-        """The split on which a group of runs is scored."""
-        return group.split or self.plan.split
-
-    def with_pretrainings(self, jobs: Sequence[Job]) -> list[Job]:
-        """Jobs behind the trainings that they start from, each once."""
-        return list(dict.fromkeys([*filter(None, map(self.before, jobs)), *jobs]))
+    words = {
+        PRETRAINING: ["pretrain", "--method", job.method],
+        REFERENCE: ["run", "--reference", job.method, "--task", job.task],
+        EVALUATION: ["run", "--method", job.method, "--task", job.task, "--arch", job.arch],
+    }[job.kind]
+    changes, start = job.set, job.checkpoint or checkpoint
+    if start:
+        words += ["--checkpoint", str(start)]
+    elif job.upstream:
+        changes += tuple(PREFIX + change for change in job.upstream.set)
+        words += ["--pretraining-seed", str(job.upstream.seed)] if job.upstream.seed != job.seed else []
+    words += [word for change in changes for word in ("--set", change)]
+    words += ["--variant", job.variant] if job.variant else []
+    words += ["--split", job.split] if job.split != "test" else []
+    return [*words, "--profile", job.profile, "--seed", str(job.seed), "--data", job.data]
 
 
-def _of_pretraining(changes: Iterable[str]) -> tuple[str, ...]:
-    return tuple(change.removeprefix(PREFIX) for change in changes if change.startswith(PREFIX))
+def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
+    """All jobs of a plan but the pre-trainings that others start from, each once, earlier seeds first.
+
+    Args:
+        plan: to expand.
+        seeds: in place of the plan's and of its groups'.
+
+    Raises:
+        UserError: an unknown task, ablation or setting.
+    """
+    tables: dict[Job, tuple[str, ...]] = {}
+    for job in _all_jobs(plan, seeds):
+        tables[job] = tables.get(job, ()) + job.ablations
+    return sorted((replace(job, ablations=rows) for job, rows in tables.items()), key=lambda job: job.seed)
 
 
-def _of_cells(changes: Iterable[str]) -> tuple[str, ...]:
-    return tuple(change for change in changes if not change.startswith(PREFIX))
+def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
+    for cells in plan.cells:
+        tasks, of = cells.tasks or names("tasks"), seeds or cells.seeds or plan.seeds
+        for share, method, task, arch, seed in product(
+            cells.label_share, cells.methods, tasks, cells.architectures, of
+        ):
+            few = () if share == 1 else (f"label_share={share:g}",)
+            yield _job(plan, EVALUATION, method, task, arch, seed, (*plan.set, *cells.set, *few))
+    known = read_ablations()
+    for group in plan.ablations:
+        for name in group.tables:
+            if name not in known:
+                raise UserError(
+                    f"plan {plan.name}, ablation {name}", "no such table", f"choose from {', '.join(known)}"
+                )
+            task = group.task or known[name].task
+            default = as_facts(pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1]))
+            for row in known[name].rows:
+                changes = (*plan.set, *(PREFIX + change for change in row.changes(default)))
+                variant = variant_name(known[name], row)
+                for seed in seeds or group.seeds or plan.seeds:
+                    job = _job(plan, EVALUATION, ABLATED, task, "recurrent", seed, changes)
+                    upstream = replace(job.upstream, variant=variant) if job.upstream else None
+                    yield replace(job, upstream=upstream, variant=variant, ablations=(name,))
+    for task in (task for group in plan.references for task in group.tasks):
+        yield _job(plan, REFERENCE, "prior", task, "feedforward", (*seeds, *plan.seeds)[0], plan.set)
+
+
+def _job(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Iterable[str]) -> Job:
+    if task not in names("tasks"):
+        raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(names('tasks'))}")
+    profile, (own, pretraining) = _profile(plan, task), _split(changes)
+    checkpoint, upstream = plan.checkpoints.get(method) if kind == EVALUATION else None, None
+    if kind == EVALUATION and checkpoint is None and method in recipes():
+        dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate)
+        first = seed if plan.pretraining_seed is None else plan.pretraining_seed
+        made = (PRETRAINING, method, dataset, "", first, profile, "test", *_place(plan, dataset))
+        upstream = Job(*made, pretraining, overrides)
+    data, label = _place(plan, task)
+    overrides, version = _cell(task, arch, profile, own, data, plan.accumulate)
+    made = (kind, method, task, arch, seed, profile, plan.split, data, label)
+    return Job(*made, own, overrides, version, checkpoint, upstream)
 
 
 @cache
-def recipe_settings(name: str, profile: str, changes: tuple[str, ...]) -> Pretraining | None:
-    """A method's pre-training under a profile and changes; None where it has no recipe."""
-    from tespec.core.config import pretraining_settings
-    from tespec.pretraining.method import find_method
-
-    method = find_method(name)
-    if method.recipe is None:
-        return None
-    return pretraining_settings(method.recipe, profile, changes, method.network)
+def _cell(task: str, arch: str, profile: str, changes: tuple[str, ...], data: str, accumulate: int) -> tuple[str, int]:
+    """Settings of a cell that differ from the profile's, and the task's version."""
+    of_data = read_description(Path(data)).overrides()
+    settings = finetuning_settings(task, arch, profile, changes, of_data)
+    return canonical(changed_finetuning(settings, of_data, "swin") if changes else {}, accumulate), settings.version
 
 
-def _facts(settings: Pretraining) -> dict[str, Any]:
-    from tespec.core.config import as_facts
-
-    return as_facts(settings)
-
-
-def all_jobs(shop: Workshop) -> list[Job]:
-    """All runs of a plan but the pre-trainings that others start from, each once.
-
-    Raises:
-        UserError: an unknown name, or a method without this architecture or without a way to its weights.
-    """
-    from tespec.comparison.ablations import read_ablation
-    from tespec.comparison.published import table_of
-    from tespec.core.config import as_facts, pretraining_settings
-
-    plan, found = shop.plan, dict[Job, tuple[str, ...]]()
-
-    def add(jobs: Iterable[Job], ablation: str = "") -> None:
-        for job in jobs:
-            found[job] = (*found.get(job, ()), *([ablation] if ablation else []))
-
-    groups: list[Group] = [*plan.cells, *plan.probes, *plan.ablations, *plan.references, *plan.pretrainings]
-    for seed in dict.fromkeys([*plan.seeds, *(seed for group in groups for seed in group.seeds or ())]):
-
-        def has(group: Group, seed: int = seed) -> bool:
-            return seed in (group.seeds or plan.seeds)
-
-        for kind, cells in ((EVALUATION, plan.cells), (PROBE, plan.probes)):
-            for each in filter(has, cells):
-                add(_cells(kind, each, shop, seed))
-        for ablated_on, name in [(group.task, name) for group in filter(has, plan.ablations) for name in group.tables]:
-            ablation = read_ablation(name)
-            task = ablated_on or ablation.task
-            if table_of(task) != table_of(ablation.task):
-                remedy = f"its numbers are those of {ablation.task}; choose a task that is scored alike"
-                raise UserError(f"plan {plan.name}, ablation {name} on {task}", "stands in no table", remedy)
-            default = as_facts(pretraining_settings(ABLATED, shop.profile(task), shop.recipe_changes))
-            rows = [tuple(row.changes(default)) for row in ablation.rows]
-            row_jobs = (Job(EVALUATION, ABLATED, task, "recurrent", seed, row, split=plan.split) for row in rows)
-            add(row_jobs, ablation=name)
-        for measured in filter(has, plan.references):
-            # What is counted has no seed.
-            first = (measured.seeds or plan.seeds)[0]
-            kinds = [name for name in measured.kinds if name == "frame" or seed == first]
-            add(
-                Job(REFERENCE, name, task, "feedforward", seed, split=shop.split(measured))
-                for task in measured.tasks
-                for name in kinds
-            )
-        for made in filter(has, plan.pretrainings):
-            for method in made.methods:
-                recipe = shop.recipe(method, "", made.set)
-                if recipe is None:
-                    raise UserError(f"plan {plan.name}, {method}", "has no recipe to pre-train by", "leave it out")
-                add([Job(PRETRAINING, method, str(recipe["dataset"]), "", seed, made.set)])
-    return [replace(job, ablations=rows) for job, rows in found.items()]
+@cache
+def _pretraining(recipe: str, profile: str, changes: tuple[str, ...], accumulate: int) -> tuple[str, str]:
+    """Data set of a pre-training, and its settings that differ from the profile's."""
+    settings = pretraining_settings(recipe, profile, changes)
+    return settings.dataset, canonical(changed_pretraining(settings, "swin") if changes else {}, accumulate)
 
 
-def _cells(kind: str, group: Cells, shop: Workshop, seed: int) -> Iterable[Job]:
-    from tespec.core.config import names
-    from tespec.core.registry import METHODS
-    from tespec.pretraining.method import find_method
-
-    known, plan = names("tasks"), shop.plan
-    for task in group.tasks or ():
-        if task not in known:
-            raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(known)}")
-    methods = {name: find_method(name) for name in group.methods or sorted(METHODS.module_dict)}
-    able = {
-        name: method
-        for name, method in methods.items()
-        if method.recipe is not None or method.pretraining_data == "-" or name in plan.checkpoints or group.start
-    }
-    for name in set(methods) - set(able) if group.methods else ():
-        remedy = f"give --checkpoints {name}=FILE, or the group a start (docs/plan.md)"
-        raise UserError(f"plan {plan.name}, {name}", "has no weights to start from", remedy)
-    if group.start is not None:
-        _check_start(group, group.start, plan)
-    changes, settings = _of_pretraining(group.set), _of_cells(group.set)
-    for arch in group.architectures:
-        for name, method in able.items():
-            if arch in method.architectures:
-                split = shop.split(group)
-                made = Job(kind, name, "", arch, seed, changes, split=split, settings=settings, start=group.start)
-                yield from (replace(made, task=task) for task in group.tasks or known)
-            elif len(group.architectures) == 1 and group.methods:
-                method.require(name, arch)
+def _place(plan: Plan, dataset: str) -> tuple[str, str]:
+    """Value of `--data` for a data set, and what records call it."""
+    if plan.data == SAMPLE:
+        return SAMPLE, SAMPLE
+    folders = [plan.data] if plan.data else [*filter(None, [os.environ.get("TESPEC_DATA")]), "data"]
+    places = [Path(folder) / dataset for folder in folders]
+    found = next((place for place in places if place.exists()), places[0])
+    return str(found), read_description(found).data or dataset
 
 
-def _check_start(group: Cells, start: Start, plan: Plan) -> None:
-    """Refuse a start that cannot be made for a group.
+def _profile(plan: Plan, task: str) -> str:
+    return plan.profile or (SAMPLE if _place(plan, task)[1] == SAMPLE else "paper")
 
-    Raises:
-        UserError: the plan is of real data, or of the start's own world.
-    """
-    where = f"plan {plan.name}, start"
-    if plan.world is None:
-        raise UserError(where, "is trained on a sample world, and the cells are on real data", "leave it out")
-    if start.world == plan.world:
-        raise UserError(where, "is of the world that its cells are of", "give its world another seed")
-    if group.methods is None:
-        raise UserError(where, "goes with the methods that start from it", "name them (methods: [labels])")
-    if _of_pretraining(group.set):
-        raise UserError(where, "is no pre-training, whose settings could be changed", "write start: {set: [...]}")
+
+def _split(changes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Changed settings of a cell, and those of its pre-training."""
+    given = tuple(changes)
+    own = tuple(change for change in given if not change.startswith(PREFIX))
+    return own, tuple(change.removeprefix(PREFIX) for change in given if change.startswith(PREFIX))
+
+
+def _sha256(path: Path | None) -> str:
+    return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
-    """The jobs whose task, method, kind and ablation are among the names; of what no name is of, all are taken.
+    """Jobs by the names of their tasks, methods, kinds and ablations; of what none is named, all are taken.
 
     Raises:
-        UserError: a name that none has, or nothing left.
+        UserError: a name that no job has, or nothing is left.
     """
-
-    def labels(job: Job) -> tuple[set[str], ...]:
-        return {job.task}, {job.method}, {job.kind}, set(job.ablations)
-
-    groups = [set[str]().union(*group) for group in zip(*map(labels, jobs), strict=True)]
-    known = sorted(set[str]().union(*groups))
+    labels = [({job.task}, {job.method}, {job.kind}, set(job.ablations)) for job in jobs]
+    known = [set[str]().union(*column) for column in zip(*labels, strict=True)]
     for name in only:
-        if name not in known:
-            raise UserError(f"--only {name}", "nothing of this plan", f"choose from {', '.join(known)}")
-    wanted = [set(only) & group for group in groups]
-    chosen = [
-        job for job in jobs if all(not names or names & label for names, label in zip(wanted, labels(job), strict=True))
-    ]
-    if not chosen:
-        raise UserError("--only", "leaves nothing of this plan", "ask for others")
-    return chosen
-
-
-def find_all_data(shop: Workshop, jobs: Sequence[Job], folder: Path | None, *, needed: bool = True) -> Workshop:
-    """The workshop with the folder of every data set that jobs and their pre-trainings need.
-
-    The sample world takes the place of nothing: it is used where the plan or the command line names it. Where data is
-    not `needed`, as nothing will run, what is missing gets the folder in which it would be looked for.
-
-    Raises:
-        UserError: a data set is missing.
-    """
-    from tespec.runs.data import SAMPLE, Data, find_data, given_data
-    from tespec.world import world_folder
-
-    world, data, missing = shop.plan.world, dict[str, Data](), list[str]()
-    # The tasks first: their data decides the profile, and that the data of the pre-trainings.
-    for rounds in range(2):
-        wanted = jobs if rounds == 0 else [*jobs, *filter(None, map(shop.before, jobs))]
-        for dataset in sorted({job.task for job in wanted} - set(data)):
-            if world is not None:
-                data[dataset] = Data(world_folder(world.size, world.seed) / dataset, SAMPLE)
-                continue
-            inside = folder / dataset if folder else shop.plan.data / dataset if shop.plan.data else None
-            if given_data(dataset) is None if inside is None else not inside.is_dir():
-                missing.append(str(inside or f"./data/{dataset}"))
-                data[dataset] = Data(inside or Path("data", dataset), dataset)
-            else:
-                data[dataset] = find_data(dataset, inside)
-        if missing and needed:
-            raise UserError(
-                ", ".join(missing),
-                f"the data of plan {shop.plan.name} is not there",
-                "give --data DIR or $TESPEC_DATA, --checkpoints METHOD=FILE (no pre-training), or --world small",
-            )
-        shop = replace(shop, data=data)
-    return shop
-
-
-def command(job: Job, shop: Workshop, checkpoint: Path | None = None) -> list[str]:
-    """What runs a job, behind `tespec`; with weights that were made for it, where it does not find them itself."""
-    plan = shop.plan
-    data = _data(job, shop)
-    given = given_file(job, plan) or checkpoint
-    if job.kind == PRETRAINING:
-        arguments = ["pretrain", "--method", job.method, *data]
-        changes = [*shop.recipe_changes, *job.changes]
-    elif job.kind == REFERENCE:
-        arguments = ["run", "--reference", job.method, "--task", job.task, *data]
-        changes = list(shop.own_changes)
-    else:
-        arguments = ["run", "--method", job.method, "--task", job.task, "--arch", job.arch, *data]
-        changes = [*shop.own_changes, *job.settings]
-        before = shop.before(job)
-        if given is None and before is not None and before.kind == PRETRAINING:
-            changes += [f"{PREFIX}{change}" for change in (*shop.recipe_changes, *job.changes)]
-            if checkpoint is None and before.seed != job.seed:
-                arguments += ["--pretraining-seed", str(before.seed)]
-        arguments += ["--checkpoint", str(given)] if given else []
-        arguments += ["--probe"] if job.kind == PROBE else []
-        # The report shows the first seed of each row.
-        changed = job.changes or job.settings or job.world
-        quiet = job.kind == EVALUATION and (changed or job.seed != min(plan.seeds))
-        arguments += ["--no-picture"] if quiet else []
-    arguments += ["--split", job.split] if job.split != TEST else []
-    arguments += [part for change in changes for part in ("--set", change)]
-    arguments += ["--profile", plan.profile] if plan.profile else []
-    arguments += ["--seed", str(job.seed)]
-    arguments += ["--threads", str(plan.threads)] if plan.threads else []
-    arguments += ["--accumulate", str(shop.accumulate)] if shop.accumulate > 1 else []
-    arguments += shop.switches
-    arguments += [part for path in shop.plugins for part in ("--import", str(path))]
-    arguments += [part for path in shop.configs for part in ("--configs", str(path))]
-    arguments += [part for code in shop.accept_code for part in ("--accept-code", code)]
-    where = ["--workers", str(shop.workers), "--results", str(shop.results_of(job)), "--runs", str(shop.runs)]
-    return [*arguments, *where, "--resume"]
-
-
-def given_file(job: Job, plan: Plan) -> Path | None:
-    """The file that a plan gives a job to start from."""
-    return None if job.start is not None or job.kind == REFERENCE else plan.checkpoints.get(job.method)
-
-
-def _data(job: Job, shop: Workshop) -> list[str]:
-    """Names the data only where it is not what a run takes by itself, so that commands fit every machine."""
-    from tespec.runs.data import given_data
-    from tespec.world import world_folder
-
-    found = shop.data_of(job).root
-    return [] if found == (given_data(job.task) or world_folder() / job.task) else ["--data", str(found)]
+        if not any(name in column for column in known):
+            remedy = f"choose from {', '.join(sorted(set[str]().union(*known)))}"
+            raise UserError(f"--only {name}", "not in this plan", remedy)
+    wanted = [set(only) & column for column in known]
+    fits = [all(not names or names & own for names, own in zip(wanted, each, strict=True)) for each in labels]
+    if not any(fits):
+        raise UserError(f"--only {' '.join(only)}", "leaves nothing of this plan", "name fewer")
+    return [job for job, chosen in zip(jobs, fits, strict=True) if chosen]

@@ -18,7 +18,7 @@ from tespec.datasets.batches import draw_mask
 from tespec.datasets.recording import Recording
 from tespec.events.intensity import estimate_high_pass
 from tespec.models.backbone import reset
-from tespec.pictures.pretraining import RebuiltSegment, draw_segments
+from tespec.pictures.reconstruction import ReconstructedSegment, draw_segments
 
 RECORDINGS = 8
 WINDOWS = 900  # of each recording
@@ -150,7 +150,7 @@ def draw_held_out(
     model.eval()
     target = model.own.target
     chosen = _choose(model, held_out)
-    rows: dict[_Place, RebuiltSegment] = {}
+    rows: dict[_Place, ReconstructedSegment] = {}
     state: Any = None
     filtered: torch.Tensor | None = None
     seconds = held_out.settings.window_ms / 1000 / held_out.settings.bins
@@ -165,7 +165,7 @@ def draw_held_out(
         )
         for title, place in zip(titles, chosen, strict=True):
             if place.chunk == number:
-                rows[place] = RebuiltSegment(
+                rows[place] = ReconstructedSegment(
                     title=f"{title}, {place.events:,} events",
                     histogram=chunk.batch["histograms"][0, place.segment].cpu().numpy(),
                     high_pass=_image_moments(high_pass[0, place.segment]),

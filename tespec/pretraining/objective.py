@@ -326,12 +326,12 @@ class EventObjective(PretrainingTask):
         return self._batches(self.chunks(device).glimpse(FRAMES))
 
     def held_out(self, device: torch.device) -> Iterator[Batch]:
-        """Their chunks one after the other, `lanes_held_out` at once; the last ones as they come."""
+        """Their chunks one after the other, `lanes_held_out` at once; a last batch below `fewest` is left out."""
         return self._batches(self.chunks(device))
 
     def _batches(self, chunks: HeldOut) -> Iterator[Batch]:
         waiting = (chunk.batch for chunk in chunks)
-        while several := list(islice(waiting, self.lanes_held_out)):
+        while len(several := list(islice(waiting, self.lanes_held_out))) >= self.fewest:
             yield {name: torch.cat([each[name] for each in several]) for name in several[0]}
 
     def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
@@ -421,7 +421,7 @@ class ImageObjective(PretrainingTask):
     def held_out(self, device: torch.device) -> Iterator[Batch]:
         """Batches of images held out: whole ones, or views where several of each image are compared."""
         paths, size = self.images.held_out[: self.HELD_OUT], max(self.settings.batch_size, self.fewest)
-        for first in range(0, len(paths), size):
+        for first in range(0, len(paths) - self.fewest + 1, size):
             batch = held_out_batch(self.images, paths[first : first + size], self._rule)
             yield {name: value.to(device) for name, value in batch.items()}
 
@@ -458,6 +458,9 @@ class PairObjective(PretrainingTask):
         self.notes = _left_alone(division.tested_on)
         self._train = paired(division.train, settings.window_ms)
         self._held_out = some(paired(division.held_out, settings.window_ms), self.HELD_OUT)
+        if sum(map(len, self._held_out)) < self.fewest:
+            what = f"fewer than {self.fewest} pairs are left for validation"
+            raise UserError(self.root, what, "give longer recordings, or more of them")
         self._size = division.size
 
     def fingerprint(self) -> str:
@@ -495,10 +498,12 @@ class PairObjective(PretrainingTask):
         }
 
     def held_out(self, device: torch.device) -> Iterator[Batch]:
-        """Batches of pairs held out."""
+        """Batches of pairs held out, of all of them where a training batch has more."""
         still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
-        steps = PairSteps(self._held_out, replace(self.settings, augmentation=still), 0)
-        for step in range(sum(map(len, self._held_out)) // self.settings.batch_size):
+        pairs = sum(map(len, self._held_out))
+        size = min(self.settings.batch_size, pairs)
+        steps = PairSteps(self._held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
+        for step in range(pairs // size if size >= self.fewest else 0):
             yield {name: value.to(device) for name, value in steps[step].items()}
 
     def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:

@@ -415,5 +415,5 @@ profiles:
       patch_eps: 0.05
       counts_eps: 1.0e-4   # of the patches' variance as much as 0.05 is of intensity's
       visible_weight: 0.5
-  small: {optimisation: {peak_lr: 2.5e-4}}  # by the plan `rates`
+  small: {optimisation: {peak_lr: 2.5e-4}}  # the best of four by validation loss
 """

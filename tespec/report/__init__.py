@@ -1,1 +1,1 @@
-"""One HTML page of all results that opens without a network; never imports torch."""
+"""All results as one HTML page."""

@@ -1,115 +1,74 @@
-"""What a training would take of a GPU, before it runs: counted on the `meta` device at its full size, on any machine.
+"""What a training takes of a GPU, before it runs: its step is counted on torch's `meta` device at full size.
 
-Time is what has to be computed, at a share of a GPU's peak that one has to assume; memory is counted. Neither reading
-the data nor the evaluation is part of the hours.
+Hours are operations over an assumed share of a GPU's peak; reading data and evaluating come on top. Memory is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tespec.core.compat  # noqa: F401  # before timm
 
-from tespec.comparison.identity import canonical
-from tespec.core.config import as_facts, evaluated_of, sensor_of
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from tespec.core.config import sensor_of
 from tespec.core.errors import UserError, one_line
 from tespec.core.files import UNREADABLE, read_yaml
 from tespec.core.paths import CONFIGS
 from tespec.core.settings import Finetuning, Pretraining, Size, suggest
+from tespec.datasets.description import read_description
 from tespec.datasets.recording import reduced
+from tespec.events.opening import open_reader
+from tespec.events.readers.sensor import described_size
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute, has_batch_norm
-from tespec.pretraining.objective import ImageObjective, PretrainingTask, build_objective
-from tespec.runs.meta import META, StepCount, count_step, counting_evaluation
+from tespec.pretraining.objective import ImageObjective, build_objective
+from tespec.runs.data import SAMPLE, find_data
+from tespec.runs.meta import META, StepCount, count_step
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
-from tespec.tasks.network import pick
 from tespec.training.loading import Batch
 from tespec.training.phases import begin, phases_of
+from tespec.world.contents import content_of
+from tespec.world.make import description
 
-# Settings that change neither the network nor the size of a batch.
-DECIDE_NO_COST = frozenset(
-    {
-        *("task", "name", "version", "title", "profile", "deviations"),
-        *("splits", "rule", "augmentation", "optimisation", "peak_lr_after"),
-    }
-)
-SHARE = 0.35  # of a GPU's peak that trainings reach, where nothing was measured
+MFU = 0.35  # share of a GPU's peak that trainings reach, where nothing was measured
 GPUS = CONFIGS / "gpus.yaml"
-USUAL = "h100"  # where one GPU has to stand for all
-BYTES = 4  # of a float32
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU as `configs/gpus.yaml` describes it.
+class Gpu(BaseModel):
+    """A GPU of configs/gpus.yaml: memory in 10^9 bytes, peaks of dense products in 10^12 operations a second."""
 
-    Attributes:
-        name: what `--gpu` calls it.
-        title: what people call it.
-        memory: bytes.
-        tflops: peak of dense matrix products, by "bf16", "tf32" and "fp32".
-        source: of the figures.
-    """
+    model_config = ConfigDict(frozen=True)
 
-    name: str
     title: str
-    memory: float
-    tflops: Mapping[str, float]
+    memory_gb: float
+    tflops: dict[str, float]
     source: str
 
-    def peak(self, half: bool) -> float:
-        """Operations a second of dense products in bf16, else of those of fp32 in TF32."""
-        return self.tflops["bf16" if half else "tf32"] * 1e12
 
-
-def gpus() -> dict[str, Gpu]:
-    """All known GPUs by name.
+def gpus(name: str | None = None) -> list[Gpu]:
+    """The GPU of that name, or all that are known.
 
     Raises:
-        UserError: their file does not hold what it should.
+        UserError: unknown name.
     """
     try:
-        return {
-            str(name): Gpu(
-                str(name),
-                str(facts["title"]),
-                1e9 * float(facts["memory_gb"]),
-                {kind: float(facts["tflops"][kind]) for kind in ("bf16", "tf32", "fp32")},
-                str(facts["source"]),
-            )
-            for name, facts in read_yaml(GPUS).items()
-        }
-    except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
-        raise UserError(GPUS, f"does not describe GPUs ({error!r})", "restore it") from error
-
-
-def find_gpu(name: str) -> Gpu:
-    """The GPU of that name.
-
-    Raises:
-        UserError: none is called so.
-    """
-    known = gpus()
-    if name not in known:
+        known = {str(each): Gpu.model_validate(facts) for each, facts in read_yaml(GPUS).items()}
+    except (*UNREADABLE, AttributeError) as error:  # pydantic's errors are values' too
+        raise UserError(GPUS, f"does not describe GPUs ({error})", "restore it") from error
+    if name is not None and name not in known:
         raise UserError(f"--gpu {name}", "unknown GPU", suggest(name, known))
-    return known[name]
+    return [known[name]] if name else list(known.values())
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a training is spread over GPUs, and what it does to need less memory.
-
-    Attributes:
-        gpus: number of them, one process on each.
-        accumulate: gradient accumulation steps.
-        recompute: activation checkpointing.
-        half: bf16 autocast, else fp32.
-        fused: fused attention, where the backbone has attention; on a GPU it is the default.
-    """
+class ExecutionConfig:
+    """GPUs, gradient accumulation steps, activation checkpointing, bf16 autocast (else fp32) and fused attention."""
 
     gpus: int = 1
     accumulate: int = 1
@@ -118,8 +77,8 @@ class Way:
     fused: bool = True
 
     @property
-    def switches(self) -> str:
-        """The options that stand for it, "" for none."""
+    def options(self) -> str:
+        """Command-line options that save memory, "" for none."""
         recompute = ["--recompute"] if self.recompute else []
         return " ".join([*recompute, *([f"--accumulate {self.accumulate}"] if self.accumulate > 1 else [])])
 
@@ -129,143 +88,80 @@ class Cost:
     """What a training takes of each GPU.
 
     Attributes:
-        flops: floating-point operations of an optimizer step; a multiplication and its addition are two. Where phases
-            differ, those of the mean step.
+        flops: floating-point operations of an optimizer step; the mean where phases differ.
         kept: bytes that a forward pass keeps for its backward pass, without weights.
         fixed: bytes of weights, gradients and optimizer.
-        training: most bytes in use at once in a step.
-        evaluation: most bytes in use at once in the evaluation, or on data held out.
-        checkpoint: bytes of one checkpoint, all GPUs together.
+        memory: most bytes in use at once in a step.
         steps: number of optimizer steps.
-        way: what the figures are for.
+        config: how it is carried out.
     """
 
     flops: int
     kept: int
     fixed: int
-    training: int
-    evaluation: int
-    checkpoint: int
+    memory: int
     steps: int
-    way: Way
+    config: ExecutionConfig
 
-    @property
-    def memory(self) -> int:
-        """Most bytes in use at once."""
-        return max(self.training, self.evaluation)
-
-    def hours(self, gpu: Gpu, share: float = SHARE) -> float:
-        """Length of the training on such GPUs, at a share of their peak; products in fp32 are TF32's."""
-        return self.steps * self.flops / (gpu.peak(self.way.half) * share) / 3600
-
-    def fits(self, gpu: Gpu) -> bool:
-        """Whether the GPU's memory holds it."""
-        return self.memory <= gpu.memory
-
-
-class Played(NamedTuple):
-    """What an evaluation computes: the most bytes in use at once, and operations for each window and each label."""
-
-    peak: int
-    per_window: float = 0.0
-    per_label: float = 0.0
-
-
-class Evaluated(NamedTuple):
-    """What an evaluation plays: windows and, among them, labels; and where these numbers are from, in words."""
-
-    windows: int
-    labels: int
-    source: str
+    def hours(self, gpu: Gpu, mfu: float = MFU) -> float:
+        """Hours of all steps at a share of the GPU's peak."""
+        return self.steps * self.flops / (gpu.tflops["bf16" if self.config.half else "tf32"] * 1e12 * mfu) / 3600
 
 
 @dataclass
-class Blueprint:
+class TrainingEstimate:
     """A training on the `meta` device.
 
     Attributes:
         settings: of the cell or the pre-training.
         model: its network.
         size: (H, W) in px of what the backbone sees.
-        batch: a batch of so many lanes, without content.
-        play: counts its evaluation.
+        batch: makes a batch of so many lanes, without content.
     """
 
     settings: Finetuning | Pretraining
     model: Any
     size: Size
     batch: Callable[[int], Batch]
-    play: Callable[[], Played]
-    _counts: dict[tuple[int, Way], StepCount] = field(default_factory=dict)
-    _played: dict[bool, Played] = field(default_factory=dict)
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Number of parameters by part of the network; parts without any are left out."""
+        """Number of parameters by part of the network."""
         counts = {name: sum(p.numel() for p in part.parameters()) for name, part in self.model.named_children()}
         return {name: count for name, count in counts.items() if count}
 
-    @property
-    def frames(self) -> int:
-        """Segments, images or pairs of a step."""
-        return self.settings.batch_size * self.settings.segments
-
-    def cost(self, way: Way) -> Cost:
-        """What it takes that way.
+    def cost(self, config: ExecutionConfig) -> Cost:
+        """What it takes, carried out so.
 
         Raises:
-            UserError: the batch does not divide evenly, or the network does not go with recomputing.
+            UserError: the batch does not divide evenly, the network cannot be recomputed, or needs data to be counted.
         """
-        settings, parts = self.settings, way.gpus * way.accumulate
+        settings, parts = self.settings, config.gpus * config.accumulate
         if settings.batch_size % parts:
-            what = f"{settings.batch_size} lanes do not divide evenly among {way.gpus} GPUs"
-            more = f" with {way.accumulate} gradient accumulation steps each" if way.accumulate > 1 else ""
-            raise UserError("batch_size", what + more, f"choose a multiple of {parts}, or other numbers")
+            shared = f"{settings.batch_size} lanes do not divide evenly into {parts} parts (GPUs x accumulation steps)"
+            raise UserError("batch_size", shared, f"choose a multiple of {parts}")
         lanes = settings.batch_size // parts
-        count = self._count(lanes, way)
-        tensors = [*self.model.parameters(), *self.model.buffers()]
-        weights = sum(each.nbytes for each in tensors)
-        gradients = sum(BYTES * each.numel() for each in self.model.parameters() if each.requires_grad)
+        try:
+            # Left open, attention is fused where there is any.
+            execute(self.model, Execution(recompute=config.recompute, channels_last=False), fast=config.fused)
+            count = self._count(self.batch(lanes), config.half)
+        except (NotImplementedError, RuntimeError) as error:
+            what = f"its step cannot be counted without data: {one_line(str(error))[:200]}"
+            raise UserError(type(self.model).__name__, what, "let no shape depend on numbers on the device") from error
+        weights = sum(each.nbytes for each in (*self.model.parameters(), *self.model.buffers()))
+        gradients = sum(each.nbytes for each in self.model.parameters() if each.requires_grad)
         moments = 2 * gradients
         # Beside a micro-batch and its step: the other micro-batches and the next one, which is on its way already; the
         # gradients of those before, or the buffers in which they travel; states before the step and after it.
         batch = sum(each.nbytes for each in self.batch(lanes).values())
-        waiting = way.accumulate * batch + (2 * way.accumulate - 1) * count.state
-        waiting += gradients * ((way.accumulate > 1) + (way.gpus > 1))
-        return Cost(
-            flops=way.accumulate * count.flops,
-            kept=count.kept,
-            fixed=weights + gradients + moments,
-            training=count.peak + moments + waiting,
-            evaluation=self._evaluation(way.fused).peak + gradients + moments,
-            checkpoint=weights + moments + parts * count.state,
-            steps=settings.optimisation.steps,
-            way=way,
-        )
+        waiting = config.accumulate * batch + (2 * config.accumulate - 1) * count.state
+        waiting += gradients * ((config.accumulate > 1) + (config.gpus > 1))
+        most = count.peak + moments + waiting
+        fixed = weights + gradients + moments
+        return Cost(config.accumulate * count.flops, count.kept, fixed, most, settings.optimisation.steps, config)
 
-    def evaluation_hours(self, played: Evaluated, way: Way, gpu: Gpu, share: float = SHARE) -> float:
-        """Length of the evaluation on such GPUs, as of `Cost.hours`."""
-        each = self._evaluation(way.fused)
-        flops = played.windows * each.per_window + played.labels * each.per_label
-        return flops / way.gpus / (gpu.peak(way.half) * share) / 3600
-
-    def _count(self, lanes: int, way: Way) -> StepCount:
-        key = (lanes, replace(way, gpus=1, accumulate=1))
-        if key not in self._counts:
-            self._execute(way.fused, way.recompute)
-            with _without_data(self.model):
-                self._counts[key] = self._count_phases(self.batch(lanes), way.half)
-        return self._counts[key]
-
-    def _evaluation(self, fused: bool) -> Played:
-        if fused not in self._played:
-            self._execute(fused)
-            with _without_data(self.model):
-                self._played[fused] = self.play()
-        return self._played[fused]
-
-    def _count_phases(self, batch: Batch, half: bool) -> StepCount:
-        """The mean step's operations, and the most memory that a step of any phase takes."""
+    def _count(self, batch: Batch, half: bool) -> StepCount:
+        """The mean step's operations, and the most memory of a step of any phase."""
         phases = phases_of(self.model, self.settings.optimisation)
         trained = [each for each in self.model.parameters() if each.requires_grad]
         counts = []
@@ -275,153 +171,107 @@ class Blueprint:
         for each in trained:
             each.requires_grad_(True)  # gradients and moments are those of all phases
         flops = sum(phase.steps * count.flops for phase, count in zip(phases, counts, strict=True))
-        return StepCount(
-            round(flops / sum(phase.steps for phase in phases)),
-            *(max(getattr(count, name) for count in counts) for name in ("kept", "peak", "state")),
-        )
+        most = (max(column) for column in zip(*counts, strict=True))
+        return StepCount(*most)._replace(flops=round(flops / sum(phase.steps for phase in phases)))
 
-    def _execute(self, fused: bool, recompute: bool = False) -> None:
-        # Left open, attention is fused where there is any.
-        execute(self.model, Execution(recompute=recompute, channels_last=False), fast=fused)
-
-    def fitting(self, gpu: Gpu, plain: Way | None = None) -> Cost | None:
-        """The first way that fits, of `plain` without switches, recomputing, and accumulating; None where none does."""
-        return next((cost for cost in map(self.cost, self._ways(plain or Way())) if cost.fits(gpu)), None)
-
-    def _ways(self, plain: Way) -> Iterator[Way]:
-        plain = replace(plain, accumulate=1, recompute=False)
-        backbones = [module for module in self.model.modules() if isinstance(module, Backbone)]
-        recomputing = not any(map(has_batch_norm, backbones))
-        lanes, fewest = self.settings.batch_size // plain.gpus, 2 if has_batch_norm(self.model) else 1
-        accumulating = [each for each in range(2, lanes + 1) if lanes % each == 0 and lanes // each >= fewest]
-        yield plain
-        if recomputing:
-            yield replace(plain, recompute=True)
-        yield from (replace(plain, accumulate=each) for each in accumulating)
-        if recomputing:
-            yield from (replace(plain, accumulate=each, recompute=True) for each in accumulating)
+    def fitting(self, memory: float, config: ExecutionConfig) -> Cost | None:
+        """The first way to save memory with which it fits into so many bytes; None where none does."""
+        lanes, fewest = self.settings.batch_size // config.gpus, 2 if has_batch_norm(self.model) else 1
+        backbones = (module for module in self.model.modules() if isinstance(module, Backbone))
+        recompute = config.recompute or not any(map(has_batch_norm, backbones))
+        parts = [each for each in range(config.accumulate, lanes + 1) if lanes % each == 0 and lanes // each >= fewest]
+        ways = [config, *(replace(config, accumulate=each, recompute=recompute) for each in parts)]
+        return next((cost for cost in map(self.cost, ways) if cost.memory <= memory), None)
 
 
-@contextmanager
-def _without_data(model: Any) -> Iterator[None]:
-    """Says in one line that a network cannot do without the content of its tensors."""
-    try:
-        yield
-    except (NotImplementedError, RuntimeError) as error:
-        what = f"its step cannot be counted without data: {one_line(str(error))[:200]}"
-        raise UserError(type(model).__name__, what, "let no shape depend on numbers that are on the device") from error
-
-
-def blueprint_of_cell(settings: Finetuning, size: Size) -> Blueprint:
-    """A fine-tuning on histograms of `size` (H, W) in px.
-
-    Raises:
-        UserError: settings that do not go together.
-    """
+def estimate_cell(settings: Finetuning, size: Size) -> TrainingEstimate:
+    """A fine-tuning on histograms of `size` (H, W) in px."""
     kind: Any = find_task(settings)
     with META:
         model = kind.network(settings, fresh_backbone(settings, size))
-
-    def batch(lanes: int) -> Batch:
-        blank: Batch = kind.blank_batch(settings, size, lanes, META)
-        return blank
-
-    played = batch(settings.evaluation_lanes if settings.carries_state else settings.batch_size)
-    histograms, place = played["histograms"], played["label_place"]
-
-    def play() -> Played:
-        with counting_evaluation(model, played) as counter:
-            _, state = model.backbone(histograms)
-            before = counter.flops
-            features, _ = model.backbone(histograms, state)
-            after = counter.flops
-            model.maps(pick(features, place), size)
-        windows = histograms.shape[0] * histograms.shape[1]
-        return Played(counter.peak, (after - before) / windows, (counter.flops - after) / len(place))
-
-    return Blueprint(settings, model, size, batch, play)
+    return TrainingEstimate(settings, model, size, lambda lanes: kind.blank_batch(settings, size, lanes, META))
 
 
-def blueprint_of_pretraining(task: PretrainingTask) -> Blueprint:
-    """The pre-training of an objective, with data or without."""
+def estimate_pretraining(settings: Pretraining, size: Size) -> TrainingEstimate:
+    """A pre-training on histograms of `size` (H, W) in px."""
+    task = build_objective(settings, None, size)
     with META:
         model = task.network()
-    held_out = task.blank_batch(task.lanes_held_out, META)
-
-    def measure() -> Played:
-        with counting_evaluation(model, held_out) as counter:
-            _, state = model.loss(held_out, None)
-            _, seen = task.features(model, held_out, None)
-            model.loss(held_out, state)
-            task.features(model, held_out, seen)
-        return Played(counter.peak)
-
-    return Blueprint(task.settings, model, task.size, lambda lanes: task.blank_batch(lanes, META), measure)
+    return TrainingEstimate(settings, model, task.size, lambda lanes: task.blank_batch(lanes, META))
 
 
-class Input(NamedTuple):
-    """Size (H, W) in px of what a run would see whose data is not at hand, and where that is from, in words."""
+class PlannedData(NamedTuple):
+    """The data of a run that does not start.
 
-    size: Size
-    source: str
+    Attributes:
+        title: for people.
+        profile: of the run.
+        is_sample: whether it is the sample world.
+        overrides: settings that follow from the data.
+        sensor: (height, width) in px where the data states it.
+    """
+
+    title: str
+    profile: str
+    is_sample: bool = False
+    overrides: Mapping[str, Any] = {}
+    sensor: Size | None = None
 
 
-def input_of(settings: Finetuning | Pretraining, dataset: str) -> Input:
-    """What a run would see: by the data set's config or the setting `sensor_px`; an objective on images says it itself.
+def planned_data(dataset: str, given: Path | None, profile: str | None) -> PlannedData:
+    """Data and profile of the same run without `--dry-run`; a `dataset.json` or the header of a recording is read.
+
+    Without any data, those of the official data set are assumed.
 
     Raises:
-        UserError: nothing says how large the sensor is.
+        UserError: `given` does not exist.
+    """
+    try:
+        data = find_data(dataset, given, profile, make=False)
+    except UserError as error:
+        if given is not None:
+            raise
+        return PlannedData(f"sizes of the official {dataset}; a run is refused: {error}", profile or "paper")
+    title = f"{data.label} ({data.root})"
+    if data.is_sample and not data.root.exists():
+        sensor, says = content_of("small", dataset).sensor, description("small", 0, dataset)
+        return PlannedData(title, profile or SAMPLE, True, says.overrides(), (sensor.height, sensor.width))
+    size, says = described_size(data.root / "recording"), read_description(data.root)
+    files = [data.root] if data.root.is_file() else sorted(data.root.glob("*.raw")) + sorted(data.root.glob("*.dat"))
+    if size is None and files:
+        reader = open_reader(files[0])
+        size = reader.height, reader.width
+    return PlannedData(title, profile or data.profile, data.is_sample, says.overrides(), size)
+
+
+def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None) -> Size:
+    """(H, W) in px of what the backbone sees.
+
+    Args:
+        settings: of the run; `sensor_px` decides where it is set.
+        dataset: name of the data set, whose config states its sensor.
+        sensor: (height, width) in px where the data states it.
+
+    Raises:
+        UserError: nothing states the sensor's size.
     """
     if isinstance(settings, Pretraining):
         task = build_objective(settings, None)
         if isinstance(task, ImageObjective):
-            return Input(task.size, "the recipe's views")
-    given = settings.sensor
-    sensor = given or sensor_of(dataset)
-    if sensor is None:
-        what = "is not at hand, and no config says how large its sensor is"
-        raise UserError(f"data set {dataset}", what, "give --sensor WIDTHxHEIGHT, or --data")
-    region = reduced(*sensor, settings.downsample)
-    rows = settings.protocol.get("rows") if isinstance(settings, Finetuning) else None
-    source = "--sensor" if given else f"configs/datasets/{dataset}.yaml"
-    return Input((min(region.height, rows or region.height), region.width), f"{source}; the data is not at hand")
-
-
-def known_evaluation(settings: Finetuning, dataset: str) -> Evaluated | None:
-    """What the evaluation of a cell plays of the test recordings, by the data set's config; None where none says it."""
-    stated = evaluated_of(dataset)
+            return task.size
+    stated = settings.sensor or sensor or sensor_of(dataset)
     if stated is None:
-        return None
-    windows, labels, length_ms, source = stated
-    if not settings.carries_state:
-        windows = labels * settings.segments
-    elif settings.window_ms != length_ms:
-        return None
-    return Evaluated(windows, labels, source)
+        raise UserError(f"data set {dataset}", "no config states its sensor's size", "give --sensor WIDTHxHEIGHT")
+    region = reduced(*stated, settings.downsample)
+    rows = settings.protocol.get("rows") if isinstance(settings, Finetuning) else None
+    return min(region.height, rows or region.height), region.width
 
 
-_known: dict[str, Blueprint] = {}
-
-
-def planned(settings: Finetuning | Pretraining, dataset: str) -> Blueprint:
-    """What the settings name, without any data; equal networks and batches are counted once in a process.
-
-    Args:
-        settings: of a cell or a pre-training.
-        dataset: name of the config of its data, of which the sensor's size is taken.
-
-    Raises:
-        UserError: nothing says how large the sensor is, or settings that do not go together.
-    """
-    facts = as_facts(settings)
-    key = canonical({name: value for name, value in facts.items() if name not in DECIDE_NO_COST} | {"of": dataset})
-    if key not in _known:
-        _known[key] = _planned(settings, dataset)
-    return replace(_known[key], settings=settings)
-
-
-def _planned(settings: Finetuning | Pretraining, dataset: str) -> Blueprint:
-    size = input_of(settings, dataset).size
-    if isinstance(settings, Finetuning):
-        return blueprint_of_cell(settings, size)
-    return blueprint_of_pretraining(build_objective(settings, None, size))
+def memory_warning(estimate: TrainingEstimate, config: ExecutionConfig, device: torch.device) -> str:
+    """One line where a training does not fit into a GPU's memory, "" where it does."""
+    total, cost = torch.cuda.get_device_properties(device).total_memory, estimate.cost(config)
+    if cost.memory <= total:
+        return ""
+    fitting = estimate.fitting(total, config)
+    remedy = f"give {fitting.config.options}" if fitting else "use more GPUs or a smaller batch_size"
+    return f"memory: this run needs about {cost.memory / 1e9:.3g} GB, {device} has {total / 1e9:.3g} GB; {remedy}"

@@ -1,4 +1,4 @@
-"""Which data a run uses: what the user names, else what is found in its place, else the sample world."""
+"""Which data a run uses: what the user names or keeps in its place; the sample world never replaces it in silence."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning
 from tespec.datasets.description import read_description
-from tespec.world import make_world
+from tespec.world import make_world, world_folder
 
 SAMPLE = "sample"
+UNASKED = (None, "sample", "tiny")  # profiles under which a run without data takes the sample world
+ANSWER = f"give --data FOLDER, or --data {SAMPLE} for the synthetic sample world"
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,13 @@ class Data:
         return "sample" if self.is_sample else "paper"
 
 
-def find_unlabelled(dataset: str, given: Path | None) -> Data:
+def find_unlabelled(dataset: str, given: Path | None, profile: str | None = None) -> Data:
     """Recordings for pre-training, as `find_data`; those the user gives are called by the name of their file or folder.
 
     Raises:
-        UserError: `given` does not exist.
+        UserError: as of `find_data`.
     """
-    data = find_data(dataset, given)
+    data = find_data(dataset, given, profile)
     if given is None or data.is_sample:
         return data
     return replace(data, label=re.sub(r"[^A-Za-z0-9]+", "_", given.resolve().stem))
@@ -75,24 +77,43 @@ def at_hand(dataset: str, given: Path | None) -> bool:
     return given is not None or given_data(dataset) is not None
 
 
-def find_data(dataset: str, given: Path | None) -> Data:
+def find_data(dataset: str, given: Path | None, profile: str | None = None, *, make: bool = True) -> Data:
     """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
+
+    The sample world is taken unasked only where nothing points to real data: neither `$TESPEC_DATA` nor a profile of
+    real data.
 
     Args:
         dataset: name of a data set, as of a task.
-        given: folder or file the user named; it is never replaced by the sample world.
+        given: folder or file the user named, or "sample" for the sample world.
+        profile: the user named, if any.
+        make: whether a sample world that does not exist yet is made; else its folder may be missing.
 
     Raises:
-        UserError: `given` does not exist, or the folder that `$TESPEC_DATA` names.
+        UserError: `given` does not exist, or the folder that `$TESPEC_DATA` names; or there is no data, and the sample
+            world was not asked for.
     """
+
+    def world() -> Path:
+        return sample_world(dataset) if make else world_folder()
+
+    if given == Path(SAMPLE):
+        if given.exists():
+            what = f"a folder here has this name, and --data {SAMPLE} means the sample world"
+            raise UserError(f"--data {SAMPLE}", what, "give the full path of the folder, or run from another one")
+        return Data(world() / dataset, SAMPLE)
     if given is not None:
         if not given.exists():
             raise UserError(given, "no such file or folder", "check the path given to --data")
         return Data(given, _label(given, dataset))
     if (found := given_data(dataset)) is not None:
         return Data(found, _label(found, dataset))
-    notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: the sample world stands in"
-    return Data(sample_world(dataset) / dataset, SAMPLE, notice)
+    if named := os.environ.get("TESPEC_DATA"):
+        raise UserError(f"TESPEC_DATA={named}", f"holds no folder {dataset}", ANSWER)
+    if profile not in UNASKED:
+        raise UserError(f"--profile {profile}", f"no {dataset} data given or found in ./data/{dataset}", ANSWER)
+    notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: using the synthetic sample world"
+    return Data(world() / dataset, SAMPLE, notice)
 
 
 def settings_of(

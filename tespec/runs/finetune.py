@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, overridden, own_files, pretraining_settings
+from tespec.core.config import as_facts, changed_finetuning, own_files, pretraining_settings
 from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
+from tespec.datasets.description import read_description
 from tespec.datasets.evaluation import evaluation_of
 from tespec.datasets.recording import fingerprint
 from tespec.models.backbone import reset
@@ -52,7 +53,6 @@ class Wanted:
         checkpoint: weights to start from; None: a method that has a recipe is pre-trained first on the sample world.
         seed: decides everything random.
         setup: where and how.
-        overrides: settings that the user changed, by dotted name.
         pretraining_changes: `KEY=VALUE` settings of that pre-training.
         split: "test" or "val", on which it is scored.
         pretraining_seed: of that pre-training; None: `seed`.
@@ -65,7 +65,6 @@ class Wanted:
     checkpoint: Path | None
     seed: int
     setup: Setup
-    overrides: Mapping[str, Any] = field(default_factory=dict)
     pretraining_changes: tuple[str, ...] = ()
     split: str = TEST
     pretraining_seed: int | None = None
@@ -177,8 +176,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
             raise UserError(f"--method {name}", "needs pre-trained weights", remedy)
         recipe = pretraining_settings(method.recipe, settings.profile, changes, method.network)
         of_recipe = seed if wanted.pretraining_seed is None else wanted.pretraining_seed
-        own = overridden(recipe, pretraining_settings(method.recipe, settings.profile, (), method.network), changes)
-        checkpoint = pretrain(name, method, recipe, sibling(data, recipe.dataset), of_recipe, setup, own).weights
+        checkpoint = pretrain(name, method, recipe, sibling(data, recipe.dataset), of_recipe, setup).weights
     if checkpoint is None and method.pretraining_data != "-":
         raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
     seed_everything(derive(seed, "model"))
@@ -196,7 +194,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         task=settings.task,
         settings=settings,
         config=config_of(settings, wanted.split) | dict(extra or {}),
-        overrides=wanted.overrides,
+        overrides=changed_finetuning(wanted.settings, read_description(data.root).overrides(), method.network),
         data=data.label,
         data_fingerprint=fingerprint(*task.splits),
         seed=seed,

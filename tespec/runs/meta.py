@@ -1,15 +1,10 @@
-"""A step on torch's `meta` device, where nothing is allocated: how much it computes, and what memory it would take.
-
-Tensors there have shapes and types but no content, so a step of any size takes seconds on any machine.
-"""
+"""A step on torch's `meta` device, where tensors have shapes but no content: its operations and the memory it takes."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +21,15 @@ META = torch.device("meta")
 
 
 class Counter(TorchDispatchMode):
-    """Counts what runs inside it, on any device; recomputed activations and backward passes included.
+    """`FlopCounterMode` without its table, and the bytes of all storages; backward passes and recomputing included.
 
     Attributes:
-        flops: of matrix products and convolutions, a multiplication and its addition being two, by torch's formulas.
-        alive: bytes of all storages that are in use now, each counted once, and those of `before`.
-        peak: the most that were ever in use at once.
+        flops: of matrix products and convolutions by torch's formulas; a multiplication and its addition are two.
+        alive: bytes of all storages in use, those of `before` included.
+        peak: the most that were in use at once.
 
     Args:
-        before: tensors made earlier that are in use all the time.
+        before: tensors made earlier that stay in use.
     """
 
     def __init__(self, before: Iterable[Tensor] = ()) -> None:
@@ -60,12 +55,11 @@ class Counter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        out = func(*args, **(kwargs or {}))
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
-            self.flops += formula(*args, **kwargs, out_val=out)
-        for each in (out,) if isinstance(out, Tensor) else tree_leaves(out):
+            self.flops += formula(*args, **(kwargs or {}), out_val=out)
+        for each in tree_leaves(out):
             if isinstance(each, Tensor):
                 self._see(each)
         return out
@@ -89,12 +83,15 @@ IN_FP32 = frozenset(
     }
 )
 RESULT_IN_FP32 = frozenset(["softmax", "log_softmax", "sum", "prod", "cumsum", "cumprod"])
+ALIGNED = 8  # numbers; what the last side of a mask is a multiple of, for the fused kernel
 
 
-class CastAsOnCuda(TorchFunctionMode):
-    """Casts tensors on `meta` as autocast to bf16 does on CUDA; torch's own autocast does not know `meta`.
+class AsOnCuda(TorchFunctionMode):
+    """Casts and fused attention on `meta` as on CUDA.
 
-    It acts where `torch.autocast(AUTOCAST_ON_META)` is on, which does nothing to tensors on `meta` itself.
+    torch's autocast does not know `meta`: casts follow `torch.autocast(AUTOCAST_ON_META)`, which leaves `meta` alone.
+    Fused attention is CUDA's memory-efficient kernel, the one that takes a mask; torch itself would
+    take attention apart on `meta` and keep its matrices.
     """
 
     def __init__(self) -> None:
@@ -113,6 +110,8 @@ class CastAsOnCuda(TorchFunctionMode):
                 args, kwargs = self._cast(args, torch.float32), self._cast(kwargs, torch.float32)
             elif name in RESULT_IN_FP32 and args[0].dtype == torch.bfloat16:
                 kwargs = {"dtype": torch.float32} | kwargs
+        if func is scaled_dot_product_attention and args[0].device == META:
+            return _attention(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
@@ -129,25 +128,8 @@ class CastAsOnCuda(TorchFunctionMode):
         return self._weights[id(value)]
 
 
-ALIGNED = 8  # numbers; what the last side of a mask is a multiple of, for the fused kernel
-
-
-class FusedAsOnCuda(TorchFunctionMode):
-    """Fused attention on `meta` by CUDA's memory-efficient kernel, the one that takes a mask, and what that keeps.
-
-    torch itself would take attention apart there and keep its matrices.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is scaled_dot_product_attention and args[0].device == META:
-            return _attended(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
-
-
-def _attended(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
-    """What `scaled_dot_product_attention` gives, by the kernel's own operator."""
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+    """`scaled_dot_product_attention` by the kernel's own operator."""
     if attn_mask is not None:
         keys = attn_mask.shape[-1]
         aligned = pad(attn_mask, (0, -keys % ALIGNED))[..., :keys] if keys % ALIGNED else attn_mask
@@ -158,9 +140,8 @@ def _attended(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | Non
     return out
 
 
-@dataclass(frozen=True)
-class StepCount:
-    """What one process's part of a training step takes, from its forward to the end of its backward pass.
+class StepCount(NamedTuple):
+    """What one process's part of a training step takes, forward and backward.
 
     Attributes:
         flops: floating-point operations.
@@ -176,60 +157,17 @@ class StepCount:
 
 
 def count_step(model: Any, batch: Batch, half: bool) -> StepCount:
-    """Count a forward and a backward pass of `model`; its gradients are dropped.
-
-    Args:
-        model: with `loss(batch, state)`, in training mode.
-        batch: on the device of the model.
-        half: whether autocast to bf16 is on; on `meta` alone.
-    """
-    with _counted(model, batch) as counter, FusedAsOnCuda(), CastAsOnCuda():
+    """Count a forward and a backward pass of `model` on a batch on `meta`; `half`: under autocast to bf16."""
+    with Counter([*model.parameters(), *model.buffers(), *batch.values()]) as counter, AsOnCuda():
         before = counter.alive
         with torch.autocast(AUTOCAST_ON_META, dtype=torch.bfloat16, enabled=half):
             losses, state = model.loss(batch, None)
         kept = counter.alive - before
-        _backward(losses["loss"])
+        # As `loss.backward()`, which would leave the modes, and what is computed again needs them.
+        loss = losses["loss"]
+        torch.autograd.Variable._execution_engine.run_backward(
+            (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+        )
     model.zero_grad()
-    return StepCount(
-        counter.flops, kept, counter.peak, sum(each.untyped_storage().nbytes() for each in _tensors(state))
-    )
-
-
-def _backward(loss: Tensor) -> None:
-    """As `loss.backward()`, which would leave the cast, and what is computed again needs it."""
-    gradient = (torch.ones_like(loss),)
-    torch.autograd.Variable._execution_engine.run_backward(
-        (loss,), gradient, False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
-
-
-@contextmanager
-def counting_evaluation(model: nn.Module, batch: Batch) -> Iterator[Counter]:
-    """Count what is computed inside, without gradients, by `model` on `batch`; weights and batch are in use there."""
-    with torch.no_grad(), _counted(model.eval(), batch) as counter, FusedAsOnCuda():
-        yield counter
-
-
-def _counted(model: nn.Module, batch: Batch) -> Counter:
-    return Counter([*model.parameters(), *model.buffers(), *batch.values()])
-
-
-def _tensors(state: Any) -> list[Tensor]:
-    return [each for each in tree_leaves(state) if isinstance(each, Tensor)]
-
-
-def bytes_saved_for_backward(step: Callable[[], object]) -> int:
-    """Bytes of all tensors, counted once, that the forward passes of `step` hand to autograd for their backward passes.
-
-    Weights are among them; what activation checkpointing keeps is not, since it goes past autograd.
-    """
-    storages: dict[int, Any] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        storages[storage._cdata] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        step()
-    return sum(storage.nbytes() for storage in storages.values())
+    carried = [each.untyped_storage().nbytes() for each in tree_leaves(state) if isinstance(each, Tensor)]
+    return StepCount(counter.flops, kept, counter.peak, sum(carried))

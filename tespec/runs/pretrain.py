@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, own_files
+from tespec.core.config import as_facts, changed_pretraining, own_files
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
@@ -43,15 +42,7 @@ class Pretrained:
         return {name: value for name, value in self.record.metrics.items() if value is not None}
 
 
-def pretrain(
-    name: str,
-    method: Method,
-    settings: Pretraining,
-    data: Data,
-    seed: int,
-    setup: Setup,
-    overrides: Mapping[str, Any] | None = None,
-) -> Pretrained:
+def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed: int, setup: Setup) -> Pretrained:
     """Pre-train by `settings` on `data`, or take up the complete result of the same run.
 
     Args:
@@ -61,12 +52,11 @@ def pretrain(
         data: recordings.
         seed: decides everything random.
         setup: where and how.
-        overrides: settings that the user changed, by dotted name.
 
     Raises:
         UserError: data that cannot be read, too few windows, settings that do not fit.
     """
-    began = time.monotonic()
+    began, overrides = time.monotonic(), changed_pretraining(settings, method.network)
     settings = on_device(settings, setup)
     with rank_zero_first():
         objective = build_objective(settings, data.root)
@@ -81,7 +71,7 @@ def pretrain(
         task=data.label,
         settings=settings,
         config=as_facts(settings),
-        overrides=overrides or {},
+        overrides=overrides,
         data=data.label,
         data_fingerprint=objective.fingerprint(),
         seed=seed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -52,14 +52,7 @@ class Constant:
         return [self._answer] * count, None
 
 
-def label_prior(
-    settings: Finetuning,
-    data: Data,
-    seed: int,
-    setup: Setup,
-    split: str = TEST,
-    overrides: Mapping[str, Any] | None = None,
-) -> Record:
+def label_prior(settings: Finetuning, data: Data, seed: int, setup: Setup, split: str = TEST) -> Record:
     """Score the label prior of a task, or load its record.
 
     Args:
@@ -68,12 +61,11 @@ def label_prior(
         seed: for the record.
         setup: where and how.
         split: "test" or "val", on which it is scored.
-        overrides: settings that the user changed, by dotted name.
 
     Raises:
         UserError: there is no prior for this kind of task, or data that cannot be used.
     """
-    wanted = Wanted("prior", Prior(), settings, data, None, seed, setup, overrides or {}, split=split)
+    wanted = Wanted("prior", Prior(), settings, data, None, seed, setup, split=split)
     opened = open_run("reference", wanted)
     task = opened.task
 

@@ -15,12 +15,22 @@ from torch import Tensor
 from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.registry import DATASETS, find_registered
+from tespec.core.registry import DATASETS, TASKS, find_registered
 from tespec.core.scores import ZEROED, Score, without_state
 from tespec.core.settings import Finetuning, Size, most_labels
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
-from tespec.datasets.batches import WHOLE, Collate, LabelledSteps, Shard, Steps
+from tespec.datasets.batches import (
+    WHOLE,
+    Collate,
+    LabelledSteps,
+    Shard,
+    Steps,
+    pad_boxes,
+    stack_depths,
+    stack_masks,
+)
 from tespec.datasets.evaluation import EvaluationBatch, EvaluationSteps, evaluation_of, windows_alone
+from tespec.datasets.label_check import BOXES, DEPTH, MASK
 from tespec.datasets.labels import STANDING
 from tespec.datasets.recording import LabelledRecording, with_label_share
 from tespec.datasets.windows import WindowRule
@@ -56,6 +66,8 @@ class Evaluation:
     seconds: float
 
 
+# What labels have to be, by what makes tensors of them; those of another collate are not checked.
+LABEL_KINDS: dict[Any, str] = {stack_masks: MASK, stack_depths: DEPTH, pad_boxes: BOXES}
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NAMED = 80  # recordings in one text
 
@@ -216,7 +228,7 @@ class Task(ABC):
             the image whose values a bar beside the pictures has to explain, under the name that `set_label` gave it;
             None where there is none.
         """
-        from tespec.pictures.labels import draw_label
+        from tespec.pictures.panels import draw_label
 
         return draw_label(axis, label)
 
@@ -316,7 +328,7 @@ def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
-    """The dataset that the settings name, in `root`.
+    """The dataset that the settings name, in `root`; its labels are checked to be what their task learns from.
 
     Raises:
         UserError: there is no such dataset, or not in `root`.
@@ -331,6 +343,8 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
         settings.protocol,
         sensor=settings.sensor,
     )
+    task = TASKS.module_dict.get(settings.kind)
+    dataset.label_kind = LABEL_KINDS.get(getattr(task, "collate", None))
     return dataset
 
 

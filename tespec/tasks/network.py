@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,12 @@ class Network(nn.Module, ABC):
 
     Args:
         backbone: gives the four features.
+
+    Attributes:
+        recipe: settings of the training, where the network was loaded from a file that names them.
     """
+
+    recipe: Mapping[str, Any] | None = None
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -81,8 +86,9 @@ class Network(nn.Module, ABC):
         after: State = self.backbone(histograms, state)[1]
         return after
 
+    @torch.no_grad()
     def step(self, histogram: Tensor, state: State = None) -> tuple[Any, State]:
-        """The answer for one segment (B, 2 * bins, H, W) of each lane, and the state."""
+        """The answer for one segment (B, 2 * bins, H, W) of each lane, and the state, without gradients."""
         features, state = self.backbone.step(histogram, state)
         return self.answer(self.outputs(features, (histogram.shape[-2], histogram.shape[-1]))), state
 

@@ -251,6 +251,7 @@ def read_backbone(path: str | Path, *, height: int | None = None, width: int | N
     size = padded_size(height or rows, width or columns)
     backbone = build_backbone(recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels"))
     load_backbone(backbone, path)
+    backbone.recipe = recipe
     return backbone.eval()
 
 

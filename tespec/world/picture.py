@@ -12,17 +12,18 @@ import torch
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity, high_pass_intensity
 from tespec.events.stream import Events
-from tespec.pictures.labels import UNKNOWN, class_colours, draw_label
 from tespec.pictures.panels import (
     NEGATIVE,
     POLARITIES,
     POSITIVE,
+    UNKNOWN,
     add_bar,
     add_legend,
+    class_colours,
+    draw_label,
     make_panels,
     save_figure,
     show_grey,
-    ticks_of,
 )
 from tespec.world.layouts.ddd17 import CLASSES, mask
 from tespec.world.scene import Camera, make_camera
@@ -121,7 +122,7 @@ def _draw_row(axes: npt.NDArray[np.object_], moment: Moment) -> None:
     shown = draw_label(depth, np.where(frame.depth < FARTHEST, frame.depth, np.nan))
     assert shown is not None
     shown.set_clim(NEAREST, FARTHEST)
-    add_bar(depth, shown, ticks_of(NEAREST, FARTHEST), str(shown.get_label()))
+    add_bar(depth, shown, str(shown.get_label()))
     show_grey(high_pass, moment.high_pass)
     show_grey(rate_normalised, moment.rate_normalised)
     stood = moment.standing_seconds

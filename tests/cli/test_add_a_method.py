@@ -32,7 +32,7 @@ def outputs(tiny_world, tmp_path_factory):
 
 def records(folder):
     found = [json.loads(path.read_text()) for path in (folder / "results" / "runs").iterdir()]
-    return {(each["kind"], each["method_name"]): each for each in found}
+    return {(each.kind, each["method_name"]): each for each in found}
 
 
 def test_the_guide_has_two_files_and_their_commands():

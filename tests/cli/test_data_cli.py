@@ -70,7 +70,7 @@ def test_a_broken_one_fails_with_a_list(call, twin, dataset, way):
     root = twin(dataset)
     done = damage(root, dataset, way)
     code, out, _ = call("check", dataset, root)
-    assert code == 1
+    assert code == 2
     errors = [line for line in out.splitlines() if line.startswith("error: ")]
     assert any(done.outcome in line and "; " in line for line in errors)
     assert "problems in" in out.splitlines()[-1]
@@ -134,7 +134,7 @@ def test_a_store_of_another_file_is_refused(call, twin):
     path.write_bytes(path.read_bytes() + bytes(8))
     sources._open.cache_clear()  # another process would have opened nothing yet
     code, out, _ = call("check", "gen1", root)
-    assert code == 1
+    assert code == 2
     assert "remove the store and prepare the recording again" in out
 
 

@@ -36,7 +36,7 @@ def test_help_of_a_verb_imports_no_torch(verb):
     ("given", "message"),
     [
         (["tabels"], "error: unknown verb 'tabels'; did you mean 'tables'?\n"),
-        (["x"], "error: unknown verb 'x'; choose from run, pretrain, cost, plan, tables, report, data, weights\n"),
+        (["x"], "error: unknown verb 'x'; choose from run, pretrain, plan, tables, report, data, weights\n"),
     ],
 )
 def test_an_unknown_verb_is_answered_with_the_nearest(given, message, capsys):

@@ -15,7 +15,7 @@ def folder(tmp_path, monkeypatch):
     for kind, name, text in (
         ("tasks", "mine", (CONFIGS / "tasks" / "ddd17.yaml").read_text().replace("name: ddd17", "name: mine")),
         ("datasets", "mine", "title: My data\n"),
-        ("plans", "mine_too", "world: {size: tiny}\nprofile: tiny\ncells: [{methods: [scratch], tasks: [ddd17]}]\n"),
+        ("plans", "mine_too", "data: sample\nprofile: tiny\ncells: [{methods: [scratch], tasks: [ddd17]}]\n"),
     ):
         (tmp_path / kind).mkdir()
         (tmp_path / kind / f"{name}.yaml").write_text(text)
@@ -51,7 +51,7 @@ def test_a_plan_from_another_folder_is_found_by_name(folder, tmp_path, capsys):
     places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
     assert main(["plan", "mine_too", "--configs", str(folder), "--dry-run", *places]) == 0
     shown = capsys.readouterr().out
-    assert "mine_too: 0 of 2 runs are done" in shown
+    assert "mine_too: 0 of 2 runs done" in shown
     assert f"--configs {folder}" in shown
 
 

@@ -8,11 +8,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from benchmarks.measure import checks
+from benchmarks import gpu
 from tespec.cli import processor
 from tespec.cli.processor import keep_freed_memory, tuned
 from tespec.core.paths import REPOSITORY
-from tespec.training.device import seed_everything
 
 DENORMAL = 2.0**-130  # in float32
 CAN_FLUSH = torch.set_flush_denormal(False)
@@ -41,17 +40,15 @@ def doubled() -> float:
     return float(torch.tensor([DENORMAL]) * 2)
 
 
-@pytest.mark.parametrize("name", checks.trainings(quick=False))
+@pytest.mark.parametrize("name", gpu.TRAININGS)
 def test_a_training_ends_with_the_same_weights_to_the_bit(name, tiny_world, monkeypatch):
-    monkeypatch.setattr(checks, "world", lambda: tiny_world)
+    monkeypatch.setattr(gpu, "make_world", lambda *_, **__: tiny_world)
     weights = []
     for way in (nullcontext, tuned):
-        seed_everything(0)
-        training = checks.trainings(quick=False)[name]()
-        loop = training.loop(torch.device("cpu"))
+        loop, batch = gpu.training(name, "fp32", torch.device("cpu"))
         with way():
             for _ in range(STEPS):
-                loop.train_step(training.batch(loop.step, loop.device))
+                loop.train_step(batch)
                 loop.step += 1
         weights.append(loop.model.state_dict())
     plain, fast = weights

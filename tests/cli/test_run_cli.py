@@ -53,15 +53,6 @@ def test_lists_and_describes(call):
     assert "batch_size: 3" in out
 
 
-def test_dry_run_says_what_it_costs_and_writes_nothing(call, tiny_world, tmp_path):
-    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--dry-run"]
-    code, out, _ = call(run_cli, *arguments, *places(tmp_path))
-    assert code == 0
-    for word in ("steps: 300", "backbone", "parameters", "memory", f"({tiny_world / 'ddd17'})", "H100 SXM", "fits"):
-        assert word in out
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_cell_prints_its_scores(call, tiny_world, tmp_path):
     arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--arch", "feedforward"]
     few = ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2"]
@@ -82,10 +73,9 @@ def test_a_cell_is_scored_on_the_validation_split(call, tiny_world, tmp_path):
     assert by_val.partition(": ")[2] != by_test.partition(": ")[2]
     assert "trained already, for the test split" in said
     assert len(list((tmp_path / "results" / "pictures").iterdir())) == 2
-    for more in ([], ["--dry-run"]):
-        code, _, said = call(run_cli, *arguments, "--split", "val", "--set", "splits.val=[]", *more)
-        assert code == 2
-        assert "DDD17 has no validation split: no recordings are named for one; take some out of" in said
+    code, _, said = call(run_cli, *arguments, "--split", "val", "--set", "splits.val=[]")
+    assert code == 2
+    assert "DDD17 has no validation split: no recordings are named for one; take some out of" in said
 
 
 def test_pretrains_on_a_single_recording(call, tmp_path):
@@ -111,6 +101,8 @@ def test_pretrains_on_a_single_recording(call, tmp_path):
         (["--method", "scratch", "--task", "ddd17", "--arch", "recurent"], "did you mean 'recurrent'"),
         (["--method", "scratch", "--task", "ddd17", "--data", "/nowhere/at/all"], "/nowhere/at/all: no such"),
         (["--method", "scratch", "--task", "ddd17", "--profile", "papre"], "papre: no such file in configs/profiles"),
+        (["--method", "scratch", "--task", "ddd17", "--profile", "paper"], "--profile paper: no ddd17 data given"),
+        (["--reference", "prior", "--task", "ddd17", "--profile", "paper"], "--profile paper: no ddd17 data given"),
         (["--method", "scratch", "--task", "ddd17", "--set", "optimisation.step=3"], "did you mean 'steps'"),
         (["--method", "scratch", "--task", "ddd17", "--sed", "3"], "--seed"),
         (["--method", "scratch", "--task", "ddd17", "--seed", "-3"], "'-3' is not a whole number; give 0 or more"),
@@ -205,38 +197,9 @@ def test_an_unknown_decoder_is_named(call, tiny_world, tmp_path):
     assert "objective.decoder.type: unknown model 'Foo'; choose from AllStagesDecoder" in err
 
 
-def test_dry_run_of_a_pretraining(call, tiny_world, tmp_path):
-    arguments = ["--method", "tespec", "--data", tiny_world / "1mpx", "--dry-run"]
-    code, out, _ = call(pretrain_cli, *arguments, *places(tmp_path))
-    assert code == 0
-    costs = ("memory", "16 segments", "kept for the backward pass", "in the evaluation", "1 GPU at 35 % of the peak")
-    for word in ("type: masked_reconstruction", "decoder", "parameters", *costs):
-        assert word in out
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dry_run_needs_no_data(call, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TESPEC_DATA", raising=False)
-    forecast = ["--dry-run", "--gpu", "a100", "--gpus", "8", "--share", "0.5"]
-    code, out, _ = call(run_cli, "--method", "scratch", "--task", "mvsec", "--arch", "feedforward", *forecast)
-    assert code == 0
-    for word in ("260 x 346 px (configs/datasets/mvsec.yaml", "27,543,930", "8 GPUs at 50 % of the peak", "A100 80GB"):
-        assert word in out
-    assert "H100" not in out
-    code, out, _ = call(pretrain_cli, "--method", "tespec", "--profile", "sample", *forecast[:3], "--accumulate", "4")
-    assert code == 0
-    assert "90 x 160 px" in out
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--dry-run", "--gpu", "h10"], "--gpu h10: unknown GPU; did you mean 'h100'?"),
-        (["--dry-run", "--share", "1.5"], "--share 1.5: no share of a GPU's peak; give a number above 0, 1 at most"),
-        (["--dry-run", "--share", "much"], "--share much: no share of a GPU's peak"),
-        (["--dry-run", "--gpus", "3"], "batch_size: 4 lanes do not divide evenly among 3 GPUs"),
         (["--gpu", "h100"], "--gpu, --gpus and --share go with --dry-run"),
     ],
 )

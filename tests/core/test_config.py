@@ -210,9 +210,8 @@ def test_a_group_of_a_profile_that_holds_no_settings_is_refused(tmp_path, monkey
         finetuning_settings("ddd17", "recurrent", "own")
 
 
-@pytest.mark.parametrize("profile", ["small", "medium"])
-def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples(profile):
-    every = [pretraining_settings(recipe, profile) for recipe in names("pretraining")]
+def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples():
+    every = [pretraining_settings(recipe, "small") for recipe in names("pretraining")]
     assert len({settings.optimisation.steps for settings in every}) == 1
     assert len({settings.batch_size * settings.segments for settings in every}) == 1
 
@@ -235,11 +234,10 @@ def test_a_state_is_carried_by_those_that_have_one(sampling):
     assert pretraining_settings("tespec", "sample", ["recurrent=false", f"sampling={sampling}"]).sampling == sampling
 
 
-@pytest.mark.parametrize("profile", ["small", "medium"])
-def test_methods_differ_in_nothing_but_their_start(profile):
+def test_methods_differ_in_nothing_but_their_start():
     for task in names("tasks"):
         for arch in ARCHITECTURES:
-            settings = finetuning_settings(task, arch, profile)
+            settings = finetuning_settings(task, arch, "small")
             assert all(settings.after_pretraining_on(data) == settings for data in ("-", "1Mpx", "ImageNet-1k"))
 
 

@@ -131,7 +131,7 @@ def spoil_description(root):
 
 
 BROKEN = {
-    "nothing there": (shutil.rmtree, WHOLE, "data: no such file or folder; check the path given to --data"),
+    "nothing there": (shutil.rmtree, WHOLE, "data: no such file or folder; check the path"),
     "no recordings": (lambda root: [path.unlink() for path in root.iterdir()], WHOLE, "data: holds no recording"),
     "a split's recording": (spoil_description, WHOLE, "data: recording r7 of its dataset.json is missing"),
     "different sizes": (lambda root: write_recording(root / "z.dat", height=13), WHOLE,

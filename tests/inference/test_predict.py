@@ -12,7 +12,7 @@ from tespec.core.errors import UserError
 from tespec.datasets.evaluation import EvaluationSteps
 from tespec.inference.load import load_trained
 from tespec.inference.predict import Request, chosen, find, play, predict
-from tespec.pictures.labels import draw_label
+from tespec.pictures.panels import draw_label
 from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task

@@ -1,6 +1,7 @@
 """The strip of pictures that a finished run leaves."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -48,5 +49,5 @@ def test_a_picture_is_no_reason_to_lose_the_next_seed(tmp_path, monkeypatch, cap
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "model.safetensors").touch()
     setup = Setup(tmp_path / "results", tmp_path / "runs", "cpu", 0, False, False, "")
-    draw_strip_of({"name": "a"}, setup, Path("data"))
+    draw_strip_of(SimpleNamespace(name="a"), setup, Path("data"))
     assert capsys.readouterr().err.startswith("no picture: ")

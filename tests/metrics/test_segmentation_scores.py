@@ -1,5 +1,8 @@
+import tespec.core.compat  # noqa: F401  # before mmseg
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
@@ -27,10 +30,11 @@ def plain_scores(predicted, labels):
         either = (((predicted == k) & valid) | (labels == k)).sum()
         labelled = (labels == k).sum()
         iou.append(100 * hits / either if either else 0.0)
-        recall.append(100 * hits / labelled if labelled else 0.0)
+        if labelled:
+            recall.append(100 * hits / labelled)
     right = ((predicted == labels) & valid).sum()
     pixel_acc = 100 * right / valid.sum() if valid.any() else 0.0
-    return {"miou": np.mean(iou), "mean_class_acc": np.mean(recall), "pixel_acc": pixel_acc}, iou
+    return {"miou": np.mean(iou), "mean_class_acc": np.mean(recall or [0.0]), "pixel_acc": pixel_acc}, iou
 
 
 @given(PREDICTIONS, LABELS)
@@ -65,13 +69,32 @@ def test_labels_against_themselves_are_perfect(labels):
     assert scorer.overall().pixel_acc == (100.0 if present else 0.0)
 
 
-def test_a_class_that_occurs_nowhere_counts_as_0():
+def test_a_class_that_occurs_nowhere_has_no_recall_and_an_iou_of_0():
     result = scores(confusion(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), 4))
     assert result.iou == pytest.approx((100 * 2 / 3, 50, 0, 0))
     assert result.miou == pytest.approx((200 / 3 + 50) / 4)
-    assert result.mean_class_acc == pytest.approx((200 / 3 + 100) / 4)
+    assert result.mean_class_acc == pytest.approx((200 / 3 + 100) / 2)
     assert result.pixel_acc == 75
     assert "a class that occurs nowhere counting as 0" in DEFINITION
+
+
+def test_mean_class_accuracy_is_that_of_mmsegmentation():
+    from mmseg.evaluation.metrics import IoUMetric
+
+    rng = np.random.default_rng(0)
+    truth, found = rng.choice([0, 2, 255], (40, 60)), rng.integers(0, 3, (40, 60))
+    areas = IoUMetric.intersect_and_union(torch.from_numpy(found), torch.from_numpy(truth), 4, 255)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        theirs = IoUMetric.total_area_to_metrics(*areas, ["mIoU"])
+    ours = scores(confusion(found, truth, 4))
+    assert ours.mean_class_acc == pytest.approx(100 * np.nanmean(theirs["Acc"]), rel=1e-6)
+    assert ours.pixel_acc == pytest.approx(100 * float(theirs["aAcc"]), rel=1e-6)
+
+
+def test_classes_without_labels_are_named():
+    scorer = SegmentationScorer(NAMES)
+    scorer.update(np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.uint8), "dir1")
+    assert scorer.definition().endswith(f"; no pixel is labelled {', '.join(NAMES[1:])}")
 
 
 def test_mean_recall_is_not_pixel_accuracy():

@@ -1,195 +1,220 @@
-"""Which jobs a plan has, and by which commands they run."""
+"""Jobs of plans, their commands, and which of them have a record."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from planned import LONGER, ONE, started, tiny_plan, workshop
 
-from tespec.comparison.ablations import read_ablation
-from tespec.comparison.published import read_published
-from tespec.core.config import names
+from tespec.comparison.records import Record, read_records
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS
-from tespec.plan.files import Ablations, Cells, Pretrainings, References, Start, World, read_plan
-from tespec.plan.jobs import EVALUATION, PRETRAINING, REFERENCE, Job, Workshop, command, find_all_data, select
-from tespec.runs.data import Data
-from tespec.world import world_folder
+from tespec.core.paths import REPOSITORY
+from tespec.plan.jobs import Job, command, expand, missing_jobs, select
+from tespec.plan.spec import Plan, read_plan
+
+RUNS = Path("no runs")
 
 
-@pytest.mark.parametrize("name", names("plans"))
-def test_every_plan_is_made_of_jobs_that_can_be_run(name, tmp_path, monkeypatch):
-    plan = read_plan(name)
-    monkeypatch.setattr("tespec.runs.data.given_data", lambda dataset: tmp_path)
-    shop, jobs = workshop(plan, tmp_path)
-    every = shop.with_pretrainings(jobs)
-    assert len(set(every)) == len({job.name for job in every}) == len(every)
-    assert all(shop.before(job) in every for job in jobs if shop.before(job))
-    for job in every:
-        assert command(job, shop)[0] == ("pretrain" if job.kind == PRETRAINING else "run")
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    found, problems = read_records(REPOSITORY / "results" / "sample")
+    assert problems == []
+    return found
 
 
-@pytest.mark.parametrize("name", ["small", "medium"])
-def test_every_row_of_the_paper_s_tables_that_can_be_made_here_is_there(tmp_path, name):
-    _, jobs = workshop(read_plan(name), tmp_path)
-    cells = {(job.method, job.arch, job.task) for job in jobs if not (job.changes or job.settings or job.start)}
-    twins = {task for _, _, task in cells}
-    assert len(twins) == {"small": 3, "medium": 5}[name]
-    for table in ("detection", "segmentation", "depth"):
-        reference = read_published(table)
-        for row in reference.rows:
-            method = METHODS.get(row.method)
-            if method is None or (method.recipe is None and method.pretraining_data != "-") or row.method == "rvt":
-                continue
-            for task in (task for task in reference.tasks if task.name in twins):
-                if any(row.scores[task.name, metric.name] is not None for metric in reference.metrics):
-                    assert (row.method, "recurrent" if row.recurrent else "feedforward", task.name) in cells
-    assert len({job.seed for job in jobs if job.kind == EVALUATION and job.split == "test"}) >= 3
+@pytest.fixture(scope="module")
+def study() -> list[Job]:
+    return expand(read_plan("small"))
 
 
-def test_the_demo_covers_both_methods_and_architectures(tmp_path):
-    shop, jobs = workshop(read_plan("demo").model_copy(update={"seeds": (3,)}), tmp_path)
-    lines = [" ".join(command(job, shop)) for job in shop.with_pretrainings(jobs)]
-    assert len(lines) == 6
-    assert any("--reference prior --task ddd17" in line for line in lines)
-    for method in ("scratch", "tespec"):
-        for arch in ("recurrent", "feedforward"):
-            (line,) = (line for line in lines if f"--method {method} --task ddd17 --arch {arch} " in line)
-            assert "--seed 3 --threads 1" in line
+def plan(**groups: Any) -> Plan:
+    return Plan.model_validate({"name": "a", "title": "a", "data": "sample", "profile": "small", **groups})
 
 
-def test_names_choose_by_group(tmp_path):
-    _, jobs = workshop(read_plan("small"), tmp_path)
-    chosen = select(jobs, ["mvsec", "ddd17", "scratch"])
-    assert {(job.task, job.method) for job in chosen} == {("mvsec", "scratch"), ("ddd17", "scratch")}
-    assert {job.kind for job in select(jobs, ["reference"])} == {REFERENCE}
-    # Rows of several ablations, and plain cells that are a row as well, are there for each of them.
-    for name in ("masking", "target", "objective", "patch_norm", "memory"):
-        rows = {job.changes for job in select(jobs, [name])}
-        assert len(rows) == len(read_ablation(name).rows)
-        assert {job.task for job in select(jobs, [name])} == {"ddd17"}
-    with pytest.raises(UserError, match="--only kitti: nothing of this plan; choose from cm3ae, ddd17, "):
-        select(jobs, ["kitti"])
-    with pytest.raises(UserError, match="--only: leaves nothing of this plan"):
-        select(jobs, ["gen1", "ecdp"])
+CELL = {"methods": ["scratch"], "tasks": ["ddd17"], "architectures": ["recurrent"]}
+EXPANDED: list[tuple[dict[str, Any], list[str]]] = [
+    (
+        {"cells": [CELL | {"architectures": ["recurrent", "feedforward"]}], "seeds": [1, 0]},
+        [f"evaluation-scratch-ddd17-{arch}-s{seed}" for seed in (0, 1) for arch in ("recurrent", "feedforward")],
+    ),
+    (
+        {"cells": [CELL | {"seeds": [2], "label_share": [0.05, 1], "set": ["batch_size=2"]}]},
+        [
+            "evaluation-scratch-ddd17-recurrent-batch_size=2-label_share=0.05-s2",
+            "evaluation-scratch-ddd17-recurrent-batch_size=2-s2",
+        ],
+    ),
+    ({"cells": [CELL, CELL]}, ["evaluation-scratch-ddd17-recurrent-s0"]),
+    ({"references": [{"tasks": ["gen1"]}], "seeds": [3, 4]}, ["reference-prior-gen1-feedforward-s3"]),
+    (
+        {"ablations": [{"tables": ["memory"], "task": "ddd17"}], "split": "val"},
+        [
+            "evaluation-tespec-ddd17-recurrent-pretraining.recurrent=false-val-s0",
+            "evaluation-tespec-ddd17-recurrent-val-s0",
+        ],
+    ),
+]
 
 
-def test_pretrainings_references_and_ablations_have_seeds_as_well(tmp_path, monkeypatch):
-    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
-    own = {
-        "references": (References(tasks=("ddd17",), seeds=(3, 4)),),
-        "pretrainings": (Pretrainings(methods=("tespec",), seeds=(5,)),),
-        "ablations": ("target_ddd17", Ablations(tables=("masking",), task="ddd17", seeds=(6,))),
-    }
-    _, jobs = workshop(tiny_plan(**own), tmp_path)
-    assert {(job.method, job.seed) for job in jobs if job.kind == REFERENCE} == {
-        ("prior", 3),
-        ("frame", 3),
-        ("frame", 4),
-    }
-    assert [job.seed for job in jobs if job.kind == PRETRAINING] == [5]
-    assert {(job.ablations, job.task, job.seed) for job in jobs if job.ablations} == {
-        (("target_ddd17",), "ddd17", 0),
-        (("masking",), "ddd17", 6),
-    }
-    plan = tiny_plan(
-        ablations=({"tables": ["masking"], "task": "mvsec"},),
-    )
-    with pytest.raises(UserError, match="plan a, ablation masking on mvsec: stands in no table; its numbers are those"):
-        workshop(plan, tmp_path)
+@pytest.mark.parametrize(("groups", "jobs"), EXPANDED)
+def test_a_plan_is_every_combination_once(groups: dict[str, Any], jobs: list[str]) -> None:
+    assert [job.name for job in expand(plan(**groups))] == jobs
 
 
-def test_a_group_s_changes_to_its_pretrainings_are_of_them_alone(tmp_path, monkeypatch):
-    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
-    cells = Cells(**(ONE | {"methods": ("tespec",)}), set=(*LONGER, "pretraining.batch_size=3"))
-    shop, (job,) = workshop(tiny_plan(cells=(cells,)), tmp_path)
-    assert (job.settings, job.changes) == (LONGER, ("batch_size=3",))
-    assert shop.before(job).changes == ("batch_size=3",)
-    assert "--set optimisation.steps=4 --set pretraining.batch_size=3" in " ".join(command(job, shop))
+def test_seeds_of_the_command_line_replace_those_of_all_groups() -> None:
+    made = plan(cells=[CELL | {"seeds": [2, 3]}], references=[{"tasks": ["ddd17"]}])
+    assert [job.seed for job in expand(made, [7])] == [7, 7]
 
 
-def test_commands_name_nothing_of_this_machine_where_the_world_is_the_usual_one(tmp_path):
-    shop, _ = workshop(read_plan("small"), tmp_path)
-    job = Job(EVALUATION, "tespec", "ddd17", "recurrent", 1, ("objective.mask.ratio=0.0",))
-    assert shop.data["ddd17"] == Data(world_folder() / "ddd17", "sample")
-    usual = command(job, shop)
-    assert usual[:-7] == ["run", "--method", "tespec", "--task", "ddd17", "--arch", "recurrent",
-                          "--pretraining-seed", "0", "--no-picture",
-                          "--set", "pretraining.objective.mask.ratio=0.0", "--profile", "small",
-                          "--seed", "1"]  # fmt: skip
-    shop.data["ddd17"] = Data(tmp_path / "world" / "ddd17", "sample")
-    assert str(tmp_path / "world" / "ddd17") in command(job, shop)
+def test_a_pretraining_is_shared_by_all_cells_that_start_from_it() -> None:
+    cells = [{"methods": ["tespec", "scratch"], "tasks": ["ddd17", "gen1"]}]
+    shared = missing_jobs(expand(plan(cells=cells, seeds=[0, 1], pretraining_seed=5)), [], RUNS)
+    assert [job.name for job in shared[:2]] == ["pretraining-tespec-1mpx-s5", "evaluation-tespec-ddd17-recurrent-s0"]
+    assert len(shared) == 1 + 16
+    own = missing_jobs(expand(plan(cells=cells, seeds=[0, 1])), [], RUNS)
+    assert [job.name for job in own[:2]] == ["pretraining-tespec-1mpx-s0", "pretraining-tespec-1mpx-s1"]
+    assert len({job.name for job in own}) == len(own) == 2 + 16
 
 
-def test_jobs_are_given_the_files_and_configs_of_one_s_own(tmp_path):
-    shop, jobs = workshop(read_plan("tiny"), tmp_path, plugins=(tmp_path / "mine.py",), configs=(tmp_path,))
-    for job in shop.with_pretrainings(jobs):
-        assert f"--import {tmp_path / 'mine.py'} --configs {tmp_path}" in " ".join(command(job, shop))
-
-
-def test_a_cell_starts_from_a_network_that_is_trained_on_another_world(tmp_path, monkeypatch):
-    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
-    shop, job = started(tmp_path, seeds=(2,))
-    before = shop.before(job)
-    assert shop.with_pretrainings([job]) == [before, job]
-    assert before.name == "evaluation-scratch-ddd17-recurrent-optimisation.steps=4-on_world_tiny_1-s2"
-    assert job.name == "evaluation-labels-ddd17-recurrent-from_world_tiny_1-optimisation.steps=4-s2"
-    first = " ".join(command(before, shop))
-    assert f"--data {world_folder('tiny', 1) / 'ddd17'} " in first
-    assert f"--results {tmp_path / 'results' / 'starts'} " in first
-    assert "--set batch_size=3 --set optimisation.steps=4" in first
-    then = " ".join(command(job, shop, Path("model.safetensors")))
-    assert "run --method labels --task ddd17 --arch recurrent " in then
-    assert " --checkpoint model.safetensors " in then
-    assert "optimisation.steps=4" not in then
-    assert f"--results {tmp_path / 'results'} " in then
+def test_the_committed_study_is_complete(study: list[Job], records: list[Record]) -> None:
+    assert len(study) == 254
+    assert missing_jobs(study, records, RUNS) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "plan", "message"),
-    [
-        (
-            {"start": Start(world=World(size="tiny"))},
-            {},
-            "start: is of the world that its cells are of; give its world",
-        ),
-        ({"methods": None}, {}, "start: goes with the methods that start from it; name them"),
-        ({"set": ("pretraining.batch_size=3",)}, {}, "start: is no pre-training, whose settings could be changed"),
-        ({}, {"world": None}, "start: is trained on a sample world, and the cells are on real data; leave it out"),
-    ],
+    "words",
+    ["reference-prior-gen1", "evaluation-scratch-ddd17-recurrent-s3", "evaluation-tespec-mvsec", "masking: 25%"],
 )
-def test_starts_that_there_cannot_be_are_named(tmp_path, monkeypatch, changes, plan, message):
-    monkeypatch.setattr("tespec.runs.data.given_data", lambda dataset: tmp_path)
-    other = Start(world=World(size="tiny", seed=1))
-    cells = Cells(**(ONE | {"methods": ("labels",), "start": other} | changes))
-    with pytest.raises(UserError, match=message):
-        workshop(tiny_plan(**({"cells": (cells,)} | plan)), tmp_path)
+def test_a_record_that_is_gone_is_exactly_one_missing_job(study: list[Job], records: list[Record], words: str) -> None:
+    cells = [each for each in records if each.kind != "pretraining"]
+    gone = next(each for each in cells if words == each.variant or each.name.startswith(words))
+    left = [each for each in records if each.id != gone.id]
+    *first, missing = missing_jobs(study, left, RUNS)
+    assert (missing.kind, missing.method, missing.task) == (gone.kind, gone.method, gone.task)
+    assert (missing.arch, missing.seed, missing.variant) == (gone.arch, gone.seed, gone.variant)
+    # Its weights are on another machine.
+    assert first == ([missing.upstream] if missing.upstream else [])
+
+
+def changed(record: Record, **fields: Any) -> Record:
+    recipe = fields.pop("recipe", None)
+    if recipe is not None:
+        fields["weights"] = record.weights | {"recipe": record.weights["recipe"] | recipe}
+    return record.model_copy(update=fields)
+
+
+ANOTHER: list[dict[str, Any]] = [
+    {"seed": 9},
+    {"split": "val"},
+    {"profile": "paper"},
+    {"data": "ddd17"},
+    {"arch": "feedforward"},
+    {"task_version": 2},
+    {"overrides": {"label_share": 0.5}},
+    {"kind": "probe"},
+    {"recipe": {"seed": 1}},
+    {"recipe": {"overrides": {"recurrent": False}}},
+    {"recipe": {"data": "1mpx"}},
+    {"recipe": {"profile": "sample"}},
+    {"weights": {"recipe": {"method": "tespec", "seed": 0, "profile": "small", "data": "sample"}}},  # older weights
+]
+
+
+@pytest.mark.parametrize("fields", ANOTHER, ids=str)
+def test_a_record_of_other_choices_is_not_the_job_s(records: list[Record], fields: dict[str, Any]) -> None:
+    (job,) = expand(plan(cells=[CELL | {"methods": ["tespec"]}], pretraining_seed=0))
+    (own,) = [each for each in records if missing_jobs([job], [each], RUNS) == []]
+    assert (own.method, own.task, own.arch, own.seed, own.variant) == ("tespec", "ddd17", "recurrent", 0, "")
+    assert job in missing_jobs([job], [changed(own, **fields)], RUNS)
+
+
+def test_a_row_whose_record_has_no_variant_yet_is_run_again(records: list[Record]) -> None:
+    rows = expand(plan(ablations=[{"tables": ["memory"], "task": "ddd17"}], pretraining_seed=0))
+    assert missing_jobs(rows, records, RUNS) == []
+    unnamed = [changed(each, variant="") for each in records]
+    assert [job.variant for job in missing_jobs(rows, unnamed, RUNS) if job.kind == "evaluation"] == ["memory: without"]
+
+
+def test_settings_count_by_their_values(records: list[Record]) -> None:
+    few = plan(cells=[CELL | {"seeds": [0, 1, 2], "set": ["label_share=5.0e-2"]}], set=["pretraining.batch_size=3"])
+    assert missing_jobs(expand(few), records, RUNS) == []
+    default = plan(cells=[CELL], set=["optimisation.steps=800"])
+    assert missing_jobs(expand(default), records, RUNS) == []
+    assert len(missing_jobs(expand(plan(cells=[CELL], accumulate=2)), records, RUNS)) == 1
+
+
+def test_weights_given_in_a_file_count_by_their_content(records: list[Record], tmp_path: Path) -> None:
+    file = tmp_path / "weights.pth"
+    file.write_bytes(b"weights")
+    (job,) = expand(plan(cells=[CELL | {"methods": ["imagenet"]}], checkpoints={"imagenet": file}))
+    assert job.upstream is None
+    assert missing_jobs([job], records, RUNS) == [job]
+    like = next(each for each in records if each.name.startswith("evaluation-imagenet-ddd17-recurrent-s0"))
+    own = changed(like, weights={"sha256": hashlib.sha256(b"weights").hexdigest()})
+    assert missing_jobs([job], [own], RUNS) == []
+    file.write_bytes(b"others")
+    assert missing_jobs([job], [own], RUNS) == [job]
+    assert command(job)[:9] == ["run", "--method", "imagenet", "--task", "ddd17", "--arch", "recurrent",
+                                "--checkpoint", str(file)]  # fmt: skip
+
+
+def test_commands_name_all_choices() -> None:
+    groups = {"cells": [CELL | {"methods": ["tespec"], "set": ["pretraining.recurrent=false", "batch_size=3"]}]}
+    (job,) = expand(plan(**groups, seeds=[1], pretraining_seed=0, split="val"))
+    end = ["--split", "val", "--profile", "small", "--seed", "1", "--data", "sample"]
+    start = ["run", "--method", "tespec", "--task", "ddd17", "--arch", "recurrent"]
+    changes = ["--set", "batch_size=3", "--set", "pretraining.recurrent=false"]
+    assert command(job) == [*start, "--pretraining-seed", "0", *changes, *end]
+    assert command(job, "FILE") == [*start, "--checkpoint", "FILE", *changes[:2], *end]
+    assert job.upstream is not None
+    assert command(job.upstream) == ["pretrain", "--method", "tespec", "--set", "recurrent=false", "--profile", "small",
+                                     "--seed", "0", "--data", "sample"]  # fmt: skip
+    row = expand(plan(ablations=["memory"]))[0]
+    assert command(row)[-8:-6] == ["--variant", "memory: without"]
+
+
+def test_data_of_a_folder_has_its_own_label_and_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ddd17").mkdir()
+    (real,) = expand(plan(cells=[CELL], data=str(tmp_path), profile=None))
+    assert (real.data, real.label, real.profile) == (str(tmp_path / "ddd17"), "ddd17", "paper")
+    monkeypatch.setenv("TESPEC_DATA", str(tmp_path))
+    assert expand(plan(cells=[CELL], data=None, profile=None)) == [real]
+    (tmp_path / "ddd17" / "dataset.json").write_text('{"data": "sample"}')
+    (sample,) = expand(plan(cells=[CELL], data=str(tmp_path), profile=None, seeds=[1]))
+    assert (sample.label, sample.profile) == ("sample", "sample")
 
 
 @pytest.mark.parametrize(
-    ("cells", "message"),
+    ("groups", "message"),
     [
-        (Cells(tasks=("kitti",)), "plan a, task kitti: no such task; choose from 1mpx"),
-        (Cells(methods=("ecddp_resnet",)), "plan a, ecddp_resnet: has no weights to start from; give --checkpoints"),
-        (Cells(methods=("ecdp",), architectures=("recurrent",)), "--method ecdp --arch recurrent: "),
+        ({"cells": [CELL | {"tasks": ["kitti"]}]}, "plan a, task kitti: no such task; choose from 1mpx, ddd17"),
+        ({"ablations": ["maskin"]}, "plan a, ablation maskin: no such table; choose from masking"),
+        ({"cells": [CELL], "set": ["batch_sise=2"]}, "batch_sise"),
+        ({"cells": [CELL], "set": ["batch_size"]}, "no '='"),
+        ({"cells": [CELL], "profile": "huge"}, "choose from paper, sample"),
     ],
 )
-def test_cells_that_there_are_not_are_named(tmp_path, cells, message):
-    with pytest.raises(UserError, match=message):
-        workshop(tiny_plan(cells=(cells,)), tmp_path)
+def test_unknown_names_are_refused(groups: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        expand(plan(**groups))
+    assert message in str(error.value)
 
 
-def test_real_data_that_is_missing_is_named_and_never_replaced(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TESPEC_DATA", raising=False)
-    (tmp_path / "data" / "ddd17").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"^\./data/1mpx, \./data/dsec, .*: the data of plan tables is not there; "):
-        workshop(read_plan("tables"), tmp_path)
-    plan = read_plan("tables").model_copy(update={"cells": (Cells(methods=("tespec",), tasks=("ddd17",)),)})
-    with pytest.raises(UserError, match=r"^\./data/1mpx: the data of plan tables is not there; "):
-        workshop(plan, tmp_path)
-    # The world that a plan names gives way to a folder that is given, and stands in for nothing of it.
-    demo, empty = read_plan("demo").model_copy(update={"world": None}), tmp_path / "empty"
-    with pytest.raises(UserError, match=r"empty/ddd17: the data of plan demo is not there; "):
-        find_all_data(Workshop(demo, tmp_path, tmp_path), [Job(EVALUATION, "scratch", "ddd17", "recurrent", 0)], empty)
+@pytest.mark.parametrize(
+    ("only", "chosen"),
+    [
+        (["ddd17", "scratch"], lambda job: (job.task, job.method) == ("ddd17", "scratch")),
+        (["masking"], lambda job: "masking" in job.ablations),
+        (["reference", "gen1", "mvsec"], lambda job: job.kind == "reference" and job.task != "ddd17"),
+        ([], lambda job: True),
+    ],
+)
+def test_names_narrow_a_plan(study: list[Job], only: list[str], chosen: Callable[[Job], bool]) -> None:
+    assert select(study, only) == [job for job in study if chosen(job)] != []
+    with pytest.raises(UserError, match="--only kitti: not in this plan; choose from cm3ae, ddd17"):
+        select(study, ["ddd17", "kitti"])
+    with pytest.raises(UserError, match="leaves nothing of this plan"):
+        select(study, ["ecdp", "gen1"])

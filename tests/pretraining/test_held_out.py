@@ -26,7 +26,7 @@ class Noise:
 
 
 class Counting:
-    """An objective whose loss says how many chunks its memory holds, and whose zero loss how many its target has seen."""
+    """An objective whose losses count the chunks that its memory holds and that its target has seen."""
 
     def eval(self):
         return self

@@ -10,7 +10,7 @@ from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.pretraining.objective import build_objective
-from tespec.runs.cost import Way, blueprint_of_pretraining
+from tespec.runs.cost import ExecutionConfig, estimate_pretraining
 from tespec.training.hooks import CurveHook
 from tespec.training.loop import Loop
 
@@ -260,9 +260,9 @@ def test_a_forecast_counts_both_phases():
     for share in (0.25, 0.75):
         tokenizer = settings.objective["tokenizer"] | {"share": share}
         changed = dataclasses.replace(settings, objective=settings.objective | {"tokenizer": tokenizer})
-        blueprint = blueprint_of_pretraining(build_objective(changed, None, SIZE))
-        costs.append(blueprint.cost(Way(half=False)))
-        assert all(each.requires_grad for each in blueprint.model.parameters())
+        estimate = estimate_pretraining(changed, SIZE)
+        costs.append(estimate.cost(ExecutionConfig(half=False)))
+        assert all(each.requires_grad for each in estimate.model.parameters())
     low, high = (cost.flops for cost in costs)
     # What each phase's step takes follows from the two means, and neither is for free.
     tokenize, model = (3 * high - low) / 2, (3 * low - high) / 2

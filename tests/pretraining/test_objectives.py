@@ -99,14 +99,14 @@ def test_from_data_to_weights(made, case):
     folder, result = made(case)
     (path,) = (folder / "results" / "runs").iterdir()
     record = json.loads(path.read_text())
-    assert record["metrics"] == result.metrics
+    assert record.metrics == result.metrics
     assert {"feature_std", "feature_rank"} < set(result.metrics)
-    assert record["protocol"]["loss"]
-    assert len(record["curve"]) == 4
-    assert {part for each in record["recordings"].values() for part in each} == {"train", "held_out"}
-    assert not any("test" in name or name.startswith("dir2") for name in record["recordings"])
+    assert record.protocol["loss"]
+    assert len(record.curve) == 4
+    assert {part for each in record.recordings.values() for part in each} == {"train", "held_out"}
+    assert not any("test" in name or name.startswith("dir2") for name in record.recordings)
     _, recipe = read_weights(result.weights)
-    assert recipe["recurrent"] == (record["arch"] == "recurrent")
+    assert recipe["recurrent"] == (record.arch == "recurrent")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
     few = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
     settings = settings_of(data, "mvsec", arch, None, few, method.network)
     record = finetune(Wanted(case, method, settings, data, result.weights, 0, setup_in(tmp_path)))
-    weights = record["weights"]
+    weights = record.weights
     fresh = [name for name in weights["fresh"] if not name.startswith("lstms.")]
     assert not fresh
     assert bool(weights["fresh"]) == (arch == "recurrent") == (weights["coverage"] < 1)
@@ -149,7 +149,7 @@ def test_resumed_equals_uninterrupted(world, made, tmp_path, case):
     _, straight = made(case)
     with stopped_after(2), pytest.raises(KeyboardInterrupt):
         run(world, tmp_path / "stopped", case)
-    resumed = run(world, tmp_path / "stopped", case, resume=True)
+    resumed = run(world, tmp_path / "stopped", case)
     assert resumed.metrics == straight.metrics
     assert resumed.weights.read_bytes() == straight.weights.read_bytes()
 

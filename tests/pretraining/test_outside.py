@@ -72,7 +72,7 @@ def test_resumed_equals_uninterrupted(byol, tiny_world, tmp_path):
     straight = run(byol, tiny_world, tmp_path / "straight")
     with stopped_after(2), pytest.raises(KeyboardInterrupt):
         run(byol, tiny_world, tmp_path / "stopped")
-    resumed = run(byol, tiny_world, tmp_path / "stopped", resume=True)
+    resumed = run(byol, tiny_world, tmp_path / "stopped")
     assert resumed.metrics == straight.metrics
     assert resumed.weights.read_bytes() == straight.weights.read_bytes()
 
@@ -125,4 +125,4 @@ def test_an_installed_package_offers_it_by_its_entry_point(tiny_world, tmp_path)
     called(tiny_world, tmp_path, path=tmp_path / "installed")
     record = record_of(tmp_path)
     assert record["method_name"] == "byol"
-    assert {"offered/__init__.py", "offered/byol.py"} == set(record["environment"]["plugins"])
+    assert {"offered/__init__.py", "offered/byol.py"} == set(record.environment["plugins"])

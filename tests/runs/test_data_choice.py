@@ -1,10 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from tespec.core.errors import UserError
 from tespec.runs import data as choice
-from tespec.runs.data import find_data, find_unlabelled
+from tespec.runs.data import Data, find_data, find_unlabelled
 
 
 @pytest.fixture(autouse=True)
@@ -62,8 +63,35 @@ def test_data_is_found_in_its_places(tmp_path, monkeypatch, by_variable):
 def test_the_sample_world_stands_in_and_says_so(tmp_path):
     data = find_data("ddd17", None)
     assert (data.root, data.label) == (tmp_path / "world" / "ddd17", "sample")
-    assert "the sample world stands in" in data.notice
+    assert data.notice.endswith("found in ./data/ddd17: using the synthetic sample world")
     assert "\n" not in data.notice
+    assert find_data("ddd17", None, "tiny") == find_data("ddd17", None, "sample") == data
+
+
+@pytest.mark.parametrize("profile", ["paper", "small", "medium"])
+def test_a_profile_of_real_data_never_gets_the_sample_world_unasked(tmp_path, profile):
+    refused = rf"--profile {profile}: no 1mpx data given or found in ./data/1mpx; give --data FOLDER, or --data sample"
+    for find in (find_data, find_unlabelled):
+        with pytest.raises(UserError, match=refused):
+            find("1mpx", None, profile)
+        assert find("1mpx", Path("sample"), profile) == Data(tmp_path / "world" / "1mpx", "sample")
+
+
+@pytest.mark.parametrize("profile", [None, "sample", "paper"])
+def test_a_folder_of_data_without_the_data_set_is_never_replaced(tmp_path, monkeypatch, profile):
+    (tmp_path / "archives" / "gen1").mkdir(parents=True)
+    monkeypatch.setenv("TESPEC_DATA", str(tmp_path / "archives"))
+    with pytest.raises(UserError, match=r"TESPEC_DATA=.*archives: holds no folder ddd17; give --data FOLDER, or"):
+        find_data("ddd17", None, profile)
+    assert find_data("gen1", None, profile).root == tmp_path / "archives" / "gen1"
+    assert find_data("ddd17", Path("sample"), profile).is_sample
+
+
+def test_a_folder_called_sample_is_not_mistaken(tmp_path):
+    (tmp_path / "sample").mkdir()
+    with pytest.raises(UserError, match=r"--data sample: a folder here has this name, .* give the full path"):
+        find_data("ddd17", Path("sample"))
+    assert find_data("ddd17", tmp_path / "sample").label == "ddd17"
 
 
 def test_recordings_are_called_by_the_name_of_their_file(tmp_path):

@@ -39,10 +39,10 @@ def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
     few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
     settings = settings_of(data, task, arch, None, few, kind.network)
     record = finetune(Wanted(method, kind, settings, data, None, 0, setup_in(runs), tuple(FEW)))
-    weights = record["weights"]
+    weights = record.weights
     assert (weights["loaded"] == 0) == (kind.pretraining_data == "-")
     assert all(name.startswith("lstms.") for name in weights["fresh"])
-    assert record["config"]["width"].startswith({"swin": "micro"}.get(kind.network, kind.network))
+    assert record.config["width"].startswith({"swin": "micro"}.get(kind.network, kind.network))
 
 
 def test_pairs_that_no_method_has_are_refused():

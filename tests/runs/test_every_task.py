@@ -44,12 +44,12 @@ def test_from_data_to_record(tiny_world, tmp_path, task, arch):
     record = run(tiny_world, tmp_path, task, arch)
     (path,) = (tmp_path / "results" / "runs").iterdir()
     assert json.loads(path.read_text()) == record
-    assert set(record["metrics"]) >= METRICS[task]
+    assert set(record.metrics) >= METRICS[task]
     splits = json.loads((tiny_world / task / "dataset.json").read_text())["splits"]
-    assert set(record["recordings"]) <= set(splits["test"])
-    assert record["config"]["splits"] == {split: splits[split] for split in ("train", "test")}
+    assert set(record.recordings) <= set(splits["test"])
+    assert record.config["splits"] == {split: splits[split] for split in ("train", "test")}
     for name in ("train", "test", "layout", "events", "labels", "scores", "histograms"):
-        assert record["protocol"][name]
+        assert record.protocol[name]
 
 
 def played_one_by_one(task, model, *, carried):
@@ -104,7 +104,7 @@ def test_resumed_equals_uninterrupted(tiny_world, tmp_path):
         straight = run(tiny_world, tmp_path / "straight", task)
         with stopped_after(3), pytest.raises(KeyboardInterrupt):
             run(tiny_world, tmp_path / "stopped", task)
-        resumed = run(tiny_world, tmp_path / "stopped", task, resume=True)
+        resumed = run(tiny_world, tmp_path / "stopped", task)
         for part in ("id", "metrics", "recordings", "curve"):
             assert resumed[part] == straight[part], part
 

@@ -42,15 +42,15 @@ def test_the_record_says_what_was_done(straight, tiny_world):
     folder, record = straight
     (path,) = (folder / "results" / "runs").iterdir()
     assert json.loads(path.read_text()) == record
-    assert record["data"] == "sample"
-    assert record["weights"]["source"] == "random initialisation"
+    assert record.data == "sample"
+    assert record.weights["source"] == "random initialisation"
     stages = {f"stage {number}" for number in range(1, 5)}
-    assert stages <= set(record["groups"]) <= {"moving", "standing", *stages}
-    assert all(1 <= record["groups"][stage]["rank"] <= 192 for stage in stages)
-    assert set(record["classes"]) == set(record["config"]["classes"])
-    assert record["protocol"]["test"].startswith("dir2 (")
+    assert stages <= set(record.groups) <= {"moving", "standing", *stages}
+    assert all(1 <= record.groups[stage]["rank"] <= 192 for stage in stages)
+    assert set(record.classes) == set(record.config["classes"])
+    assert record.protocol["test"].startswith("dir2 (")
     facts = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())
-    assert list(record["recordings"]) == facts["splits"]["test"]
+    assert list(record.recordings) == facts["splits"]["test"]
 
 
 def test_ranks_are_those_of_the_trained_network_that_plays_the_scored_recordings(straight, tiny_world):
@@ -60,8 +60,8 @@ def test_ranks_are_those_of_the_trained_network_that_plays_the_scored_recordings
     task = build_task(settings, data.root, "test")
     model = task.model().eval()
     untrained = last_features(model, settings, task)
-    model.load_state_dict(load_file(folder / "runs" / record["name"] / "model.safetensors"))
-    said = record["groups"]["stage 4"]
+    model.load_state_dict(load_file(folder / "runs" / record.name / "model.safetensors"))
+    said = record.groups["stage 4"]
     assert said["rank"] == pytest.approx(rank(last_features(model, settings, task)), rel=1e-4)
     assert said["rank"] != pytest.approx(rank(untrained), rel=1e-2)
 
@@ -86,7 +86,7 @@ def rank(features):
 
 
 def test_scores_lie_between_0_and_100(straight):
-    metrics = straight[1]["metrics"]
+    metrics = straight[1].metrics
     assert set(metrics) == {"miou", "mean_class_acc", "pixel_acc"}
     assert all(0 <= value <= 100 for value in metrics.values())
 
@@ -95,26 +95,26 @@ def test_the_record_says_what_the_scores_of_its_task_are(tiny_world, tmp_path, m
     score = SimpleNamespace(title="mIoU", better="higher", unit="%")
     monkeypatch.setattr(SegmentationTask, "scores", {"miou": score}, raising=False)
     record = run(tiny_world, tmp_path)
-    assert record["scores"] == {"miou": {"title": "mIoU", "better": "higher", "unit": "%"}}
+    assert record.scores == {"miou": {"title": "mIoU", "better": "higher", "unit": "%"}}
     assert read_records(tmp_path / "results" / "runs") == ([record], [])
 
 
 @pytest.mark.parametrize("arch", ["recurrent", pytest.param("feedforward", marks=pytest.mark.slow)])
 def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path, arch):
     record = run(tiny_world, tmp_path, method="tespec", arch=arch)
-    assert record["weights"]["coverage"] == 1
+    assert record.weights["coverage"] == 1
     names = sorted(path.name.split("-")[0] for path in (tmp_path / "results" / "runs").iterdir())
     assert names == ["evaluation", "pretraining"]
-    assert bool(record["weights"]["unused"]) == (arch == "feedforward")
+    assert bool(record.weights["unused"]) == (arch == "feedforward")
 
 
 def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path):
     with stopped_after(3, trained=1000.0), pytest.raises(KeyboardInterrupt):
         run(tiny_world, tmp_path)
-    resumed = run(tiny_world, tmp_path, resume=True)
+    resumed = run(tiny_world, tmp_path)
     for part in ("id", "metrics", "recordings", "classes", "curve"):
         assert resumed[part] == straight[1][part], part
-    assert all(1000 <= resumed["time"][name] < 2000 for name in ("train", "total"))
+    assert all(1000 <= resumed.time[name] < 2000 for name in ("train", "total"))
 
 
 def test_evaluation_does_not_depend_on_lanes_or_chunks(tiny_world):
@@ -166,9 +166,9 @@ def test_what_fails_after_the_training_does_not_lose_it(straight, tiny_world, tm
             run(tiny_world, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Loop, "train_step", fail)
-        resumed = run(tiny_world, tmp_path, resume=True)
-    assert resumed["metrics"] == straight[1]["metrics"]
-    left = sorted(path.name for path in (tmp_path / "runs" / resumed["name"]).iterdir())
+        resumed = run(tiny_world, tmp_path)
+    assert resumed.metrics == straight[1].metrics
+    left = sorted(path.name for path in (tmp_path / "runs" / resumed.name).iterdir())
     assert left == ["model.safetensors", "status.json"]
 
 
@@ -179,7 +179,7 @@ def test_another_start_of_the_same_method_is_another_result(straight, tiny_world
         return WeightsReport("zeros", "", 0, len(backbone.state_dict()))
 
     monkeypatch.setattr(type(find_method("scratch")), "initialise", zeros)
-    assert run(tiny_world, tmp_path)["id"] != straight[1]["id"]
+    assert run(tiny_world, tmp_path)["id"] != straight[1].id
 
 
 def test_deterministic_mode_gives_the_same_result_on_a_cpu_and_is_recorded(straight, tiny_world, tmp_path):
@@ -187,8 +187,8 @@ def test_deterministic_mode_gives_the_same_result_on_a_cpu_and_is_recorded(strai
         record = run(tiny_world, tmp_path, deterministic=True)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert record["environment"]["deterministic"] is True
-    assert straight[1]["environment"]["deterministic"] is False
-    assert record["name"] == straight[1]["name"]
+    assert record.environment["deterministic"] is True
+    assert straight[1].environment["deterministic"] is False
+    assert record.name == straight[1].name
     # Later ones have been through Adam, which turns the rounding of gradients that are nearly zero into whole steps.
-    assert record["curve"][0] == pytest.approx(straight[1]["curve"][0], rel=1e-4)
+    assert record.curve[0] == pytest.approx(straight[1].curve[0], rel=1e-4)

@@ -76,8 +76,8 @@ def test_two_cells_need_one_pretraining_at_the_same_moment(tiny_world, tmp_path,
         trained = first_trained + second_trained
         assert sum(name.startswith("pretraining-") for name in trained) == 1
         assert len(trained) == len(set(trained)) == 3
-        assert [record["kind"] for record in records_of(folder)] == ["evaluation", "evaluation", "pretraining"]
-        scores.add(json.dumps(sorted([first["name"], first["metrics"], second["name"], second["metrics"]], key=str)))
+        assert [record.kind for record in records_of(folder)] == ["evaluation", "evaluation", "pretraining"]
+        scores.add(json.dumps(sorted([first.name, first.metrics, second.name, second.metrics], key=str)))
     # Whoever came first, the results are the same.
     assert len(scores) == 1
 
@@ -152,7 +152,7 @@ def test_command_lines_started_at_the_same_moment(tiny_world, tmp_path):
     processes = [subprocess.Popen(each, env=ALONE, stderr=subprocess.PIPE, text=True) for each in called]
     said = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
-    assert [record["kind"] for record in records_of(tmp_path)] == ["evaluation", "evaluation", "pretraining"]
+    assert [record.kind for record in records_of(tmp_path)] == ["evaluation", "evaluation", "pretraining"]
 
 
 @pytest.mark.slow

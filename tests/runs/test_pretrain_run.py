@@ -38,11 +38,11 @@ def straight(tiny_world, tmp_path_factory):
 def test_leaves_weights_record_and_picture(straight):
     folder, result = straight
     (record,) = (json.loads(path.read_text()) for path in (folder / "results" / "runs").iterdir())
-    assert record["metrics"] == result.metrics
-    assert record["data"] == "sample"
-    assert record["config"]["deviations"]
-    assert record["weights"]["sha256"] == sha256_of(result.weights)
-    assert [point["step"] for point in record["curve"]] == [1, 2, 3, 4, 5, 6]
+    assert record.metrics == result.metrics
+    assert record.data == "sample"
+    assert record.config["deviations"]
+    assert record.weights["sha256"] == sha256_of(result.weights)
+    assert [point["step"] for point in record.curve] == [1, 2, 3, 4, 5, 6]
     assert result.picture.stat().st_size > 10_000
     assert sorted(path.name for path in result.weights.parent.iterdir()) == [
         "backbone.safetensors",
@@ -56,8 +56,8 @@ def test_counting_on_the_device_changes_nothing_but_where_it_is_done(straight, t
         [json.loads(path.read_text()) for path in (folder / "results" / "runs").iterdir()]
         for folder in (straight[0], tmp_path)
     )
-    assert record["environment"]["count_on_device"]
-    assert "count_on_device" not in wanted["environment"]
+    assert record.environment["count_on_device"]
+    assert "count_on_device" not in wanted.environment
     for part in ("id", "name", "metrics", "curve", "weights"):
         assert record[part] == wanted[part], part
     assert result.metrics == straight[1].metrics
@@ -75,11 +75,11 @@ def test_without_masks_it_is_an_autoencoder(tiny_world, tmp_path):
     (record,) = (json.loads(path.read_text()) for path in (tmp_path / "results" / "runs").iterdir())
     scores = {"loss_all_carried", "loss_all_zeroed", "loss_zero"}
     assert scores < set(result.metrics)
-    assert not [name for name in (*result.metrics, *record["protocol"]) if "masked" in name]
-    assert scores < set(record["protocol"])
-    assert "on all patches" in record["protocol"]["loss"]
+    assert not [name for name in (*result.metrics, *record.protocol) if "masked" in name]
+    assert scores < set(record.protocol)
+    assert "on all patches" in record.protocol["loss"]
     assert all(value > 0 for name, value in result.metrics.items() if name in scores)
-    assert all(point["loss"] > 0 for point in record["curve"])
+    assert all(point["loss"] > 0 for point in record.curve)
 
 
 def test_a_ratio_that_hides_no_patch_is_refused(tiny_world, tmp_path):
@@ -113,7 +113,7 @@ def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, stop, work
     with stopped_after(stop), pytest.raises(KeyboardInterrupt, match=f"stopped after step {stop}"):
         run(tiny_world, tmp_path, workers=workers)
     assert not (tmp_path / "results").exists()
-    resumed = run(tiny_world, tmp_path, resume=True)
+    resumed = run(tiny_world, tmp_path)
     assert sha256_of(resumed.weights) == sha256_of(straight[1].weights)
     assert resumed.metrics == straight[1].metrics
     read = [json.loads(next((each / "results" / "runs").iterdir()).read_text()) for each in (tmp_path, straight[0])]
@@ -122,12 +122,12 @@ def test_resumed_equals_uninterrupted(straight, tiny_world, tmp_path, stop, work
 
 def test_the_last_stage_is_watched_and_every_stage_measured(straight):
     record = straight[1].record
-    assert [point["step"] for point in record["curves"]["last_stage"]] == [2, 3, 5, 6]
-    assert list(record["groups"]) == [f"stage {number}" for number in range(1, 5)]
-    for numbers in record["groups"].values():
+    assert [point["step"] for point in record.curves["last_stage"]] == [2, 3, 5, 6]
+    assert list(record.groups) == [f"stage {number}" for number in range(1, 5)]
+    for numbers in record.groups.values():
         assert set(numbers) == {f"{name}{of}" for name in ("std", "rank", "magnitude") for of in ("", "_before_memory")}
         assert all(value > 0 for value in numbers.values())
-    assert record["groups"]["stage 4"]["rank"] == record["curves"]["last_stage"][-1]["rank"]
+    assert record.groups["stage 4"]["rank"] == record.curves["last_stage"][-1]["rank"]
     assert healthy(record)[1]
 
 

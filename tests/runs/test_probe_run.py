@@ -19,13 +19,13 @@ def run(world, folder, task="ddd17", arch="recurrent", **changes):
 @pytest.mark.parametrize("arch", ["recurrent", pytest.param("feedforward", marks=pytest.mark.slow)])
 def test_a_probe_leaves_a_record_that_is_taken_up_again(tiny_world, tmp_path, arch, capsys):
     record = run(tiny_world, tmp_path, arch=arch)
-    assert record["kind"] == "probe"
-    assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(record["metrics"])
-    assert record["metrics"]["linear_pixel_acc"] > 50
+    assert record.kind == "probe"
+    assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(record.metrics)
+    assert record.metrics["linear_pixel_acc"] > 50
     assert run(tiny_world, tmp_path, arch=arch) == record
     assert "complete already" in capsys.readouterr().err
     again = run(tiny_world, tmp_path, arch=arch, overwrite=True)
-    assert again["metrics"] == record["metrics"]
+    assert again.metrics == record.metrics
 
 
 def test_tasks_without_classes_of_pixels_are_refused(tiny_world, tmp_path):

@@ -25,9 +25,9 @@ def made(world, folder, name, task):
 @pytest.mark.parametrize(("task", "metric"), [("ddd17", "miou"), ("gen1", "map"), ("mvsec", "abs")])
 def test_the_floor_is_counted_on_the_training_labels(tiny_world, tmp_path, task, metric):
     record = made(tiny_world, tmp_path, "prior", task)
-    assert record["kind"] == "reference"
-    assert record["metrics"][metric] > 0
-    assert record["protocol"]["input"].startswith("nothing")
+    assert record.kind == "reference"
+    assert record.metrics[metric] > 0
+    assert record.protocol["input"].startswith("nothing")
     assert made(tiny_world, tmp_path, "prior", task) == record
 
 
@@ -48,13 +48,13 @@ def test_references_stand_in_a_table_only_beside_methods(tiny_world, tmp_path):
     floor = made(tiny_world, tmp_path, "prior", "ddd17")
     records, problems = read_records(tmp_path / "results" / "runs")
     assert (len(records), problems) == (2, [])
-    assert seen["curve"]
-    assert seen["id"] != floor["id"]
+    assert seen.curve
+    assert seen.id != floor.id
     table = published_table("segmentation", records)
     assert not any(column.facts.get("source") == "measured" for column in table.columns)
     method = {"kind": "evaluation", "method_name": "scratch", "method": {"title": "a", "backbone": "Swin-T/7"}}
-    config = {key: value for key, value in seen["config"].items() if key != "input"}
-    protocol = {key: value for key, value in seen["protocol"].items() if key != "input"}
+    config = {key: value for key, value in seen.config.items() if key != "input"}
+    protocol = {key: value for key, value in seen.protocol.items() if key != "input"}
     beside = published_table("segmentation", [*records, seen | method | {"config": config, "protocol": protocol}])
     assert [row.cells[0].text for row in beside.groups[-1].rows] == ["Floor: no input", "Ceiling: true frame"]
     assert all(any(cell.runs for cell in row.cells) for row in beside.groups[-1].rows)

@@ -41,14 +41,14 @@ def alone(tiny_world, tmp_path_factory):
 def test_records_say_on_what_they_stand(alone, tiny_world):
     splits = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())["splits"]
     for split, record in alone.items():
-        assert record["split"] == split
-        assert list(record["recordings"]) == splits[split]
-        assert record["config"]["splits"] == {name: splits[name] for name in ("train", split)}
-        assert set(record["protocol"]) & {"test", "val"} == {split}
-        assert record["protocol"]["scored"].startswith(f"every {split} label once")
-    assert alone["test"]["id"] != alone["val"]["id"]
-    assert alone["test"]["training"] == alone["val"]["training"] != ""
-    assert alone["test"]["metrics"] != alone["val"]["metrics"]
+        assert record.split == split
+        assert list(record.recordings) == splits[split]
+        assert record.config["splits"] == {name: splits[name] for name in ("train", split)}
+        assert set(record.protocol) & {"test", "val"} == {split}
+        assert record.protocol["scored"].startswith(f"every {split} label once")
+    assert alone["test"].id != alone["val"].id
+    assert alone["test"].training == alone["val"].training != ""
+    assert alone["test"].metrics != alone["val"].metrics
 
 
 @pytest.mark.parametrize("order", [("val", "test"), pytest.param(("test", "val"), marks=pytest.mark.slow)])
@@ -61,9 +61,9 @@ def test_one_training_serves_both_splits(alone, tiny_world, tmp_path, order, cap
         assert len(trained) == 1
     assert numbers(other) == numbers(alone[second])
     assert f"trained already, for the {first} split" in capsys.readouterr().err
-    assert other["environment"]["trained_by"] == alone[first]["name"]
-    assert other["time"]["total"] >= other["time"]["train"] > 0
-    assert (tmp_path / "runs" / other["name"] / "model.safetensors").is_file()
+    assert other.environment["trained_by"] == alone[first].name
+    assert other.time["total"] >= other.time["train"] > 0
+    assert (tmp_path / "runs" / other.name / "model.safetensors").is_file()
     assert finetune(wanted(tiny_world, tmp_path, second)) == other
 
 
@@ -88,7 +88,7 @@ def test_another_training_serves_no_other_split(tiny_world, tmp_path):
 def test_numbers_of_modified_code_stay_marked(tiny_world, tmp_path):
     record = finetune(wanted(tiny_world, tmp_path))
     path = tmp_path / "results" / "runs" / f"{record['name']}.json"
-    path.write_text(json.dumps(record | {"environment": record["environment"] | {"modified": True}}))
+    path.write_text(json.dumps(record | {"environment": record.environment | {"modified": True}}))
     assert finetune(wanted(tiny_world, tmp_path, "val"))["environment"]["modified"] is True
 
 
@@ -101,7 +101,7 @@ def test_probes_and_references_are_scored_on_it_too(tiny_world, tmp_path):
     for of_test, of_val in zip(found[::2], found[1::2], strict=True):
         assert (of_test["split"], of_val["split"]) == ("test", "val")
         assert of_test["metrics"] != of_val["metrics"]
-    assert [bool(record["training"]) for record in found[::2]] == [False, False, True]
+    assert [bool(record.training) for record in found[::2]] == [False, False, True]
     assert len(read_records(tmp_path / "results" / "runs")[0]) == 6
 
 

@@ -29,7 +29,7 @@ def watch(steps: int) -> list[tuple[int, float]]:
     """(step, MB) along a run on the sample world."""
     found: list[tuple[int, float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(REPOSITORY / "benchmarks" / "pretrain.py"), "--method", "tespec", "--profile",
+        command = [sys.executable, str(REPOSITORY / "benchmarks" / "pretrain.py"), "--method", "tespec", "--data",
                    "sample", "--set", f"optimisation.steps={steps}", "--set", "batch_size=2",
                    "--results", f"{folder}/results", "--runs", f"{folder}/runs"]  # fmt: skip
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:

@@ -27,10 +27,10 @@ def test_the_guide_leads_to_a_scored_run_with_a_picture(tiny_world, tmp_path):
 
     (path,) = (tmp_path / "results" / "runs").glob("*.json")
     record = json.loads(path.read_text())
-    assert record["metrics"]["mae"] >= 0
-    assert record["recordings"]
-    assert all(set(each) == {"mae"} for each in record["recordings"].values())
-    assert "mae: mean over frames" in record["protocol"]["scores"]
+    assert record.metrics["mae"] >= 0
+    assert record.recordings
+    assert all(set(each) == {"mae"} for each in record.recordings.values())
+    assert "mae: mean over frames" in record.protocol["scores"]
     (picture,) = (tmp_path / "results").rglob("*.png")
     with Image.open(picture) as drawn:
         assert drawn.width > 900

@@ -1,0 +1,118 @@
+"""Plays a recording through a trained network, window by window, as the training cut and counted it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic.dataclasses import dataclass
+
+from tespec.core.errors import UserError
+from tespec.core.settings import Count, Downsample, Positive, Rule, Size, build
+from tespec.datasets.finding import find_recordings
+from tespec.datasets.recording import Recording
+from tespec.datasets.unlabelled import cut
+from tespec.inference.load import load_network
+from tespec.models.backbone import Backbone, resized
+from tespec.models.layers import padded_size
+from tespec.tasks.network import Network
+
+SEGMENT_MS = 50.0  # of networks trained on windows from label to label (paper, Sec. 4.1)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a training made histograms of events, as the recipe of its weights names it."""
+
+    window_ms: Positive | None
+    bins: Count
+    rule: Rule
+    downsample: Downsample
+
+
+def stream(
+    recording: str | Path,
+    network: str | Path | Backbone | Network,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+) -> Iterator[tuple[Any, Any]]:
+    """Features of a recording, one window of events after the other, the state carried from its first event on.
+
+    Windows, bins, clipping, order of polarities and downsampling are those of the network's training; a network trained
+    for another image size is rebuilt for this one with the same weights. No gradients are kept.
+
+    Args:
+        recording: file or folder of events.
+        network: what `tespec.load` gives, or the path it takes; runs on its device.
+        height: rows of the sensor in px, for recordings that do not name it.
+        width: columns, likewise.
+
+    Yields:
+        what `network.step` returns for each window: four features (1, C, h, w) of a backbone, or the prediction of a
+        task's network; and the state after it.
+
+    Raises:
+        UserError: the recording cannot be read or is shorter than a window, or the network does not say how it was
+            trained, or was trained on images.
+    """
+    where = network if isinstance(network, str | Path) else "network"
+    model = load_network(network) if isinstance(network, str | Path) else network
+    said = _preprocessing(model, where)
+    if (height is None) != (width is None):
+        raise UserError(f"height={height}, width={width}", "a sensor has both", "give both or none")
+    sensor = None if height is None or width is None else (height, width)
+    length = said.window_ms or SEGMENT_MS
+    opened = open_recording(Path(recording), length, said.downsample, sensor)
+    if not len(opened):
+        raise UserError(recording, f"is shorter than a window of {length:g} ms", "give a longer recording")
+    return _steps(for_size(model, (opened.region.height, opened.region.width)), opened, said)
+
+
+def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Recording:
+    """The only recording at or under `path`, cut into windows side by side.
+
+    Raises:
+        UserError: there is none or more than one, or it cannot be read.
+    """
+    found, *others = find_recordings(path)
+    if others:
+        raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")
+    return cut(path, found, window_ms, downsample, sensor)
+
+
+def for_size(network: Backbone | Network, size: Size) -> Backbone | Network:
+    """The network for histograms of `size` (H, W) in px: itself, or a copy with the same weights."""
+    backbone, padded = _backbone(network), padded_size(*size)
+    if backbone.img_size == padded:
+        return network
+    # In the copy of the whole network, the resized backbone takes the place of its own.
+    return copy.deepcopy(network, {id(backbone): resized(backbone, padded)})
+
+
+def _backbone(network: Backbone | Network) -> Backbone:
+    return network if isinstance(network, Backbone) else network.backbone
+
+
+def _preprocessing(network: Backbone | Network, where: object) -> Preprocessing:
+    backbone, recipe = _backbone(network), network.recipe or {}
+    if backbone.in_channels != 2 * backbone.bins:
+        what = f"was trained on images of {backbone.in_channels} channels, not on events"
+        raise UserError(where, what, "give a network trained on events")
+    names = [field.name for field in fields(Preprocessing)]
+    if missing := [name for name in names if name not in recipe]:
+        what = f"does not say how its training made histograms of events ({', '.join(missing)})"
+        raise UserError(where, what, "load weights that were trained here, or give histograms to its step()")
+    return build(Preprocessing, {name: recipe[name] for name in names}, str(where))
+
+
+def _steps(network: Backbone | Network, recording: Recording, said: Preprocessing) -> Iterator[tuple[Any, Any]]:
+    device, state = next(network.parameters()).device, None
+    for window in range(len(recording)):
+        histogram = torch.from_numpy(recording.histograms(window, 1, said.bins, said.rule))
+        features, state = network.step(histogram.to(device), state)
+        yield features, state

@@ -1,0 +1,220 @@
+"""Runs tasks in processes of this machine or as jobs of a cluster: several at once, each after the one it needs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, parse_yaml
+from tespec.core.progress import say
+
+if TYPE_CHECKING:
+    from submitit import AutoExecutor
+
+POLL = 0.2  # s
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PATIENCE = 120.0  # s that a stopped process has to write its checkpoint
+A_WEEK = 7 * 24 * 60  # min; submitit's default limit is five minutes
+
+
+class Task(NamedTuple):
+    """A command: its name, what gives its arguments behind `python` once it starts, and the task that it needs."""
+
+    name: str
+    arguments: Callable[[], Sequence[str]]
+    needs: str = ""
+
+
+class Running(NamedTuple):
+    """A started task; `slot` is the number of its GPU, "" for none."""
+
+    task: Task
+    process: Any
+    log: Path
+    slot: str
+    began: float
+
+
+def execute(
+    tasks: Sequence[Task], logs: Path, slots: Sequence[str], executor: AutoExecutor | None = None
+) -> dict[str, str]:
+    """Run all tasks, earlier ones first.
+
+    Args:
+        tasks: to run.
+        logs: folder of a log for each task.
+        slots: one for each task that runs at the same time: the number of its GPU, "" for none.
+        executor: submits to a cluster; default: processes of this machine.
+
+    Returns:
+        Why tasks failed, by name; those that need them are not run.
+
+    Raises:
+        KeyboardInterrupt: on SIGINT or SIGTERM, once the running tasks have written their checkpoints.
+    """
+    waiting, running, free = list(tasks), list[Running](), list(slots)
+    failed: dict[str, str] = {}
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while waiting or running:
+            unfinished = {task.name for task in (*waiting, *(each.task for each in running))}
+            for task in [each for each in waiting if each.needs not in unfinished]:
+                if task.needs in failed:
+                    waiting.remove(task)
+                    failed[task.name] = f"needs {task.needs}, which failed"
+                elif free:
+                    waiting.remove(task)
+                    try:
+                        running.append(_start(task, logs / f"{task.name}.txt", free[0], len(slots), executor))
+                        del free[0]
+                    except UserError as error:
+                        failed[task.name] = str(error)
+            for each in [each for each in running if each.process.poll() is not None]:
+                running.remove(each)
+                free.append(each.slot)
+                ended = f"done: {each.task.name}, {(time.monotonic() - each.began) / 60:.1f} min"
+                if each.process.returncode:
+                    failed[each.task.name] = f"{_last_line(each.log)} ({each.log})"
+                    ended = f"failed: {each.task.name}: {failed[each.task.name]}"
+                say(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {ended}")
+            time.sleep(POLL)
+    except KeyboardInterrupt:
+        _stop(running)
+        raise KeyboardInterrupt("stopped; run the same command to continue") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return failed
+
+
+def _stop(running: Sequence[Running]) -> None:
+    """Let tasks write their checkpoints; kill those that take too long, and all of them at a second signal."""
+    for each in running:
+        each.process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while any(each.process.poll() is None for each in running) and time.monotonic() < deadline:
+            time.sleep(POLL)
+    finally:
+        for each in running:
+            if each.process.poll() is None:
+                each.process.kill()
+
+
+def _start(task: Task, log: Path, slot: str, at_once: int, executor: AutoExecutor | None) -> Running:
+    called = [sys.executable, *task.arguments()]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(b"")
+    say(f"started: {task.name} (log: {log})")
+    if executor is not None:
+        return Running(task, ClusterProcess(executor, called, log), log, slot, time.monotonic())
+    # On a CPU each task has its share of the cores, or they slow each other down.
+    share = str(max(1, (os.cpu_count() or 1) // at_once))
+    device = {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
+    environment = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share, **os.environ, **device}
+    with log.open("ab") as file:
+        # A session of its own: Ctrl-C in the terminal reaches the parent alone, which then stops its tasks.
+        process = subprocess.Popen(
+            called, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )  # fmt: skip
+    return Running(task, process, log, slot, time.monotonic())
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to stop this process when its parent is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no output"
+
+
+class Command:
+    """What a job of a cluster runs: a command whose output goes to a log; a requeued job runs it again."""
+
+    def __init__(self, arguments: list[str], log: Path) -> None:
+        self.arguments, self.log = arguments, log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __call__(self) -> int:
+        """Run it and return its exit code."""
+        with self.log.open("ab") as file:
+            self._process = subprocess.Popen(self.arguments, stdout=file, stderr=subprocess.STDOUT)
+            return self._process.wait()
+
+    def checkpoint(self, *_: object) -> Any:
+        """Let the command save, and ask for the same job again; submitit calls it before a job is taken away."""
+        from submitit.helpers import DelayedSubmission
+
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(PATIENCE)
+        return DelayedSubmission(Command(self.arguments, self.log))
+
+
+class ClusterProcess:
+    """A submitted job with the methods of `subprocess.Popen` that are used here."""
+
+    def __init__(self, executor: AutoExecutor, arguments: list[str], log: Path) -> None:
+        self._job = executor.submit(Command(arguments, log.absolute()))
+        self._log = log
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Exit code of the command, 1 where the job ended without one, None while it runs or waits."""
+        if self.returncode is None and self._job.done():
+            failure = self._job.exception()
+            self.returncode = self._job.result() if failure is None else 1
+            if failure is not None:
+                with self._log.open("a") as file:
+                    file.write(f"job {self._job.job_id}: {failure}\n")
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Cancel the job, whatever the signal."""
+        self._job.cancel()
+        self.returncode = 1
+
+
+def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecutor:
+    """What submits jobs.
+
+    Args:
+        cluster: "slurm", or "local" for processes of this machine.
+        given: `KEY=VALUE`, parameters of submitit or of sbatch.
+        folder: of the jobs' own files.
+
+    Raises:
+        UserError: submitit or the cluster is not there, or a parameter is wrong.
+    """
+    try:
+        from submitit import AutoExecutor
+
+        executor = AutoExecutor(folder=folder.absolute(), cluster=cluster)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"--cluster {cluster}", str(error), "run pip install submitit, where sbatch is") from error
+    parameters: dict[str, Any] = {"timeout_min": A_WEEK}
+    for each in given:
+        key, equals, text = each.partition("=")
+        try:
+            value = parse_yaml(text)
+        except UNREADABLE as error:
+            raise UserError(f"--slurm {each}", "the value is not YAML", "quote it") from error
+        if not equals or not key:
+            raise UserError(f"--slurm {each}", "is not KEY=VALUE", "write --slurm partition=gpu")
+        parameters[key if key in AutoExecutor._typed_parameters() else f"{cluster}_{key}"] = value
+    try:
+        executor.update_parameters(name="tespec", **parameters)
+    except (NameError, TypeError, ValueError) as error:
+        raise UserError(f"--slurm {' '.join(given)}", str(error), "see sbatch --help") from error
+    return executor

@@ -1,0 +1,136 @@
+"""Plans as YAML: which cells are compared, under which settings, on which data."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+
+from tespec.core.config import file_of, names
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_yaml
+
+Some = Field(min_length=1)
+Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
+Names = Annotated[tuple[str, ...], Some]
+
+
+class Spec(BaseModel):
+    """A group of settings that refuses unknown names; `seeds`: default: the plan's, `tasks`: default: all."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Cells(Spec):
+    """Cells of the tables: every method with every architecture, task, fraction of the training labels and seed."""
+
+    methods: Names
+    architectures: Annotated[tuple[Literal["recurrent", "feedforward"], ...], Some] = ("recurrent", "feedforward")
+    tasks: Names | None = None
+    seeds: Seeds | None = None
+    label_share: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Some] = (1.0,)
+    set: tuple[str, ...] = ()
+
+
+class Ablations(Spec):
+    """Ablations by the names of their tables: each row is pre-trained and fine-tuned; default task: the table's."""
+
+    tables: Names
+    task: str | None = None
+    seeds: Seeds | None = None
+
+
+class References(Spec):
+    """Label-prior baselines of tasks."""
+
+    tasks: Names
+
+
+class Plan(Spec):
+    """A set of runs.
+
+    Attributes:
+        data: "sample", or a folder that holds a folder for each data set; default: `$TESPEC_DATA`, else ./data.
+        profile: default: "sample" on the sample world, else "paper".
+        pretraining_seed: of one pre-training that all seeds start from; default: each seed has its own.
+        set: changed settings of all cells and, behind "pretraining.", of all pre-trainings, `KEY=VALUE`.
+        checkpoints: weights by method, which is then not pre-trained.
+        accumulate: gradient accumulation steps of all runs.
+        threads: CPU threads of a run; default: the profile's.
+        at_once: number of runs at the same time.
+        results: folder of the records; default: "results".
+        show: a table that is printed at the end.
+    """
+
+    name: str
+    title: str
+    data: str | None = None
+    profile: str | None = None
+    split: Literal["test", "val"] = "test"
+    seeds: Seeds = (0,)
+    pretraining_seed: NonNegativeInt | None = None
+    cells: tuple[Cells, ...] = ()
+    ablations: tuple[
+        Annotated[Ablations, BeforeValidator(lambda each: {"tables": [each]} if isinstance(each, str) else each)], ...
+    ] = ()
+    references: tuple[References, ...] = ()
+    set: tuple[str, ...] = ()
+    checkpoints: dict[str, Path] = {}
+    accumulate: PositiveInt = 1
+    threads: PositiveInt | None = None
+    at_once: PositiveInt = 1
+    results: Path | None = None
+    show: str | None = None
+
+
+def read_plan(name: str) -> Plan:
+    """A plan of configs/plans by its name, or from a file that ends in .yaml.
+
+    Raises:
+        UserError: no such plan, unreadable YAML, an unknown name or a wrong value; the line is named.
+    """
+    path = Path(name) if name.endswith(".yaml") else file_of("plans", name)
+    if path is None:
+        near = difflib.get_close_matches(name, names("plans"), n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names('plans'))}, or give FILE.yaml"
+        raise UserError(f"plan {name}", "no such plan", remedy)
+    try:
+        facts = read_yaml(path)
+        return Plan.model_validate({"title": path.stem, **facts, "name": path.stem})
+    except ValidationError as error:
+        raise _mistake(path, error) from error
+    except (*UNREADABLE, TypeError) as error:
+        raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/plan.md") from error
+
+
+def _mistake(path: Path, error: ValidationError) -> UserError:
+    """The first mistake in a plan; an unknown name before all others, since another may be missing because of it."""
+    errors: list[Any] = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    place, message = errors[0]["loc"], errors[0]["msg"]
+    where = f"{path}, line {_line(path, place)}, {'.'.join(map(str, place))}"
+    if errors[0]["type"] != "extra_forbidden":
+        return UserError(where, message.removeprefix("Input "), "see docs/plan.md")
+    groups: dict[str, type[Spec]] = {"cells": Cells, "ablations": Ablations, "references": References}
+    known = groups.get(place[0], Plan).model_fields
+    near = difflib.get_close_matches(str(place[-1]), known, n=1)
+    return UserError(
+        where, "no such setting", f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
+    )
+
+
+def _line(path: Path, place: Sequence[str | int]) -> int:
+    """Line of a setting in a YAML file, or of the nearest group around it."""
+    node, line = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader), 1
+    for part in place:
+        if isinstance(node, yaml.MappingNode):
+            items = {key.value: (key, value) for key, value in node.value}
+            key, node = items.get(part, (node, None))
+            line = key.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+    return line

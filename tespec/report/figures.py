@@ -1,0 +1,177 @@
+"""Figures of results, scores with intervals and training losses, as SVG in the colours of the reader's theme."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any, NamedTuple
+
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from scipy.special import stdtrit
+
+from tespec.comparison.records import Record
+
+INK = "#010203"  # takes the colour of the theme
+# Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, which is hard to see on white.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
+ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
+MARKERS: dict[Any, dict[str, Any]] = {
+    "recurrent": {"marker": "o", "color": COLOURS[0]},
+    "feedforward": {"marker": "s", "color": COLOURS[1], "mfc": "none"},
+}
+LINES: dict[Any, str] = {"recurrent": "-", "feedforward": "--"}
+APART = 0.14  # of a row, between the points of one method
+WIDTH = 4.6  # inches: letters stay readable on a phone
+THEME = ":root{color:#1c1c1c}@media(prefers-color-scheme:dark){:root{color:#e4e4e4}}"
+LOOK: dict[Any, Any] = {
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "path.simplify_threshold": 0.5,
+    "text.parse_math": False,  # names may hold "$"
+    "svg.fonttype": "none",  # text stays text, in the reader's font
+    "svg.hashsalt": "tespec",  # the same figure gives the same bytes
+}
+# Scores are drawn in one figure where all of this is the same.
+SETTING = ["task", "data", "data_fingerprint", "profile", "split", "results_version"]
+
+
+class Picture(NamedTuple):
+    """An image of the page: its title, its source (a data URI, or a link to a file), and a line below it."""
+
+    title: str
+    source: str
+    note: str = ""
+
+
+def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame of `tespec.results` with a column `label`: the method's title and what was changed of its settings."""
+    title = frame.title.where(frame.title != "", frame.method)
+    settings = (frame.overrides + ", " + frame.pretraining_overrides).str.strip(", ")
+    change = ", " + frame.variant.where(frame.variant != "", settings)
+    share = frame.label_fraction.map(lambda share: f", {share:.3g} of the labels" if share < 1 else "")
+    return frame.assign(label=title + change.where(change != ", ", "") + share)
+
+
+def is_compared(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows are evaluations with all labels and outside of ablations."""
+    return (frame.kind == "evaluation") & (frame.label_fraction == 1) & (frame.variant == "")
+
+
+def score_points(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean main scores over seeds with their 95 % Student-t intervals.
+
+    Args:
+        frame: of `tespec.results`.
+
+    Returns:
+        A row for each method and architecture in each `SETTING`, trained with all labels and in no ablation, and for
+        each label prior. Columns: `SETTING`, kind, label, arch, metric, unit, better, mean, n, low, high (NaN for one
+        seed).
+    """
+    shown = with_labels(frame[frame.main & frame.value.notna()])
+    shown = shown[is_compared(shown) | ((shown.kind == "reference") & (shown.method == "prior"))]
+    groups = shown.groupby([*SETTING, "kind", "label", "arch", "metric", "unit", "better"])
+    points = groups.value.agg(mean="mean", error="sem", n="count").reset_index()
+    half = points.pop("error") * stdtrit((points.n - 1).clip(lower=1), 0.975)
+    return points.assign(low=points["mean"] - half, high=points["mean"] + half)
+
+
+def score_figures(frame: pd.DataFrame) -> list[Picture]:
+    """A figure for each task and setting: a point with its interval for each method and architecture, best on top."""
+    points = score_points(frame)
+    figures = []
+    for setting, shown in points[points.kind == "evaluation"].groupby(SETTING):
+        prior = points[(points.kind == "reference") & (points[SETTING] == list(setting)).all(axis=1)]
+        task, data, fingerprint, profile, split, version = setting
+        fewest, most = shown.n.min(), shown.n.max()
+        seeds = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
+        note = f"Mean and 95 % t interval over {seeds}. Data {fingerprint}, results version {version}."
+        figures.append(Picture(f"{task}: data {data}, profile {profile}, {split} split", _scores(shown, prior), note))
+    return figures
+
+
+def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
+    metric, unit, better = points.iloc[0][["metric", "unit", "better"]]
+    best = points.groupby("label")["mean"].agg("min" if better == "lower" else "max")
+    order = best.sort_values(ascending=better == "lower").index.tolist()
+    with rc_context(LOOK):
+        figure = Figure(figsize=(WIDTH, 1.3 + 0.36 * len(order)), layout="constrained")
+        panel = figure.subplots()
+        for side, (arch, title) in zip((-APART, APART), ARCHITECTURES.items(), strict=True):
+            each = points[points.arch == arch]
+            places = [order.index(label) + side for label in each.label]
+            margins = (each.high - each["mean"]).fillna(0)
+            style = MARKERS[arch] | {"label": title if len(each) else None}
+            panel.errorbar(each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", **style)
+        for value in prior["mean"]:
+            panel.axvline(value, color=INK, ls=":", lw=1, label="label prior")
+        panel.set_yticks(range(len(order)), [fill(label, 24) for label in order])
+        panel.set_ylim(len(order) - 0.5, -0.5)
+        direction = f", {better} is better" if better else ""
+        panel.set_xlabel(f"{metric}{f' ({unit})' if unit else ''}{direction}")
+        panel.grid(axis="x", alpha=0.25)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        return _source(figure)
+
+
+def loss_points(records: Sequence[Record], frame: pd.DataFrame) -> pd.DataFrame:
+    """Training losses, a row for each point of a record's curve: columns title, label, arch, seed, step, loss."""
+    shown = with_labels(frame[is_compared(frame) | (frame.kind == "pretraining")])
+    labels = shown.drop_duplicates("name").set_index("name").label
+    rows = [
+        (_title(record), labels[record.name], record.arch, record.seed, point["step"], point["loss"])
+        for record in records
+        if record.name in labels
+        for point in record.curve
+        if "loss" in point
+    ]
+    return pd.DataFrame(rows, columns=["title", "label", "arch", "seed", "step", "loss"])
+
+
+def _title(record: Record) -> str:
+    name = record.facts.get("title") or record.method
+    training = f"Pre-training, {name}" if record.kind == "pretraining" else f"Fine-tuning, {record.task}"
+    return f"{training}: data {record.data}, profile {record.profile}"
+
+
+def loss_figures(points: pd.DataFrame) -> list[Picture]:
+    """A figure for each task and each pre-training method: a line for each cell, the mean over its seeds."""
+    return [Picture(str(title), _losses(shown), "Mean over seeds.") for title, shown in points.groupby("title")]
+
+
+def _losses(points: pd.DataFrame) -> str:
+    labels = sorted(points.label.unique())
+    lines = points.groupby(["label", "arch"])
+    with rc_context(LOOK):
+        figure = Figure(figsize=(WIDTH, 2.9 + 0.18 * len(lines)), layout="constrained")
+        panel = figure.subplots()
+        for (label, arch), line in lines:
+            mean, again, colour = line.groupby("step").loss.mean(), *divmod(labels.index(label), len(COLOURS))
+            style = {"ls": LINES[arch], "color": COLOURS[colour], "marker": ["", *"o^sv"][again % 5], "markevery": 0.1}
+            panel.plot(mean.index, mean, lw=1.3, ms=4, label=f"{label}, {ARCHITECTURES[arch]}", **style)
+        panel.set(xlabel="training step", ylabel="training loss")
+        if points.loss.min() > 0:
+            panel.set_yscale("log")
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            panel.yaxis.set_minor_formatter(NullFormatter())
+        panel.grid(alpha=0.25)
+        figure.legend(loc="outside lower center", frameon=False, fontsize=8)
+        return _source(figure)
+
+
+def _source(figure: Figure) -> str:
+    """A figure as a data URI."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = re.sub(r"(\d\.\d\d)\d+", r"\1", file.getvalue())  # hundredths of a point are fine enough
+    text = text.replace(INK, "currentColor").replace("*{stroke-linejoin", f"{THEME}*{{stroke-linejoin", 1)
+    return f"data:image/svg+xml;base64,{base64.b64encode(text.encode()).decode()}"

@@ -1,0 +1,576 @@
+"""What the golden tests compute, and how: the one file of theirs that knows the names of the harness.
+
+A case is a function of the sample world and an empty folder, and gives numbers and texts by name. The values are in
+`data/`; a change of names changes this file alone and none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from copy import deepcopy
+from fnmatch import fnmatch
+from functools import cache, partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from short_runs import short_pretrainings
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+import tespec
+from tespec.cli.main import main
+from tespec.core import files
+from tespec.core.boxes import make_boxes
+from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
+from tespec.core.registry import METHODS, register_methods
+from tespec.core.settings import ARCHITECTURES
+from tespec.events import open_events
+from tespec.events.histogram import event_histogram
+from tespec.events.intensity import estimate_intensity
+from tespec.metrics.depth import DepthScorer
+from tespec.metrics.detection import BoxFilter, DetectionScorer
+from tespec.metrics.segmentation import SegmentationScorer
+from tespec.models import EventMaxViT, EventResNet, EventSwin
+from tespec.plan.jobs import expand, missing_jobs
+from tespec.plan.spec import read_plan
+from tespec.pretraining.objective import build_objective
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
+
+Values = dict[str, Any]
+Case = Callable[[Path, Path], Values | pd.DataFrame]
+ROOT = Path(__file__).parents[2]
+TASKS = ("ddd17", "dsec", "gen1", "1mpx", "mvsec")
+PROFILES = ("paper", "sample")
+# Recordings of the sample world.
+DDD17 = "ddd17/dir0"
+ONE_MPX = "1mpx/train/moorea_2019-02-19_000_td_500000_8500000_td.dat"
+
+# Relative and absolute tolerance of floats by family/case/name, the first that matches; other values are exact.
+# A processor's vector instructions and its number of threads decide the order of sums, hence the last digits.
+TOLERANCES: Sequence[tuple[str, float, float]] = (
+    ("metrics/*", 1e-6, 1e-9),
+    ("settings/*", 1e-12, 0.0),
+    ("tables/*", 0.0, 2e-5),  # six decimals are written
+    ("events/intensity*", 1e-4, 1e-5),
+    ("features/*", 1e-3, 1e-4),
+    # Scores of networks of two steps count pixels and boxes that rounding decides; in points. Of detectors, which two
+    # steps leave near 0, this is only that boxes reach the score: the label prior's scores say more.
+    ("finetuning/[dg1]*/score *", 0.0, 0.5),
+    ("finetuning/mvsec*/score *", 1e-2, 0.0),
+    ("*/answer, share *", 0.0, 0.01),
+    ("*/answer, *", 1e-2, 0.0),
+    ("*/grad_norm*", 2e-3, 0.0),
+    ("*", 1e-3, 1e-6),
+)
+
+
+def tolerance(name: str) -> tuple[float, float]:
+    """Relative and absolute tolerance of a float, by its family, case and name."""
+    return next((rtol, atol) for pattern, rtol, atol in TOLERANCES if fnmatch(name, pattern))
+
+
+def sha256(array: Any) -> str:
+    """Of an array of whole numbers, with its shape and type; the first 16 digits."""
+    array = np.ascontiguousarray(array)
+    assert array.dtype.kind in "uib", array.dtype
+    head = f"{array.dtype.str} {array.shape} ".encode()
+    return hashlib.sha256(head + array.tobytes()).hexdigest()[:16]
+
+
+def statistics(values: Any, name: str) -> Values:
+    """Mean, deviation and three numbers of an array of floats."""
+    array = np.asarray(values, np.float64)
+    places = (array.size * np.array([1, 2, 5]) // 7).tolist()
+    some = {f"{name}, number {place}": array.flat[place] for place in places}
+    return {f"{name}, mean": array.mean(), f"{name}, deviation": array.std(), **some}
+
+
+# Trainings: two steps and an evaluation, by the command line; losses and scores are those of the record.
+
+
+@contextmanager
+def watched_steps() -> Iterator[list[Values]]:
+    """What the optimizer of a training is given at each step."""
+    steps: list[Values] = []
+
+    def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        groups = optimizer.param_groups
+        gradients = [each.grad for group in groups for each in group["params"] if each.grad is not None]
+        steps.append(
+            {
+                "grad_norm": math.sqrt(sum(each.double().square().sum().item() for each in gradients)),
+                "numbers with a gradient": sum(each.numel() for each in gradients),
+                "learning rate": max(group["lr"] for group in groups),
+                "weight decay": max(group["weight_decay"] for group in groups),
+            }
+        )
+
+    handle = register_optimizer_step_pre_hook(look)
+    try:
+        yield steps
+    finally:
+        handle.remove()
+
+
+def run(folder: Path, verb: str, *arguments: str, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """The record of one run of the command line, with what the optimizer was given under "steps"."""
+    told, where = StringIO(), ("--results", str(folder / "results"), "--runs", str(folder / "runs"))
+    options = ("--profile", "sample", "--device", "cpu", "--threads", "1", "--seed", "0")
+    changed = [part for change in changes for part in ("--set", change)]
+    with redirect_stdout(told), redirect_stderr(told), short_pretrainings(), watched_steps() as steps:
+        ended = main([verb, *arguments, *options, *changed, *where])
+    assert ended == 0, told.getvalue()
+    (path,) = (folder / "results" / "runs").glob("*.json")
+    return json.loads(path.read_text()) | {"steps": steps}
+
+
+# Warm-up would leave the first step without effect on the second; clipped gradients all have the same norm.
+TWO_STEPS = ("optimisation.steps=2", "optimisation.warmup_steps=0", "optimisation.clip.by=none")
+
+
+def trained(record: Mapping[str, Any]) -> Values:
+    """Losses and gradients of both steps, and the scores."""
+    found: Values = {}
+    for number, (losses, given) in enumerate(zip(record["curve"], record["steps"], strict=True), start=1):
+        of_step = {name: value for name, value in losses.items() if name != "step"} | given
+        found |= {f"{name}, step {number}": value for name, value in of_step.items()}
+    return found | {f"score {name}": value for name, value in record["metrics"].items()}
+
+
+def pretrained(method: str, data: str, *changes: str) -> Case:
+    """Losses, gradients and held-out numbers of a pre-training."""
+
+    def case(world: Path, folder: Path) -> Values:
+        return trained(
+            run(folder, "pretrain", "--method", method, "--data", str(world / data), changes=(*TWO_STEPS, *changes))
+        )
+
+    return case
+
+
+LANES = ("batch_size=2",)
+IMAGES = ("batch_size=8",)
+PRETRAININGS: dict[str, Case] = {
+    "tespec": pretrained("tespec", "1mpx", *LANES),
+    # Of one recording the last quarter is held out, which takes less time.
+    "tespec, feedforward": pretrained("tespec", ONE_MPX, *LANES, "recurrent=false"),
+    "tespec, target histograms": pretrained("tespec", ONE_MPX, *LANES, "objective.target.kind=histograms"),
+    "tespec, target high_pass": pretrained("tespec", ONE_MPX, *LANES, "objective.target.kind=high_pass"),
+    "tespec, no patch normalisation": pretrained("tespec", ONE_MPX, *LANES, "objective.patch_norm=false"),
+    "tespec, objective cpc": pretrained("tespec", ONE_MPX, *LANES, "objective=cpc"),
+    "ecddp": pretrained("ecddp", ONE_MPX, *LANES),
+    "mem": pretrained("mem", ONE_MPX, *LANES),
+    "ecdp": pretrained("ecdp", DDD17, *IMAGES),
+    "cm3ae": pretrained("cm3ae", DDD17, *IMAGES),
+    "moby": pretrained("moby", "objects", *IMAGES),
+    "imagenet": pretrained("imagenet", "objects", *IMAGES),
+}
+
+
+def answer(folder: Path) -> Values:
+    """What the network of a run says of a fixed histogram, as it is loaded from its file."""
+    (path,) = (folder / "runs").glob("*/model.safetensors")
+    with torch.no_grad():
+        said, _ = tespec.load(path, height=64, width=80).step(torch.from_numpy(some_counts(5, (1, 20, 64, 80))))
+    if isinstance(said, torch.Tensor) and said.is_floating_point():
+        return {"answer, mean depth": said.mean().item()}
+    if isinstance(said, torch.Tensor):
+        shares = torch.bincount(said.flatten(), minlength=11) / said.numel()
+        return {f"answer, share of class {number}": share for number, share in enumerate(shares.tolist())}
+    (boxes,) = said
+    return {"answer, boxes": float(len(boxes.label)), "answer, mean side": float(boxes.size.mean())}
+
+
+def some_counts(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """A histogram that is zero at nine places of ten."""
+    rng = np.random.default_rng(seed)
+    return (rng.integers(1, 11, shape) * (rng.random(shape) < 0.1)).astype(np.uint8)
+
+
+def finetuned(task: str, arch: str, method: str = "scratch", *changes: str) -> Case:
+    """Losses, gradients and scores of a fine-tuning without pre-training, and an answer of its network."""
+
+    def case(world: Path, folder: Path) -> Values:
+        what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task), "--no-picture")
+        # Adam's first step moves each weight by the learning rate, which way the rounding of a tiny gradient says.
+        few = ("batch_size=2", "optimisation.peak_lr=1e-4", *(("segments=3",) if arch == "recurrent" else ()))
+        return trained(run(folder, "run", *what, changes=(*TWO_STEPS, *few, *changes))) | answer(folder)
+
+    return case
+
+
+# Two steps leave all places of a detector below the usual threshold, and nothing to score.
+ALL_BOXES = "head.score_threshold=0.0"
+FINETUNINGS: dict[str, Case] = {
+    f"{task}, {arch}": finetuned(task, arch, "scratch", *((ALL_BOXES,) if task in ("gen1", "1mpx") else ()))
+    for task in TASKS
+    for arch in ARCHITECTURES
+} | {"gen1, rvt": finetuned("gen1", "recurrent", "rvt", ALL_BOXES)}
+
+
+def prior(task: str) -> Case:
+    """Scores of the label prior: the data's labels and the whole evaluation, without a network."""
+
+    def case(world: Path, folder: Path) -> Values:
+        record = run(folder, "run", "--reference", "prior", "--task", task, "--data", str(world / task))
+        return {**record["metrics"], **{f"class {name}": value for name, value in record["classes"].items()}}
+
+    return case
+
+
+# Features.
+
+
+def fill(network: torch.nn.Module) -> None:
+    """Give every parameter numbers that depend on its name and shape alone."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            drawn = np.random.default_rng(zlib.crc32(name.encode())).random(parameter.numel()) - 0.5
+            values = torch.from_numpy(drawn).reshape(parameter.shape).float()
+            matrix = parameter.dim() > 1
+            spread = math.sqrt(12 / parameter[0].numel()) if matrix else 0.2
+            is_scale = not matrix and not name.endswith("bias")
+            parameter.copy_(values * spread + float(is_scale))
+
+
+def features(make: Callable[..., Any], arch: str, recurrent: bool) -> Case:
+    """Features of three steps of one lane, the state carried."""
+
+    def case(world: Path, folder: Path) -> Values:
+        network = make(arch=arch, recurrent=recurrent, bins=5, img_size=(64, 96)).eval()
+        fill(network)
+        found: Values = {"parameters": sum(each.numel() for each in network.parameters())}
+        state = None
+        for step in range(3 if recurrent else 1):
+            with torch.no_grad():
+                maps, state = network.step(torch.from_numpy(some_counts(step, (1, 10, 64, 96))), state)
+            for stage, each in enumerate(maps, start=1):
+                found |= statistics(each, f"step {step + 1}, stage {stage}")
+        return found
+
+    return case
+
+
+FEATURES: dict[str, Case] = {
+    f"{arch}, {'recurrent' if recurrent else 'feedforward'}": features(make, arch, recurrent)
+    for make, arch, recurrent in (
+        (EventSwin, "micro", True),
+        (EventSwin, "micro", False),
+        (EventSwin, "tiny", True),
+        (EventSwin, "tiny", False),
+        (EventMaxViT, "maxvit-base", True),
+        (EventMaxViT, "maxvit-micro", False),
+        (EventResNet, "resnet50", False),
+        (EventResNet, "resnet-micro", True),
+    )
+}
+
+
+# Scores of fixed predictions.
+
+
+def scored(scorer: Any) -> Values:
+    """All that a scorer says: overall, of each class, of each recording and of each group."""
+    overall = scorer.overall()
+    parts = {f"{name}, ": each for kind in ("recording", "group") for name, each in scorer.by(kind).items()}
+    found = {
+        f"{part}{name}": value
+        for part, each in {"": overall, **parts}.items()
+        for name, value in each.metrics().items()
+    }
+    classes = getattr(overall, "classes", None) or dict(enumerate(getattr(overall, "iou", ())))
+    return found | {f"class {name}": value for name, value in classes.items()}
+
+
+def detection_scores(world: Path, folder: Path) -> Values:
+    """Average precision of boxes near the truth, of wrong classes, repeated, small, and of equal scores."""
+    rng = np.random.default_rng(11)
+    scorer = DetectionScorer(("car", "pedestrian", "bus"), BoxFilter(30.0, 10.0), "given")
+    for frame in range(24):
+        count = int(rng.integers(0, 7))
+        corners = np.sort(rng.random((count, 2, 2)) * [[200, 140]], axis=1).reshape(count, 4)
+        labels = rng.integers(0, 2, count)  # no bus in the truth
+        moved = corners + (rng.random((count, 4)) - 0.5) * 16
+        extra = np.sort(rng.random((3, 2, 2)) * [[200, 140]], axis=1).reshape(3, 4)
+        guessed = np.where(rng.random(count) < 0.2, rng.integers(0, 3, count), labels)
+        boxes = np.concatenate([moved, moved[: count // 2] + 2, extra])
+        classes = np.concatenate([guessed, guessed[: count // 2], rng.integers(0, 3, 3)])
+        scores = np.round(rng.random(len(boxes)), 1)
+        scorer.update(
+            make_boxes(boxes, classes, scores),
+            make_boxes(corners, labels),
+            f"recording {frame % 3}",
+            100_000 * (1 + frame),
+            ("moving",) if frame % 2 else ("standing",),
+        )
+    return scored(scorer)
+
+
+def segmentation_scores(world: Path, folder: Path) -> Values:
+    """Scores of masks of eleven classes, one of which occurs nowhere, with pixels to ignore."""
+    rng = np.random.default_rng(12)
+    scorer = SegmentationScorer([f"class {number}" for number in range(11)])
+    for frame in range(4):
+        labels = rng.integers(0, 10, (20, 30))
+        predicted = np.where(rng.random((20, 30)) < 0.6, labels, rng.integers(0, 11, (20, 30)))
+        labels = np.where(rng.random((20, 30)) < 0.1, 255, labels)
+        scorer.update(predicted, labels, f"recording {frame % 2}", ("moving",) if frame < 3 else ("standing",))
+    return scored(scorer)
+
+
+def depth_scores(world: Path, folder: Path) -> Values:
+    """Errors of depths, some of them unknown, too near or too far."""
+    rng = np.random.default_rng(13)
+    scorer = DepthScorer()
+    for frame in range(5):
+        truth = np.exp(rng.random((20, 30)) * 5).astype(np.float32)  # 1 to 148 m
+        truth[rng.random((20, 30)) < 0.2] = np.nan
+        truth[:] = np.nan if frame == 4 else truth
+        predicted = (np.exp(rng.random((20, 30)) * 5) * 0.3 + np.nan_to_num(truth, nan=9) * 0.7).astype(np.float32)
+        scorer.update(predicted, truth, f"recording {frame % 3}", ("moving",) if frame % 2 else ("standing",))
+    return scored(scorer)
+
+
+METRICS: dict[str, Case] = {
+    "detection": detection_scores,
+    "segmentation": segmentation_scores,
+    "depth": depth_scores,
+}
+
+
+# Events.
+
+
+def some_events(seed: int, count: int = 20_000) -> tuple[NDArray[Any], ...]:
+    """x, y, t, p of a sensor of 48 x 64 px over 0.1 s, more and more of them, many on a few pixels."""
+    rng = np.random.default_rng(seed)
+    t = np.sort((np.sqrt(rng.random(count)) * 100_000).astype(np.int64))
+    x, y = (np.where(rng.random(count) < 0.3, rng.integers(0, 4, count), rng.integers(0, n, count)) for n in (64, 48))
+    return x, y, t, rng.integers(0, 2, count)
+
+
+def histograms(world: Path, folder: Path) -> Values:
+    """Histograms of windows by both rules: a whole one, one without events, one that ends at an event."""
+    x, y, t, p = some_events(21)
+    found = {}
+    for rule in ("edges", "rvt"):
+        for start, end in ((0, 50_000), (13_001, 63_004), (200_000, 250_000), (0, int(t[9000])), (0, int(t[9000]) + 1)):
+            counts = event_histogram(x, y, t, p, t_start=start, t_end=end, bins=10, height=48, width=64, rule=rule)
+            found |= {f"{rule}, {start} to {end} us": sha256(counts), f"{rule}, {start}, sum": int(counts.sum())}
+    return found
+
+
+def intensity(world: Path, folder: Path) -> Values:
+    """The intensity video of six segments in two parts, with and without normalisation by events."""
+    counts = [
+        event_histogram(*some_events(seed), t_start=0, t_end=100_000, bins=10, height=48, width=64) for seed in range(6)
+    ]
+    sequence = torch.from_numpy(np.stack(counts)[None])
+    found = {}
+    for norm in (3000.0, None):
+        first, state = estimate_intensity(sequence[:, :2], norm_events=norm)
+        video, state = estimate_intensity(sequence[:, 2:], state, norm_events=norm)
+        found |= statistics(torch.cat([first, video], 1), f"video, N {norm}") | statistics(state, f"state, N {norm}")
+    return found
+
+
+RECORDINGS = {
+    "ddd17": DDD17,
+    "1mpx": ONE_MPX,
+    "gen1": "gen1/train/17-04-13_15-05-10_500000_8500000_td.dat",
+    "dsec": "dsec/train/zurich_city_00_a/events/left/events.h5",
+    "mvsec": "mvsec/outdoor_day2_data.hdf5",
+}
+FILES = {"evt3": "evt3_640x480_2.08s.raw", "aedat4": "davis.aedat4"}
+
+
+def packed(world: Path, path: Path) -> Values:
+    """The events of a recording as its packed store gives them, and those of a slice."""
+    stream = open_events(path if path.is_absolute() else world / path)
+    middle = (stream.t_first + stream.t_last) // 2
+    found: Values = {name: getattr(stream, name) for name in ("height", "width", "count", "t_first", "t_last")}
+    for part, ends in {"all": (stream.t_first, stream.t_last + 1), "50 ms": (middle, middle + 50_000)}.items():
+        for name, kind, values in zip(
+            "xytp", (np.int16, np.int16, np.int64, np.uint8), stream.slice(*ends), strict=True
+        ):
+            found[f"{part}, {name}"] = sha256(np.asarray(values, kind))
+    return found
+
+
+def store(path: str | Path) -> Case:
+    """See `packed`."""
+    return lambda world, folder: packed(world, Path(path))
+
+
+def batch_values(batches: Sequence[Mapping[str, torch.Tensor]]) -> Values:
+    """Hashes of whole numbers and statistics of floats."""
+    found: Values = {}
+    for number, batch in enumerate(batches):
+        for name, tensor in batch.items():
+            label = f"step {number}, {name}"
+            if not tensor.is_floating_point():
+                found[label] = sha256(tensor)
+            else:
+                known = torch.nan_to_num(tensor.double())  # depths where none is known
+                found |= {f"{label}, shape": str(tuple(tensor.shape)), **statistics(known, label)}
+    return found
+
+
+def labelled_batches(task: str, arch: str) -> Case:
+    """Three batches of a fine-tuning, all flipped and zoomed at random."""
+
+    def case(world: Path, folder: Path) -> Values:
+        zoom = 0.0 if task == "mvsec" else 1.0
+        changes = (*LANES, f"augmentation.zoom={zoom}", *(("segments=3",) if arch == "recurrent" else ()))
+        settings = settings_of(Data(world / task, "sample"), task, arch, "sample", changes)
+        steps = build_task(settings, world / task).steps(3)
+        return batch_values([steps[number] for number in (0, 1, 40)])
+
+    return case
+
+
+def unlabelled_batches(recipe: str, data: str) -> Case:
+    """Three batches of a pre-training."""
+
+    def case(world: Path, folder: Path) -> Values:
+        register_methods()
+        settings = pretraining_settings(recipe, "sample", ("batch_size=3",))
+        steps = build_objective(settings, world / data).steps(3)
+        return batch_values([steps[number] for number in (0, 1, 40)])
+
+    return case
+
+
+EVENTS: dict[str, Case] = {
+    "histogram": histograms,
+    "intensity": intensity,
+    **{f"store, {name}": store(path) for name, path in RECORDINGS.items()},
+    **{f"store, {name}": store(ROOT / "tests" / "data" / path) for name, path in FILES.items()},
+    **{f"batches, {task}, {arch}": labelled_batches(task, arch) for task in TASKS for arch in ARCHITECTURES},
+    "batches, tespec": unlabelled_batches("tespec", "1mpx"),
+    "batches, ecdp": unlabelled_batches("ecdp", "ddd17"),
+    "batches, imagenet": unlabelled_batches("imagenet", "objects"),
+}
+
+
+# Settings: what a run is made with, before anything is computed.
+
+PROSE = ("deviations", "title", "profile", "version", "name", "citation")
+
+
+def flat(facts: Any, name: str = "") -> Values:
+    """Settings by dotted name, without what is only said."""
+    if isinstance(facts, Mapping):
+        parts = [flat(value, f"{name}.{key}".strip(".")) for key, value in facts.items() if key not in PROSE]
+        return {key: value for part in parts for key, value in part.items()}
+    return {name: facts if isinstance(facts, (int, float, str, type(None))) else json.dumps(facts)}
+
+
+def task_settings(task: str, arch: str, profile: str) -> Case:
+    """Settings of a cell."""
+    return lambda world, folder: flat(as_facts(finetuning_settings(task, arch, profile)))
+
+
+def recipe_settings(method: str, profile: str) -> Case:
+    """Settings of a pre-training."""
+
+    def case(world: Path, folder: Path) -> Values:
+        kind = METHODS.module_dict[method]
+        return flat(as_facts(pretraining_settings(kind.recipe, profile, network=kind.network)))
+
+    return case
+
+
+def recipes() -> list[str]:
+    """Registered names of the methods that are pre-trained here."""
+    register_methods()
+    return sorted(name for name, kind in METHODS.module_dict.items() if kind.recipe is not None)
+
+
+SETTINGS: dict[str, Case] = {
+    f"{what}, {profile}": make(profile)
+    for profile in PROFILES
+    for what, make in {
+        **{f"{task}, {arch}": partial(task_settings, task, arch) for task in TASKS for arch in ARCHITECTURES},
+        **{method: partial(recipe_settings, method) for method in recipes()},
+    }.items()
+}
+
+
+# Tables, which stand in CSV files.
+
+NUMBERS = ("seeds", "mean", "std")
+CELL = ("table", "title", "method", "arch", "backbone", "pretraining", "task", "data", "profile", "split",
+        "label_share", "frames", "metric", "source", "mark")  # fmt: skip
+
+
+def plan(name: str) -> Case:
+    """The runs of a plan, those that others start from included."""
+
+    def case(world: Path, folder: Path) -> pd.DataFrame:
+        rows = [
+            {
+                "kind": job.kind,
+                "method": job.method,
+                "task": job.task,
+                "arch": job.arch,
+                "seed": job.seed,
+                "split": job.split,
+                "overrides": " ".join(job.set if job.arch else ()),
+                "pretraining_overrides": " ".join(job.upstream.set if job.upstream else () if job.arch else job.set),
+                "ablations": " ".join(job.ablations),
+            }
+            for job in missing_jobs(expand(read_plan(name)), [], folder)
+        ]
+        return pd.DataFrame(rows).sort_values(list(rows[0]))
+
+    return case
+
+
+def tables(world: Path, folder: Path) -> pd.DataFrame:
+    """The numbers of all tables: the paper's, and those of the committed records on the test split."""
+    results, told = ROOT / "results" / "sample-small", StringIO()
+    parsed = cache(files.parse_yaml)  # the same few files are read hundreds of times
+    cached = mock.patch.object(files, "parse_yaml", lambda text: deepcopy(parsed(text)))
+    with cached, redirect_stdout(told), redirect_stderr(told):
+        ended = main(["tables", "--results", str(results), "--out", str(folder)])
+    assert ended == 0, told.getvalue()
+    read = {
+        path.stem[:-5]: pd.read_csv(path, na_values=[""], keep_default_na=False) for path in folder.glob("*_long.csv")
+    }
+    every = pd.concat([read[name].assign(table=name) for name in sorted(read)])
+    every = every[every["value"].notna() & every["source"].isin(["paper", "measured"]) & (every["split"] != "val")]
+    with zipfile.ZipFile(results / "records.zip") as archive:
+        records = [json.loads(archive.read(name)) for name in archive.namelist()]
+    share = {record["name"]: record["config"].get("label_share", 1.0) for record in records}
+    every["label_share"] = [share.get(names.split()[0]) for names in every["records"].fillna("-")]
+    facts = every["method"].isna()  # tables of facts, which have one title in several groups
+    every["title"] = (
+        every["title"].where(~facts, every["group"].fillna("") + ": " + every["title"]).str.removeprefix(": ")
+    )
+    return every.rename(columns={"value": "mean", "deviation": "std", "footnote": "mark"})[[*CELL, *NUMBERS]]
+
+
+FAMILIES: dict[str, dict[str, Case]] = {
+    "pretraining": PRETRAININGS,
+    "finetuning": FINETUNINGS,
+    "prior": {task: prior(task) for task in TASKS},
+    "features": FEATURES,
+    "metrics": METRICS,
+    "events": EVENTS,
+    "settings": SETTINGS,
+    "plans": {name: plan(name) for name in ("demo", "small")},
+    "tables": {"all": tables},
+}

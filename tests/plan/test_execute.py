@@ -1,0 +1,161 @@
+"""Tasks in processes and on a cluster: each after the one it needs, and none left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
+from tespec.plan.execute import Command, Task, execute, make_executor
+
+
+def task(folder: Path, name: str, code: str, needs: str = "") -> Task:
+    arguments = ["-c", f"from pathlib import Path; import os, time; folder = Path({str(folder)!r}); {code}"]
+    return Task(name, lambda: arguments, needs)
+
+
+def test_tasks_wait_for_the_one_they_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = task(tmp_path, "first", "time.sleep(1); (folder / 'a').touch()")
+    second = task(tmp_path, "second", "assert (folder / 'a').exists(); (folder / 'b').touch()", "first")
+    assert execute([second, first], tmp_path / "logs", ["", ""]) == {}
+    assert (tmp_path / "b").exists()
+    lines = [line.split(",")[0].split(" (")[0] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["started: first", "[1/2] done: first", "started: second", "[2/2] done: second"]
+
+
+def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path: Path) -> None:
+    def refused() -> list[str]:
+        raise UserError("weights", "are gone", "see the log")
+
+    tasks = [
+        task(tmp_path, "failing", "print('at it'); raise SystemExit('error: the disk is full')"),
+        task(tmp_path, "waiting", "(folder / 'never').touch()", "failing"),
+        Task("refused", refused),
+        task(tmp_path, "other", "(folder / 'b').touch()"),
+    ]
+    assert execute(tasks, tmp_path / "logs", [""]) == {
+        "failing": f"error: the disk is full ({tmp_path / 'logs' / 'failing.txt'})",
+        "waiting": "needs failing, which failed",
+        "refused": "weights: are gone; see the log",
+    }
+    assert {path.name for path in tmp_path.iterdir()} == {"b", "logs"}
+
+
+def test_each_gpu_has_one_task_at_a_time(tmp_path: Path) -> None:
+    code = "(folder / os.environ['CUDA_VISIBLE_DEVICES']).touch(exist_ok=False); time.sleep(1)"
+    assert execute([task(tmp_path, name, code) for name in "ab"], tmp_path / "logs", ["2", "5"]) == {}
+    assert {"2", "5"} <= {path.name for path in tmp_path.iterdir()}
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from tespec.plan.execute import Task, execute
+code = '''
+import os, signal, sys, time
+from pathlib import Path
+folder = Path(sys.argv[1])
+def save(*_):
+    (folder / "saved").touch()
+    sys.exit(130)
+signal.signal(signal.SIGINT, save)
+if (folder / "saved").exists():
+    sys.exit(0)
+(folder / "pid").write_text(str(os.getpid()))
+time.sleep(300)
+'''
+sys.exit(bool(execute([Task("long", lambda: ["-c", code, sys.argv[1]])], Path(sys.argv[1]) / "logs", [""])))
+"""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # What nobody waits for stays as a name without a process.
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_plan_leaves_no_task_behind_and_goes_on(tmp_path: Path, number: int) -> None:
+    called = [sys.executable, "-c", PARENT, str(tmp_path)]
+    with subprocess.Popen(called, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as parent:
+        pid = tmp_path / "pid"
+        while not (pid.is_file() and pid.read_text()):
+            time.sleep(0.05)
+        parent.send_signal(number)
+        _, printed = parent.communicate(timeout=60)
+    deadline = time.monotonic() + 30
+    while is_alive(int(pid.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(int(pid.read_text()))
+    if number != signal.SIGKILL:
+        assert "stopped; run the same command to continue" in printed
+        assert (tmp_path / "saved").exists()
+        assert subprocess.run(called, cwd=REPOSITORY, capture_output=True).returncode == 0
+
+
+def test_jobs_of_a_cluster_end_as_processes_do(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    tasks = [
+        task(tmp_path, "fine", "(folder / 'a').touch()"),
+        task(tmp_path, "failing", "raise SystemExit('error: the disk is full')"),
+        task(tmp_path, "after", "assert (folder / 'a').exists(); (folder / 'b').touch()", "fine"),
+    ]
+    executor = make_executor("local", ["timeout_min=5"], tmp_path / "submitted")
+    log = tmp_path / "logs" / "failing.txt"
+    assert execute(tasks, tmp_path / "logs", ["", ""], executor) == {"failing": f"error: the disk is full ({log})"}
+    assert (tmp_path / "b").exists()
+
+
+def test_a_requeued_job_saves_first_and_is_asked_for_again(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    saved, log = tmp_path / "saved", tmp_path / "log"
+    script = (
+        "import signal, sys, time, pathlib\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(saved)!r}).touch(), sys.exit(75)))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)"
+    )
+    job = Command([sys.executable, "-c", script], log)
+    codes: list[int] = []
+    running = threading.Thread(target=lambda: codes.append(job()))
+    running.start()
+    while not log.exists() or b"ready" not in log.read_bytes():
+        time.sleep(0.02)
+    again = job.checkpoint()
+    running.join(30)
+    assert saved.exists()
+    assert codes == [75]
+    assert again.function.arguments == job.arguments
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("partition", "--slurm partition: is not KEY=VALUE"),
+        ("=gpu", "--slurm =gpu: is not KEY=VALUE"),
+        ("partition=[", "the value is not YAML; quote it"),
+        ("gpus_per_nod=1", "--slurm gpus_per_nod=1"),
+    ],
+)
+def test_wrong_parameters_of_jobs_are_refused(tmp_path: Path, given: str, message: str) -> None:
+    pytest.importorskip("submitit")
+    with pytest.raises(UserError) as error:
+        make_executor("local", [given], tmp_path)
+    assert message in str(error.value)
+
+
+def test_a_cluster_needs_submitit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r"--cluster slurm: .*submitit.*; run pip install submitit"):
+        make_executor("slurm", [], tmp_path)

@@ -1,0 +1,220 @@
+"""The report: one page that holds the numbers of the records, and loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import stats
+
+import tespec
+from tespec.cli.main import main
+from tespec.comparison.frame import to_frame
+from tespec.comparison.records import Record, new_record, write_record
+from tespec.core.paths import REPOSITORY
+from tespec.report.figures import loss_figures, loss_points, score_figures, score_points
+from tespec.report.page import embedded
+
+HOSTILE = "<b>a&b</b><script>x</script>$"
+CHOICES = {
+    "kind": "evaluation", "method": "scratch", "method_version": 1, "plugin": "", "task": "ddd17", "task_version": 1,
+    "arch": "recurrent", "profile": "sample", "split": "test", "seed": 0, "overrides": {}, "data_fingerprint": "0123",
+    "start_sha256": "",
+}  # fmt: skip
+
+
+def record(miou: float | None = 40.0, title: str = "", curve: Sequence[float] = (), **changes: Any) -> Record:
+    choices = CHOICES | {key: value for key, value in changes.items() if key in CHOICES}
+    fields = {
+        "facts": {"title": title or choices["method"], "group": "Methods", "backbone": "Swin-T/7"},
+        "config": {"kind": "segmentation"},
+        "data": "sample",
+        "scores": {"miou": {"title": "mIoU ↑", "better": "higher", "unit": "%"}},
+        "metrics": {"miou": miou},
+        "command": "python benchmarks/run.py",
+        "environment": {"tespec": "0.1.0", "packages": {"torch": "2.13.0"}, "cpu": "a processor", "threads": 1},
+        "time": {"total": 1.0},
+        "curve": [{"step": 10.0 * (place + 1), "loss": loss} for place, loss in enumerate(curve)],
+    }
+    return new_record(choices, **(fields | {key: value for key, value in changes.items() if key not in CHOICES}))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Two methods and the label prior with curves, pictures, and a name that is mark-up."""
+    folder = tmp_path / "results"
+    (folder / "pictures").mkdir(parents=True)
+    made = [record(seed=seed, miou=40.0 + seed, curve=(2.0, 1.0 + seed)) for seed in range(3)]
+    made += [record(seed=0, method="mine", miou=52.5, title=HOSTILE, curve=(3.0, 1.5))]
+    made += [record(kind="pretraining", method="mine", task="sample", title=HOSTILE, curve=(0.5, 0.25))]
+    made += [record(kind="reference", method="prior", arch="feedforward", miou=30.5, title="Label prior")]
+    for each in made:
+        write_record(each, folder)
+        if each.kind != "reference":
+            Image.new("RGB", (1500, 300), (200, 30, 60)).save(folder / "pictures" / f"{each.name}.png")
+    return folder
+
+
+def written(results: Path, code: int = 0) -> str:
+    assert main(["report", "--results", str(results)]) == code
+    return (results / "report.html").read_text(encoding="utf-8")
+
+
+class Page(HTMLParser):
+    """Elements of a page: tags and attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+
+def svg_of(source: str) -> str:
+    return base64.b64decode(source.partition(",")[2]).decode()
+
+
+def test_the_page_holds_the_numbers_figures_and_pictures(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = written(results)
+    assert re.search(r"41\.00.* ± 1\.00.*52\.50", text, re.DOTALL)
+    assert all(each in text for each in ("evaluation (4)", "torch 2.13.0", "a processor, 1 threads", "sample world"))
+    found = Page(text)
+    assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [3, 3]  # of the first seeds
+    anchors = {facts.get("id") for _, facts in found.elements}
+    links = {str(facts["href"]) for tag, facts in found.elements if tag == "a"}
+    assert links
+    assert {link.removeprefix("#") for link in links} <= anchors
+    assert "6 records" in capsys.readouterr().out
+
+
+def test_nothing_is_loaded_run_or_taken_for_markup(results: Path) -> None:
+    text = written(results)
+    found = Page(text)
+    assert all(str(facts["src"]).startswith("data:") for tag, facts in found.elements if tag == "img")
+    assert not {tag for tag, _ in found.elements} & {"script", "link", "iframe"}
+    assert not re.search(r"https?://", text)
+    assert "&lt;b&gt;a&amp;b&lt;/b&gt;" in text
+    for source in re.findall(r'src="(data:image/svg[^"]*)"', text):
+        assert "<script>" not in svg_of(source)
+
+
+def test_the_sample_worlds_results_fit_a_megabyte(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "page.html"
+    assert main(["report", "--results", str(REPOSITORY / "results" / "sample"), "--out", str(out)]) == 0
+    text = out.read_text(encoding="utf-8")
+    assert len(text) < 1_000_000
+    assert "Training losses" not in text  # committed records have no curves
+    frame = tespec.results(REPOSITORY / "results" / "sample")
+    main_cells = score_points(frame)
+    means = main_cells.loc[main_cells.kind == "evaluation", "mean"]
+    assert len(means) > 30
+    assert all(f"{mean:.2f}" in text or f"{mean:.3f}" in text for mean in means)
+
+
+def test_pictures_beyond_the_limit_are_linked(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tespec.report.page.LARGEST", 0)
+    text = written(results)
+    assert "image/webp" not in text
+    links = re.findall(r'<a href="(pictures/[^"]*)".*not embedded', text)
+    assert len(links) == 3
+    assert all((results / link).is_file() for link in links)
+
+
+def test_an_embedded_picture_is_small_and_a_broken_one_is_named(results: Path, tmp_path: Path) -> None:
+    (first, *_) = sorted((results / "pictures").glob("evaluation-scratch*-s0-*"))
+    source, _ = embedded(first)
+    copy = tmp_path / "copy.webp"
+    copy.write_bytes(base64.b64decode(source.partition(",")[2]))
+    with Image.open(copy) as picture:
+        assert picture.size == (1000, 200)
+    first.write_bytes(b"no picture")
+    assert "cannot be read (UnidentifiedImageError)" in written(results)
+
+
+def test_scores_are_means_with_t_intervals() -> None:
+    values = [40.0, 41.5, 45.0]
+    made = [record(seed=seed, miou=value) for seed, value in enumerate(values)]
+    made += [record(method="mine", miou=50.0), record(method="mine", seed=1, miou=None)]
+    made += [record(seed=9, miou=99.0, config={"label_share": 0.1}), record(seed=8, miou=98.0, variant="masking: 25%")]
+    points = score_points(to_frame(made)).set_index("label")
+    scratch = points.loc["scratch"]
+    interval = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    np.testing.assert_allclose([scratch["mean"], scratch.low, scratch.high], [np.mean(values), *interval])
+    assert points.n.to_dict() == {"scratch": 3, "mine": 1}  # the score that was not finite is in none
+    assert np.isnan(points.loc["mine", "low"])
+
+
+def test_figures_are_of_one_setting_and_name_their_axes() -> None:
+    prior = {"kind": "reference", "method": "prior", "miou": 30.0}
+    made = [record(), record(arch="feedforward"), record(**prior), record(profile="paper", title=HOSTILE)]
+    paper, sample = score_figures(to_frame(made))
+    assert (paper.title, sample.title) == (
+        "ddd17: data sample, profile paper, test split",
+        "ddd17: data sample, profile sample, test split",
+    )
+    shown = svg_of(sample.source)
+    assert all(each in shown for each in ("miou (%), higher is better", "label prior", "recurrent", "feed-forward"))
+    assert "label prior" not in svg_of(paper.source)
+    assert "&lt;b&gt;a&amp;b" in svg_of(paper.source)
+    assert score_figures(to_frame(made))[0].source == paper.source
+
+
+def test_losses_are_means_over_seeds_for_each_method() -> None:
+    made = [record(seed=seed, curve=(2.0, 1.0 + seed)) for seed in range(2)]
+    made += [
+        record(kind="pretraining", task="sample", curve=(5.0, -1.0)),
+        record(seed=7, variant="masking: 25%", curve=(9.0,)),
+    ]
+    points = loss_points(made, to_frame(made))
+    assert points.groupby(["title", "step"]).loss.mean().tolist() == [2.0, 1.5, 5.0, -1.0]
+    tuned, pretrained = loss_figures(points)
+    assert (tuned.title, pretrained.title) == (
+        "Fine-tuning, ddd17: data sample, profile sample",
+        "Pre-training, scratch: data sample, profile sample",
+    )
+    assert all(each in svg_of(tuned.source) for each in ("training step", "training loss", "scratch, recurrent"))
+
+
+def test_a_folder_without_records_is_refused_and_a_broken_file_named(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "nowhere"):
+        assert main(["report", "--results", str(folder)]) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+        assert not (folder / "report.html").exists()
+    (results / "runs" / "torn.json").write_text("{")
+    assert "torn.json" in written(results, code=1)
+    assert "torn.json" in capsys.readouterr().err
+
+
+def test_the_report_never_imports_torch(results: Path) -> None:
+    run = f"from tespec.cli.report import main; main(['--results', {str(results)!r}])"
+    code = f"import sys; {run}; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_the_page(results: Path, tmp_path: Path, width: int) -> None:
+    written(results)
+    picture = tmp_path / "page.png"
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}")
+    command = ["chromium", *flags, f"--screenshot={picture}", f"--window-size={width},1500"]
+    subprocess.run([*command, f"file://{results / 'report.html'}"], check=True, capture_output=True, timeout=120)
+    with Image.open(picture) as shown:
+        assert shown.width == width
+        assert 10 < np.asarray(shown.convert("L")).std() < 120
