@@ -186,6 +186,11 @@ def test_of_several_versions_of_a_method_the_newest_is_shown(record: Make, choic
     table = one([older, newer, record("scratch", miou=30.0)])
     assert column(table, "DDD17", "mIoU ↑", MEASURED)["Mine", "yes"] == "50.00 (1)"
     assert table.notes[-1].startswith("Not shown: 1 results of an older method_version or plugin or weights")
+    name = next(iter(choice))
+    both = one([older, newer], where={name: "*"}, measured=True)
+    shown = [text for text in both.cells.iloc[0] if text != NONE]
+    assert sorted(shown) == ["40.00 (1)", "50.00 (1)", "50.00 (1)", "60.00 (1)"]
+    assert all(f"{name} " in label[2] for label in both.cells.columns)
 
 
 def test_rows_of_different_machines_say_so(record: Make) -> None:
@@ -257,6 +262,7 @@ def test_an_ablation_finds_its_rows_by_their_variant(record: Make) -> None:
         ({"where": {"method": "scrath"}}, "did you mean scratch"),
         ({"where": {"data": "dsec"}}, "choose from sample"),
         ({"by": "lable_fraction"}, "did you mean label_fraction"),
+        ({"by": "metric"}, "cannot be a level of columns"),
     ],
 )
 def test_unknown_names_are_told_with_the_near_ones(record: Make, options: dict[str, Any], message: str) -> None:
