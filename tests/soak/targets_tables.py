@@ -53,12 +53,13 @@ def write_records(folder: Path) -> Path:
 
 
 def read_all_records(runs: Path) -> None:
-    from tespec.comparison.ablations import ablations, measured_rows, measured_table
-    from tespec.comparison.records import read_records
     from tespec.comparison.render import render_csv, render_latex, render_long_csv, render_text
     from tespec.comparison.shown import claims_table
     from tespec.comparison.side_by_side import published_table
     from tespec.report.build import report
+
+    from tespec.comparison.ablations import ablations, measured_rows, measured_table
+    from tespec.comparison.records import read_records
 
     records, problems = read_records(runs)
     assert all("\n" not in problem for problem in problems)
@@ -83,12 +84,13 @@ def write_references(folder: Path) -> Path:
 
 
 def read_references(folder: Path) -> None:
-    import tespec.comparison.ablations as ablations_module
     import tespec.comparison.audit as audit_module
-    import tespec.comparison.published as published_module
-    from tespec.comparison.published import TABLES
     from tespec.comparison.render import render_text
     from tespec.comparison.side_by_side import published_table
+
+    import tespec.comparison.ablations as ablations_module
+    import tespec.comparison.published as published_module
+    from tespec.comparison.published import TABLES
 
     modules = (ablations_module, audit_module, published_module)
     real = published_module.PAPER
@@ -113,9 +115,10 @@ def write_one_record(folder: Path) -> Path:
 
 
 def read_one_record(path: Path) -> None:
-    from tespec.comparison.records import read_record
     from tespec.comparison.render import render_csv, render_latex, render_long_csv, render_markdown, render_text
     from tespec.comparison.side_by_side import published_table
+
+    from tespec.comparison.records import read_record
 
     table = published_table("segmentation", [read_record(path)])
     for render in (render_text, render_csv, render_long_csv, render_latex, render_markdown):
