@@ -14,7 +14,7 @@ from tespec.comparison.ablations import read_ablations
 from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
 from tespec.comparison.published import plain_tables, published_frame, read_paper
-from tespec.comparison.records import Record
+from tespec.comparison.records import RESULTS_VERSION, Record
 from tespec.comparison.selection import select
 from tespec.comparison.tables import NONE, Table, gains_table, make_tables
 from tespec.core.errors import UserError
@@ -172,8 +172,10 @@ def test_columns_that_differ_in_nothing_named_say_what_they_differ_in(record: Ma
 
 
 def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own(record: Make) -> None:
-    made = [record(miou=50.0).model_copy(update={"results_version": 2}), record(miou=40.0), record(seed=1, miou=44.0)]
-    assert list(column(one(made), "DDD17", "mIoU ↑", f"{MEASURED[:-1]}, results version 2)").values()) == ["50.00 (1)"]
+    newer = {"results_version": RESULTS_VERSION + 1}
+    made = [record(miou=50.0).model_copy(update=newer), record(miou=40.0), record(seed=1, miou=44.0)]
+    label = f"{MEASURED[:-1]}, results version {RESULTS_VERSION + 1})"
+    assert list(column(one(made), "DDD17", "mIoU ↑", label).values()) == ["50.00 (1)"]
     assert "Not shown: 2 results of an older results_version (--where results_version=VALUE)." in one(made).notes
     both = one(made, where={"results_version": "*"})
     assert list(column(both, "DDD17", "mIoU ↑", MEASURED).values()) == ["42.00 ± 2.83 (2)"]
