@@ -33,6 +33,7 @@ from tespec.comparison.records import (
 from tespec.core.config import flattened
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.progress import say
+from tespec.core.registry import PLUGIN
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.models.execution import execute
 from tespec.pretraining.method import Method
@@ -169,6 +170,11 @@ def on_device(settings: Settings, setup: Setup) -> Settings:
         say(f"batch_size: {batch_size} lanes instead of {settings.batch_size}, as --enlarge-batch says: another run")
     optimisation = with_precision(settings.optimisation, choose_device(setup.device))
     return replace(settings, batch_size=batch_size, optimisation=optimisation)
+
+
+def imported_parts(model: nn.Module) -> set[type]:
+    """Classes of a network's modules that stand in files named with `--import`."""
+    return {type(each) for each in model.modules() if type(each).__module__.startswith(PLUGIN)}
 
 
 def run_or_load(

@@ -100,8 +100,8 @@ def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_pat
     with stopped_after(1, trained=1000.0), pytest.raises(KeyboardInterrupt):
         run(tiny_world, tmp_path)
     (saved,) = (tmp_path / "runs").glob("*/step-000000001")
-    later = saved.with_name("step-000000009")
-    later.mkdir()  # of another start, torn
+    for step in (8, 9):  # of another start, torn
+        (later := saved.with_name(f"step-{step:09d}")).mkdir()
     with stopped_after(3), pytest.raises(KeyboardInterrupt) as stop:
         run(tiny_world, tmp_path)
     assert f"{later}: incomplete checkpoint, skipped\n" in capsys.readouterr().err

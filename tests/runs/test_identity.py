@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from guides import forgotten_afterwards
 from once_runs import trained_runs
 from short_runs import setup_in
 
@@ -18,7 +19,7 @@ from tespec.comparison.records import RESULTS_VERSION, read_records, write_recor
 from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.paths import CONFIGS, REPOSITORY
-from tespec.core.registry import METHODS, register_methods
+from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs import pretrain, run
 from tespec.runs.data import Data, settings_of
@@ -35,6 +36,15 @@ class Mine(Method):
     title = "{name}"
     summary = "Starts as every network does."
 """
+DECODER = """
+from tespec.core.registry import MODELS
+from tespec.pretraining.decoder import LastStageDecoder
+
+
+@MODELS.register_module(name="Mine")
+class Mine(LastStageDecoder):
+    pass
+"""
 STEPS = ("optimisation.steps=1", "optimisation.warmup_steps=0")
 
 
@@ -44,10 +54,9 @@ def methods(tmp_path_factory):
     folder = tmp_path_factory.mktemp("methods")
     for name in ("mine", "other"):
         (folder / f"{name}.py").write_text(METHOD.format(name=name))
-    register_methods(sorted(folder.iterdir()))
-    yield folder
-    for name in ("mine", "other"):
-        METHODS.module_dict.pop(name)
+    with forgotten_afterwards():
+        register_methods(sorted(folder.iterdir()))
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -155,31 +164,53 @@ def test_every_choice_is_in_the_name(made, cell, tmp_path, monkeypatch):
     assert len(names - {records["scratch"].name}) == len(others) + 2
 
 
-def test_settings_of_a_pretraining_are_in_its_name(tiny_world, tmp_path, monkeypatch):
+@pytest.fixture
+def name_of_pretraining(tiny_world, tmp_path, monkeypatch):
+    """The name of TESPEC's pre-training by some settings, which is not done."""
+
     class Named(Exception):
         pass
 
     def stop(run, *arguments):
         raise Named(run.name)
 
-    monkeypatch.setattr(pretrain, "run_or_load", stop)
-    usual = pretraining_settings("tespec", "tiny")
-    names = []
-    for settings in (
-        usual,
-        pretraining_settings("tespec", "tiny", [f"batch_size={usual.batch_size}"]),
-        pretraining_settings("tespec", "tiny", ["objective.mask.ratio=0.3"]),
-        pretraining_settings("tespec", "tiny", ["objective=cpc"]),
-        replace(usual, segments=usual.segments + 1),
-        replace(usual, objective=usual.objective | {"target": usual.objective["target"] | {"kind": "high_pass"}}),
-    ):
+    def name_of_pretraining(settings):
+        data = Data(tiny_world / "1mpx", "sample")
         with pytest.raises(Named) as named:
-            pretrain.pretrain(
-                "tespec", find_method("tespec"), settings, Data(tiny_world / "1mpx", "sample"), 0, setup_in(tmp_path)
-            )
-        names.append(str(named.value))
-    assert names[0] == names[1]
-    assert len(set(names)) == len(names) - 1
+            pretrain.pretrain("tespec", find_method("tespec"), settings, data, 0, setup_in(tmp_path))
+        return str(named.value)
+
+    register_methods()
+    monkeypatch.setattr(pretrain, "run_or_load", stop)
+    return name_of_pretraining
+
+
+def test_settings_of_a_pretraining_are_in_its_name(name_of_pretraining):
+    usual = pretraining_settings("tespec", "tiny")
+    name, same, *others = map(
+        name_of_pretraining,
+        (
+            usual,
+            pretraining_settings("tespec", "tiny", [f"batch_size={usual.batch_size}"]),
+            pretraining_settings("tespec", "tiny", ["objective.mask.ratio=0.3"]),
+            pretraining_settings("tespec", "tiny", ["objective=cpc"]),
+            replace(usual, segments=usual.segments + 1),
+            replace(usual, objective=usual.objective | {"target": usual.objective["target"] | {"kind": "high_pass"}}),
+        ),
+    )
+    assert name == same
+    assert len({name, *others}) == 1 + len(others)
+
+
+def test_an_edited_part_of_a_network_is_another_choice(name_of_pretraining, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(DECODER)
+    with forgotten_afterwards():
+        register_methods([file])
+        settings = pretraining_settings("tespec", "tiny", ["objective.decoder={type: Mine}"])
+        before = name_of_pretraining(settings)
+        file.write_text(f"{DECODER}# edited\n")
+        assert name_of_pretraining(settings) != before
 
 
 def prior(cell, folder, changes=(), **how):
