@@ -65,9 +65,9 @@ def test_it_is_pretrained_measured_and_fine_tuned(outputs):
 
 def test_its_row_is_in_the_table(outputs):
     folder, said = outputs
-    (row,) = re.findall(r"^BYOL +Swin/7, width \d+ +Yes.*", said[4], re.MULTILINE)
     tuned = records(folder)["evaluation", "byol"]
-    assert f"{tuned.metrics['miou']:.3f}" in row
+    (row,) = re.findall(r"^ *BYOL .*", said[4], re.MULTILINE)
+    assert f"{tuned.metrics['miou']:.2f} (1)" in row
     assert "--method byol" in tuned.command
     assert "BYOL" in (folder / "results" / "tables" / "segmentation.tex").read_text()
 
