@@ -51,7 +51,7 @@ def test_it_is_pretrained_measured_and_fine_tuned(outputs):
     folder, said = outputs
     pretrained, tuned = (records(folder)[kind, "byol"] for kind in ("pretraining", "evaluation"))
     assert pretrained.config["objective"] == {
-        "type": "byol", "hidden": 256, "out": 32, "scale": [0.08, 1.0], "momentum": 0.99
+        "type": "byol", "hidden": 256, "out": 64, "scale": [0.08, 1.0], "momentum": 0.99
     }  # fmt: skip
     assert pretrained.config["optimisation"]["steps"] == 3
     assert pretrained.config["deviations"][0] == "BYOL's views differ in crop and flip alone"
