@@ -217,7 +217,7 @@ def named_files(given: Sequence[str]) -> dict[str, Path]:
 def make_missing(shop: Workshop, jobs: Sequence[Job]) -> None:
     """Make what is missing of the sample worlds that jobs, and what they start from, are of."""
     from tespec.core.progress import progress
-    from tespec.world import make_world
+    from tespec.sample import make_world
 
     wanted: dict[World, set[str]] = {}
     for job in shop.with_pretrainings(jobs):

@@ -82,7 +82,7 @@ def _played(job: Job, settings: Finetuning | Pretraining, ledger: Ledger) -> Eva
 
 def _settings(job: Job, ledger: Ledger) -> Finetuning | Pretraining:
     """Settings of a job; on a sample world, which need not be made yet, with the size of its sensor."""
-    from tespec.world.contents import content_of
+    from tespec.sample.recordings import content_of
 
     shop = ledger.shop
     settings: Finetuning | Pretraining | None

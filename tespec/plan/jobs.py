@@ -123,7 +123,7 @@ class Workshop:
     def data_of(self, job: Job) -> Data:
         """Where a job's data is, or will be."""
         from tespec.runs.data import SAMPLE, Data
-        from tespec.world import world_folder
+        from tespec.sample import world_folder
 
         if job.world is None:
             return self.data[job.task]
@@ -328,7 +328,7 @@ def find_all_data(shop: Workshop, jobs: Sequence[Job], folder: Path | None, *, n
         UserError: a data set is missing.
     """
     from tespec.runs.data import SAMPLE, Data, find_data, given_data
-    from tespec.world import world_folder
+    from tespec.sample import world_folder
 
     world, data, missing = shop.plan.world, dict[str, Data](), list[str]()
     # The tasks first: their data decides the profile, and that the data of the pre-trainings.
@@ -401,7 +401,7 @@ def given_file(job: Job, plan: Plan) -> Path | None:
 def _data(job: Job, shop: Workshop) -> list[str]:
     """Names the data only where it is not what a run takes by itself, so that commands fit every machine."""
     from tespec.runs.data import given_data
-    from tespec.world import world_folder
+    from tespec.sample import world_folder
 
     found = shop.data_of(job).root
     return [] if found == (given_data(job.task) or world_folder() / job.task) else ["--data", str(found)]

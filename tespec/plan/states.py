@@ -178,7 +178,7 @@ class Ledger:
         from tespec.datasets.description import read_description
         from tespec.pretraining.method import find_method
         from tespec.runs.finetune import with_start
-        from tespec.world.make import description
+        from tespec.sample.make import description
 
         shop, data, world = self.shop, self.shop.data_of(job), self.shop.world(job)
         described = description(world.size, world.seed, job.task) if world else read_description(data.root)
@@ -372,7 +372,7 @@ def of_worlds_not_made(ledger: Ledger, jobs: Sequence[Job]) -> list[str]:
             found.setdefault(world, []).append(job)
     return [
         f"the sample world (size {world.size}, seed {world.seed}) is not made on this machine: whether the records of "
-        f"{len(members)} runs are of it shows after python -m tespec.world --size {world.size} --seed {world.seed} "
+        f"{len(members)} runs are of it shows after python -m tespec.sample --size {world.size} --seed {world.seed} "
         f"--datasets {' '.join(sorted({job.task for job in members}))}"
         for world, members in found.items()
     ]

@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning
 from tespec.datasets.description import read_description
-from tespec.world import make_world
+from tespec.sample import make_world
 
 SAMPLE = "sample"
 

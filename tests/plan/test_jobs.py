@@ -15,7 +15,7 @@ from tespec.core.registry import METHODS
 from tespec.plan.files import Ablations, Cells, Pretrainings, References, Start, World, read_plan
 from tespec.plan.jobs import EVALUATION, PRETRAINING, REFERENCE, Job, Workshop, command, find_all_data, select
 from tespec.runs.data import Data
-from tespec.world import world_folder
+from tespec.sample import world_folder
 
 
 @pytest.mark.parametrize("name", names("plans"))

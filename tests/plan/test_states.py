@@ -113,7 +113,7 @@ def test_records_of_a_world_that_is_not_made_are_named_with_what_makes_it(tmp_pa
     assert ledger.record(job) is None
     (line,) = of_worlds_not_made(ledger, [job])
     assert "the records of 1 runs" in line
-    assert line.endswith("python -m tespec.world --size tiny --seed 0 --datasets ddd17")
+    assert line.endswith("python -m tespec.sample --size tiny --seed 0 --datasets ddd17")
     other = record_of(job, ledger, data_fingerprint="of a world", code="bbbbbbbb")
     assert of_worlds_not_made(Ledger(shop, [other]), [job]) == []
     shop.data_of(job).root.mkdir(parents=True)
