@@ -33,8 +33,8 @@ from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.loading import Batch
 from tespec.training.phases import begin, phases_of
-from tespec.world.contents import content_of
-from tespec.world.make import description
+from tespec.sample.recordings import content_of
+from tespec.sample.make import description
 
 MFU = 0.35  # share of a GPU's peak that trainings reach, where nothing was measured
 GPUS = CONFIGS / "gpus.yaml"

@@ -17,8 +17,8 @@ from tespec.pretraining.objective import EventObjective, build_objective, own_se
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import Wanted, open_run
 from tespec.runs.pretrain import pretrain
+from tespec.sample import make_world
 from tespec.weights.files import read_weights
-from tespec.world import make_world
 
 pytestmark = pytest.mark.usefixtures("pretrainings_are_short")
 

@@ -18,7 +18,7 @@ from tespec.core.config import as_facts, finetuning_settings
 from tespec.core.errors import Preempted
 from tespec.core.paths import REPOSITORY
 from tespec.runs.run import on_device
-from tespec.world import make_world
+from tespec.sample import make_world
 
 SCRIPT = Path(__file__).with_name("together_runs.py")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}"}

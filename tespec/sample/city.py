@@ -6,29 +6,9 @@ import math
 
 import numpy as np
 
-from tespec.world.scene import (
-    BLOCK,
-    BRICKS,
-    BUILDING,
-    FACADE,
-    FENCE,
-    LAMP,
-    LEAVES,
-    PANEL,
-    PARKED,
-    PARKING,
-    PLANKS,
-    POLE,
-    ROAD_HALF,
-    SIDEWALK_WIDTH,
-    SIGN,
-    VEGETATION,
-    WALL,
-    Array,
-    BoxList,
-    place,
-)
-from tespec.world.traffic import car
+from tespec.sample import scene
+from tespec.sample.scene import BLOCK, PARKED, PARKING, ROAD_HALF, SIDEWALK_WIDTH, Array, BoxList, place
+from tespec.sample.traffic import car
 
 PARK_SHARE = 0.25
 INSET = ROAD_HALF + SIDEWALK_WIDTH
@@ -36,19 +16,10 @@ SIDE = BLOCK - 2 * INSET
 
 
 def city(seed: int, x: Array, y: Array, reach: float) -> Array:
-    """All blocks within `reach` of a path.
+    """Box table (M, 13) of all blocks whose centre is within `reach` metres of a path x, y (N,); parked cars included.
 
     A block depends on the seed and its place in the grid alone: a longer path never changes what an earlier part
     of it sees.
-
-    Args:
-        seed: of the city.
-        x: path (N,), metres; `y` likewise.
-        y: see `x`.
-        reach: distance in metres from the path to a block's centre up to which blocks are built.
-
-    Returns:
-        Box table (M, 13). Parked cars have instances from 1000.
     """
     low_i, high_i = math.floor((x.min() - reach) / BLOCK), math.ceil((x.max() + reach) / BLOCK)
     low_j, high_j = math.floor((y.min() - reach) / BLOCK), math.ceil((y.max() + reach) / BLOCK)
@@ -97,11 +68,11 @@ def _house_row(boxes: BoxList, rng: np.random.Generator, west: float, south: flo
         middle = at + width / 2
         if rng.random() < 0.2:
             half_height = rng.uniform(0.6, 1.2)
-            label, texture = (FENCE, PLANKS) if rng.random() < 0.6 else (WALL, BRICKS)
+            label, texture = (scene.FENCE, scene.PLANKS) if rng.random() < 0.6 else (scene.WALL, scene.BRICKS)
             centre, half = _along(west, south, side, middle, 0.3), _on_side(side, width / 2, 0.15)
         else:
             half_height = rng.uniform(2, 8)
-            label, texture = BUILDING, FACADE
+            label, texture = scene.BUILDING, scene.FACADE
             depth, setback = rng.uniform(4, 8), rng.uniform(0, 1.5)
             centre = _along(west, south, side, middle, setback + depth / 2)
             half = _on_side(side, width / 2, depth / 2)
@@ -117,7 +88,7 @@ def _park(boxes: BoxList, rng: np.random.Generator, west: float, south: float) -
     albedo, seed = rng.uniform(0.2, 0.5), rng.uniform(0, 1000)
     for side in range(4):
         centre, half = _along(west, south, side, SIDE / 2, 0.3), _on_side(side, SIDE / 2, 0.2)
-        label, texture = (VEGETATION, LEAVES) if hedge else (FENCE, PLANKS)
+        label, texture = (scene.VEGETATION, scene.LEAVES) if hedge else (scene.FENCE, scene.PLANKS)
         boxes.add((*centre, half_height), (*half, half_height), label, albedo, texture, seed + side)
 
 
@@ -146,21 +117,29 @@ def _kerb(boxes: BoxList, rng: np.random.Generator, west: float, south: float, s
 
 def _lamp_post(boxes: BoxList, rng: np.random.Generator, x: float, y: float, yaw: float) -> None:
     albedo = rng.uniform(0.1, 0.5)
-    boxes.add((x, y, 2.6), (0.14, 0.14, 2.6), POLE, albedo)
-    boxes.add((x, y, 5.2), (0.5, 0.16, 0.14), POLE, 0.6, LAMP, yaw=yaw)
+    boxes.add((x, y, 2.6), (0.14, 0.14, 2.6), scene.POLE, albedo)
+    boxes.add((x, y, 5.2), (0.5, 0.16, 0.14), scene.POLE, 0.6, scene.LAMP, yaw=yaw)
 
 
 def _sign(boxes: BoxList, rng: np.random.Generator, x: float, y: float, yaw: float) -> None:
-    boxes.add((x, y, 1.1), (0.09, 0.09, 1.1), POLE, 0.4)
+    boxes.add((x, y, 1.1), (0.09, 0.09, 1.1), scene.POLE, 0.4)
     half = rng.uniform(0.42, 0.6)
-    boxes.add((x, y, 2.2 + half), (half, half, half), SIGN, rng.uniform(0.3, 0.9), PANEL, rng.uniform(0, 1000), yaw)
+    boxes.add(
+        (x, y, 2.2 + half),
+        (half, half, half),
+        scene.SIGN,
+        rng.uniform(0.3, 0.9),
+        scene.PANEL,
+        rng.uniform(0, 1000),
+        yaw,
+    )
 
 
 def _tree(boxes: BoxList, rng: np.random.Generator, x: float, y: float) -> None:
     trunk, radius, albedo = rng.uniform(1.4, 2.2), rng.uniform(0.7, 1.4), rng.uniform(0.12, 0.35)
     seed = rng.uniform(0, 1000)
-    boxes.add((x, y, trunk / 2 + 0.2), (0.16, 0.16, trunk / 2 + 0.2), VEGETATION, 0.15, LEAVES, seed)
+    boxes.add((x, y, trunk / 2 + 0.2), (0.16, 0.16, trunk / 2 + 0.2), scene.VEGETATION, 0.15, scene.LEAVES, seed)
     for height, size in ((0.9, 1.0), (1.7, 0.65)):
         half = (radius * size, radius * size, 0.9 * radius * size)
         centre = (x, y, trunk + radius * height)
-        boxes.add(centre, half, VEGETATION, albedo, LEAVES, seed + height, rng.uniform(0, 1.5))
+        boxes.add(centre, half, scene.VEGETATION, albedo, scene.LEAVES, seed + height, rng.uniform(0, 1.5))

@@ -1,7 +1,6 @@
-"""What a surface looks like before light falls on it: patterns that fade out where a pixel is too coarse for them.
+"""Patterns of surfaces, which fade out where a pixel is too coarse for them, the light on them, and the lens' blur.
 
-All functions a kernel calls stand in its own file, because numba's cache only notices changes of that file; constants
-of other files are arguments.
+Everything a kernel calls is in its own file, because numba's cache only notices changes of that file.
 """
 
 from __future__ import annotations
@@ -13,30 +12,47 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tespec.world.scene import WORLD, Array, Camera, View, World
+from tespec.sample.scene import WORLD, Array, Camera, Image, View, World
 
 DARK_ALBEDO = 0.02
+# Direction a surface faces: box faces in the box's frame, then up for the ground.
+FRONT, BACK, LEFT, RIGHT, UP, DOWN = range(6)
+Label = npt.NDArray[np.uint8]
 
 
-class Surface(NamedTuple):
-    """Per pixel (H, W): albedo and own light float32, face uint8, class uint8."""
+class Light(NamedTuple):
+    """Strength from above, direction of the sun in radians, strength of head lights, street lamps and sky."""
 
-    albedo: npt.NDArray[np.float32]
-    glow: npt.NDArray[np.float32]
-    face: npt.NDArray[np.uint8]
-    label: npt.NDArray[np.uint8]
+    strength: float
+    azimuth: float
+    headlights: float
+    street_lamps: float
+    sky: float
 
 
-def paint(
-    depth: npt.NDArray[np.float32], hit: npt.NDArray[np.int32], boxes: Array, camera: Camera, view: View, night: bool
-) -> Surface:
-    """Patterns of all visible surfaces, from what `raster` made of the box table (N, 13); at night lamps are on."""
-    shape = depth.shape
-    surface = Surface(
-        np.empty(shape, np.float32), np.zeros(shape, np.float32), np.empty(shape, np.uint8), np.empty(shape, np.uint8)
-    )
-    _paint(WORLD, depth, hit, boxes, camera, view, float(night), surface)
-    return surface
+def daylight(rng: np.random.Generator) -> Light:
+    """A day, duller or brighter."""
+    return Light(rng.uniform(0.7, 1.3), rng.uniform(0, 2 * np.pi), 0.0, 0.0, 1.0)
+
+
+def lamplight(rng: np.random.Generator) -> Light:
+    """A night: a faint sky, street lamps, lit windows and the ego car's head lights."""
+    return Light(rng.uniform(0.05, 0.08), rng.uniform(0, 2 * np.pi), 0.5, rng.uniform(2.0, 4.0), 0.15)
+
+
+def shade(
+    depth: Image, hit: npt.NDArray[np.int32], boxes: Array, camera: Camera, view: View, light: Light
+) -> tuple[Image, Label]:
+    """The image of what `raster` found of a box table (N, 13).
+
+    Returns:
+        Linear intensity (H, W) float32 behind the lens, about 1 for a white wall on a medium day; classes (H, W) uint8.
+    """
+    bright, blurred = np.empty(depth.shape, np.float32), np.empty(depth.shape, np.float32)
+    label = np.empty(depth.shape, np.uint8)
+    _shade(WORLD, depth, hit, boxes, camera, view, light, bright, label)
+    _lens(bright, blurred)
+    return blurred, label
 
 
 @njit(cache=True)
@@ -130,11 +146,11 @@ def _ground(world: World, x: float, y: float, wide_x: float, wide_y: float) -> t
 
 @njit(cache=True)
 def _facade(
-    world: World, albedo: float, u: float, v: float, height: float, wall: int, seed: int, footprint: float
+    albedo: float, u: float, v: float, height: float, wall: int, seed: int, footprint: float
 ) -> tuple[float, float]:
     """Albedo of a house front with windows, and the light from the lit ones."""
     glow = 0.0
-    if wall < world.FACE_UP:
+    if wall < UP:
         period = 2.2 + 1.6 * _hash(seed, 1, 2)
         opening = 0.35 + 0.25 * _hash(seed, 3, 4)
         seen = _fade(1.0 / period, footprint)
@@ -155,12 +171,12 @@ def _bodywork(
 ) -> tuple[float, float]:
     """Paint, lamps and number plate of a vehicle, and the light from the lamps."""
     albedo *= 1 + 0.12 * _octaves(u, v, seed, footprint, 1.0)
-    if face != world.FACE_FRONT and face != world.FACE_BACK:
+    if face != FRONT and face != BACK:
         return albedo, 0.0
     level = box[world.CZ] + v
     if 0.6 < level < 0.85 and abs(u) > 0.6 * box[world.HY]:
         lit = 1.0 if box[world.INSTANCE] < world.PARKED else 0.0
-        return (0.95, 2.5 * lit) if face == world.FACE_FRONT else (0.5, 0.2 * lit)
+        return (0.95, 2.5 * lit) if face == FRONT else (0.5, 0.2 * lit)
     if 0.35 < level < 0.5 and abs(u) < 0.28:
         return 0.9, 0.0
     return albedo, 0.0
@@ -171,8 +187,8 @@ def _cabin(
     world: World, albedo: float, box: Array, u: float, v: float, face: int, seed: int, footprint: float
 ) -> float:
     """Paint with a pane of glass on each side."""
-    if face < world.FACE_UP:
-        half = box[world.HY] if face < world.FACE_LEFT else box[world.HX]
+    if face < UP:
+        half = box[world.HY] if face < LEFT else box[world.HX]
         if abs(u) < 0.87 * half and abs(v + 0.05 * box[world.HZ]) < 0.72 * box[world.HZ]:
             return 0.06 + 0.1 * (0.5 + _noise(2 * u, 2 * v, seed))
     return albedo * (1 + 0.12 * _octaves(u, v, seed, footprint, 1.0))
@@ -180,14 +196,14 @@ def _cabin(
 
 @njit(cache=True)
 def _pattern(
-    world: World, box: Array, face: int, u: float, v: float, height: float, footprint: float, night: float
+    world: World, box: Array, face: int, u: float, v: float, height: float, footprint: float
 ) -> tuple[float, float]:
     """Albedo and glow of a point (u, v) on a box's face, `height` metres above the ground."""
     texture, albedo = int(box[world.TEXTURE]), box[world.ALBEDO]
     seed = int(box[world.SEED] * 7.3) + face
     glow = 0.0
     if texture == world.FACADE:
-        albedo, glow = _facade(world, albedo, u, v, height, face, seed, footprint)
+        albedo, glow = _facade(albedo, u, v, height, face, seed, footprint)
     elif texture == world.PLANKS:
         albedo *= 1 + _stripes(u, 0.5, 0.5, footprint) + 0.3 * _octaves(u, v, seed, footprint, 2.0)
     elif texture == world.BRICKS:
@@ -203,25 +219,46 @@ def _pattern(
     elif texture == world.PANEL:
         albedo *= 1 + (1.2 if abs(u) < 0.7 * box[world.HX] else 0.2) * _stripes(v, 0.25, 0.4, footprint)
     elif texture == world.LAMP:
-        glow = 4.0 if face == world.FACE_DOWN else 1.5
+        glow = 4.0 if face == DOWN else 1.5
     else:
         albedo *= 1 + 0.3 * _octaves(u, v, seed, footprint, 3.0)
-    return max(albedo, DARK_ALBEDO), glow * night
+    return max(albedo, DARK_ALBEDO), glow
 
 
 @njit(cache=True)
-def _paint(
+def _facing(face: int, cos: float, sin: float, sun_x: float, sun_y: float) -> float:
+    """Light that a surface gets by the way it faces, at least 0.25."""
+    if face == UP:
+        towards = 0.8
+    elif face == DOWN:
+        towards = -0.8
+    elif face == FRONT:
+        towards = cos * sun_x + sin * sun_y
+    elif face == BACK:
+        towards = -cos * sun_x - sin * sun_y
+    elif face == LEFT:
+        towards = cos * sun_y - sin * sun_x
+    else:
+        towards = sin * sun_x - cos * sun_y
+    return max(0.62 + 0.38 * towards, 0.25)
+
+
+@njit(cache=True)
+def _shade(
     world: World,
-    depth: npt.NDArray[np.float32],
+    depth: Image,
     hit: npt.NDArray[np.int32],
     boxes: Array,
     camera: Camera,
     view: View,
-    night: float,
-    surface: Surface,
+    light: Light,
+    bright: Image,
+    label: Label,
 ) -> None:
-    albedo, glow, face, label = surface
     eye, axes = view
+    strength, azimuth, headlights, street_lamps, sky = light
+    night = 1.0 if headlights > 0.0 else 0.0
+    sun_x, sun_y = 0.6 * math.cos(azimuth), 0.6 * math.sin(azimuth)
     height, width = depth.shape
     for y in range(height):
         v = (y + 0.5 - camera.row) / camera.focal
@@ -232,32 +269,50 @@ def _paint(
             d1 = axes[0, 1] - u * axes[1, 1] - v * axes[2, 1]
             d2 = axes[0, 2] - u * axes[1, 2] - v * axes[2, 2]
             if index == world.SKY_HIT:
-                albedo[y, x] = 1.15 + 0.25 * max(d2, 0.0) + 0.15 * _noise(3 * math.atan2(d1, d0), 6 * d2, 99)
-                face[y, x], label[y, x] = world.FACE_NONE, world.SKY
-                continue
-            if index == world.BONNET_HIT:
-                albedo[y, x] = 0.12 + 0.1 * (height - y) / height
-                face[y, x], label[y, x] = world.FACE_UP, world.CAR
+                albedo = 1.15 + 0.25 * max(d2, 0.0) + 0.15 * _noise(3 * math.atan2(d1, d0), 6 * d2, 99)
+                bright[y, x], label[y, x] = strength * sky * np.float32(albedo), world.SKY
                 continue
             footprint = t / camera.focal
             wx, wy, wz = eye[0] + t * d0, eye[1] + t * d1, eye[2] + t * d2
-            if index == world.GROUND_HIT:
+            cos, sin, face, glow = 1.0, 0.0, UP, 0.0
+            if index == world.BONNET_HIT:
+                albedo, label[y, x] = 0.12 + 0.1 * (height - y) / height, world.CAR
+            elif index == world.GROUND_HIT:
                 level = math.sqrt(d0 * d0 + d1 * d1)
                 slant = min(level / -d2, 12.0)
                 wide_x = footprint * (abs(d1) + slant * abs(d0)) / level
                 wide_y = footprint * (abs(d0) + slant * abs(d1)) / level
-                albedo[y, x], label[y, x] = _ground(world, wx, wy, wide_x, wide_y)
-                face[y, x] = world.FACE_UP
-                continue
-            box = boxes[index]
-            wx, wy, wz = wx - box[world.CX], wy - box[world.CY], wz - box[world.CZ]
-            px, py = box[world.COS] * wx + box[world.SIN] * wy, box[world.COS] * wy - box[world.SIN] * wx
-            side_x, side_y, side_z = abs(px) / box[world.HX], abs(py) / box[world.HY], abs(wz) / box[world.HZ]
-            if side_x >= side_y and side_x >= side_z:
-                looks, a, b = (world.FACE_FRONT if px > 0 else world.FACE_BACK), py, wz
-            elif side_y >= side_z:
-                looks, a, b = (world.FACE_LEFT if py > 0 else world.FACE_RIGHT), px, wz
+                albedo, label[y, x] = _ground(world, wx, wy, wide_x, wide_y)
             else:
-                looks, a, b = (world.FACE_UP if wz > 0 else world.FACE_DOWN), px, py
-            albedo[y, x], glow[y, x] = _pattern(world, box, looks, a, b, wz + box[world.CZ], footprint, night)
-            face[y, x], label[y, x] = looks, int(box[world.CLASS])
+                box = boxes[index]
+                cos, sin, label[y, x] = box[world.COS], box[world.SIN], int(box[world.CLASS])
+                ox, oy, oz = wx - box[world.CX], wy - box[world.CY], wz - box[world.CZ]
+                px, py = cos * ox + sin * oy, cos * oy - sin * ox
+                side_x, side_y, side_z = abs(px) / box[world.HX], abs(py) / box[world.HY], abs(oz) / box[world.HZ]
+                if side_x >= side_y and side_x >= side_z:
+                    face, a, b = (FRONT if px > 0 else BACK), py, oz
+                elif side_y >= side_z:
+                    face, a, b = (LEFT if py > 0 else RIGHT), px, oz
+                else:
+                    face, a, b = (UP if oz > 0 else DOWN), px, py
+                albedo, glow = _pattern(world, box, face, a, b, oz + box[world.CZ], footprint)
+            falling = strength * _facing(face, cos, sin, sun_x, sun_y)
+            if headlights > 0.0:
+                pool = (math.cos(math.pi * wx / 24.0) * math.cos(math.pi * wy / 24.0)) ** 2
+                falling *= 1.0 + street_lamps * pool
+                beam = math.exp(-4.0 * u * u - 6.0 * max(-v, 0.0)) / (1.0 + (t / 7.0) ** 2)
+                falling += headlights * beam if index != world.BONNET_HIT else 0.0
+            bright[y, x] = falling * np.float32(albedo) + np.float32(glow * night)
+
+
+@njit(cache=True)
+def _lens(image: Image, blurred: Image) -> None:
+    """Weights 1 2 1 in both directions; the border repeats."""
+    height, width = image.shape
+    for y in range(height):
+        above, below = max(y - 1, 0), min(y + 1, height - 1)
+        for x in range(width):
+            left, right = max(x - 1, 0), min(x + 1, width - 1)
+            total = 4.0 * image[y, x] + image[above, left] + image[above, right] + image[below, left]
+            total += image[below, right] + 2.0 * (image[above, x] + image[below, x] + image[y, left] + image[y, right])
+            blurred[y, x] = total / 16.0

@@ -1,17 +1,16 @@
-"""What a world of a given size holds: its recordings, their sensors, splits, names and seeds."""
+"""What a world of a given size holds: its recordings, their sensors, splits, names and streets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tespec.core.errors import UserError
 
 VERSION = 6
 
 
-@dataclass(frozen=True)
-class Sensor:
+class Sensor(NamedTuple):
     """Height and width in pixels and the rows that carry labels."""
 
     height: int
@@ -19,9 +18,8 @@ class Sensor:
     label_rows: int
 
 
-@dataclass(frozen=True)
-class Content:
-    """What a world holds in the layout of one dataset.
+class Content(NamedTuple):
+    """What a world holds in the layout of one data set.
 
     Attributes:
         sensor: of all its recordings.
@@ -36,8 +34,7 @@ class Content:
     val_street: int | None = None
 
 
-# Numbers of streets decide events: those of a dataset stay what they are when another one grows, and those of training
-# and test where a validation split is added behind them.
+# Numbers of streets decide events: those of a data set stay what they are when another one grows.
 CONTENTS: dict[str, dict[str, Content]] = {
     "tiny": {
         "ddd17": Content(Sensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}, 0, 700),
@@ -79,7 +76,7 @@ MVSEC_NAMES = {
     "test": ("outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"),
     "val": ("outdoor_day3", "outdoor_night4"),
 }
-# Number within the dataset, split, and number within the split to a name like those of the official recordings.
+# Number within the data set, split, and number within the split to a name like those of the official recordings.
 NAMES: dict[str, Callable[[int, str, int], str]] = {
     "ddd17": lambda number, split, index: f"dir{number}",
     "1mpx": lambda number, split, index: f"moorea_2019-02-19_{number:03d}_td_500000_8500000",
@@ -90,8 +87,7 @@ NAMES: dict[str, Callable[[int, str, int], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class Take:
+class Recording(NamedTuple):
     """A recording to make; `seed` is the street's, no two recordings of a world share it."""
 
     dataset: str
@@ -104,10 +100,10 @@ class Take:
 
 
 def content_of(size: str, dataset: str) -> Content:
-    """What a world of a size holds in the layout of one dataset.
+    """What a world of a size holds in the layout of one data set.
 
     Raises:
-        UserError: there is no such size or dataset.
+        UserError: there is no such size or data set.
     """
     if size not in CONTENTS:
         raise UserError(f"sample world '{size}'", "no such size", f"choose one of {', '.join(CONTENTS)}")
@@ -116,17 +112,17 @@ def content_of(size: str, dataset: str) -> Content:
     return CONTENTS[size][dataset]
 
 
-def takes(size: str, seed: int, dataset: str) -> list[Take]:
-    """All recordings of one dataset of a world, in a fixed order."""
+def recordings_of(size: str, seed: int, dataset: str) -> list[Recording]:
+    """All recordings of one data set of a world, in a fixed order."""
     content = content_of(size, dataset)
-    made: list[Take] = []
-    for split, (recordings, seconds) in content.splits.items():
-        for index in range(recordings):
-            name = NAMES[dataset](len(made), split, index)
+    found: list[Recording] = []
+    for split, (count, seconds) in content.splits.items():
+        for index in range(count):
+            name = NAMES[dataset](len(found), split, index)
             night = "night" in name or (dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2)
-            street = content.first_street + len(made)
+            street = content.first_street + len(found)
             if split == "val" and content.val_street is not None:
                 street = content.val_street + index
-            seed_of_street = STREETS_PER_WORLD * (seed + 3) + street
-            made.append(Take(dataset, split, name, content.sensor, seconds, seed_of_street, night))
-    return made
+            street += STREETS_PER_WORLD * (seed + 3)
+            found.append(Recording(dataset, split, name, content.sensor, seconds, street, night))
+    return found

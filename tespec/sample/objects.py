@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tespec.world.contents import Take
-from tespec.world.layouts.prophesee import SEEN, Classes
-from tespec.world.street import Film, Frame
+from tespec.sample.prophesee import SEEN, Classes
+from tespec.sample.recordings import Recording
+from tespec.sample.street import Film, Frame
 
 CLASSES = ("car", "truck", "person", "two_wheeler", "street")
 OF_SCENE = Classes(car=0, truck=1, person=2, two_wheeler=3, sign=None)
@@ -21,17 +21,17 @@ SMALLEST, MARGIN = 12, 0.25  # px of an object's shorter side, and what is seen 
 SIDE = 40  # px of a piece of street
 
 
-def write(film: Film, root: Path, take: Take) -> None:
+def write(film: Film, root: Path, recording: Recording) -> None:
     """Write `<split>/<class>/<name>_<number>.png`: square grey images of objects, and of street without any."""
-    rng = np.random.default_rng([take.seed, 7])
+    rng = np.random.default_rng([recording.seed, 7])
     count = 0
     for frame, _ in film:
         if frame.index % STRIDE:
             continue
         for number, image in _pieces(frame, rng):
-            folder = root / take.split / CLASSES[number]
+            folder = root / recording.split / CLASSES[number]
             folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(folder / f"{take.name}_{count:05d}.png", compress_level=1)
+            Image.fromarray(image).save(folder / f"{recording.name}_{count:05d}.png", compress_level=1)
             count += 1
 
 

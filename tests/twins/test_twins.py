@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-from twins import WAYS, damage
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
@@ -15,7 +14,8 @@ from tespec.datasets.survey import require_sound, survey
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
-from tespec.world.layouts import LAYOUTS, relayout
+from twins.broken import WAYS, damage
+from twins.layouts import LAYOUTS, relayout
 
 OF_EVENTS = [
     (dataset, layout)
@@ -124,8 +124,3 @@ def test_every_broken_twin_is_refused_in_a_line_or_handled(twin, dataset, way):
     # A dry run looks quickly; of what these twins have it misses nothing.
     with pytest.raises(UserError, match="|".join(map(re.escape, done.outcome.split("|")))):
         require_sound(opened(root, dataset))
-
-
-def test_unknown_layouts_are_named(tmp_path):
-    with pytest.raises(UserError, match="no such layout; choose from readme, ess-readme, ess, archive, flat"):
-        relayout(tmp_path, "dsec", "other")

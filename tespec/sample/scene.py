@@ -1,60 +1,47 @@
-"""The one shape of the sample world, the oriented box, and what is painted on it. Units: metres, radians."""
+"""The scene: oriented boxes on a flat street grid, and the camera. Units: metres, radians, pixels."""
 
 from __future__ import annotations
 
 from collections import namedtuple
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+Image = npt.NDArray[np.float32]
 
-# What a surface is. Writers map these to the classes of their dataset.
+# Classes of surfaces, which writers map to those of their data set.
 ROAD, SIDEWALK, TERRAIN, SKY, BUILDING, WALL, FENCE, POLE, SIGN, VEGETATION = range(10)
 PERSON, RIDER, CAR, TRUCK, TWO_WHEELER = range(10, 15)
 CLASSES = 15
-
-# What is painted on a box.
+# Textures of boxes.
 PLAIN, FACADE, PLANKS, BRICKS, LEAVES, BODYWORK, CABIN, CLOTH, PANEL, LAMP = range(10)
-
-# Columns of a box table (N, 13).
+# Columns of a box table (N, 13): centre, half extents, cosine and sine of the yaw, ...
 CX, CY, CZ, HX, HY, HZ, COS, SIN, CLASS, INSTANCE, ALBEDO, TEXTURE, SEED = range(13)
 COLUMNS = 13
-
 # The street grid: centre lines every BLOCK metres in both directions, then road, then sidewalk, then the block.
-BLOCK = 48.0
-ROAD_HALF = 5.0
-SIDEWALK_WIDTH = 3.0
-LANE = 1.7
-PARKING = 4.1
-
+BLOCK, ROAD_HALF, SIDEWALK_WIDTH = 48.0, 5.0, 3.0
+LANE, PARKING = 1.7, 4.1  # from the centre line
 PARKED = 1000  # first instance of the parked cars, whose lamps are off
-
-# What a pixel's ray hits besides the rows of a box table.
+# What a pixel shows other than a row of the box table.
 SKY_HIT, GROUND_HIT, BONNET_HIT = -1, -2, -3
-# Direction a surface faces: box faces in the box's frame, then up for the ground; the sky has none.
-FACE_FRONT, FACE_BACK, FACE_LEFT, FACE_RIGHT, FACE_UP, FACE_DOWN, FACE_NONE = range(7)
 
-
-# Of the numbers above those that kernels read. They take them as an argument, since numba's cache notices changes of a
-# kernel's own file alone.
+# Kernels take constants of this file as an argument: numba's cache notices changes of a kernel's own file alone.
 World = namedtuple(
     "World",
     "CX CY CZ HX HY HZ COS SIN CLASS INSTANCE ALBEDO TEXTURE SEED "
     "FACADE PLANKS BRICKS LEAVES BODYWORK CABIN CLOTH PANEL LAMP ROAD SIDEWALK TERRAIN SKY CAR "
-    "BLOCK ROAD_HALF SIDEWALK_WIDTH PARKED SKY_HIT GROUND_HIT BONNET_HIT "
-    "FACE_FRONT FACE_BACK FACE_LEFT FACE_RIGHT FACE_UP FACE_DOWN FACE_NONE",
+    "BLOCK ROAD_HALF SIDEWALK_WIDTH PARKED SKY_HIT GROUND_HIT BONNET_HIT",
 )
 WORLD = World(**{name: globals()[name] for name in World._fields})
 
 
-@dataclass
 class BoxList:
     """Grows a box table row by row."""
 
-    rows: list[tuple[float, ...]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, ...]] = []
 
     def add(
         self,
@@ -67,7 +54,7 @@ class BoxList:
         yaw: float = 0.0,
         instance: int = 0,
     ) -> None:
-        """Append one box: centre and half extents in metres, yaw in radians about the vertical."""
+        """Append a box by its centre, half extents and yaw about the vertical."""
         cos, sin = float(np.cos(yaw)), float(np.sin(yaw))
         self.rows.append((*centre, *half, cos, sin, label, instance, albedo, texture, seed))
 
@@ -76,22 +63,12 @@ class BoxList:
         self.rows.extend(map(tuple, table.tolist()))
 
     def table(self) -> Array:
-        """The boxes as a float64 table (N, 13)."""
+        """Box table (N, 13) float64."""
         return np.array(self.rows, np.float64).reshape(-1, COLUMNS)
 
 
 def place(table: Array, x: Array | float, y: Array | float, yaw: Array | float) -> Array:
-    """Move boxes given in body frames into the world.
-
-    Args:
-        table: boxes (N, 13) relative to their body, x forward.
-        x: position of each box's body (N,) or scalar, metres; `y` likewise.
-        y: see `x`.
-        yaw: heading of each box's body (N,) or scalar, radians.
-
-    Returns:
-        Box table (N, 13) in world coordinates.
-    """
+    """Boxes (N, 13) given relative to their body, x forward, moved to the body's x, y and yaw (N,) or scalar."""
     cos, sin = np.cos(yaw), np.sin(yaw)
     placed = table.copy()
     placed[:, CX] = x + cos * table[:, CX] - sin * table[:, CY]
@@ -108,7 +85,7 @@ FOCAL = 0.8  # focal length as a share of the width
 
 
 class Camera(NamedTuple):
-    """Sensor size in pixels, focal length and principal point in pixels; rows from `bonnet_row` on show the bonnet."""
+    """Size, focal length and principal point in pixels; rows from `bonnet_row` on show the ego car's bonnet."""
 
     height: int
     width: int
@@ -119,7 +96,7 @@ class Camera(NamedTuple):
 
 
 class View(NamedTuple):
-    """Where the camera is: position (3,) in metres and the world directions forward, left, up as rows of (3, 3)."""
+    """Where the camera is: position (3,) and the directions forward, left, up as rows of (3, 3)."""
 
     position: Array
     axes: Array
@@ -132,7 +109,7 @@ def make_camera(height: int, width: int, free_rows: int | None = None) -> Camera
 
 
 def make_view(x: float, y: float, heading: float, pitch: float = 0.0, lift: float = 0.0) -> View:
-    """The view from an ego car at (x, y) metres with a heading and pitch in radians, lifted by `lift` metres."""
+    """The view from an ego car at (x, y), with its heading and pitch, lifted by `lift` metres."""
     cos, sin = np.cos(heading), np.sin(heading)
     position = np.array([x + AHEAD_OF_CENTRE * cos, y + AHEAD_OF_CENTRE * sin, HEIGHT_ABOVE_GROUND + lift])
     forward = np.array([cos * np.cos(pitch), sin * np.cos(pitch), np.sin(pitch)])

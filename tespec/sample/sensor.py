@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numba import njit
 
 from tespec.events.stream import Events
-from tespec.world.scene import Array
+from tespec.sample.scene import Array, Image
 
 
 @dataclass(frozen=True)
@@ -44,64 +44,48 @@ class EventSensor:
     """Turns intensity images into events; holds what each pixel remembers.
 
     Args:
-        image: linear intensity (H, W) at `start_us`, in us.
-        start_us: see `image`.
+        image: linear intensity (H, W) at time 0.
         flaws: of the sensor.
         seed: of the flaws' pattern and the noise.
     """
 
-    def __init__(self, image: npt.NDArray[np.float32], start_us: int, flaws: Flaws, seed: int) -> None:
+    def __init__(self, image: Image, flaws: Flaws, seed: int) -> None:
         rng = np.random.default_rng([seed, 1])
-        shape = image.shape
-        least = 0.2 * flaws.contrast
-        self.flaws = flaws
-        self.seed = seed
-        self.thresholds = np.maximum(rng.normal(flaws.contrast, flaws.mismatch, (2, *shape)), least)
-        hot = rng.random(shape) < flaws.hot_share
-        self.noise_rate = flaws.noise + np.where(hot, rng.exponential(flaws.hot_rate, shape), 0.0)
+        self.flaws, self.seed, self.time_us = flaws, seed, 0
+        self.thresholds = np.maximum(
+            rng.normal(flaws.contrast, flaws.mismatch, (2, *image.shape)), 0.2 * flaws.contrast
+        )
+        hot = rng.random(image.shape) < flaws.hot_share
+        self.noise_rate = flaws.noise + np.where(hot, rng.exponential(flaws.hot_rate, image.shape), 0.0)
         self.level = self._log(image)
         # A pixel that has been watching for a while is anywhere between its two thresholds.
         above, below = self.thresholds
         self.reference = self.level - rng.uniform(-0.9 * below, 0.9 * above)
-        self.last_event = np.full(shape, start_us - flaws.refractory_us, np.int64)
-        self.time_us = start_us
+        self.last_event = np.full(image.shape, -flaws.refractory_us, np.int64)
 
-    def _log(self, image: npt.NDArray[np.float32]) -> Array:
+    def _log(self, image: Image) -> Array:
         return np.log(image.astype(np.float64) + self.flaws.dark)
 
-    def advance(self, image: npt.NDArray[np.float32], time_us: int) -> Events:
-        """Events from the last image up to a new one; log intensity is linear in between.
+    def advance(self, image: Image, time_us: int) -> Events:
+        """Events from the last image up to a new one (H, W) at `time_us`, sorted; log intensity is linear in between.
 
-        The image is linear intensity (H, W) at `time_us`; all events come before it, and none before the last image.
+        All events come before the new image, and none before the last one.
         """
-        level = self._log(image)
-        span = time_us - self.time_us
+        levels = (self.level, self._log(image))
+        time = (self.time_us, time_us - self.time_us)
         # A pixel fires at most once per refractory time, once more at the start of the interval.
-        capacity = image.size * (span // max(self.flaws.refractory_us, 1) + 2)
-        pixel, offset = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
-        polarity = np.empty(capacity, np.uint8)
-        count = _cross(
-            self.level,
-            level,
-            self.reference,
-            self.last_event,
-            self.thresholds,
-            self.noise_rate,
-            self.time_us,
-            span,
-            self.flaws.leak,
-            self.flaws.refractory_us,
-            self.seed,
-            pixel,
-            offset,
-            polarity,
-        )
+        capacity = image.size * (time[1] // self.flaws.refractory_us + 2)
+        found = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.uint8)
+        memory = (self.reference, self.last_event, self.thresholds, self.noise_rate)
+        count = _cross(levels, *memory, time, self.flaws.leak, self.flaws.refractory_us, self.seed, found)
+        pixel, offset, polarity = (column[:count] for column in found)
         # Stable: events of the same microsecond stay in the order of their pixels.
-        order = np.argsort(offset[:count], kind="stable")
-        place = pixel[order]
-        x, y = (place % image.shape[1]).astype(np.uint16), (place // image.shape[1]).astype(np.uint16)
-        events = Events(x, y, self.time_us + offset[order].astype(np.int64), polarity[order])
-        self.level, self.time_us = level, time_us
+        order = np.argsort(offset, kind="stable")
+        y, x = np.divmod(pixel[order], image.shape[1])
+        events = Events(
+            x.astype(np.uint16), y.astype(np.uint16), self.time_us + offset[order].astype(np.int64), polarity[order]
+        )
+        self.level, self.time_us = levels[1], time_us
         return events
 
 
@@ -118,22 +102,21 @@ def _random(seed: int, time: int, pixel: int, draw: int) -> float:
 
 @njit(cache=True)
 def _cross(
-    before: Array,
-    after: Array,
+    levels: tuple[Array, Array],
     reference: Array,
     last_event: npt.NDArray[np.int64],
     thresholds: Array,
     noise_rate: Array,
-    start: int,
-    span: int,
+    time: tuple[int, int],
     leak: float,
     refractory: int,
     seed: int,
-    pixel: npt.NDArray[np.int32],
-    offset: npt.NDArray[np.int32],
-    polarity: npt.NDArray[np.uint8],
+    events: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8]],
 ) -> int:
     """Fill pixel, microseconds since `start` and polarity of the events, pixel by pixel; returns their number."""
+    before, after = levels
+    start, span = time
+    pixel, offset, polarity = events
     height, width = before.shape
     seconds = 1e-6 * span
     count = 0

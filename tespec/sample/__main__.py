@@ -1,4 +1,4 @@
-"""`python -m tespec.world`: make a sample world, or a picture of one."""
+"""`python -m tespec.sample`: make a sample world, or a picture of some of its streets."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from tespec.core.errors import UserError
-from tespec.world.contents import CONTENTS, DATASETS
-from tespec.world.make import DEFAULT, make_world
+from tespec.sample.make import DEFAULT, make_world
+from tespec.sample.recordings import CONTENTS, DATASETS
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tespec.world", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tespec.sample", description=__doc__)
     parser.add_argument("--size", choices=sorted(CONTENTS), default="small", help="how much to make")
     parser.add_argument("--seed", type=int, default=0, help="streets of different seeds differ")
     parser.add_argument("--root", type=Path, help="folder in which worlds are kept (default: the cache)")
@@ -24,10 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         if chosen.picture:
-            # Only the picture needs torch and matplotlib.
-            from tespec.world.picture import draw_world
+            from tespec.sample.picture import draw_streets  # needs matplotlib
 
-            draw_world(chosen.picture)
+            draw_streets(chosen.picture)
             made = chosen.picture
         else:
             made = make_world(chosen.size, chosen.seed, chosen.root, chosen.processes, _show, chosen.datasets)
@@ -37,9 +36,6 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         sys.stderr.write(f"error: {error.filename or 'writing'}: {error.strerror}; name another place with --root\n")
         return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("\nstopped; what was finished is kept\n")
-        return 130
     sys.stdout.write(f"{made}\n")
     return 0
 

@@ -1,9 +1,7 @@
-"""MVSEC: events in seconds since 1970, depth of a lidar with gaps; compressed, or in a folder for each place."""
+"""MVSEC: events in seconds since 1970, depth of a lidar with gaps."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -11,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tespec.events.stream import Events
-from tespec.world.contents import Take
-from tespec.world.street import FRAME_RATE, Film
+from tespec.sample.paths import FRAME_RATE
+from tespec.sample.recordings import Recording
+from tespec.sample.street import Film
 
 EVENTS = "davis/left/events"
 EPOCH_US = 1_506_118_000_123_456
@@ -25,9 +24,9 @@ GAPS = 0.2  # share of pixels without a return
 SHIFT = 2  # px by which the rectified depth is moved against the raw one
 
 
-def write(film: Film, root: Path, take: Take) -> None:
+def write(film: Film, root: Path, recording: Recording) -> None:
     """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with depth."""
-    rng = np.random.default_rng(take.seed)
+    rng = np.random.default_rng(recording.seed)
     columns: list[Events] = []
     images: list[npt.NDArray[np.uint8]] = []
     depths: list[npt.NDArray[np.float32]] = []
@@ -45,13 +44,13 @@ def write(film: Film, root: Path, take: Take) -> None:
     early = [-period * number for number in range(DEPTHS_BEFORE, 0, -1)]
     depths, stamps = [depths[0]] * DEPTHS_BEFORE + depths, early + stamps
     x, y, t, p = (np.concatenate(column) for column in zip(*columns, strict=True))
-    with h5py.File(root / f"{take.name}_data.hdf5", "w") as file:
+    with h5py.File(root / f"{recording.name}_data.hdf5", "w") as file:
         rows = np.stack([x, y, _seconds(t), 2.0 * p - 1], axis=1)
         _put(file, "events", rows.astype(np.float64), chunks=(min(1 << 14, len(rows)), 4))
         _put(file, "image_raw", np.stack(images))
         _put(file, "image_raw_ts", _seconds(np.array(image_stamps)))
         _put(file, "image_raw_event_inds", np.searchsorted(t, image_stamps).astype(np.int64))
-    with h5py.File(root / f"{take.name}_gt.hdf5", "w") as file:
+    with h5py.File(root / f"{recording.name}_gt.hdf5", "w") as file:
         raw = np.stack(depths)
         for name, values in (("depth_image_raw", raw), ("depth_image_rect", np.roll(raw, (SHIFT, SHIFT), (1, 2)))):
             _put(file, name, values, chunks=(1, *raw.shape[1:]))
@@ -73,23 +72,3 @@ def _lidar(depth: npt.NDArray[np.float32], rng: np.random.Generator, empty: bool
     seen[: round(HIGHEST_BEAM * height)] = False
     seen[round(LOWEST_BEAM * height) :] = False
     return np.where(seen & (not empty), depth, np.float32(np.nan)).astype(np.float32)
-
-
-def compressed(root: Path) -> None:
-    """Events in chunks, compressed by gzip."""
-    for path in root.glob("*_data.hdf5"):
-        with h5py.File(path, "a") as file:
-            events = file[EVENTS][:]
-            del file[EVENTS]
-            file.create_dataset(EVENTS, data=events, chunks=(1 << 12, 4), compression="gzip", track_times=False)
-
-
-def folders(root: Path) -> None:
-    """A folder for the days and one for the nights, as the downloads are sorted."""
-    for path in list(root.glob("outdoor_*.hdf5")):
-        folder = root / ("outdoor_day" if "day" in path.name else "outdoor_night")
-        folder.mkdir(exist_ok=True)
-        shutil.move(path, folder / path.name)
-
-
-LAYOUTS: dict[str, Callable[[Path], None]] = {"hdf5": lambda root: None, "compressed": compressed, "folders": folders}
