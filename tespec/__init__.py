@@ -29,7 +29,7 @@ def stream(
     height: int | None = None,
     width: int | None = None,
 ) -> Iterator[tuple[Any, Any]]:
-    """Features and state of a backbone, or predictions, for each window of a recording; see `inference.stream`.
+    """Features and state of a backbone, or predictions, for each window of a recording; see `inference.load`.
 
     Args:
         recording: file or folder of events, of any sensor.
@@ -37,7 +37,7 @@ def stream(
         height: rows of the sensor in px, for recordings that do not name it.
         width: columns, likewise.
     """
-    from tespec.inference.stream import stream as play
+    from tespec.inference.load import stream as play
 
     return play(recording, network, height=height, width=width)
 

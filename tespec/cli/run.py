@@ -121,7 +121,7 @@ def run_cell(options: argparse.Namespace) -> None:
     from tespec.runs.probe import probe
     from tespec.runs.run import WEIGHTS
     from tespec.runs.setup import check_places
-    from tespec.weights.publish import fetched
+    from tespec.weights.export import fetched
 
     setup, method = setup_of(options, "run"), find_method(options.method)
     check_places(setup)

@@ -1,9 +1,8 @@
-"""Look at weights files of any known naming, convert them, and make folders to pass on.
+"""Inspect checkpoints of any known format and convert them.
 
 python benchmarks/weights.py inspect swin_tiny_patch4_window7_224.pth
 python benchmarks/weights.py convert TESPEC_pretrained.ckpt tespec.safetensors
 python benchmarks/weights.py convert tespec.safetensors plain.safetensors --to timm
-python benchmarks/weights.py export runs/NAME/weights.safetensors to_share --licence MIT
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
 from tespec.cli.options import add_own, bring_in, positive
+from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 
 if TYPE_CHECKING:
-    from tespec.weights.inspection import Contents
+    from tespec.weights.export import Contents
 
 LISTED = 20
 
@@ -32,32 +32,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     options = parse(arguments)
     bring_in(options, only_given=True)
-    {"inspect": show, "convert": convert_file, "export": export_folder}[options.command](options)
+    {"inspect": show, "convert": convert_file}[options.command](options)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(verb="weights", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="inspect|convert|export")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="inspect|convert")
     inspect = commands.add_parser("inspect", help="format, contents, hash, and which networks it fills")
-    convert = commands.add_parser("convert", help="write it in our naming, with a recipe, or in timm's")
+    convert = commands.add_parser("convert", help="write it as tespec.load reads it, or in timm's naming")
     convert.add_argument("--to", choices=("tespec", "timm"), default="tespec", help="naming (default: tespec)")
-    export = commands.add_parser("export", help="write a folder: our weights, timm's, and a model card")
-    for command in (inspect, convert, export):
+    for command in (inspect, convert):
         command.add_argument("file", type=Path, metavar="FILE", help="weights")
         command.add_argument("--bins", type=positive, metavar="N", help="time bins (default: the recipe's, else 10)")
         command.add_argument("--sensor", type=parse_size, metavar="WIDTHxHEIGHT",
-                             help="in px (default: the recipe's or source's)")  # fmt: skip
+                             help="in px (default: the recipe's or format's)")  # fmt: skip
         add_own(command)
         command.add_argument("--rescale", action="store_true", help="scale repeated input channels down")
     convert.add_argument("out", type=Path, metavar="OUT", help="file.safetensors to write")
-    export.add_argument("out", type=Path, metavar="OUTDIR", help="folder to write")
-    for command in (convert, export):
-        command.add_argument("--overwrite", action="store_true", help="replace what is there")
-    export.add_argument("--title", help="heading of the model card (default: the file's name)")
-    export.add_argument("--method", help="how the weights were made (default: the recipe's)")
-    export.add_argument("--data", help="what they were trained on (default: the recipe's)")
-    export.add_argument("--licence", help="licence they are passed on under (default: not stated)")
+    convert.add_argument("--overwrite", action="store_true", help="replace an existing file")
     return parser.parse_args(arguments)
 
 
@@ -65,13 +58,12 @@ def show(options: argparse.Namespace) -> None:
     """Print what a file holds."""
     contents = _inspect(options)
     converted = contents.converted
-    print(f"{contents.path.name}\n  format   {contents.source.name}: {contents.source.title}")
+    print(f"{contents.path.name}\n  format   {converted.format.name}: {converted.format.title}")
     print(f"  sha256   {contents.sha256}")
-    print(f"  tensors  {contents.count:,} with {contents.numbers:,} values; {len(converted.tensors)} of the backbone")
+    print(f"  tensors  {contents.tensors:,} with {contents.values:,} values; {len(converted.tensors)} of the backbone")
     if contents.recipe:
         shown = ("method", "width", "recurrent", "bins", "sensor", "data", "seed")
-        told = [f"{key} {contents.recipe[key]}" for key in shown if key in contents.recipe]
-        print(f"  recipe   {', '.join(told)}")
+        print("  recipe   " + ", ".join(f"{key} {contents.recipe[key]}" for key in shown if key in contents.recipe))
     print("  shapes")
     for name, text in shapes(contents).items():
         print(f"    {name:24} {text}")
@@ -80,20 +72,20 @@ def show(options: argparse.Namespace) -> None:
         rest = f" and {more} more" if more > 0 else ""
         print(f"  unused   {', '.join(converted.unused[:LISTED])}{rest}")
     print("  fills")
-    for fit in contents.coverage:
-        share = f"{fit.present} of {fit.total} tensors"
-        fresh = f"; the ConvLSTMs ({fit.fresh} tensors) start at random" if fit.fresh else ""
-        print(f"    {fit.network:24} " + (f"no: {share}; {fit.reason}" if fit.reason else f"yes: {share}{fresh}"))
+    for name, match in contents.matches.items():
+        share = f"{len(match.tensors)} of {match.total} tensors"
+        random = f"; the ConvLSTMs ({len(match.random)} tensors) start at random" if match.random else ""
+        print(f"    {name:24} " + (f"no: {share}; {match.problems[0]}" if match.problems else f"yes: {share}{random}"))
 
 
 def shapes(contents: Contents) -> dict[str, str]:
-    """Per part of the network, its number of tensors and of values; for its stem, the shape."""
+    """Number of tensors and of values of each part of the network; of the first convolution, the shape."""
     parts: dict[str, list[int]] = {}
     for name, tensor in contents.converted.tensors.items():
         part = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
         parts.setdefault(part[0] if part else name, []).append(tensor.numel())
     counted = {part: f"{len(sizes):4} tensors, {sum(sizes):12,} values" for part, sizes in parts.items()}
-    stem = contents.source.stem or "swin.patch_embed.proj.weight"
+    stem = contents.converted.format.stem or "swin.patch_embed.proj.weight"
     if stem in contents.converted.tensors:
         repeated = ", its input channels repeated" if contents.converted.repeated else ""
         counted = {"stem": f"{tuple(contents.converted.tensors[stem].shape)}{repeated}"} | counted
@@ -102,43 +94,24 @@ def shapes(contents: Contents) -> dict[str, str]:
 
 def convert_file(options: argparse.Namespace) -> None:
     """Write a file in another naming."""
-    from tespec.weights.publish import refuse_existing, rewrite, timm_state, write_file
+    from tespec.weights.export import rewrite, timm_state
+    from tespec.weights.files import write_weights
 
-    refuse_existing(options.out, options.overwrite)
+    out = options.out
+    if out.suffix != ".safetensors":
+        raise UserError(out, "is not named .safetensors, which is what is written", "name it so")
+    if out.exists() and not (options.overwrite and out.is_file()):
+        raise UserError(out, "exists already", "name another place, or give --overwrite")
     contents = _inspect(options)
-    rewritten = rewrite(contents, options.bins, options.sensor)
-    plain = options.to == "timm"
-    tensors, recipe = (timm_state(rewritten.tensors), {}) if plain else (rewritten.tensors, rewritten.recipe)
-    sha256 = write_file(options.out, tensors, recipe, options.overwrite)
-    left = len(rewritten.tensors) - len(tensors)
-    print(f"{options.file} ({contents.source.name}) -> {options.out}: {len(tensors)} tensors, sha256 {sha256}")
-    if left:
-        print(f"left out, as timm has no place for them: {left} tensors of the ConvLSTMs")
-
-
-def export_folder(options: argparse.Namespace) -> None:
-    """Write a folder to pass on."""
-    from tespec.weights.publish import NOT_STATED, Card, refuse_existing, rewrite, write_folder
-
-    refuse_existing(options.out, options.overwrite)
-    contents = _inspect(options)
-    rewritten = rewrite(contents, options.bins, options.sensor)
-    card = Card(
-        title=options.title or options.file.stem,
-        method=options.method or rewritten.recipe.get("method", NOT_STATED),
-        data=options.data or rewritten.recipe.get("data", NOT_STATED),
-        licence=options.licence or NOT_STATED,
-        files={},
-        origin=f"`{contents.path.name}` ({contents.source.title}), SHA-256 `{contents.sha256}`",
-        recipe={},
-    )
-    written = write_folder(options.out, rewritten, card, options.overwrite)
-    print(f"written: {', '.join(map(str, written))}")
-    if card.licence == NOT_STATED:
-        print("the model card states no licence; give --licence before it is passed on")
+    tensors, recipe = rewrite(contents)
+    written = timm_state(tensors) if options.to == "timm" else tensors
+    sha256 = write_weights(out, written, {} if options.to == "timm" else recipe)
+    print(f"{options.file} ({contents.converted.format.name}) -> {out}: {len(written)} tensors, sha256 {sha256}")
+    if len(written) < len(tensors):
+        print(f"left out, as timm has no place for them: {len(tensors) - len(written)} tensors of the ConvLSTMs")
 
 
 def _inspect(options: argparse.Namespace) -> Contents:
-    from tespec.weights.inspection import inspect
+    from tespec.weights.export import inspect
 
     return inspect(options.file, options.bins, options.sensor, options.rescale)

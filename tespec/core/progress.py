@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 SECONDS_BETWEEN_LINES = 5.0
 
-Advance = Callable[[int, int, str], None]
+Advance = Callable[[int, int | None, str], None]
 
 
 @contextmanager
 def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
-    """A bar on a terminal, a line every few seconds elsewhere; yields `advance(done, total, note)`.
+    """A bar on a terminal, a line every few seconds elsewhere; yields `advance(done, total or None, note)`.
 
     Of several processes the first one shows it.
 
@@ -45,14 +45,16 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
 
     last = began
 
-    def write_line(done: int, total: int, note: str) -> None:
+    def write_line(done: int, total: int | None, note: str) -> None:
         nonlocal last
         now = time.monotonic()
-        if now - last < SECONDS_BETWEEN_LINES and (done < total or last == began):
+        if now - last < SECONDS_BETWEEN_LINES and (total is None or done < total or last == began):
             return
         last = now
-        left = (total - done) / max(rate(done), 1e-9)
-        text = f"{label}: {done}/{total} {unit}, {rate(done):.3g} {unit}/s, {left:.0f} s left {note}"
+        of, left = (
+            ("", "") if total is None else (f"/{total}", f", {(total - done) / max(rate(done), 1e-9):.0f} s left")
+        )
+        text = f"{label}: {done}{of} {unit}, {rate(done):.3g} {unit}/s{left} {note}"
         sys.stderr.write(text.rstrip() + "\n")
         sys.stderr.flush()
 

@@ -1,23 +1,31 @@
-"""Loads a trained network, a backbone or one with a task's head, from the weights file that a run wrote."""
+"""Load a trained network from the weights that a run wrote, and step it over a recording as its training counted it."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from pydantic.dataclasses import dataclass
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, build
-from tespec.models import Backbone
+from tespec.core.settings import Count, Downsample, Finetuning, Positive, Rule, Size, build
+from tespec.datasets.finding import find_recordings
+from tespec.datasets.recording import Recording
+from tespec.datasets.unlabelled import cut
+from tespec.models.backbone import Backbone, resized
 from tespec.models.layers import padded_size
 from tespec.tasks import find_task
 from tespec.tasks.base import Task, fresh_backbone
 from tespec.tasks.network import Network
-from tespec.weights.files import read_weights
+from tespec.weights.files import read_recipe, read_weights
 from tespec.weights.load import BESIDE, SENSOR, read_backbone
 
 PREFIX = "backbone."
+SEGMENT_MS = 50.0  # of networks trained on windows from label to label (paper, Sec. 4.1)
 
 
 def load_network(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | Network:
@@ -36,10 +44,10 @@ def load_network(path: str | Path, *, height: int | None = None, width: int | No
         UserError: unreadable file, or one without a recipe.
     """
     path = Path(path)
-    _, recipe = read_weights(path)
+    recipe = read_recipe(path)
     if "kind" not in recipe:
         return read_backbone(path, height=height, width=width)
-    rows, columns = sensor_of(path, recipe)
+    rows, columns = trained_size(path, recipe)
     model: Network = load_trained(path, (height or rows, width or columns)).model
     model.recipe = recipe
     return model
@@ -53,30 +61,46 @@ class TrainedNetwork(NamedTuple):
     settings: Finetuning
 
 
-def load_trained(path: Path, size: tuple[int, int] | None = None) -> TrainedNetwork:
+def read_settings(path: Path) -> Finetuning:
+    """Settings of the fine-tuning that wrote a network, from the file's header.
+
+    Raises:
+        UserError: unreadable file, or one that no fine-tuning of this version wrote.
+    """
+    recipe = read_recipe(path)
+    if "kind" not in recipe:
+        raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
+    return build(Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(path))
+
+
+def load_trained(path: Path, size: Size | None = None) -> TrainedNetwork:
     """A task's network for histograms of `size` (H, W) in px, default those of its training.
 
     Raises:
-        UserError: unreadable file, one that no fine-tuning of this version wrote, or a head larger than any.
+        UserError: unreadable file, or one that no fine-tuning of this version wrote.
     """
+    settings = read_settings(path)
     tensors, recipe = read_weights(path)
-    if "kind" not in recipe:
-        raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
-    trained_on = sensor_of(path, recipe)
-    settings = build(Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(path))
+    trained = trained_size(path, recipe)
     task = find_task(settings)
-    model = task.network(settings, fresh_backbone(settings, size or trained_on))
+    model = task.network(settings, fresh_backbone(settings, size or trained))
     of_backbone = {name.removeprefix(PREFIX): each for name, each in tensors.items() if name.startswith(PREFIX)}
-    fitted = model.backbone.resize(of_backbone, padded_size(*trained_on))
-    _load_whole(model, tensors | {PREFIX + name: each for name, each in fitted.items()}, path)
+    resized_backbone = model.backbone.resize(of_backbone, padded_size(*trained))
+    tensors |= {PREFIX + name: each for name, each in resized_backbone.items()}
+    wanted = model.state_dict()
+    for name, target in wanted.items():
+        if name not in tensors or tensors[name].shape != target.shape:
+            found = f"is {tuple(tensors[name].shape)}, not {tuple(target.shape)}" if name in tensors else "is missing"
+            raise UserError(path, f"{name} {found}", "give the file as run.py wrote it")
+    model.load_state_dict({name: tensors[name] for name in wanted})
     return TrainedNetwork(model.eval(), task, settings)
 
 
-def sensor_of(path: Path, recipe: dict[str, Any]) -> tuple[int, int]:
+def trained_size(path: Path, recipe: dict[str, Any]) -> Size:
     """Size (H, W) in px of the histograms that a network was trained on.
 
     Raises:
-        UserError: the file does not say.
+        UserError: the file does not name it.
     """
     if SENSOR not in recipe:
         raise UserError(path, "does not say what size it was trained for", "train it again with this version")
@@ -84,10 +108,95 @@ def sensor_of(path: Path, recipe: dict[str, Any]) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
-def _load_whole(model: nn.Module, tensors: dict[str, Any], path: Path) -> None:
-    wanted = model.state_dict()
-    for name, target in wanted.items():
-        if name not in tensors or tensors[name].shape != target.shape:
-            found = f"is {tuple(tensors[name].shape)}, not {tuple(target.shape)}" if name in tensors else "is missing"
-            raise UserError(path, f"{name} {found}", "give the file as run.py wrote it")
-    model.load_state_dict({name: tensors[name] for name in wanted})
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a training made histograms of events, as the recipe of its weights names it."""
+
+    window_ms: Positive | None
+    bins: Count
+    rule: Rule
+    downsample: Downsample
+
+
+def stream(
+    recording: str | Path,
+    network: str | Path | Backbone | Network,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+) -> Iterator[tuple[Any, Any]]:
+    """Features of a recording, one window of events after the other, the state carried from its first event on.
+
+    Windows, bins, clipping, order of polarities and downsampling are those of the network's training; a network trained
+    for another image size is rebuilt for this one with the same weights. No gradients are kept.
+
+    Args:
+        recording: file or folder of events.
+        network: what `tespec.load` gives, or the path it takes; runs on its device.
+        height: rows of the sensor in px, for recordings that do not name it.
+        width: columns, likewise.
+
+    Yields:
+        what `network.step` returns for each window: four features (1, C, h, w) of a backbone, or the prediction of a
+        task's network; and the state after it.
+
+    Raises:
+        UserError: the recording cannot be read or is shorter than a window, or the network does not say how it was
+            trained, or was trained on images.
+    """
+    where = network if isinstance(network, str | Path) else "network"
+    model = load_network(network) if isinstance(network, str | Path) else network
+    said = _preprocessing(model, where)
+    if (height is None) != (width is None):
+        raise UserError(f"height={height}, width={width}", "a sensor has both", "give both or none")
+    sensor = None if height is None or width is None else (height, width)
+    length = said.window_ms or SEGMENT_MS
+    opened = open_recording(Path(recording), length, said.downsample, sensor)
+    if not len(opened):
+        raise UserError(recording, f"is shorter than a window of {length:g} ms", "give a longer recording")
+    return _steps(for_size(model, (opened.region.height, opened.region.width)), opened, said)
+
+
+def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Recording:
+    """The only recording at or under `path`, cut into windows side by side.
+
+    Raises:
+        UserError: there is none or more than one, or it cannot be read.
+    """
+    found, *others = find_recordings(path)
+    if others:
+        raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")
+    return cut(path, found, window_ms, downsample, sensor)
+
+
+def for_size(network: Backbone | Network, size: Size) -> Backbone | Network:
+    """The network for histograms of `size` (H, W) in px: itself, or a copy with the same weights."""
+    backbone, padded = _backbone(network), padded_size(*size)
+    if backbone.img_size == padded:
+        return network
+    # In the copy of the whole network, the resized backbone takes the place of its own.
+    return copy.deepcopy(network, {id(backbone): resized(backbone, padded)})
+
+
+def _backbone(network: Backbone | Network) -> Backbone:
+    return network if isinstance(network, Backbone) else network.backbone
+
+
+def _preprocessing(network: Backbone | Network, where: object) -> Preprocessing:
+    backbone, recipe = _backbone(network), network.recipe or {}
+    if backbone.in_channels != 2 * backbone.bins:
+        what = f"was trained on images of {backbone.in_channels} channels, not on events"
+        raise UserError(where, what, "give a network trained on events")
+    names = [field.name for field in fields(Preprocessing)]
+    if missing := [name for name in names if name not in recipe]:
+        what = f"does not say how its training made histograms of events ({', '.join(missing)})"
+        raise UserError(where, what, "load weights that were trained here, or give histograms to its step()")
+    return build(Preprocessing, {name: recipe[name] for name in names}, str(where))
+
+
+def _steps(network: Backbone | Network, recording: Recording, said: Preprocessing) -> Iterator[tuple[Any, Any]]:
+    device, state = next(network.parameters()).device, None
+    for window in range(len(recording)):
+        histogram = torch.from_numpy(recording.histograms(window, 1, said.bins, said.rule))
+        features, state = network.step(histogram.to(device), state)
+        yield features, state

@@ -1,4 +1,4 @@
-"""Predictions of a trained network on a recording, drawn into a folder."""
+"""Run inference on a recording and draw the predictions."""
 
 from __future__ import annotations
 
@@ -14,65 +14,16 @@ import torch
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, parse_size
-from tespec.datasets.base import TEST, RecordingFiles
+from tespec.datasets.base import TEST
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.inference.load import load_trained
-from tespec.inference.stream import SEGMENT_MS, open_recording
-from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video
-from tespec.tasks.base import Task, open_dataset
-
-
-@torch.no_grad()
-def play(
-    model: Any,
-    task: type[Task],
-    settings: Finetuning,
-    recording: Recording,
-    clip: tuple[float, float],
-    device: torch.device,
-) -> Iterator[Prediction]:
-    """What `model` says at the end of each window that ends within `clip`, in order.
-
-    A recurrent network sees the recording from its start, a feed-forward one each window alone.
-
-    Args:
-        model: on `device`, in evaluation mode.
-        task: its task.
-        settings: its settings.
-        recording: with or without labels.
-        clip: first and last second.
-        device: where the network is.
-
-    Raises:
-        UserError: no window ends within the clip, or the events cannot be read.
-    """
-    ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
-    lengths = np.diff(recording.windows, axis=1)[:, 0] / 1e3
-    shown = np.flatnonzero((ends >= clip[0]) & (ends <= clip[1]))
-    if not len(shown):
-        lasts = f"no window ends between {clip[0]:g} and {clip[1]:g} s; it lasts {ends[-1]:.2f} s"
-        raise UserError(recording.path, lasts, "give another --clip")
-    state = None
-    for index in range(0 if settings.recurrent else int(shown[0]), int(shown[-1]) + 1):
-        histogram = recording.histograms(index, 1, settings.bins, settings.rule)
-        segments = torch.from_numpy(histogram).to(device)
-        if index < shown[0]:
-            state = model.advance(segments.unsqueeze(1), state)
-            continue
-        place = torch.zeros(1, 2, dtype=torch.int64, device=device)
-        predictions, state = model.predict(segments.unsqueeze(1), state, place)
-        (predicted,) = task.read(predictions)
-        yield Prediction(float(ends[index]), float(lengths[index]), histogram[0], predicted, _truth(recording, index))
-
-
-def _truth(recording: Recording, window: int) -> Any:
-    if not isinstance(recording, LabelledRecording):
-        return None
-    labels = recording.labels_in(window, 1)
-    return recording.labels[labels[-1]] if len(labels) else None
-
+from tespec.inference.load import SEGMENT_MS, TrainedNetwork, load_trained, open_recording, read_settings
+from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video, value_limits
+from tespec.tasks.base import open_dataset
 
 ROWS = 4  # of the figure
+STRIP_SECONDS = 8.0  # from the start of a recording; a recurrent network has to see all of them
+STRIP_ROWS = 3
+MIN_SCORE = 0.3
 
 
 @dataclass(frozen=True)
@@ -84,7 +35,7 @@ class Request:
         out: folder for the pictures.
         clip: first and last second.
         min_score: boxes of a lower score are not drawn.
-        sensor_px: size of the recording's sensor, as "640x480", where it does not name it.
+        sensor_px: size of the recording's sensor, as "640x480", if it does not name it.
     """
 
     recording: str
@@ -96,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was written, and of how many windows, and how many of those had a label."""
+    """Paths of the pictures, number of windows drawn, and how many of those have a label."""
 
     figure: Path
     video: Path
@@ -104,93 +55,82 @@ class Drawn:
     labelled: int
 
 
+@torch.no_grad()
+def run_inference(
+    network: TrainedNetwork, recording: Recording, windows: Sequence[int], min_score: float
+) -> Iterator[Prediction]:
+    """Predictions at the end of some windows of a recording, one at a time.
+
+    A recurrent network sees the recording from its start, a feed-forward one each window alone.
+
+    Args:
+        network: runs on its device.
+        recording: with or without labels.
+        windows: indices in rising order.
+        min_score: boxes of a lower score are left out.
+
+    Raises:
+        UserError: the events cannot be read.
+    """
+    model, task, settings = network
+    device, state = next(model.parameters()).device, None
+    place = torch.zeros(1, 2, dtype=torch.int64, device=device)
+    ends, lengths, wanted = _seconds(recording), np.diff(recording.windows, axis=1)[:, 0] / 1e3, set(windows)
+    played = range(windows[-1] + 1) if settings.recurrent else windows
+    with progress(f"predictions on {recording.name}", "windows") as advance:
+        for done, index in enumerate(played):
+            histogram = recording.histograms(index, 1, settings.bins, settings.rule)
+            segments = torch.from_numpy(histogram).to(device).unsqueeze(1)
+            if index in wanted:
+                predictions, state = model.predict(segments, state, place)
+                (predicted,) = task.read(predictions)
+                truth = _truth(recording, index)
+                prediction = Prediction(float(ends[index]), float(lengths[index]), histogram[0], predicted, truth)
+                yield prediction.above(min_score)
+            else:
+                state = model.advance(segments, state)
+            advance(done + 1, len(played), "")
+
+
 def predict(weights: Path, request: Request, root: Path | None, device: torch.device) -> Drawn:
-    """Play a recording through the network of `weights`, and draw what it says.
+    """Run the network of `weights` on a recording and draw its predictions; memory does not grow with the clip.
 
     Args:
         weights: `model.safetensors` of a fine-tuning.
         request: what is drawn, and where.
-        root: folder of the task's data, in which names are looked up; None where there is none.
+        root: folder of the task's data, in which names are looked up, if there is one.
         device: where the network runs.
 
     Raises:
-        UserError: weights or recording cannot be read, or the clip holds nothing.
+        UserError: weights or recording cannot be read, or no window ends within the clip.
     """
-    settings = load_trained(weights).settings
-    recording = find(settings, request.recording, root, request.sensor_px)
-    model, task, settings = load_trained(weights, (recording.region.height, recording.region.width))
-    model.to(device)
-    played = []
-    with progress(f"predictions on {recording.name}", "windows") as advance:
-        for prediction in play(model, task, settings, recording, request.clip, device):
-            played.append(prediction.above(request.min_score))
-            advance(len(played), len(played), "")
-    request.out.mkdir(parents=True, exist_ok=True)
+    recording = find(read_settings(weights), request.recording, root, request.sensor_px)
+    ends, (start, end) = _seconds(recording), request.clip
+    windows = np.flatnonzero((ends >= start) & (ends <= end)).tolist()
+    if not windows:
+        lasts = f"no window ends between {start:g} and {end:g} s; it lasts {ends[-1]:.2f} s"
+        raise UserError(recording.path, lasts, "give another --clip")
+    labelled = [window for window in windows if _has_truth(recording, window)]
+    in_figure = set(evenly(labelled or windows, ROWS))
+    network = _network(weights, recording, device)
+    style = _style(network, recording, labelled)
     name = re.sub(r"[^\w.-]+", "_", recording.name)
     figure, video = request.out / f"{name}.png", request.out / f"{name}.gif"
-    style = Style(task.draw, settings.classes)
-    draw_figure(chosen(played), style, figure)
-    draw_video(played, style, video, _milliseconds(played))
-    return Drawn(figure, video, len(played), sum(each.truth is not None for each in played))
+    # Not below what viewers of GIF files can show.
+    milliseconds = max(20, round(1000 * float(np.median(np.diff(ends[windows]))))) if windows[1:] else round(SEGMENT_MS)
+    kept: list[Prediction] = []
 
+    def drawn() -> Iterator[Prediction]:
+        for window, prediction in zip(
+            windows, run_inference(network, recording, windows, request.min_score), strict=True
+        ):
+            if window in in_figure:
+                kept.append(prediction)
+            yield prediction
 
-def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
-    """The recording of that name or path: of the task's data with its labels, else any other, without.
-
-    Args:
-        settings: of the network's training.
-        wanted: name or path.
-        root: folder of the task's data; None where there is none.
-        sensor_px: size of the recording's sensor, where it does not name it; default, in the task's data: as in the
-            training.
-
-    Raises:
-        UserError: there is none, or it cannot be read.
-    """
-    path, names = Path(wanted), []
-    if len(path.parts) > 1 and not path.exists():
-        raise UserError(f"--predict {wanted}", "no such file or folder", "check the path")
-    if root is not None:
-        dataset = open_dataset(replace(settings, sensor_px=sensor_px or settings.sensor_px), root)
-        for split in dataset.splits:
-            for files in dataset.files(split):
-                if _is_wanted(files, wanted):
-                    return dataset.open_checked(files)
-                names.append(files.name)
-    if not path.exists():
-        there = f"give a path, or one of {', '.join(names[:6])}" if names else "give the path of one"
-        raise UserError(f"--predict {wanted}", "no such recording", there)
-    sensor = parse_size(sensor_px) if sensor_px else None
-    return open_recording(path, settings.window_ms or SEGMENT_MS, settings.downsample, sensor)
-
-
-def _is_wanted(files: RecordingFiles, wanted: str) -> bool:
-    path = Path(wanted)
-    return files.name == wanted or (path.exists() and files.source.path.resolve() == path.resolve())
-
-
-def chosen(played: Sequence[Prediction], rows: int = ROWS) -> list[Prediction]:
-    """A few predictions spread over all, of windows with a label if there are any."""
-    labelled = [each for each in played if each.truth is not None] or list(played)
-    return [labelled[place] for place in evenly(len(labelled), rows)]
-
-
-def evenly(count: int, rows: int) -> list[int]:
-    """At most `rows` of the places 0 to `count` - 1, the first and the last among them."""
-    places: list[int] = np.unique(np.linspace(0, count - 1, rows).round().astype(int)).tolist()
-    return places
-
-
-def _milliseconds(played: Sequence[Prediction]) -> int:
-    """Typical time between predictions, not below what viewers of GIF files can show."""
-    if len(played) < 2:
-        return round(SEGMENT_MS)
-    return max(20, round(1000 * float(np.median(np.diff([each.seconds for each in played])))))
-
-
-SECONDS = 8.0  # from the start of a recording; a recurrent network has to see all of them
-STRIP_ROWS = 3
-MIN_SCORE = 0.3
+    draw_video(drawn(), style, video, milliseconds)
+    draw_figure(kept, style, figure)
+    return Drawn(figure, video, len(windows), len(labelled))
 
 
 def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, split: str = TEST) -> None:
@@ -204,27 +144,84 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, spli
         split: "test" or "val".
 
     Raises:
-        UserError: weights or data cannot be read, or no label is that early.
+        UserError: weights or data cannot be read, or there is no label.
     """
-    settings = load_trained(weights).settings
-    dataset = open_dataset(settings, root)
+    dataset = open_dataset(read_settings(weights), root)
     for files in dataset.files(split):
         recording = dataset.open_checked(files)
-        labelled = recording.windows[recording.labelled, 1]
-        ends = (labelled - recording.windows[0, 0]) / 1e6
-        if not len(ends):
-            continue
-        early = ends[ends <= max(ends[0], SECONDS)]
-        # Seconds of histograms at full size would fill the memory; only those that are drawn are kept.
-        wanted = {float(early[place]) for place in evenly(len(early), STRIP_ROWS)}
-        clip = (min(wanted), max(wanted))
-        model, task, settings = load_trained(weights, (recording.region.height, recording.region.width))
-        shown = [
-            prediction.above(MIN_SCORE)
-            for prediction in play(model.to(device), task, settings, recording, clip, device)
-            if prediction.seconds in wanted
-        ]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draw_figure(shown, Style(task.draw, settings.classes), path)
-        return
+        labelled = np.unique(recording.labelled).tolist()
+        if labelled:
+            ends = _seconds(recording)
+            latest = max(ends[labelled[0]], STRIP_SECONDS)
+            windows = evenly([window for window in labelled if ends[window] <= latest], STRIP_ROWS)
+            network = _network(weights, recording, device)
+            shown = list(run_inference(network, recording, windows, MIN_SCORE))
+            draw_figure(shown, _style(network, recording, windows), path)
+            return
     raise UserError(root, f"no recording of the split {split} has a label", "check the data")
+
+
+def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
+    """The recording of that name or path: of the task's data with its labels, else any other, without.
+
+    Args:
+        settings: of the network's training.
+        wanted: name or path.
+        root: folder of the task's data, if there is one.
+        sensor_px: size of the recording's sensor, if it does not name it; default, in the task's data: as in the
+            training.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    path, names = Path(wanted), []
+    if len(path.parts) > 1 and not path.exists():
+        raise UserError(f"--predict {wanted}", "no such file or folder", "check the path")
+    if root is not None:
+        dataset = open_dataset(replace(settings, sensor_px=sensor_px or settings.sensor_px), root)
+        for split in dataset.splits:
+            for files in dataset.files(split):
+                if files.name == wanted or (path.exists() and files.source.path.resolve() == path.resolve()):
+                    return dataset.open_checked(files)
+                names.append(files.name)
+    if not path.exists():
+        there = f"give a path, or one of {', '.join(names[:6])}" if names else "give the path of one"
+        raise UserError(f"--predict {wanted}", "no such recording", there)
+    sensor = parse_size(sensor_px) if sensor_px else None
+    return open_recording(path, settings.window_ms or SEGMENT_MS, settings.downsample, sensor)
+
+
+def evenly(windows: Sequence[int], count: int) -> list[int]:
+    """At most `count` of the windows, spread over all, the first and the last among them."""
+    return [windows[place] for place in np.unique(np.linspace(0, len(windows) - 1, count).round().astype(int))]
+
+
+def _network(weights: Path, recording: Recording, device: torch.device) -> TrainedNetwork:
+    network = load_trained(weights, (recording.region.height, recording.region.width))
+    network.model.to(device)
+    return network
+
+
+def _style(network: TrainedNetwork, recording: Recording, labelled: Sequence[int]) -> Style:
+    """With the scale of the labels that are drawn, else of what the network's head predicts."""
+    _, task, settings = network
+    limits = value_limits(task.draw, (_truth(recording, window) for window in labelled))
+    if not labelled and "max_depth" in settings.head:
+        limits = float(settings.head["min_depth"]), float(settings.head["max_depth"])
+    return Style(task.draw, settings.classes, bool(labelled), limits)
+
+
+def _seconds(recording: Recording) -> Any:
+    """(N,) end of each window in s since the recording's start."""
+    return (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
+
+
+def _has_truth(recording: Recording, window: int) -> bool:
+    return isinstance(recording, LabelledRecording) and len(recording.labels_in(window, 1)) > 0
+
+
+def _truth(recording: Recording, window: int) -> Any:
+    if not isinstance(recording, LabelledRecording):
+        return None
+    labels = recording.labels_in(window, 1)
+    return recording.labels[labels[-1]] if len(labels) else None

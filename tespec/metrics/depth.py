@@ -1,9 +1,9 @@
-"""Scores of depth in metres: HMNet's errors of each frame, averaged within recordings, then over them."""
+"""Depth errors in metres: HMNet's of each frame, averaged within recordings, then over them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.scores import Score
-from tespec.metrics.frames import Kind, members
+from tespec.metrics.frames import Kind, counted, members
 
 CUT_OFFS = (10, 20, 30)  # m
 SCORES = {
@@ -25,18 +25,20 @@ SCORES = {
 }
 NAMES = ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log", "abs_rel", *(f"abs_{m}" for m in CUT_OFFS))
 
-ERRORS = (
-    "delta_1, delta_2, delta_3: share of pixels with max(truth / predicted, predicted / truth) below 1.25, 1.25^2, "
-    "1.25^3; abs: mean |truth - predicted| in m; rms: root of its mean square in m; rms_log: the same of natural "
-    "logarithms; abs_rel: mean |truth - predicted| / truth; "
-    f"{', '.join(f'abs_{m}' for m in CUT_OFFS)}: abs of the pixels with a true depth of at most so many metres"
+DEFINITION = (
+    "errors of each frame, their mean over the frames of a recording, and the mean of the recordings' means; depth is "
+    "predicted in metres, neither scaled by the ground truth nor clipped; delta_1, delta_2, delta_3: share of pixels "
+    "with max(truth / predicted, predicted / truth) below 1.25, 1.25^2, 1.25^3; abs: mean |truth - predicted| in m; "
+    "rms: root of its mean square in m; rms_log: the same of natural logarithms; abs_rel: mean |truth - predicted| / "
+    f"truth; {', '.join(f'abs_{m}' for m in CUT_OFFS)}: abs of the pixels with a true depth of at most so many metres, "
+    "over the frames that have some; frames without valid depth are skipped; pooled and groups: mean over their frames"
 )
 
 
 def frame_errors(
     predicted: NDArray[np.floating], truth: NDArray[np.floating], min_depth: float, max_depth: float
 ) -> NDArray[np.float64]:
-    """Errors of one frame over the pixels whose true depth lies in [min_depth, max_depth], both ends included.
+    """Errors of one frame over the pixels whose true depth lies in [min_depth, max_depth].
 
     Source: hamarh/HMNet_pth, experiments/depth/scripts/eval_depth.py.
 
@@ -47,7 +49,7 @@ def frame_errors(
         max_depth: m.
 
     Returns:
-        (10,) errors in the order of `NAMES`; NaN where no pixel counts.
+        (10,) errors in the order of `NAMES`; NaN if no pixel counts.
 
     Raises:
         ValueError: shapes differ, or a prediction is not finite and above zero.
@@ -74,26 +76,21 @@ def frame_errors(
     )
 
 
-DEFINITION = (
-    "errors of each frame, their mean over the frames of a recording, and the mean of the recordings' means; depth is "
-    f"predicted in metres, neither scaled by the ground truth nor clipped; {ERRORS}, over the frames that have some; "
-    "frames without valid depth are skipped; pooled and groups: mean over their frames"
-)
-
-
 @dataclass(frozen=True)
 class DepthScores:
-    """Mean errors, and how many frames they stand on.
+    """Mean errors.
 
     Attributes:
-        values: by name, see `DEFINITION`; a cut-off that no pixel falls under is missing.
-        frames: frames with valid depth.
-        skipped: frames without.
+        values: by name, see `DEFINITION`; a cut-off without any pixel is missing.
+        frames: number of frames with valid depth.
+        skipped: number of frames without.
+        partial: which means are over fewer frames or recordings than others; "" if none.
     """
 
     values: dict[str, float]
     frames: int
     skipped: int
+    partial: str = ""
 
     def metrics(self) -> dict[str, float]:
         """The scores by name."""
@@ -101,13 +98,7 @@ class DepthScores:
 
 
 class DepthFrame(NamedTuple):
-    """Errors of one frame.
-
-    Attributes:
-        recording: its recording's name.
-        groups: groups of frames it belongs to.
-        errors: (10,) float64 in the order of `NAMES`; NaN where no pixel counts.
-    """
+    """Errors (10,) of one frame in the order of `NAMES`, NaN if no pixel counts, its recording and its groups."""
 
     recording: str
     groups: tuple[str, ...]
@@ -137,7 +128,7 @@ class DepthScorer:
     def update(
         self, predicted: NDArray[np.floating], truth: NDArray[np.floating], recording: str, groups: Sequence[str] = ()
     ) -> None:
-        """Take one frame: predicted and true depth (H, W) in m, NaN where unknown, its recording and its groups.
+        """Add one frame: predicted and true depth (H, W) in m, NaN where unknown, its recording and its groups.
 
         Raises:
             ValueError: shapes differ, or a prediction is not finite and above zero.
@@ -146,19 +137,23 @@ class DepthScorer:
         self._frames.append(DepthFrame(recording, tuple(groups), errors))
 
     def state(self) -> DepthState:
-        """All that was taken, as a value for `merge` of another process."""
+        """All frames, as a value for `merge` of another process."""
         return tuple(self._frames)
 
     def merge(self, states: Iterable[DepthState]) -> None:
-        """Take the frames of other scorers; in whatever way frames were shared out, the scores are the same."""
+        """Add the frames of other scorers; the scores do not depend on how frames were distributed."""
         for state in states:
             self._frames.extend(state)
 
     def definition(self) -> str:
-        """What the scores mean, and once frames were taken, how many count."""
-        skipped = sum(map(_empty, self._frames))
-        counts = f"; {len(self._frames) - skipped} frames scored, {skipped} skipped" if self._frames else ""
-        return f"{DEFINITION}; valid: true depth from {self.min_depth:g} to {self.max_depth:g} m{counts}"
+        """What the scores mean, how many frames count, and which means are over fewer recordings."""
+        text = f"{DEFINITION}; valid: true depth from {self.min_depth:g} to {self.max_depth:g} m"
+        if not self._frames:
+            return text
+        skipped = sum(map(_is_empty, self._frames))
+        partial = self.overall().partial if skipped < len(self._frames) else ""
+        counts = f"; {len(self._frames) - skipped} frames scored, {skipped} skipped"
+        return text + counts + (f"; means over fewer: {partial}" if partial else "")
 
     def overall(self) -> DepthScores:
         """Mean of the recordings' means; recordings without valid depth do not count.
@@ -166,14 +161,13 @@ class DepthScorer:
         Raises:
             UserError: no frame has valid depth.
         """
-        pooled = self.pooled()
-        recordings = [each.values for each in self.by("recording").values()]
-        names = [name for name in NAMES if any(name in values for values in recordings)]
-        means = {name: _mean([values[name] for values in recordings if name in values]) for name in names}
-        return DepthScores(means, pooled.frames, pooled.skipped)
+        pooled, recordings = self.pooled(), [each.values for each in self.by("recording").values()]
+        columns = {name: [each[name] for each in recordings if name in each] for name in NAMES}
+        declared = len(members(self._frames, "recording"))
+        return DepthScores(_means(columns), pooled.frames, pooled.skipped, _partial(columns, declared, "recordings"))
 
     def pooled(self) -> DepthScores:
-        """Mean over all frames, whichever recording they belong to.
+        """Mean over all frames of all recordings.
 
         Raises:
             UserError: no frame has valid depth.
@@ -194,17 +188,20 @@ class DepthScorer:
 
 
 def _over_frames(frames: Sequence[DepthFrame]) -> DepthScores:
-    valid = [frame.errors for frame in frames if not _empty(frame)]
-    columns = zip(NAMES, np.reshape(valid, (-1, len(NAMES))).T, strict=True)
-    known = {name: column[~np.isnan(column)].tolist() for name, column in columns}
-    means = {name: _mean(column) for name, column in known.items() if column}
-    return DepthScores(means, len(valid), len(frames) - len(valid))
+    valid = [frame.errors for frame in frames if not _is_empty(frame)]
+    errors = zip(NAMES, np.reshape(valid, (-1, len(NAMES))).T, strict=True)
+    columns = {name: column[~np.isnan(column)].tolist() for name, column in errors}
+    return DepthScores(_means(columns), len(valid), len(frames) - len(valid), _partial(columns, len(valid), "frames"))
 
 
-def _empty(frame: DepthFrame) -> bool:
+def _is_empty(frame: DepthFrame) -> bool:
     return bool(np.isnan(frame.errors).all())
 
 
-def _mean(numbers: Sequence[float]) -> float:
+def _means(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
     # An exact sum does not depend on the order of the frames.
-    return math.fsum(numbers) / len(numbers)
+    return {name: math.fsum(column) / len(column) for name, column in columns.items() if column}
+
+
+def _partial(columns: Mapping[str, Sequence[float]], declared: int, unit: str) -> str:
+    return counted({name: len(column) for name, column in columns.items()}, declared, unit)

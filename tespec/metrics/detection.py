@@ -12,59 +12,47 @@ from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.metrics.frames import Kind, members
+from tespec.metrics.frames import Kind, counted, members
 
 CLOSEST = 1 - 1e-10  # an overlap that always suffices (pycocotools, cocoeval.py)
 
 
-def match(
-    predicted: NDArray[np.float64],
-    truth: NDArray[np.float64],
-    ends_predicted: NDArray[np.int64],
-    ends_truth: NDArray[np.int64],
-    thresholds: NDArray[np.float64],
-) -> NDArray[np.bool_]:
+@njit(cache=True, nogil=True)
+def match(predicted, truth, ends_predicted, ends_truth, thresholds):  # type: ignore[no-untyped-def]
     """Match the boxes of each group, which are those of one class in one frame.
 
     A predicted box takes the box of ground truth that it overlaps most, among those that are not taken yet; of two
     equal ones the later. Arithmetic and order are those of pycocotools, so that results are the same to the bit.
 
     Args:
-        predicted: (P, 4) left, top, width, height; group after group, each by falling score.
+        predicted: (P, 4) float64 left, top, width, height; group after group, each by falling score.
         truth: (N, 4) likewise, in the order in which it is given.
-        ends_predicted: (G + 1,) where the groups of `predicted` begin and end.
+        ends_predicted: (G + 1,) int64 where the groups of `predicted` begin and end.
         ends_truth: (G + 1,) likewise of `truth`.
-        thresholds: (K,) least intersection over union.
+        thresholds: (K,) float64 least intersection over union.
 
     Returns:
-        (K, P) whether a predicted box found one.
+        (K, P) bool, whether a predicted box found one.
     """
     found = np.zeros((len(thresholds), len(predicted)), np.bool_)
-    least = np.minimum(thresholds, CLOSEST)
-    most_predicted, most_truth = (int(np.diff(ends).max(initial=0)) for ends in (ends_predicted, ends_truth))
-    overlaps, taken = np.empty((most_predicted, most_truth)), np.empty(most_truth, np.bool_)
-    _match(predicted, truth, ends_predicted, ends_truth, least, overlaps, taken, found)
-    return found
-
-
-@njit(cache=True, nogil=True)
-def _match(predicted, truth, ends_predicted, ends_truth, least, overlaps, taken, found):  # type: ignore[no-untyped-def]
+    overlaps = np.empty((np.diff(ends_predicted).max(), np.diff(ends_truth).max()))
     for group in range(len(ends_truth) - 1):
         boxes = predicted[ends_predicted[group] : ends_predicted[group + 1]]
         known = truth[ends_truth[group] : ends_truth[group + 1]]
         if not len(boxes) or not len(known):
             continue
         _overlap(boxes, known, overlaps)
-        for k in range(len(least)):
-            taken[:] = False
+        for k in range(len(thresholds)):
+            taken = np.zeros(len(known), np.bool_)
             for i in range(len(boxes)):
-                best, place = least[k], -1
+                best, place = min(thresholds[k], CLOSEST), -1
                 for j in range(len(known)):
                     if not taken[j] and overlaps[i, j] >= best:
                         best, place = overlaps[i, j], j
                 if place >= 0:
                     taken[place] = True
                     found[k, ends_predicted[group] + i] = True
+    return found
 
 
 @njit(cache=True, nogil=True)
@@ -218,16 +206,17 @@ DEFINITION = (
 
 @dataclass(frozen=True)
 class DetectionScores:
-    """Scores in percent, and what they stand on.
+    """Scores in percent.
 
     Attributes:
         map: mean average precision, IoU 0.50 to 0.95.
         ap50: mean average precision at IoU 0.50.
         ap75: mean average precision at IoU 0.75.
         classes: average precision, IoU 0.50 to 0.95, of each class that has ground truth.
-        frames: frames scored.
+        frames: number of frames scored.
         truths: boxes of ground truth in them.
         predictions: predicted boxes in them, after the filters.
+        partial: that the means are over fewer classes than declared, if they are.
     """
 
     map: float
@@ -237,6 +226,7 @@ class DetectionScores:
     frames: int
     truths: int
     predictions: int
+    partial: str = ""
 
     def metrics(self) -> dict[str, float]:
         """The three overall scores by name."""
@@ -244,14 +234,9 @@ class DetectionScores:
 
 
 class ScoredFrame(NamedTuple):
-    """Boxes of one frame after the filters; the predictions are only kept where there is ground truth.
+    """Boxes of one frame after the filters, its time in us since the recording's start, and its groups.
 
-    Attributes:
-        recording: its recording's name.
-        time_us: since the recording's start.
-        groups: groups of frames it belongs to.
-        truth: ground truth.
-        predicted: predictions.
+    Predictions are only kept if there is ground truth.
     """
 
     recording: str
@@ -327,8 +312,12 @@ class DetectionScorer:
         if not self._frames:
             return text
         scored = _with_truth(self._frames.values())
-        boxes = sum(len(frame.truth.label) for frame in scored)
-        return f"{text}; {len(scored)} of {len(self._frames)} labelled frames scored, with {boxes} boxes"
+        boxes = np.bincount(
+            np.concatenate([frame.truth.label for frame in scored] or [[]]).astype(int), minlength=len(self.classes)
+        )
+        absent = [name for name, count in zip(self.classes, boxes, strict=True) if not count]
+        text += f"; {len(scored)} of {len(self._frames)} labelled frames scored, with {boxes.sum()} boxes"
+        return text + (f"; without ground truth, so not in the means: {', '.join(absent)}" if absent else "")
 
     def overall(self) -> DetectionScores:
         """Scores over all frames.
@@ -369,6 +358,7 @@ class DetectionScorer:
             frames=len(scored),
             truths=sum(len(frame.truth.label) for frame in scored),
             predictions=sum(len(frame.predicted.label) for frame in scored),
+            partial=counted(dict.fromkeys(("map", "ap50", "ap75"), len(names)), len(self.classes), "classes"),
         )
 
 

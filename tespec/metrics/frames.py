@@ -1,25 +1,20 @@
-"""Frames of a test set by recording and by named group, as every scorer counts them."""
+"""Frames of a test set by recording and by named group, and means over fewer members than declared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, Protocol, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Protocol, TypeVar
 
 Kind = Literal["recording", "group"]
 
 
 class Placed(Protocol):
-    """A frame that knows its recording and the groups it belongs to."""
+    """A frame with the name of its recording, and of the groups it belongs to."""
 
     @property
-    def recording(self) -> str:
-        """Name of its recording."""
-        ...
-
+    def recording(self) -> str: ...  # noqa: D102
     @property
-    def groups(self) -> tuple[str, ...]:
-        """Names of its groups."""
-        ...
+    def groups(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
 F = TypeVar("F", bound=Placed)
@@ -32,3 +27,18 @@ def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
         for name in (frame.recording,) if kind == "recording" else frame.groups:
             found.setdefault(name, []).append(frame)
     return dict(sorted(found.items()))
+
+
+def partial_means(scorer: Any) -> str:
+    """Which of a scorer's means, overall and of its groups, are over fewer members than declared; "" if none."""
+    scores = {"overall": scorer.overall(), **scorer.by("group")}
+    return "; ".join(f"{name}: {each.partial}" for name, each in scores.items() if each.partial)
+
+
+def counted(counts: Mapping[str, int], declared: int, unit: str) -> str:
+    """Metrics whose mean is over fewer than `declared` members, as "map, ap50: 2 of 3 classes"; "" if none."""
+    fewer: dict[int, list[str]] = {}
+    for metric, count in counts.items():
+        if count < declared:
+            fewer.setdefault(count, []).append(metric)
+    return ", ".join(f"{', '.join(names)}: {count} of {declared} {unit}" for count, names in fewer.items())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.metrics.frames import Kind
+from tespec.metrics.frames import Kind, counted
 
 IGNORE = 255
 
@@ -29,23 +29,30 @@ class Scores:
         mean_class_acc: mean recall of the classes that are labelled (the mAcc of ECDDP, TESPEC and mmsegmentation).
         pixel_acc: overall accuracy (the "acc" of ESS).
         iou: intersection over union of each class.
+        labelled: number of classes that are labelled.
     """
 
     miou: float
     mean_class_acc: float
     pixel_acc: float
     iou: tuple[float, ...]
+    labelled: int
 
     def metrics(self) -> dict[str, float]:
         """The three overall scores by name."""
         return {"miou": self.miou, "mean_class_acc": self.mean_class_acc, "pixel_acc": self.pixel_acc}
+
+    @property
+    def partial(self) -> str:
+        """Which mean is over fewer classes than there are; "" if none."""
+        return counted({"mean_class_acc": self.labelled}, len(self.iou), "classes")
 
 
 def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], classes: int) -> NDArray[np.int64]:
     """(classes, classes) int64 number of pixels by label (row) and prediction (column); labels of 255 are left out.
 
     Raises:
-        ValueError: shapes differ, or there are other classes than 0 to classes - 1 among the pixels that count.
+        ValueError: shapes differ, or a pixel that counts has another class than 0 to classes - 1.
     """
     if predicted.shape != labels.shape:
         raise ValueError(f"predictions {predicted.shape} and labels {labels.shape} have different shapes")
@@ -69,7 +76,7 @@ def scores(matrix: NDArray[np.int64]) -> Scores:
     there = labelled > 0
     recall = float((100 * hits[there] / labelled[there]).mean()) if there.any() else 0.0
     overall = 100 * hits.sum() / max(int(matrix.sum()), 1)
-    return Scores(float(iou.mean()), recall, float(overall), tuple(iou.tolist()))
+    return Scores(float(iou.mean()), recall, float(overall), tuple(iou.tolist()), int(there.sum()))
 
 
 SegmentationState = dict[tuple[str, str], NDArray[np.int64]]
@@ -90,15 +97,16 @@ class SegmentationScorer:
 
     def add(self, matrix: NDArray[np.int64], recording: str, groups: Sequence[str] = ()) -> None:
         """Add the confusion matrix of one frame."""
-        for key in (("all", ""), ("recording", recording), *(("group", group) for group in groups)):
-            self._matrices[key] = self._matrices.get(key, 0) + matrix
+        self.merge(
+            [dict.fromkeys((("all", ""), ("recording", recording), *(("group", each) for each in groups)), matrix)]
+        )
 
     def state(self) -> SegmentationState:
-        """All that was counted, as a value for `merge` of another process."""
+        """All counts, as a value for `merge` of another process."""
         return dict(self._matrices)
 
     def merge(self, states: Iterable[SegmentationState]) -> None:
-        """Add what other scorers counted; in whatever way frames were shared out, the scores are the same."""
+        """Add the counts of other scorers; the scores do not depend on how frames were distributed."""
         for state in states:
             for key, matrix in state.items():
                 self._matrices[key] = self._matrices.get(key, 0) + matrix

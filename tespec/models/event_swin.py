@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import NamedTuple, cast
@@ -94,21 +95,22 @@ class EventSwin(Backbone):
         return norm(project(frames).permute(0, 2, 3, 1))
 
     def resize(self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]) -> dict[str, Tensor]:
-        """Tensors with the tables of position biases interpolated to the windows of `img_size`."""
-        return {
-            name: resize_table(tensor, window_of(built_for, name), window_of(self.img_size, name))
-            if is_table(name)
-            else tensor
-            for name, tensor in tensors.items()
-        }
+        """Tensors with the tables of position biases interpolated to the windows of `img_size`.
+
+        A table of another size than follows from `built_for` is that of square windows, or stays as it is.
+        """
+        resized = dict(tensors)
+        for name, table in tensors.items():
+            if TABLE.fullmatch(name) and table.ndim == 2 and table.is_floating_point():
+                rows, columns = window_of(built_for, name)
+                if (2 * rows - 1) * (2 * columns - 1) != len(table):
+                    rows = columns = (math.isqrt(len(table)) + 1) // 2
+                if rows <= WINDOW and (2 * rows - 1) * (2 * columns - 1) == len(table):
+                    resized[name] = resize_table(table, (rows, columns), window_of(self.img_size, name))
+        return resized
 
 
 TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
-
-
-def is_table(name: str) -> bool:
-    """Whether a tensor is a table of position biases, whose size follows from that of the windows."""
-    return TABLE.fullmatch(name) is not None
 
 
 def window_of(img_size: tuple[int, int], name: str) -> tuple[int, int]:
@@ -125,6 +127,6 @@ def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> T
     if old == new:
         return table
     rows, columns, wanted_rows, wanted_columns = (2 * side - 1 for side in (*old, *new))
-    offsets = table.T.reshape(1, -1, rows, columns)
+    offsets = table.float().T.reshape(1, -1, rows, columns)
     resized = interpolate(offsets, size=(wanted_rows, wanted_columns), mode="bicubic", align_corners=False)
     return resized.flatten(2)[0].T.contiguous()

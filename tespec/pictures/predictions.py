@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.GifImagePlugin import getdata, getheader
 
 from tespec.core.boxes import Boxes
 from tespec.core.files import whole_file
@@ -59,53 +60,57 @@ class Prediction:
 
 
 class Style(NamedTuple):
-    """How a task draws its labels: `Task.draw`, and the names of its classes for the legend."""
+    """How predictions of a task are drawn.
+
+    Attributes:
+        draw: `Task.draw`.
+        classes: names for the legend.
+        has_truth: whether a column shows ground truth.
+        limits: least and greatest value of the shared scale; None for labels without values. With limits of the truth,
+            pictures of two networks on one recording share their colours.
+    """
 
     draw: Callable[[Axes, Any], AxesImage | None]
     classes: Sequence[str]
+    has_truth: bool
+    limits: tuple[float, float] | None
 
 
 def draw_figure(shown: Sequence[Prediction], style: Style, path: Path) -> None:
     """Write a row of two or three pictures for each prediction as a PNG."""
-    save_figure(_figure(shown, style, _columns(shown), _limits(shown, style)), path, FIGURE_DPI)
+    save_figure(_figure(shown, style), path, FIGURE_DPI)
 
 
-def draw_video(shown: Sequence[Prediction], style: Style, path: Path, milliseconds: int) -> None:
-    """Write an animated GIF with a frame of `milliseconds` for each prediction; at least one."""
-    columns, limits = _columns(shown), _limits(shown, style)
-    pictures = (Image.fromarray(_pixels(_figure([each], style, columns, limits))) for each in shown)
-    frames = [picture.quantize(dither=Image.Dither.NONE) for picture in pictures]
-    how = {"save_all": True, "append_images": frames[1:], "duration": milliseconds, "loop": 0, "optimize": False}
-    with whole_file(path) as unfinished:
-        frames[0].save(unfinished, format="GIF", **how)
+def draw_video(shown: Iterable[Prediction], style: Style, path: Path, milliseconds: int) -> None:
+    """Write an animated GIF with a frame of `milliseconds` for each prediction as it comes; at least one."""
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        for number, each in enumerate(shown):
+            frame = Image.fromarray(_pixels(_figure([each], style))).quantize(dither=Image.Dither.NONE)
+            if number == 0:
+                file.writelines(getheader(frame, info={"loop": 0})[0])
+            file.writelines(getdata(frame, duration=milliseconds, include_color_table=True))
+        file.write(b";")
 
 
-def _columns(shown: Sequence[Prediction]) -> Sequence[str]:
-    return COLUMNS if any(each.truth is not None for each in shown) else COLUMNS[:2]
+def value_limits(draw: Callable[[Axes, Any], AxesImage | None], labels: Iterable[Any]) -> tuple[float, float] | None:
+    """Least and greatest value that labels show; None if they show none."""
+    found = None
+    for label in labels:
+        image = draw(Figure().subplots(), label)
+        if image and (each := _values([image])):
+            found = each if found is None else (min(found[0], each[0]), max(found[1], each[1]))
+    return found
 
 
-def _limits(shown: Sequence[Prediction], style: Style) -> tuple[float, float] | None:
-    """Least and greatest true value, or predicted one where there is no truth; None for labels without values.
-
-    With limits of the truth, pictures of two networks on one recording share their colours.
-    """
-    scratch = Figure().subplots()
-    for labels in ([each.truth for each in shown], [each.predicted for each in shown]):
-        if limits := _values(style.draw(scratch, label) for label in labels if label is not None):
-            return limits
-    return None
-
-
-def _values(images: Iterable[AxesImage | None]) -> tuple[float, float] | None:
-    """Least and greatest value that images show; None where they show none."""
-    arrays: list[Any] = [image.get_array() for image in images if image]
+def _values(images: Iterable[AxesImage]) -> tuple[float, float] | None:
+    """Least and greatest value that images show; None if they show none."""
+    arrays: list[Any] = [image.get_array() for image in images]
     shown = np.concatenate([np.empty(0), *(np.ma.masked_invalid(each).compressed() for each in arrays)])
     return (float(shown.min()), float(shown.max())) if shown.size else None
 
 
-def _figure(
-    shown: Sequence[Prediction], style: Style, columns: Sequence[str], limits: tuple[float, float] | None
-) -> Figure:
+def _figure(shown: Sequence[Prediction], style: Style) -> Figure:
+    columns, limits = COLUMNS if style.has_truth else COLUMNS[:2], style.limits
     labels = [label for each in shown for label in (each.predicted, each.truth) if label is not None]
     colours = POLARITIES | colours_of(labels, style.classes)
     width = PANEL * len(columns) + 0.5 * (limits is not None)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tespec.metrics.probes import PLACES, Places, spread
+from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models.backbone import Backbone
 
 FRAMES = 64  # that are looked at
@@ -20,7 +20,7 @@ class _Seen:
     """Features of a stage over all batches: some places of them, and how large they are."""
 
     def __init__(self) -> None:
-        self._places = Places(PLACES)
+        self._places = FeatureReservoir(PLACES)
         self._sum, self._count = 0.0, 0
 
     def add(self, maps: Tensor) -> None:
@@ -31,7 +31,7 @@ class _Seen:
 
     def numbers(self, ending: str) -> dict[str, float]:
         """Their spread and mean magnitude."""
-        found = spread(self._places.features())
+        found = feature_std_and_rank(self._places.features())
         size = self._sum / max(self._count, 1)
         return {f"std{ending}": found.std, f"rank{ending}": found.rank, f"magnitude{ending}": size}
 

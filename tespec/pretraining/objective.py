@@ -27,7 +27,7 @@ from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batc
 from tespec.datasets.pairs import PairSteps, paired, some
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.unlabelled import divide, lengths_by_split
-from tespec.metrics.probes import PLACES, Places, spread
+from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
@@ -211,7 +211,7 @@ class PretrainingTask(ABC):
         """As of `evaluate`; the loss alone is left out where it is not `scored`."""
         model.eval()
         total, lanes, count = 0.0, 0, 0
-        whole, last = Places(PLACES), Places(PLACES)
+        whole, last = FeatureReservoir(PLACES), FeatureReservoir(PLACES)
         state = seen = None
         with progress("data held out", "batches") as advance:
             for batch in self.held_out(device):
@@ -225,8 +225,8 @@ class PretrainingTask(ABC):
                     total += losses["loss"].item() * len(features[0])
                 lanes += len(features[0])
                 count += 1
-                advance(count, count, "")
-        found, deepest = spread(whole.features()), spread(last.features())
+                advance(count, None, "")
+        found, deepest = feature_std_and_rank(whole.features()), feature_std_and_rank(last.features())
         return ({"loss": total / max(lanes, 1)} if scored else {}) | {
             "feature_std": found.std,
             "feature_rank": found.rank,

@@ -89,9 +89,10 @@ class Opened:
     def outcome(self, evaluation: Evaluation, said: Mapping[str, str] | None = None) -> Outcome:
         """What the task's evaluation found, for the record; `said` adds to the protocol."""
         scores = getattr(self.task, "scores", {})
+        partial = {"partial means": evaluation.partial} if evaluation.partial else {}
         return Outcome(
             seconds=evaluation.seconds,
-            protocol=self.task.protocol() | {"scores": evaluation.definition} | dict(said or {}),
+            protocol=self.task.protocol() | {"scores": evaluation.definition} | partial | dict(said or {}),
             metrics=evaluation.metrics,
             groups=evaluation.groups,
             recordings=evaluation.recordings,
@@ -232,13 +233,19 @@ def with_start(
         changes: `KEY=VALUE` settings of a pre-training on the sample world.
 
     Raises:
-        UserError: `changes` that the pre-training cannot have.
+        UserError: a checkpoint that cannot be read, or `changes` that the pre-training cannot have.
     """
     if not settings.peak_lr_after:
         return settings
     origin = Origin()
     if checkpoint is not None:
-        origin = origin_of(checkpoint)
+        try:
+            origin = origin_of(checkpoint)
+        except UserError as error:
+            if type(method).initialise is Method.initialise:
+                raise
+            # The method may read a format of its own; if it does not, `initialise` refuses the file.
+            say(f"{error.where}: not known what it was pre-trained on, so the peak learning rate is that of other data")
     elif method.recipe is not None and sample:
         origin = Origin(pretraining_settings(method.recipe, settings.profile, changes, method.network).dataset, True)
     return settings.after_pretraining_on(origin.data) if origin.sample == sample else settings

@@ -19,7 +19,7 @@ from tespec.core.progress import progress
 from tespec.datasets.base import TRAIN
 from tespec.datasets.evaluation import evaluation_of
 from tespec.datasets.recording import LabelledRecording
-from tespec.metrics.probes import linear_probe, nearest_neighbours
+from tespec.metrics.features import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models.backbone import reset
 from tespec.runs.finetune import Opened, Wanted, open_run

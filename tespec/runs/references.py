@@ -83,7 +83,7 @@ def prior_of(task: Any) -> Tensor | Boxes:
         UserError: nothing of the kind is known for this kind of task, or there are no labels.
     """
     settings: Finetuning = task.settings
-    labels = (label for recording in task.learned for label in _labels(recording))
+    labels = _Labels(task.learned)
     if settings.kind == "segmentation":
         return torch.from_numpy(class_prior(labels, len(settings.classes)))
     if settings.kind == "depth":
@@ -94,5 +94,15 @@ def prior_of(task: Any) -> Tensor | Boxes:
     raise UserError(f"reference prior, {settings.task}", f"is not known for {settings.kind}", "leave it out")
 
 
-def _labels(recording: LabelledRecording) -> Any:
-    return (recording.labels[index] for index in range(len(recording.labelled)))
+class _Labels(Sequence[Any]):
+    """Labels of recordings, read each time they are asked for."""
+
+    def __init__(self, recordings: Sequence[LabelledRecording]) -> None:
+        self._places = [(recording, index) for recording in recordings for index in range(len(recording.labelled))]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, place: Any) -> Any:
+        recording, index = self._places[place]
+        return recording.labels[index]

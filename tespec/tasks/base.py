@@ -34,6 +34,7 @@ from tespec.datasets.label_check import BOXES, DEPTH, MASK
 from tespec.datasets.labels import STANDING
 from tespec.datasets.recording import LabelledRecording, with_label_share
 from tespec.datasets.windows import WindowRule
+from tespec.metrics.frames import partial_means
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
@@ -55,6 +56,7 @@ class Evaluation:
         recordings: of each recording.
         classes: the score of each class.
         definition: what the scores mean, and how many labels they stand on.
+        partial: which means are over fewer classes, recordings or frames than declared; "" if none.
         seconds: time it took.
     """
 
@@ -63,6 +65,7 @@ class Evaluation:
     recordings: dict[str, dict[str, float]]
     classes: dict[str, float]
     definition: str
+    partial: str
     seconds: float
 
 
@@ -279,6 +282,7 @@ class Task(ABC):
             recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
             classes=self.of_classes(overall),
             definition=scorer.definition(),
+            partial=partial_means(scorer),
             seconds=time.monotonic() - began,
         )
 

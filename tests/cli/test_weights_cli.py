@@ -60,7 +60,7 @@ def test_inspect_names_what_is_missing(tmp_path, call):
     write_weights(path, state, RECIPE)
     code, out, _ = call("inspect", path)
     assert code == 0
-    assert "no: 124 of 125 tensors; micro, recurrent: swin.layers.1.downsample.norm.bias is missing" in out
+    assert "no: 124 of 125 tensors; swin.layers.1.downsample.norm.bias is missing" in out
     code, out, err = call("convert", path, tmp_path / "out.safetensors")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
@@ -114,39 +114,14 @@ def test_a_resnet_is_converted_with_twenty_channels(tmp_path, call):
     timm.create_model("resnet50", in_chans=20, num_classes=0).load_state_dict(load_file(tmp_path / "plain.safetensors"))
 
 
-def test_export_makes_a_folder_to_pass_on(own, tmp_path, call):
-    folder = tmp_path / "new" / "shared"
-    code, out, _ = call("export", own, folder, "--licence", "MIT", "--title", "Small one")
-    assert code == 0
-    assert "licence" not in out
-    assert {path.name for path in folder.iterdir()} == {"backbone.safetensors", "timm.safetensors", "README.md"}
-    assert list(folder.parent.iterdir()) == [folder]
-    card = (folder / "README.md").read_text()
-    assert card.startswith('---\nlicense: "MIT"\n')
-    for text in ("# Small one", "Method: tespec", "Data: sample", '"sensor": [', 'tespec.load("backbone.safetensors")'):
-        assert text in card
-    for name in ("backbone.safetensors", "timm.safetensors"):
-        assert f"| `{name}` | `{sha256_of(folder / name)}` |" in card
-    assert str(tmp_path) not in card
-    assert tespec.load(folder / "backbone.safetensors").recurrent
-    code, out, _ = call("export", own, folder, "--overwrite")
-    assert code == 0
-    assert "the model card states no licence" in out
-    assert "license:" not in (folder / "README.md").read_text()
-
-
 def test_nothing_is_overwritten_unasked(own, tmp_path, call):
     taken = tmp_path / "taken.safetensors"
     taken.write_text("mine")
-    full = tmp_path / "full"
-    full.mkdir()
-    (full / "note").write_text("mine")
-    for arguments in (("convert", own, taken), ("export", own, full), ("convert", own, own)):
+    for arguments in (("convert", own, taken), ("convert", own, own)):
         code, out, err = call(*arguments)
         assert (code, out) == (2, "")
         assert "exists already; name another place, or give --overwrite" in err
     assert taken.read_text() == "mine"
-    assert [path.name for path in full.iterdir()] == ["note"]
     assert call("convert", own, taken, "--overwrite")[0] == 0
     assert tespec.load(taken).arch == "micro"
 
@@ -169,15 +144,6 @@ def test_mistakes_are_answered_in_one_line(own, tmp_path, monkeypatch, call, arg
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert message in err
-    assert [path.name for path in tmp_path.iterdir()] == ["own.safetensors"]
-
-
-def test_a_failed_export_leaves_nothing(own, tmp_path, monkeypatch, call):
-    def full(*_):
-        raise OSError(28, "No space left on device", "disk")
-
-    monkeypatch.setattr("tespec.weights.publish.render_card", full)
-    assert call("export", own, tmp_path / "out")[0] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["own.safetensors"]
 
 

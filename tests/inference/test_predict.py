@@ -1,5 +1,8 @@
-from dataclasses import replace
+"""Predictions of a trained network on a recording: those that are scored, drawn in constant memory."""
+
+import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,14 +10,18 @@ import torch
 from networks import written
 from PIL import Image
 
+from tespec.cli.run import draw_strip_of
+from tespec.core import progress
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
 from tespec.datasets.evaluation import EvaluationSteps
+from tespec.inference import load, predict
 from tespec.inference.load import load_trained
-from tespec.inference.predict import Request, chosen, find, play, predict
+from tespec.inference.predict import ROWS, STRIP_ROWS, Request, evenly, find, run_inference
 from tespec.pictures.panels import draw_label
-from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video
+from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video, value_limits
 from tespec.runs.data import Data, settings_of
+from tespec.runs.setup import Setup
 from tespec.tasks import build_task
 
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
@@ -23,28 +30,45 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
 @torch.no_grad()
-def test_playing_says_what_the_evaluation_scores(tiny_world, tmp_path, arch):
+def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arch):
     path, model, task = written(tiny_world, tmp_path, "ddd17", arch)
     recording = task.scored[0]
-    moments = list(play(*load_trained(path), recording, (0.5, 1.5), CPU))
-    assert 0 < len(moments) < len(recording)
+    windows = recording.labelled[3:8].tolist()
+    moments = list(run_inference(load_trained(path), recording, windows, 0.3))
     scored, state = {}, None
     for batch in EvaluationSteps([recording], 1, 5, 10, "edges", stateful=arch == "recurrent"):
         place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames])
         logits, state = model.predict(batch.histograms, state if arch == "recurrent" else None, place)
         for frame, mask in zip(batch.frames, task.read(logits), strict=True):
             scored[frame.label] = mask
-    first = len(scored) - sum((recording.windows[:, 1] - recording.windows[0, 0]) / 1e6 >= 0.5)
-    for number, moment in enumerate(moments):
-        assert np.array_equal(moment.predicted, scored[first + number])
-        assert np.array_equal(moment.truth, recording.labels[first + number])
+    for label, moment in enumerate(moments, start=3):
+        assert np.array_equal(moment.predicted, scored[label])
+        assert np.array_equal(moment.truth, recording.labels[label])
+        assert moment.seconds == pytest.approx((recording.label_times[label] - recording.windows[0, 0]) / 1e6)
+    assert len(moments) == 5
 
 
 @pytest.mark.parametrize("name", ["gen1", "mvsec"])
-def test_a_figure_and_a_video_are_drawn(tiny_world, tmp_path, name):
+def test_a_figure_and_a_video_are_drawn_from_a_stream(tiny_world, tmp_path, monkeypatch, capsys, name):
+    """No more predictions are kept than the figure shows, the network is built once, and the bar goes to the end."""
     path, _, task = written(tiny_world, tmp_path, name)
-    drawn = predict(path, Request(task.scored[0].name, tmp_path / "out", (0.0, 0.6), 0.3), tiny_world / name, CPU)
+    alive, built, inference, build = {}, [], predict.run_inference, load.fresh_backbone
+
+    def counted(*arguments):
+        for prediction in inference(*arguments):
+            alive[id(prediction)] = weakref.ref(prediction)
+            assert sum(each() is not None for each in alive.values()) <= ROWS + 2
+            yield prediction
+
+    monkeypatch.setattr(predict, "run_inference", counted)
+    monkeypatch.setattr(load, "fresh_backbone", lambda *arguments: built.append(1) or build(*arguments))
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    request = Request(task.scored[0].name, tmp_path / "out", (0.0, 0.6), 0.3)
+    drawn = predict.predict(path, request, tiny_world / name, CPU)
+    assert drawn.moments > ROWS + 2
     assert drawn.labelled > 0
+    assert built == [1]
+    assert f"{drawn.moments}/{drawn.moments} windows" in capsys.readouterr().err
     assert sorted((tmp_path / "out").iterdir()) == sorted((drawn.figure, drawn.video))
     with Image.open(drawn.video) as video:
         assert video.n_frames == drawn.moments
@@ -53,8 +77,9 @@ def test_a_figure_and_a_video_are_drawn(tiny_world, tmp_path, name):
 
 
 def test_a_recording_without_labels(tiny_world, tmp_path):
-    path, _, _ = written(tiny_world, tmp_path, "ddd17")
-    drawn = predict(path, Request(str(RECORDING), tmp_path / "out", (0.0, 10.0), 0.3), None, CPU)
+    path, _, _ = written(tiny_world, tmp_path, "mvsec")
+    request = Request(str(RECORDING), tmp_path / "out", (0.0, 10.0), 0.3)
+    drawn = predict.predict(path, request, None, CPU)
     assert (drawn.moments, drawn.labelled) == (2, 0)
 
 
@@ -69,7 +94,7 @@ MISTAKES = [
 def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path, recording, clip, message):
     path, _, _ = written(tiny_world, tmp_path, "ddd17")
     with pytest.raises(UserError, match=message):
-        predict(path, Request(recording, tmp_path / "out", clip, 0.3), tiny_world / "ddd17", CPU)
+        predict.predict(path, Request(recording, tmp_path / "out", clip, 0.3), tiny_world / "ddd17", CPU)
     assert not (tmp_path / "out").exists()
 
 
@@ -81,63 +106,81 @@ def test_a_path_into_the_data_set_comes_with_its_labels(tiny_world):
     assert (found.name, len(found)) == (recording.name, len(recording))
 
 
-def prediction(truth=None, seconds=1.0):
-    boxes = make_boxes(np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2]))
-    return Prediction(seconds, 50.0, np.zeros((20, 32, 32), np.uint8), boxes, truth)
-
-
 def test_boxes_of_low_scores_are_not_drawn():
-    assert prediction().above(0.3).predicted.label.tolist() == [0]
-    assert len(prediction().above(0.0).predicted.label) == 2
-    mask = replace(prediction(), predicted=np.zeros((32, 32), np.uint8))
-    assert mask.above(0.5) is mask
+    boxes = make_boxes(np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2]))
+    given = Prediction(1.0, 50.0, np.zeros((20, 32, 32), np.uint8), boxes, None)
+    assert given.above(0.3).predicted.label.tolist() == [0]
+    assert len(given.above(0.0).predicted.label) == 2
 
 
-def test_windows_with_labels_are_chosen_and_spread():
-    played = [prediction(prediction().predicted if number % 3 == 0 else None, number) for number in range(31)]
-    assert [each.seconds for each in chosen(played)] == [0, 9, 21, 30]
-    assert chosen(played[1:2]) == played[1:2]
+def test_windows_are_spread():
+    assert evenly(range(0, 31, 3), 4) == [0, 9, 21, 30]
+    assert evenly([7], 4) == [7]
 
 
 def depths(value, truth):
-    """A prediction of one depth everywhere, in m, and what is true of its upper half."""
+    """A prediction of one depth everywhere, in m, and the depth of its upper half."""
     known = np.full((32, 32), np.nan, np.float32)
     known[:16] = truth
     return Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), np.full((32, 32), value, np.float32), known)
 
 
-def test_colours_of_depth_span_what_is_true_in_every_panel(tmp_path, monkeypatch):
-    figures = []
+def test_colours_of_depth_span_the_truth_in_every_panel(tmp_path, monkeypatch):
+    figures, shown = [], [depths(1.0, 3.0), depths(90.0, 40.0)]
     monkeypatch.setattr("tespec.pictures.predictions.save_figure", lambda figure, path, dpi: figures.append(figure))
-    draw_figure([depths(1.0, 3.0), depths(90.0, 40.0)], Style(draw_label, ()), tmp_path / "x.png")
+    limits = value_limits(draw_label, [each.truth for each in shown])
+    draw_figure(shown, Style(draw_label, (), True, limits), tmp_path / "x.png")
     (figure,) = figures
-    shown = [axis.images[-1] for axis in figure.axes if axis.get_title() != "events"]
-    limits = {image.get_clim() for image in shown if image.get_label() == "depth in m"}
-    assert limits == {(3.0, 40.0)}
+    images = [axis.images[-1] for axis in figure.axes if axis.get_title() != "events"]
+    assert {image.get_clim() for image in images if image.get_label() == "depth in m"} == {(3.0, 40.0)}
     bars = [bar for axis in figure.axes for bar in axis.child_axes]
-    assert [(bar.get_yticks()[0], bar.get_yticks()[-1], bar.get_ylabel()) for bar in bars] == [
-        (3, 40, "depth in m")
-    ] * 2
+    ticks = [(bar.get_yticks()[0], bar.get_yticks()[-1], bar.get_ylabel()) for bar in bars]
+    assert ticks == [(3, 40, "depth in m")] * 2
     assert "events of 50 ms" in figure.axes[0].get_ylabel()
     assert "no label" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert value_limits(draw_label, [np.zeros((4, 4), np.uint8)]) is None
 
 
-def test_without_truth_colours_span_what_is_predicted(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr("tespec.pictures.predictions.save_figure", lambda figure, path, dpi: figures.append(figure))
-    draw_figure(
-        [replace(depths(value, 0.0), truth=None) for value in (4.0, 9.0)], Style(draw_label, ()), tmp_path / "x"
-    )
-    assert len(figures[0].axes) == 4
-    assert figures[0].axes[1].images[-1].get_clim() == (4.0, 9.0)
-
-
-def test_frames_of_a_video_have_one_size(tmp_path):
-    draw_video(
-        [prediction(), prediction(prediction().predicted)],
-        Style(draw_label, ("car", "pedestrian")),
-        tmp_path / "video.gif",
-        50,
-    )
+def test_a_video_shows_every_frame_as_long_as_the_others(tmp_path):
+    shown = [depths(value, 5.0) for value in (2.0, 9.0, 60.0)]
+    draw_video(iter(shown), Style(draw_label, (), True, (2.0, 80.0)), tmp_path / "video.gif", 50)
     with Image.open(tmp_path / "video.gif") as video:
-        assert video.n_frames == 2
+        assert (video.n_frames, video.info["loop"]) == (3, 0)
+        frames = []
+        for number in range(3):
+            video.seek(number)
+            assert video.info["duration"] == 50
+            frames.append(np.asarray(video.convert("RGB")))
+    assert not np.array_equal(frames[0], frames[1])
+    assert not np.array_equal(frames[1], frames[2])
+
+
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+def test_the_strip_of_a_run_shows_labelled_moments_of_its_first_seconds(tiny_world, tmp_path, monkeypatch, arch):
+    path, _, _ = written(tiny_world, tmp_path, "gen1", arch)
+    monkeypatch.setattr(predict, "STRIP_SECONDS", 1.0)
+    drawn = []
+    monkeypatch.setattr(predict, "draw_figure", lambda shown, style, file: drawn.extend([shown, style, file]))
+    predict.draw_strip(path, tiny_world / "gen1", CPU, tmp_path / "pictures" / "run.png")
+    shown = drawn[0]
+    assert len(shown) == STRIP_ROWS
+    assert all(each.truth is not None for each in shown)
+    assert sorted(each.seconds for each in shown) == [each.seconds for each in shown]
+    assert shown[-1].seconds <= 1.0
+    monkeypatch.undo()
+    draw_figure(*drawn)
+    with Image.open(drawn[2]) as picture:
+        assert picture.width > 900
+
+
+@pytest.mark.parametrize("error", [RuntimeError("CUDA out of memory\nTried to allocate"), MemoryError()])
+def test_a_picture_is_no_reason_to_lose_the_next_seed(tmp_path, monkeypatch, capsys, error):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(predict, "draw_strip", fail)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "model.safetensors").touch()
+    setup = Setup(tmp_path / "results", tmp_path / "runs", "cpu", 0, False, False, "")
+    draw_strip_of(SimpleNamespace(name="a", split="test"), setup, Path("data"))
+    assert capsys.readouterr().err.startswith("no picture: ")

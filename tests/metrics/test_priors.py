@@ -5,6 +5,7 @@ import pytest
 
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
+from tespec.metrics import priors
 from tespec.metrics.priors import MOST, box_prior, class_prior, depth_prior
 
 
@@ -20,6 +21,20 @@ def test_the_most_frequent_class_of_each_pixel_wins():
 def test_the_median_of_each_pixel_counts_what_lies_in_range():
     maps = [np.array([[2.0, np.nan, 5.0]], np.float32), np.array([[4.0, np.nan, 200.0]], np.float32)]
     assert depth_prior(maps, 1.0, 80.0).tolist() == [[3.0, 4.0, 5.0]]
+
+
+def test_the_median_of_depths_does_not_depend_on_the_size_of_the_blocks(monkeypatch):
+    rng = np.random.default_rng(0)
+    maps = np.exp(rng.normal(2, 1.5, (30, 7, 5))).astype(np.float32)
+    maps[rng.random(maps.shape) < 0.3] = np.nan
+    maps[:, 3] = np.nan
+    known = np.where((maps >= 1.978) & (maps <= 80), maps, np.nan)
+    expected = np.nanmedian(np.delete(known, 3, 1), axis=0)
+    for block in (1, 30 * 5 * 2, priors.BLOCK):
+        monkeypatch.setattr(priors, "BLOCK", block)
+        found = depth_prior(list(maps), 1.978, 80)
+        assert np.array_equal(np.delete(found, 3, 0), expected)
+        assert (found[3] == np.nanmedian(known)).all()
 
 
 def test_common_boxes_come_first_with_the_share_of_frames_as_their_score():

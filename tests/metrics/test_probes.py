@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from tespec.metrics.probes import linear_probe, nearest_neighbours
+from tespec.metrics.features import linear_probe, nearest_neighbours
 from tespec.runs.probe import patch_classes
 
 

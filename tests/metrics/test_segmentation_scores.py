@@ -50,25 +50,6 @@ def test_scores_are_those_of_the_plain_definition(predicted, labels):
         assert each.metrics() == pytest.approx(plain_scores(predicted[number], labels[number])[0])
 
 
-@given(PREDICTIONS, LABELS, st.permutations(range(3)))
-def test_the_order_of_frames_does_not_matter(predicted, labels, order):
-    one, other = SegmentationScorer(NAMES), SegmentationScorer(NAMES)
-    for scorer, numbers in ((one, range(3)), (other, order)):
-        for number in numbers:
-            scorer.update(predicted[number], labels[number], "dir1", ("moving",) if number else ("standing",))
-    assert one.overall() == other.overall()
-    assert one.by("group") == other.by("group")
-
-
-@given(LABELS)
-def test_labels_against_themselves_are_perfect(labels):
-    scorer = SegmentationScorer(NAMES)
-    scorer.update(np.where(labels == 255, 0, labels), labels, "dir1")
-    present = [k for k in range(CLASSES) if (labels == k).any()]
-    assert scorer.overall().iou == tuple(100.0 if k in present else 0.0 for k in range(CLASSES))
-    assert scorer.overall().pixel_acc == (100.0 if present else 0.0)
-
-
 def test_a_class_that_occurs_nowhere_has_no_recall_and_an_iou_of_0():
     result = scores(confusion(np.array([0, 0, 1, 1]), np.array([0, 0, 1, 0]), 4))
     assert result.iou == pytest.approx((100 * 2 / 3, 50, 0, 0))
@@ -95,12 +76,7 @@ def test_classes_without_labels_are_named():
     scorer = SegmentationScorer(NAMES)
     scorer.update(np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.uint8), "dir1")
     assert scorer.definition().endswith(f"; no pixel is labelled {', '.join(NAMES[1:])}")
-
-
-def test_mean_recall_is_not_pixel_accuracy():
-    labels = np.array([0] * 9 + [1])
-    result = scores(confusion(np.zeros(10, np.uint8), labels, 2))
-    assert (result.pixel_acc, result.mean_class_acc) == (90, 50)
+    assert scorer.overall().partial == "mean_class_acc: 1 of 4 classes"
 
 
 def test_frames_count_in_each_of_their_groups():
@@ -112,10 +88,6 @@ def test_frames_count_in_each_of_their_groups():
         "moving": 100.0, "night": 50.0, "standing": 0.0,
     }  # fmt: skip
     assert list(scorer.by("recording")) == ["dir1"]
-
-
-def test_nothing_scored_is_0():
-    assert SegmentationScorer(NAMES).overall().metrics() == {"miou": 0, "mean_class_acc": 0, "pixel_acc": 0}
 
 
 def test_counts_beyond_32_bits_are_exact():

@@ -94,8 +94,8 @@ def harm_torch_file(path: Path, rng: Rng) -> None:
 
 
 def read_weights_file(path: Path) -> None:
-    from tespec.weights.convert import convert
     from tespec.weights.files import read_weights
+    from tespec.weights.formats import convert
 
     tensors, _ = read_weights(path)
     convert(tensors, 2, where=path)
@@ -134,7 +134,7 @@ def harm_tensors(path: Path, rng: Rng) -> None:
 
 
 def read_whole_network(path: Path) -> None:
-    from tespec.weights.inspection import inspect
+    from tespec.weights.export import inspect
     from tespec.weights.load import read_backbone
 
     refusals = []

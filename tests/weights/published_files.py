@@ -7,7 +7,6 @@ model/network/), pabloseijo/event-penguins-optimization (src/tespec_encoder.py) 
 
 from __future__ import annotations
 
-import argparse
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -164,70 +163,6 @@ def tespec_release(arch: str = "micro") -> dict[str, Any]:
         state[f"model.encoder.lstm_blocks.{stage}.conv1x1.bias"] = numbers(draw, 4 * size)
     state["model.decoder.proj.weight"] = numbers(draw, 8, 8)
     return {"epoch": 7, "global_step": 400_000, "state_dict": state, "hyper_parameters": {"lr": 2e-4}}
-
-
-def vit(prefix: str = "", width: int = 24) -> State:
-    """A vision transformer without stages, such as DeiT-S."""
-    state: State = OrderedDict()
-    state["pos_embed"] = torch.zeros(1, 197, width)
-    state["cls_token"] = torch.zeros(1, 1, width)
-    state["patch_embed.proj.weight"] = torch.zeros(width, 3, 16, 16)
-    for index in range(2):
-        state[f"blocks.{index}.attn.qkv.weight"] = torch.zeros(3 * width, width)
-    return under(prefix, state)
-
-
-def mem() -> dict[str, Any]:
-    """What MEM's pre-training writes (mem/modeling_pretrain.py and mem/modeling_finetune.py)."""
-    width, tokens = 24, 32
-    state = vit(width=width)
-    del state["pos_embed"]
-    state["mask_token"] = torch.zeros(1, 1, width)
-    state["rel_pos_bias.relative_position_bias_table"] = torch.zeros(27 * 27 + 3, 2)
-    for index in range(2):
-        for name in ("attn.q_bias", "attn.v_bias", "gamma_1", "gamma_2"):
-            state[f"blocks.{index}.{name}"] = torch.zeros(width)
-    state["lm_head.weight"], state["lm_head.bias"] = torch.zeros(tokens, width), torch.zeros(tokens)
-    return {
-        "model": state,
-        "optimizer": {},
-        "epoch": 299,
-        "scaler": {},
-        "args": argparse.Namespace(expname="nimagenet"),
-    }
-
-
-def mem_tokenizer() -> dict[str, Any]:
-    """What MEM's tokenizer is saved as (eventvae/train_vae.py, eventvae/vae/vae_model.py)."""
-    weights = {
-        "codebook.weight": torch.zeros(32, 8),
-        "encoder.0.0.weight": torch.zeros(16, 3, 4, 4),
-        "decoder.0.weight": torch.zeros(16, 8, 1, 1),
-    }
-    return {"hparams": {"num_layers": 4}, "epoch": 99, "optimizer": {}, "weights": weights}
-
-
-def cm3ae() -> dict[str, Any]:
-    """What CM3AE's pre-training writes (main.py and models/mae.py; its wrapper calls the network `backbone`)."""
-    width = 24
-    state: State = OrderedDict()
-    for kind in ("", "_rgb"):
-        state[f"cls_token{kind}"] = torch.zeros(1, 1, width)
-        state[f"pos_embed{kind}"] = torch.zeros(1, 197, width)
-        state[f"patch_embed{kind}.proj.weight"] = torch.zeros(width, 3, 16, 16)
-    for blocks in ("rgb_blocks", "event_blocks", "decoder_blocks", "decoder_blocks_rgb"):
-        for index in range(2):
-            state[f"{blocks}.{index}.attn.qkv.weight"] = torch.zeros(3 * width, width)
-    state["visual_voxel.conv1.weight"] = torch.zeros(width, 3, 16, 16)
-    state["visual_voxel.transformer.resblocks.0.attn.in_proj_weight"] = torch.zeros(3 * width, width)
-    return {
-        "model": under("module.backbone.", state),
-        "optimizer": {},
-        "epoch": 200,
-        "args": argparse.Namespace(arch="mae_vit_base_patch16"),
-        "loss_all": OrderedDict(),
-        "fp16_scaler": {},
-    }
 
 
 def saved(folder: Path, content: Any, name: str = "weights.pth") -> Path:

@@ -8,8 +8,8 @@ import torch
 
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
+from tespec.weights.export import fetched
 from tespec.weights.load import load_backbone
-from tespec.weights.publish import fetched
 
 NAME = "swin_tiny_patch4_window7_224.ms_in1k"
 

@@ -12,10 +12,9 @@ from tespec.models import EventSwin
 from tespec.pretraining.method import find_method
 from tespec.runs.finetune import with_start
 from tespec.weights import load
+from tespec.weights.export import inspect, rewrite
 from tespec.weights.files import read_recipe, write_weights
-from tespec.weights.inspection import inspect
 from tespec.weights.load import Origin, origin_of
-from tespec.weights.publish import rewrite
 
 SIZE = (96, 160)
 RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx"}
@@ -56,19 +55,26 @@ def test_weights_of_this_harness_name_their_data_in_the_header(tmp_path, monkeyp
 def test_a_published_file_has_the_data_of_its_publication_converted_or_not(tmp_path, content, data):
     path = saved(tmp_path, content)
     assert origin_of(path) == Origin(data)
-    rewritten = rewrite(inspect(path))
     converted = tmp_path / "converted.safetensors"
-    write_weights(converted, rewritten.tensors, rewritten.recipe)
+    write_weights(converted, *rewrite(inspect(path)))
     assert origin_of(converted) == Origin(data)
 
 
 def test_a_file_that_says_nothing_has_no_data(tmp_path):
-    bare = tmp_path / "bare.safetensors"
-    save_file({"something": torch.zeros(2)}, bare)
-    (tmp_path / "own.npz").write_bytes(b"a format of one's own")
-    assert origin_of(bare) == origin_of(tmp_path / "own.npz") == origin_of(tmp_path / "gone") == Origin()
-    with pytest.raises(UserError, match="no such weights file"):
-        read_recipe(tmp_path / "gone")
+    save_file({"something": torch.zeros(2)}, tmp_path / "bare.safetensors")
+    assert origin_of(tmp_path / "bare.safetensors") == Origin()
+
+
+def test_an_unreadable_file_does_not_change_the_learning_rate_in_silence(tmp_path, monkeypatch, capsys):
+    """A method that reads a format of its own is told; any other is refused."""
+    damaged = saved(tmp_path, tespec_release())
+    damaged.write_bytes(damaged.read_bytes()[:-400])
+    for path, message in ((damaged, "not a readable torch file"), (tmp_path / "gone", "no such weights file")):
+        with pytest.raises(UserError, match=message):
+            peak_of("tespec", path)
+    monkeypatch.setattr(type(find_method("tespec")), "initialise", lambda *_: None)
+    assert peak_of("tespec", damaged) == OTHERS
+    assert "weights.pth: not known what it was pre-trained on, so the peak learning rate" in capsys.readouterr().err
 
 
 def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):

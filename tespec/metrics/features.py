@@ -1,4 +1,4 @@
-"""Features at places drawn from all frames that are played, in memory that depends on neither their number nor size."""
+"""Measures of features: their spread over a sample of places, and probes of what they know."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
 
-class Spread(NamedTuple):
+class FeatureStatistics(NamedTuple):
     """How features differ.
 
     Attributes:
-        std: mean over channels of the deviation of unit-length features, times the root of their number: about 1 for
-            directions that are all alike probable, 0 for a single one (after "Exploring Simple Siamese Representation
-            Learning", CVPR 2021, Sec. 4.1).
+        std: mean over channels of the standard deviation of unit-length features, times the root of their number: about
+            1 for uniform directions, 0 for a single one (after "Exploring Simple Siamese Representation Learning", CVPR
+            2021, Sec. 4.1).
         rank: exponential of the entropy of their singular values, from 1 to the number of channels (RankMe, ICML 2023).
     """
 
@@ -26,29 +26,26 @@ class Spread(NamedTuple):
     rank: float
 
 
-def spread(features: Tensor) -> Spread:
-    """Spread of features (N, C); zeros for fewer than two."""
+def feature_std_and_rank(features: Tensor) -> FeatureStatistics:
+    """Standard deviation and effective rank of features (N, C); zeros for fewer than two."""
     if len(features) < 2:
-        return Spread(0.0, 0.0)
-    each = torch.nn.functional.normalize(features.double(), dim=1)
+        return FeatureStatistics(0.0, 0.0)
+    each = normalize(features.double(), dim=1)
     std = each.std(dim=0).mean() * each.shape[1] ** 0.5
     shares = torch.linalg.svdvals(features.double())
     shares = shares / shares.sum().clamp(min=1e-12)
     entropy = -(shares * shares.clamp(min=1e-12).log()).sum()
-    return Spread(float(std), float(entropy.exp()))
+    return FeatureStatistics(float(std), float(entropy.exp()))
 
 
 PLACES = 4096  # whose features are compared
 
 
-class Places:
-    """At most `limit` places of the frames added so far, every place as likely as any other.
+class FeatureReservoir:
+    """A uniform sample of at most `limit` places of all frames added so far, in memory that does not grow with them.
 
-    Each place of a batch gets a random number, seeded by the batch's own; those with the lowest stay. So what is chosen
+    Each place of a batch gets a random number, seeded by the batch's own; those with the lowest stay. So the sample
     depends on the sizes of the batches alone, and is everything while it fits.
-
-    Args:
-        limit: number of places that are kept.
     """
 
     def __init__(self, limit: int) -> None:
@@ -60,7 +57,7 @@ class Places:
         self._rows: Tensor | None = None
 
     def add(self, features: Sequence[Tensor], size: Sequence[int]) -> None:
-        """Take places of a batch in.
+        """Sample places of a batch.
 
         Args:
             features: of stages, (B, T, C, h, w) each.
@@ -68,27 +65,27 @@ class Places:
         """
         frames = features[0].shape[0] * features[0].shape[1]
         numbers = np.random.default_rng(self._batches).random(frames * size[0] * size[1])
-        drawn = np.sort(lowest(numbers, self.limit))
-        kept = lowest(np.concatenate([self._numbers, numbers[drawn]]), self.limit)
+        drawn = np.sort(_lowest(numbers, self.limit))
+        kept = _lowest(np.concatenate([self._numbers, numbers[drawn]]), self.limit)
         before, new = np.sort(kept[kept < len(self._numbers)]), np.sort(kept[kept >= len(self._numbers)])
         drawn = drawn[new - len(self._numbers)]
-        rows = side_by_side([each.flatten(0, 1) for each in features], torch.from_numpy(drawn), size).cpu()
+        rows = sample_features([each.flatten(0, 1) for each in features], torch.from_numpy(drawn), size).cpu()
         self._rows = rows if self._rows is None else torch.cat([self._rows[torch.from_numpy(before)], rows])
         self._numbers = np.concatenate([self._numbers[before], numbers[drawn]])
         self._batches += 1
 
     def features(self) -> Tensor:
-        """(N, sum of C) float32 on the CPU, in the order of the frames; no rows where nothing was added."""
+        """(N, sum of C) float32 on the CPU, in the order of the frames."""
         return torch.zeros(0, 0) if self._rows is None else self._rows
 
 
-def lowest(numbers: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Where the `count` lowest numbers stand, in no order; everywhere where there are no more."""
+def _lowest(numbers: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Indices of the `count` lowest numbers, in no order; all if there are no more."""
     return np.argpartition(numbers, count)[:count] if len(numbers) > count else np.arange(len(numbers))
 
 
-def side_by_side(stages: Sequence[Tensor], places: Tensor, size: Sequence[int]) -> Tensor:
-    """Stages at some places of a grid, (P, sum of C) float32; several have unit length each, to weigh alike.
+def sample_features(stages: Sequence[Tensor], places: Tensor, size: Sequence[int]) -> Tensor:
+    """Features (P, sum of C) float32 of stages at some places of a grid; each of several stages has unit length.
 
     Args:
         stages: (M, C, h, w) each.
