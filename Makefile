@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python 
 export PYTHON PIP_ARGS
 unexport PYTHONPATH
 
-.PHONY: help demo setup test test-slow test-anywhere soak gpu lint clean
+.PHONY: help demo setup test test-slow test-anywhere golden soak gpu lint clean
 # Two pips in one environment do not get along, whatever -j says.
 .NOTPARALLEL:
 
@@ -35,6 +35,9 @@ test-slow: .venv/dev.stamp  ## the slow tests alone
 
 test-anywhere: .venv/dev.stamp  ## the tests with other vector instructions, threads and orders (half an hour)
 	WORKERS=$(WORKERS) ONLY="$(ONLY)" tools/test_anywhere.sh
+
+golden: .venv/dev.stamp  ## compute the values of tests/golden again; ONLY=metrics: those of one family or case
+	GOLDEN=write $(PYTEST) tests/golden -n 0 -k "$(ONLY)"
 
 soak: .venv/dev.stamp  ## kill, damage and watch for an hour
 	$(BIN)/python tests/soak/kills.py --kills 1000 --minutes 15

@@ -41,11 +41,11 @@ from tespec.models.execution import Execution, execute
 from tespec.pretraining.objective import build_objective
 from tespec.runs.cost import input_of
 from tespec.runs.data import Data, settings_of
+from tespec.sample import make_world
 from tespec.tasks import build_task, find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.device import be_deterministic, choose_device, describe, is_fast
 from tespec.training.loop import Loop
-from tespec.world import make_world
 
 MINUTES = 8.5  # for all stages
 TRAININGS = (*names("tasks"), "tespec")

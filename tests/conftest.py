@@ -9,8 +9,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tespec.world import make_world
-from tespec.world.contents import DATASETS
+from tespec.sample import make_world
+from tespec.sample.recordings import DATASETS
 
 # How long an example takes says more about what else runs on the machine than about the code.
 # The same examples each time: no verdict depends on chance. What searches on and on stands in tests/soak.

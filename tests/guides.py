@@ -14,9 +14,8 @@ import pytest
 
 from tespec.cli.main import main
 from tespec.core import config, recipes
-from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, OBJECTIVES, TASKS
+from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, OBJECTIVES, PLUGIN, TASKS
 
-FILES = "tespec_plugin_"
 REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, OBJECTIVES, TASKS)
 
 
@@ -30,9 +29,9 @@ def forgotten_afterwards() -> Iterator[None]:
             yield
     finally:
         for registry in REGISTRIES:
-            for name in [name for name, kind in registry.module_dict.items() if kind.__module__.startswith(FILES)]:
+            for name in [name for name, kind in registry.module_dict.items() if kind.__module__.startswith(PLUGIN)]:
                 del registry.module_dict[name]
-        for name in [name for name in sys.modules if name.startswith(FILES)]:
+        for name in [name for name in sys.modules if name.startswith(PLUGIN)]:
             del sys.modules[name]
 
 

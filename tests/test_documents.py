@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison.published import read_published
+from tespec.comparison.records import find_record
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_json, read_yaml
@@ -52,15 +52,16 @@ def test_neither_size_nor_depth_nor_kind_of_a_file_does_harm(tmp_path: Path, rea
 
 
 def test_every_reader_refuses_depth_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    for name in ("dataset.json", "header.json", "a.yaml"):
+    for folder in ("a", "runs"):
+        (tmp_path / folder).mkdir()
+    for name in ("dataset.json", "header.json", "runs/record.json"):
         (tmp_path / name).write_text(DEEP)
 
     for read in (
+        lambda: find_record(tmp_path, "record"),
         lambda: read_description(tmp_path),
         lambda: described_size(tmp_path / "a" / "b"),
         lambda: header_of(tmp_path),
-        lambda: read_published(tmp_path / "a.yaml", dict[str, Any]),
         lambda: finetuning_settings("ddd17", "recurrent", "sample", [f"batch_size={DEEP}"]),
         lambda: finetuning_settings("ddd17", "recurrent", "sample", ["batch_size=!!bool maybe"]),
     ):

@@ -12,7 +12,7 @@ from tespec.core.paths import REPOSITORY
 FLOORS = (
     ("core",),
     ("comparison", "models", "metrics", "pictures", "events"),
-    ("pretraining", "datasets", "world", "weights"),
+    ("pretraining", "datasets", "sample", "weights"),
     ("training",),
     ("baselines", "tasks"),
     ("runs", "inference"),

@@ -63,9 +63,12 @@ def train(options: argparse.Namespace, method: Method) -> None:
     from tespec.comparison.pretrained import healthy
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
+    from tespec.runs.setup import check_places
 
+    setup = setup_of(options, "pretrain")
+    check_places(setup)
     settings, data = resolve(options, str(method.recipe), method.network)
-    result = pretrain(options.method, method, settings, data, options.seed, setup_of(options, "pretrain"))
+    result = pretrain(options.method, method, settings, data, options.seed, setup)
     if not is_first():
         return
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))

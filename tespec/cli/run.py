@@ -120,16 +120,18 @@ def run_cell(options: argparse.Namespace) -> None:
     from tespec.runs.finetune import Wanted, finetune
     from tespec.runs.probe import probe
     from tespec.runs.run import WEIGHTS
+    from tespec.runs.setup import check_places
     from tespec.weights.export import fetched
 
-    method = find_method(options.method)
+    setup, method = setup_of(options, "run"), find_method(options.method)
+    check_places(setup)
     settings, recipe, data = resolve(options)
     if recipe and (method.recipe is None or options.checkpoint):
         raise UserError(f"--set pretraining.{recipe[0]}", "this run does no pre-training", "leave it out")
     first = options.pretraining_seed
     if first is not None and (method.recipe is None or options.checkpoint):
         raise UserError(f"--pretraining-seed {first}", "this run does no pre-training", "leave it out")
-    setup, checkpoint = setup_of(options, "run"), fetched(options.checkpoint)
+    checkpoint = fetched(options.checkpoint)
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
         wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, recipe, options.split, first)
@@ -148,12 +150,14 @@ def measure_reference(options: argparse.Namespace) -> None:
     from tespec.core.progress import say
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.references import label_prior
+    from tespec.runs.setup import check_places
 
+    setup = setup_of(options, "run")
+    check_places(setup)
     data = find_data(options.task, options.data, options.profile)
     if data.notice:
         say(data.notice)
     settings = settings_of(data, options.task, "feedforward", options.profile, options.set)
-    setup = setup_of(options, "run")
     for seed in options.seeds or [options.seed]:
         print_result(label_prior(settings, data, seed, setup, options.split))
 

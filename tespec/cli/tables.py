@@ -71,9 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         tables = make_tables(frame, only=options.only, measured=options.measured, where=where, by=options.by)
     written = write_tables(tables, options.out or options.results / "tables")
-    quiet = []
+    quiet, unmeasured = [], frame.empty
     for table in tables:
-        shown = table if options.gains or options.only else table.measured(alone=options.measured)
+        whole = options.gains or options.only or (unmeasured and not table.name.startswith("ablation_"))
+        shown = table if whole else table.measured(alone=options.measured)
         if shown is None:
             quiet.append(table.name)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -59,6 +60,7 @@ class Ablation(Facts):
         return any(value is not None for row in self.rows for value in row.paper)
 
 
+@cache
 def read_ablations() -> dict[str, Ablation]:
     """All of the paper's ablations by name, and those of this project behind them."""
     found: dict[str, Ablation] = {}

@@ -29,6 +29,7 @@ DEFAULTS = {
 ROW = ["kind", "method", "arch", "backbone", "tta"]
 SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", "task_version"]
 ORIGIN = ["method_version", "plugin", "weights"]
+LEVELS = [*SETTING, *ORIGIN, "seed", "machine", "revision"]  # that `by` may name
 MEASURED = "measured"
 
 
@@ -47,9 +48,11 @@ def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: It
     Raises:
         UserError: there is no such column or value.
     """
-    for key in [*where, *([by] if by else [])]:
+    for key in where:
         if key not in COLUMNS:
             raise UserError(f"column {key}", "no such column of the frame", near(key, COLUMNS))
+    if by and by not in LEVELS:
+        raise UserError(f"column {by}", "cannot be a level of columns", near(by, LEVELS))
     chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
     for key, wanted in where.items():
         texts = {value: as_text(value) for value in chosen[key].unique()}
@@ -73,15 +76,18 @@ def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: It
     versions = [name for name in ORIGIN if name not in named]
     chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
     augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
-    return Selection(chosen.assign(tta=augmented, column=column_names(chosen, {by, *free})), tuple(left_out))
+    # Versions that were asked for are no longer told apart by their age.
+    names = column_names(chosen, {by, *free}, [name for name in ORIGIN if name in where])
+    return Selection(chosen.assign(tta=augmented, column=names), tuple(left_out))
 
 
-def column_names(frame: pd.DataFrame, said: Iterable[str]) -> pd.Series[str]:
+def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] = ()) -> pd.Series[str]:
     """Name of the measured column of each row: data, profile, and each setting that is not the default.
 
-    Settings in `said` are told elsewhere. Two columns never share a name: what they differ in is added.
+    Settings in `said` are told elsewhere. Two columns never share a name: what they differ in, of the settings and of
+    `more`, is added.
     """
-    keys = [key for key in SETTING if key not in {*said}]
+    keys = [key for key in [*SETTING, *more] if key not in {*said}]
     settings = frame[["task", *keys]].drop_duplicates()
     names = {}
     for setting in settings.itertuples(index=False, name=None):

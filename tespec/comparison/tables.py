@@ -81,7 +81,7 @@ def make_tables(
         only: names of tables; none: the comparison tables, ablations and tables of the user's own tasks.
         measured: measured rows and columns alone.
         where: wanted values by column of the frame, `*` and `?` as in file names; they replace `DEFAULTS`.
-        by: column of the frame whose values become one more level of the columns.
+        by: column of the frame, one of `LEVELS`, whose values become one more level of the columns.
 
     Raises:
         UserError: there is no such table, column or value, or nothing was measured of a table that was asked for.
@@ -89,12 +89,15 @@ def make_tables(
     chosen, left_out = select(frame, where or {}, by)
     varied = select(frame, where or {}, by, ("variant", "pretraining_overrides")).frame
     varied = varied[(varied["method"] == METHOD) & varied["metric"].isin(METRICS)]
-    scores, ablated = _scores(chosen, by), _scores(varied, by)
+    scores, ablated, published = _scores(chosen, by), _scores(varied, by), published_frame()
     tasks = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
     makers: dict[str, Callable[[], Table | None]] = {
-        **{name: partial(_comparison, name, chosen, scores, by) for name in TABLES},
+        **{name: partial(_comparison, name, published, chosen, scores, by) for name in TABLES},
         **{f"ablation_{name}": partial(_ablation, one, varied, ablated, by) for name, one in read_ablations().items()},
-        **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, scores, by) for task in tasks},
+        **{
+            OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, published.iloc[:0], chosen, scores, by)
+            for task in tasks
+        },
         **{name: partial(_plain, name) for name in plain_tables()},
     }
     for name in only:
@@ -193,9 +196,9 @@ def _differences(members: pd.DataFrame, base: pd.DataFrame) -> list[float]:
     return (paired["ours"] - paired["theirs"]).tolist()
 
 
-def _comparison(name: str, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table:
+def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table:
     """A comparison table of the paper."""
-    paper, published = read_paper(name), published_frame()
+    paper = read_paper(name)
     published = published[published["table"] == name]
     published = published.assign(text=_texts(published["value"], paper.decimals))
     tasks = {task.name: task.title for task in paper.tasks}
@@ -204,13 +207,12 @@ def _comparison(name: str, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) 
     return table._replace(notes=(*(f"{sign} {said}." for sign, said in paper.marks.items()), *table.notes))
 
 
-def _own_table(task: str, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table:
+def _own_table(task: str, nothing: pd.DataFrame, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table:
     """The table of a task that the paper does not have: its own metrics, measured."""
     measured = chosen[chosen["task"] == task]
     scored = measured[measured["better"] != ""]
     titles = _metric_titles(scored if len(scored) else measured)
-    nothing = published_frame().iloc[:0].assign(text="")
-    return _methods(f"Task {task}", {task: task}, titles, nothing, chosen, scores, by)
+    return _methods(f"Task {task}", {task: task}, titles, nothing.assign(text=""), chosen, scores, by)
 
 
 def _methods(

@@ -230,26 +230,6 @@ def sensor_of(dataset: str) -> Size | None:
     return None if sensor is None else parse_size(str(sensor))
 
 
-def evaluated_of(dataset: str) -> tuple[int, int, float, str] | None:
-    """What the test recordings of a data set hold, as its config says it; None where none does.
-
-    Returns:
-        the number of their windows, of their labels at most, the length of a window in ms, and the source.
-
-    Raises:
-        UserError: the config says something else.
-    """
-    stated = _read("datasets", dataset).get("evaluated") if dataset in names("datasets") else None
-    if stated is None:
-        return None
-    try:
-        windows, labels, length_ms = int(stated["windows"]), int(stated["labels"]), float(stated["window_ms"])
-        return windows, labels, length_ms, str(stated["source"])
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"evaluated: {stated!r} does not say windows, labels, window_ms and source"
-        raise UserError(f"data set {dataset}", what, "restore it") from error
-
-
 def official_splits() -> list[tuple[str, dict[str, list[str]]]]:
     """Registered name of each task's dataset, and the names of the recordings of its splits.
 
@@ -371,15 +351,16 @@ def changed_pretraining(settings: Pretraining, network: str) -> dict[str, Any]:
 
 
 def _changed(settings: Finetuning | Pretraining, default: Finetuning | Pretraining | None) -> dict[str, Any]:
-    ours, usual = _flat(as_facts(settings)), _flat(as_facts(default)) if default else {}
+    ours, usual = flattened(as_facts(settings)), flattened(as_facts(default)) if default else {}
     return {key: ours.get(key) for key in sorted({*ours, *usual}) if ours.get(key) != usual.get(key)}
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values of nested dicts by dotted name."""
     found: dict[str, Any] = {}
     for key, value in facts.items():
         nested = isinstance(value, Mapping) and value
-        found |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+        found |= flattened(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return found
 
 

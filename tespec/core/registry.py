@@ -19,6 +19,8 @@ from tespec.core.errors import UserError
 from tespec.core.paths import BASELINES
 from tespec.core.recipes import ENTRY_POINTS, add_recipe
 
+PLUGIN = "tespec_plugin_"  # begins the module name of a file that is named with --import
+
 METHODS = Registry("method", scope="tespec")
 TASKS = Registry("task", scope="tespec")
 OBJECTIVES = Registry("objective", scope="tespec")
@@ -81,14 +83,14 @@ def _import_baselines() -> None:
 
 
 def import_file(file: Path) -> None:
-    """Import a Python file that lies outside of any package, under the name `tespec_plugin_<its name>`.
+    """Import a Python file that lies outside of any package, under its name behind `PLUGIN`.
 
     Raises:
         UserError: it is missing or cannot be imported.
     """
     if not file.is_file():
         raise UserError(file, "no such file", "check the path given to --import")
-    specification = importlib.util.spec_from_file_location(f"tespec_plugin_{file.stem}", file)
+    specification = importlib.util.spec_from_file_location(f"{PLUGIN}{file.stem}", file)
     if specification is None or specification.loader is None:
         raise UserError(file, "not a Python file", "give a file that ends in .py")
     module = importlib.util.module_from_spec(specification)

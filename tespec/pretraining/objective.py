@@ -264,8 +264,8 @@ class EventObjective(PretrainingTask):
 
     @property
     def lanes_held_out(self) -> int:
-        """One: a state is carried along each recording, that of the backbone or that of the target."""
-        return 1
+        """One with memory, whose state is carried along each recording; else as few as the objective can do with."""
+        return 1 if self.settings.recurrent else self.fewest
 
     def open_data(self) -> None:
         """Divide the recordings into those trained on and those held out."""
@@ -278,6 +278,9 @@ class EventObjective(PretrainingTask):
         self.notes = (*_left_alone(self._division.tested_on), *stepped)
         if max(map(len, self._division.held_out)) < settings.segments:
             raise UserError(root, f"nothing held out has {settings.segments} windows", "set fewer segments")
+        if len(self.chunks(torch.device("cpu"))) < min(self.fewest, self.lanes_held_out):
+            what = f"fewer than {self.fewest} stretches of {settings.segments} windows are held out"
+            raise UserError(root, what, "set fewer segments, or give longer recordings")
         self._size = self._division.size
 
     def fingerprint(self) -> str:
@@ -331,7 +334,8 @@ class EventObjective(PretrainingTask):
 
     def _batches(self, chunks: HeldOut) -> Iterator[Batch]:
         waiting = (chunk.batch for chunk in chunks)
-        while len(several := list(islice(waiting, self.lanes_held_out))) >= self.fewest:
+        least = min(self.fewest, self.lanes_held_out)
+        while len(several := list(islice(waiting, self.lanes_held_out))) >= least:
             yield {name: torch.cat([each[name] for each in several]) for name in several[0]}
 
     def features(self, model: Any, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
@@ -376,6 +380,9 @@ class ImageObjective(PretrainingTask):
     def open_data(self) -> None:
         """Find the images."""
         self.images = open_images(self.root)
+        if len(self.images.held_out) < self.fewest:
+            what = f"fewer than {self.fewest} images are left for validation"
+            raise UserError(self.root, what, "give more images")
         self.notes = _left_alone(self.images.tested_on)
         self._rule = ViewRule(self.size, self.own.channels, self.own.scale, self.own.jitter, self.views)
 

@@ -29,12 +29,12 @@ from tespec.models.execution import Execution, execute, has_batch_norm
 from tespec.pretraining.objective import ImageObjective, build_objective
 from tespec.runs.data import SAMPLE, find_data
 from tespec.runs.meta import META, StepCount, count_step
+from tespec.sample.make import description
+from tespec.sample.recordings import content_of
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.loading import Batch
 from tespec.training.phases import begin, phases_of
-from tespec.world.contents import content_of
-from tespec.world.make import description
 
 MFU = 0.35  # share of a GPU's peak that trainings reach, where nothing was measured
 GPUS = CONFIGS / "gpus.yaml"

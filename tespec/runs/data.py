@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning
 from tespec.datasets.description import read_description
-from tespec.world import make_world, world_folder
+from tespec.sample import make_world, world_folder
 
 SAMPLE = "sample"
 UNASKED = (None, "sample", "tiny")  # profiles under which a run without data takes the sample world

@@ -28,7 +28,7 @@ from tespec.pretraining.health import evaluating, stage_spreads
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
-from tespec.runs.run import WEIGHTS, Outcome, Run, on_device, run_or_load
+from tespec.runs.run import WEIGHTS, Outcome, Run, imported_parts, on_device, run_or_load
 from tespec.runs.setup import Setup
 from tespec.tasks import build_task
 from tespec.tasks.base import Evaluation
@@ -201,7 +201,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         seed=seed,
         setup=setup,
         plugin=plugin_sha256(
-            [type(method), type(task), type(task.dataset), type(model.backbone)],
+            {type(method), type(task), type(task.dataset), type(model.backbone), *imported_parts(model)},
             own_files(tasks=settings.task, profiles=settings.profile),
         ),
         # Whatever the method did to it, the backbone training starts from is part of the result's identity.

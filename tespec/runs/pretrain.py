@@ -19,7 +19,7 @@ from tespec.pretraining.health import evaluating
 from tespec.pretraining.method import Method
 from tespec.pretraining.objective import build_objective
 from tespec.runs.data import Data
-from tespec.runs.run import Outcome, Run, on_device, run_or_load
+from tespec.runs.run import Outcome, Run, imported_parts, on_device, run_or_load
 from tespec.runs.setup import Setup
 from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
@@ -77,7 +77,8 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         seed=seed,
         setup=setup,
         plugin=plugin_sha256(
-            [type(method), type(objective), type(model.backbone)], own_files(profiles=settings.profile)
+            {type(method), type(objective), type(model.backbone), *imported_parts(model)},
+            own_files(profiles=settings.profile),
         ),
         began=began,
     )

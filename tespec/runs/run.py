@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,8 +30,10 @@ from tespec.comparison.records import (
     similar_records,
     write_record,
 )
+from tespec.core.config import flattened
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.progress import say
+from tespec.core.registry import PLUGIN
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.models.execution import execute
 from tespec.pretraining.method import Method
@@ -170,6 +172,11 @@ def on_device(settings: Settings, setup: Setup) -> Settings:
     return replace(settings, batch_size=batch_size, optimisation=optimisation)
 
 
+def imported_parts(model: nn.Module) -> set[type]:
+    """Classes of a network's modules that stand in files named with `--import`."""
+    return {type(each) for each in model.modules() if type(each).__module__.startswith(PLUGIN)}
+
+
 def run_or_load(
     run: Run,
     evaluate: Callable[[], Outcome],
@@ -267,8 +274,8 @@ def _computed(
         environment=environment(describe(run.device)) | setup.facts() | trained.said,
         time=times,
         resources=meter.resources(),
-        curve=trained.curve,
-        curves={LAST_STAGE: trained.watched} if trained.watched else {},
+        curve=_finite_points(trained.curve),
+        curves={LAST_STAGE: _finite_points(trained.watched)} if trained.watched else {},
     )
     if is_first():
         write_record(record, setup.results)
@@ -279,6 +286,11 @@ def _computed(
 
 def _finite(numbers: Mapping[str, float]) -> Numbers:
     return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+
+
+def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
+    # A step passed over, with non_finite=skip, leaves an interval without a mean.
+    return [point for point in curve if all(map(math.isfinite, point.values()))]
 
 
 def _trained_before(run: Run, model: nn.Module) -> Trained | None:
@@ -325,6 +337,9 @@ def _taken(run: Run, record: Record) -> Record:
     older = record.results_version != RESULTS_VERSION or version != tespec.__version__
     made = f" (made by {version}, results version {record.results_version})" if older else ""
     say(f"{record.name} is complete already{made}; --overwrite computes it again")
+    theirs, ours = flattened(record.config), flattened(run.config)
+    if changed := {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}:
+        say(f"{record.name} was made with other settings than those of now: {_both_values(changed)}")
     setup = run.setup
     if setup.variant and setup.variant != record.variant:
         record = record.model_copy(update={"variant": setup.variant})
@@ -354,6 +369,8 @@ def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:
         return
     same_seed = [each for each in similar_records(run.setup.results, run.choices) if each.seed == run.seed]
     for nearest in same_seed[:1]:
-        keys = differing(nearest, run.choices)
-        said = ", ".join(f"{key} ({theirs!s:.40} there, {ours!s:.40} here)" for key, (theirs, ours) in keys.items())
-        say(f"{run.name}: computed, since {nearest.name} differs in {said}")
+        say(f"{run.name}: computed, since {nearest.name} differs in {_both_values(differing(nearest, run.choices))}")
+
+
+def _both_values(changed: Mapping[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{key} ({theirs!s:.40} there, {ours!s:.40} here)" for key, (theirs, ours) in changed.items())

@@ -84,12 +84,12 @@ def check_places(setup: Setup) -> None:
     be_deterministic(setup.deterministic, choose_device(setup.device))
     if setup.threads:
         torch.set_num_threads(setup.threads)
-    if setup.results.exists():
+    if setup.results.is_dir():
         require_results_folder(setup.results)
     for option, folder in (("--results", setup.results), ("--runs", setup.runs)):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=folder):
+            there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+            with TemporaryFile(dir=there):  # a run that is refused leaves no empty folder
                 pass
         except OSError as error:
             raise UserError(f"{option} {folder}", f"cannot be written to ({error.strerror})", "name another") from error

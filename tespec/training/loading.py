@@ -110,7 +110,7 @@ class _Answers(Dataset[Batch | UserError]):
             return error
         except OSError as error:
             where, what = error.filename or "reading data", error.strerror or str(error)
-            return UserError(where, f"{what}, at step {step}", "bring it back, then start the run again")
+            return UserError(where, f"{what}, at step {step}", "bring it back, then give the same command")
 
 
 class Batches:
@@ -156,7 +156,7 @@ class Batches:
         raise UserError(
             f"--workers {self._workers}",
             f"a process that prepares batches died at step {step}, as for want of memory",
-            "start the run again with fewer workers",
+            "give the same command with fewer workers",
         ) from error
 
 

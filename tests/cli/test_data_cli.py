@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from twins import damage
+from twins.broken import damage
+from twins.layouts import relayout
 
 from tespec.cli import data
 from tespec.cli.command import run
@@ -22,7 +23,6 @@ from tespec.events import open_events
 from tespec.events.store import verify_store
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
-from tespec.world.layouts import relayout
 
 ROOT = Path(__file__).parents[2]
 DATASETS = ["ddd17", "1mpx", "gen1", "dsec", "mvsec"]

@@ -1,4 +1,4 @@
-import json
+import re
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from PIL import Image
 
 from tespec.cli import pretrain as pretrain_cli
 from tespec.cli import run as run_cli
-from tespec.cli import tables as tables_cli
 from tespec.cli.command import run
+from tespec.comparison.records import read_records
 from tespec.core.config import finetuning_settings
 from tespec.core.paths import REPOSITORY
 from tespec.models import EventSwin
@@ -53,6 +53,15 @@ def test_lists_and_describes(call):
     assert "batch_size: 3" in out
 
 
+def test_dry_run_says_what_it_costs_and_writes_nothing(call, tiny_world, tmp_path):
+    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--dry-run"]
+    code, out, _ = call(run_cli, *arguments, *places(tmp_path))
+    assert code == 0
+    for word in ("steps: 300", "backbone", "parameters", "memory", f"({tiny_world / 'ddd17'})", "H100 SXM", "fits"):
+        assert word in out
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_cell_prints_its_scores(call, tiny_world, tmp_path):
     arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--arch", "feedforward"]
     few = ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2"]
@@ -62,22 +71,6 @@ def test_a_cell_prints_its_scores(call, tiny_world, tmp_path):
     assert "moving: " in out
 
 
-@pytest.mark.slow
-def test_a_cell_is_scored_on_the_validation_split(call, tiny_world, tmp_path):
-    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--arch", "feedforward"]
-    arguments += ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2", *places(tmp_path)]
-    _, by_test, _ = call(run_cli, *arguments)
-    code, by_val, said = call(run_cli, *arguments, "--split", "val")
-    assert code == 0
-    assert by_val.startswith("scratch on ddd17 (feedforward, data: sample, val split): ")
-    assert by_val.partition(": ")[2] != by_test.partition(": ")[2]
-    assert "trained already, for the test split" in said
-    assert len(list((tmp_path / "results" / "pictures").iterdir())) == 2
-    code, _, said = call(run_cli, *arguments, "--split", "val", "--set", "splits.val=[]")
-    assert code == 2
-    assert "DDD17 has no validation split: no recordings are named for one; take some out of" in said
-
-
 def test_pretrains_on_a_single_recording(call, tmp_path):
     recording = REPOSITORY / "tests" / "data" / "evt3_640x480_2.08s.raw"
     few = ["--set", "optimisation.steps=2", *WARMUP, "--set", "batch_size=2", "--set", "segments=2"]
@@ -85,40 +78,65 @@ def test_pretrains_on_a_single_recording(call, tmp_path):
     code, out, _ = call(pretrain_cli, *arguments, *places(tmp_path))
     assert code == 0
     assert "loss_masked_carried" in out
-    (record,) = (json.loads(path.read_text()) for path in (tmp_path / "results" / "runs").glob("*.json"))
-    assert record["data"] == "evt3_640x480_2_08s"
+    (record,), _ = read_records(tmp_path / "results")
+    assert record.data == "evt3_640x480_2_08s"
     (picture,) = (tmp_path / "results" / "pictures").iterdir()
     with Image.open(picture) as drawn:
         assert drawn.width > 600
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "--method and --task are needed"),
-        (["--method", "tespek", "--task", "ddd17"], "unknown method; did you mean 'tespec'"),
-        (["--method", "scratch", "--task", "ddd71"], "choose from 1mpx, ddd17"),
-        (["--method", "scratch", "--task", "ddd17", "--arch", "recurent"], "did you mean 'recurrent'"),
-        (["--method", "scratch", "--task", "ddd17", "--data", "/nowhere/at/all"], "/nowhere/at/all: no such"),
-        (["--method", "scratch", "--task", "ddd17", "--profile", "papre"], "papre: no such file in configs/profiles"),
-        (["--method", "scratch", "--task", "ddd17", "--profile", "paper"], "--profile paper: no ddd17 data given"),
-        (["--reference", "prior", "--task", "ddd17", "--profile", "paper"], "--profile paper: no ddd17 data given"),
-        (["--method", "scratch", "--task", "ddd17", "--set", "optimisation.step=3"], "did you mean 'steps'"),
-        (["--method", "scratch", "--task", "ddd17", "--sed", "3"], "--seed"),
-        (["--method", "scratch", "--task", "ddd17", "--seed", "-3"], "'-3' is not a whole number; give 0 or more"),
-        (["--method", "scratch", "--task", "ddd17", "--import", "gone.py"], "gone.py: no such file"),
-        (["--method", "scratch", "--task", "ddd17", "--clip", "0", "3"], "--clip and --min-score go with --predict"),
-        (["--method", "scratch", "--task", "ddd17", "--seed", "2", "--seeds", "0", "1"], "give one of them"),
-    ],
-)
-def test_mistakes_are_answered_in_one_line(call, tmp_path, monkeypatch, arguments, message):
+CELL = "--method scratch --task ddd17 "
+ON_DATA = CELL + "--data {world}/ddd17 "
+PRETRAINING = "--method tespec --data {world}/1mpx "
+MISTAKES = [
+    (run_cli, "", "--method and --task are needed"),
+    (run_cli, "--method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
+    (run_cli, "--method scratch --task ddd71", "choose from 1mpx, ddd17"),
+    (run_cli, CELL + "--arch recurent", "did you mean 'recurrent'"),
+    (run_cli, CELL + "--data /nowhere/at/all", "/nowhere/at/all: no such"),
+    (run_cli, CELL + "--profile papre", "papre: no such file in configs/profiles"),
+    (run_cli, CELL + "--profile paper", "--profile paper: no ddd17 data given"),
+    (run_cli, "--reference prior --task ddd17 --profile paper", "--profile paper: no ddd17 data given"),
+    (run_cli, CELL + "--set optimisation.step=3", "did you mean 'steps'"),
+    (run_cli, CELL + "--sed 3", "--seed"),
+    (run_cli, CELL + "--resume", "unknown argument '--resume'; did you mean"),
+    (run_cli, CELL + "--seed -3", "'-3' is not a whole number; give 0 or more"),
+    (run_cli, CELL + "--import gone.py", "gone.py: no such file"),
+    (run_cli, CELL + "--clip 0 3", "--clip and --min-score go with --predict"),
+    (run_cli, CELL + "--seed 2 --seeds 0 1", "give one of them"),
+    (run_cli, "--model typo.safetensors --predict drive.raw --out out", "typo.safetensors: no such file; name a model"),
+    (run_cli, ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
+    (run_cli, ON_DATA + "--set kind=Foo", "kind: unknown task 'Foo'; choose from depth, detection, segmentation"),
+    (run_cli, ON_DATA + "--set segments=5000", "set fewer segments"),
+    (run_cli, ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are named"),
+    (
+        run_cli,
+        ON_DATA + "--set batch_size=1 --set labels_per_chunk=1 --set sampling=streams",
+        "normalisation needs two",
+    ),
+    (run_cli, ON_DATA + "--set pretraining.batch_size=3", "--set pretraining.batch_size=3: this run does no pre-train"),
+    (run_cli, ON_DATA + "--pretraining-seed 3", "--pretraining-seed 3: this run does no pre-training; leave it out"),
+    (run_cli, ON_DATA + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
+    (pretrain_cli, "--method scratch", "--method scratch: has no pre-training; choose a method with a recipe"),
+    (
+        pretrain_cli,
+        PRETRAINING + "--set objective.decoder.type=Foo",
+        "objective.decoder.type: unknown model 'Foo'; choo",
+    ),
+]
+
+
+@pytest.mark.parametrize(("module", "arguments", "message"), MISTAKES)
+def test_mistakes_are_answered_in_one_line(call, tiny_world, tmp_path, monkeypatch, module, arguments, message):
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
-    code, out, err = call(run_cli, *arguments, *places(tmp_path))
+    code, out, err = call(module, *arguments.format(world=tiny_world).split(), *places(tmp_path))
     assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert message in err
-    assert list(tmp_path.iterdir()) == []
+    *notes, error = err.splitlines()  # a pre-training names the test recordings that it leaves alone
+    assert error.startswith("error: ")
+    assert message in error
+    assert all(note.startswith("of a test split, so left alone: ") for note in notes)
+    made = {path.name for path in tmp_path.iterdir()}
+    assert made <= ({"cache"} if "{world}" in arguments else set())
 
 
 def test_a_checkpoint_for_another_architecture_is_named(call, tiny_world, tmp_path):
@@ -149,57 +167,66 @@ def test_a_broken_recording_is_named(call, tmp_path, content, message):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("option", ["--results", "--runs"])
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("module", "given"),
     [
-        ("dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec, OneMpx"),
-        ("kind=Foo", "kind: unknown task 'Foo'; choose from depth, detection, segmentation"),
-        ("segments=5000", "set fewer segments"),
+        (run_cli, ["--method", "tespec", "--task", "ddd17"]),
+        (run_cli, ["--reference", "prior", "--task", "ddd17"]),
+        (pretrain_cli, ["--method", "tespec"]),
     ],
 )
-def test_settings_that_cannot_be_carried_out_are_named(call, tiny_world, tmp_path, change, message):
-    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--set", change]
-    code, _, err = call(run_cli, *arguments, *places(tmp_path))
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
+def test_a_folder_that_cannot_be_written_to_is_named_before_data_is_made(
+    call, tmp_path, monkeypatch, module, given, option
+):
+    monkeypatch.chdir(tmp_path)  # without data/
+    monkeypatch.delenv("TESPEC_DATA", raising=False)
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "file").touch()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").touch()
+    for place in ("/proc/nope", tmp_path / "file", *([tmp_path / "docs"] if option == "--results" else [])):
+        code, _, err = call(module, *given, *places(tmp_path), option, place)
+        assert code == 2
+        assert re.fullmatch(
+            rf"error: {option} {place}: (cannot be written to \(.*\); name another|is not a results folder; name .*)\n",
+            err,
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["docs", "file"]
+
+
+def test_dry_run_of_a_pretraining(call, tiny_world, tmp_path):
+    arguments = ["--method", "tespec", "--data", tiny_world / "1mpx", "--dry-run"]
+    code, out, _ = call(pretrain_cli, *arguments, *places(tmp_path))
+    assert code == 0
+    costs = ("memory", "a step", "kept for the backward pass", "35 % of the peak")
+    for word in ("type: masked_reconstruction", "decoder", "parameters", *costs):
+        assert word in out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_table_folder_that_is_a_file_is_named(call, tmp_path):
-    file = tmp_path / "file"
-    file.touch()
-    code, _, err = call(tables_cli, "--results", tmp_path, "--out", file)
-    assert code == 2
-    assert err.splitlines()[-1].startswith(f"error: {file}: ")
-
-
-def test_a_step_with_a_single_label_is_refused(call, tiny_world, tmp_path):
-    single = ["--set", "batch_size=1", "--set", "labels_per_chunk=1", "--set", "sampling=streams"]
-    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", *single]
-    code, _, err = call(run_cli, *arguments, *places(tmp_path))
-    assert (code, "batch normalisation needs two" in err) == (2, True)
-
-
-@pytest.mark.parametrize("option", ["--results", "--runs"])
-def test_a_place_that_is_a_file_is_named_before_training(call, tiny_world, tmp_path, option):
-    file = tmp_path / "file"
-    file.touch()
-    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", *places(tmp_path)]
-    code, _, err = call(run_cli, *arguments, option, file)
-    assert (code, err) == (2, f"error: {option} {file}: {file} cannot be written to; name another folder\n")
-
-
-def test_an_unknown_decoder_is_named(call, tiny_world, tmp_path):
-    arguments = ["--method", "tespec", "--data", tiny_world / "1mpx", "--set", "objective.decoder.type=Foo"]
-    code, _, err = call(pretrain_cli, *arguments, *places(tmp_path))
-    assert code == 2
-    assert "objective.decoder.type: unknown model 'Foo'; choose from AllStagesDecoder" in err
+def test_a_dry_run_needs_no_data(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TESPEC_DATA", raising=False)
+    forecast = ["--dry-run", "--gpu", "a100", "--gpus", "8", "--share", "0.5"]
+    code, out, _ = call(run_cli, "--method", "scratch", "--task", "mvsec", "--arch", "feedforward", *forecast)
+    assert code == 0
+    for word in ("data        sample", "profile     sample", "50 % of the peak", "A100 80GB"):
+        assert word in out
+    assert "H100" not in out
+    code, out, _ = call(pretrain_cli, "--method", "tespec", "--profile", "sample", *forecast[:3], "--accumulate", "4")
+    assert code == 0
+    assert "96 x 160 px" in out
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--dry-run", "--gpu", "h10"], "--gpu h10: unknown GPU; did you mean 'h100'?"),
+        (["--dry-run", "--share", "1.5"], "--share 1.5: no share of a GPU's peak; give a number above 0, 1 at most"),
+        (["--dry-run", "--share", "much"], "--share much: no share of a GPU's peak"),
+        (["--dry-run", "--gpus", "3"], "batch_size: 4 lanes do not divide evenly into 3 parts"),
         (["--gpu", "h100"], "--gpu, --gpus and --share go with --dry-run"),
     ],
 )
@@ -209,28 +236,3 @@ def test_mistakes_of_a_forecast_are_named(call, tmp_path, monkeypatch, options, 
     code, _, err = call(run_cli, *arguments, *places(tmp_path))
     assert code == 2
     assert message in err
-
-
-def test_settings_of_a_pretraining_that_is_not_done_are_refused(call, tiny_world, tmp_path):
-    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17"]
-    code, _, err = call(run_cli, *arguments, "--set", "pretraining.batch_size=3", *places(tmp_path))
-    message = "error: --set pretraining.batch_size=3: this run does no pre-training; leave it out\n"
-    assert (code, err) == (2, message)
-
-
-def test_a_seed_of_a_pretraining_that_is_not_done_is_refused(call, tiny_world, tmp_path):
-    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17"]
-    code, _, err = call(run_cli, *arguments, "--pretraining-seed", "3", *places(tmp_path))
-    assert (code, err) == (2, "error: --pretraining-seed 3: this run does no pre-training; leave it out\n")
-
-
-def test_scratch_takes_no_checkpoint(call, tiny_world, tmp_path):
-    arguments = ["--method", "scratch", "--task", "ddd17", "--data", tiny_world / "ddd17", "--checkpoint", "x.pth"]
-    code, _, err = call(run_cli, *arguments, *places(tmp_path))
-    assert code == 2
-    assert "--method scratch: takes no --checkpoint" in err
-
-
-def test_scratch_has_no_pretraining(call, tmp_path):
-    code, _, err = call(pretrain_cli, "--method", "scratch", *places(tmp_path))
-    assert (code, err) == (2, "error: --method scratch: has no pre-training; choose a method with a recipe\n")

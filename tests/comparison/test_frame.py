@@ -7,7 +7,7 @@ import pytest
 
 import tespec
 from tespec.comparison.frame import CELL, COLUMNS, to_frame
-from tespec.comparison.records import Record
+from tespec.comparison.records import RESULTS_VERSION, Record
 from tespec.comparison.selection import ORIGIN, ROW, SETTING
 from tespec.core.paths import REPOSITORY
 
@@ -40,7 +40,7 @@ def test_each_column_of_a_cell_tells_records_apart(record: Make, column: str) ->
     first = record(weights={"recipe": recipe})
     second = record("other" if column == "method" else "scratch", **({"weights": {"recipe": recipe}} | change))
     if column == "results_version":
-        second = first.model_copy(update={"results_version": 2})
+        second = first.model_copy(update={"results_version": RESULTS_VERSION + 1})
     frame = to_frame([first, second])
     assert {name for name in CELL if frame[name].nunique() > 1} - {"metric"} == {column}
     assert frame.groupby(CELL).size().eq(1).all()

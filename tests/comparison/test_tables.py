@@ -14,7 +14,7 @@ from tespec.comparison.ablations import read_ablations
 from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
 from tespec.comparison.published import plain_tables, published_frame, read_paper
-from tespec.comparison.records import Record
+from tespec.comparison.records import RESULTS_VERSION, Record
 from tespec.comparison.selection import select
 from tespec.comparison.tables import NONE, Table, gains_table, make_tables
 from tespec.core.errors import UserError
@@ -172,8 +172,10 @@ def test_columns_that_differ_in_nothing_named_say_what_they_differ_in(record: Ma
 
 
 def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own(record: Make) -> None:
-    made = [record(miou=50.0).model_copy(update={"results_version": 2}), record(miou=40.0), record(seed=1, miou=44.0)]
-    assert list(column(one(made), "DDD17", "mIoU ↑", f"{MEASURED[:-1]}, results version 2)").values()) == ["50.00 (1)"]
+    newer = {"results_version": RESULTS_VERSION + 1}
+    made = [record(miou=50.0).model_copy(update=newer), record(miou=40.0), record(seed=1, miou=44.0)]
+    label = f"{MEASURED[:-1]}, results version {RESULTS_VERSION + 1})"
+    assert list(column(one(made), "DDD17", "mIoU ↑", label).values()) == ["50.00 (1)"]
     assert "Not shown: 2 results of an older results_version (--where results_version=VALUE)." in one(made).notes
     both = one(made, where={"results_version": "*"})
     assert list(column(both, "DDD17", "mIoU ↑", MEASURED).values()) == ["42.00 ± 2.83 (2)"]
@@ -186,6 +188,11 @@ def test_of_several_versions_of_a_method_the_newest_is_shown(record: Make, choic
     table = one([older, newer, record("scratch", miou=30.0)])
     assert column(table, "DDD17", "mIoU ↑", MEASURED)["Mine", "yes"] == "50.00 (1)"
     assert table.notes[-1].startswith("Not shown: 1 results of an older method_version or plugin or weights")
+    name = next(iter(choice))
+    both = one([older, newer], where={name: "*"}, measured=True)
+    shown = [text for text in both.cells.iloc[0] if text != NONE]
+    assert sorted(shown) == ["40.00 (1)", "50.00 (1)", "50.00 (1)", "60.00 (1)"]
+    assert all(f"{name} " in label[2] for label in both.cells.columns)
 
 
 def test_rows_of_different_machines_say_so(record: Make) -> None:
@@ -257,6 +264,7 @@ def test_an_ablation_finds_its_rows_by_their_variant(record: Make) -> None:
         ({"where": {"method": "scrath"}}, "did you mean scratch"),
         ({"where": {"data": "dsec"}}, "choose from sample"),
         ({"by": "lable_fraction"}, "did you mean label_fraction"),
+        ({"by": "metric"}, "cannot be a level of columns"),
     ],
 )
 def test_unknown_names_are_told_with_the_near_ones(record: Make, options: dict[str, Any], message: str) -> None:

@@ -1,25 +1,18 @@
+import dataclasses
 import shutil
 
 import pytest
 
 from tespec.core import config
-from tespec.core.config import as_facts, finetuning_settings, names, pretraining_settings
+from tespec.core.config import (
+    changed_finetuning,
+    changed_pretraining,
+    finetuning_settings,
+    names,
+    pretraining_settings,
+)
 from tespec.core.errors import UserError
 from tespec.core.settings import ARCHITECTURES, merge
-
-
-def test_paper_segmentation_settings_are_those_of_the_appendix():
-    recurrent = finetuning_settings("ddd17", "recurrent", "paper")
-    feedforward = finetuning_settings("ddd17", "feedforward", "paper")
-    assert (recurrent.batch_size, recurrent.segments, recurrent.window_ms) == (16, 15, None)
-    assert (feedforward.batch_size, feedforward.segments, feedforward.window_ms) == (16, 1, 100)
-    for settings in (recurrent, feedforward):
-        assert settings.optimisation.peak_lr == 1e-4
-        assert settings.optimisation.schedule == "cosine"
-        assert (settings.optimisation.steps, settings.optimisation.warmup_steps) == (50_000, 250)
-        assert (settings.optimisation.start_divisor, settings.optimisation.end_divisor) == (25, 1000)
-        assert settings.width == "tiny"
-        assert settings.deviations == ()
 
 
 def test_paper_pretraining_settings_are_those_of_the_appendix():
@@ -28,16 +21,9 @@ def test_paper_pretraining_settings_are_those_of_the_appendix():
     objective = settings.objective
     assert objective["mask"] == {"unit": 32, "ratio": 0.5}
     assert objective["target"] == {"kind": "intensity", "alpha": 5.0, "norm_events": 5000.0, "contrast": 1.0}
-    assert (settings.optimisation.peak_lr, settings.optimisation.schedule) == (2e-4, "linear")
-    assert (settings.optimisation.steps, settings.optimisation.warmup_steps) == (400_000, 2000)
+    assert settings.optimisation.schedule == "linear"
     assert objective["visible_weight"] == 0
     assert objective["decoder"] == {"type": "LastStageDecoder"}
-
-
-def test_sample_profile_names_its_deviations():
-    for arch in ARCHITECTURES:
-        assert finetuning_settings("ddd17", arch, "sample").deviations
-    assert pretraining_settings("tespec", "sample").objective["decoder"] == {"type": "AllStagesDecoder"}
 
 
 def test_every_profile_resolves_every_task_and_recipe():
@@ -55,10 +41,20 @@ def test_changes_win_over_profiles():
     assert settings.window_ms == 40.0
 
 
-def test_facts_are_plain_and_keep_every_setting():
-    facts = as_facts(pretraining_settings("tespec", "sample"))
-    assert facts["augmentation"]["zoom_in"] == [1.0, 1.5]
-    assert facts["optimisation"]["steps"] == pretraining_settings("tespec", "sample").optimisation.steps
+def test_what_a_user_changed_is_what_differs_from_the_defaults():
+    of_data = {"protocol": {"rows": 64}}
+    given = ["optimisation.steps=70", "batch_size=4", "label_share=0.5"]
+    settings = finetuning_settings("ddd17", "recurrent", "sample", given, of_data)
+    assert changed_finetuning(settings, of_data, "swin") == {"optimisation.steps": 70, "label_share": 0.5}
+    usual = pretraining_settings("tespec", "sample", ["objective.mask.ratio=0.5"])
+    assert changed_pretraining(usual, "swin") == {}
+    mask = usual.objective["mask"] | {"ratio": 0.0}
+    changed = dataclasses.replace(usual, segments=3, objective=usual.objective | {"mask": mask})
+    assert changed_pretraining(changed, "swin") == {"objective.mask.ratio": 0.0, "segments": 3}
+    other = pretraining_settings("tespec", "sample", ["objective=cpc", "objective.ahead=1"])
+    assert changed_pretraining(other, "swin") == {"objective": "cpc", "objective.ahead": 1}
+    unknown = dataclasses.replace(usual, name="mine")
+    assert changed_pretraining(unknown, "swin").keys() > {"batch_size", "optimisation.steps", "objective.mask.ratio"}
 
 
 @pytest.mark.parametrize(
@@ -277,13 +273,6 @@ def test_configs_of_another_folder_are_read_like_those_that_come_with_the_harnes
     assert "ddd17" in names("tasks")
     own, harness = (finetuning_settings(name, "recurrent", "paper") for name in ("own_ddd17", "ddd17"))
     assert own == harness
-
-
-def test_a_single_config_is_known_by_the_name_of_its_file(own_configs):
-    assert config.add_file("tasks", own_configs / "tasks" / "own_gen1.yaml") == "own_gen1"
-    assert "own_gen1" in names("tasks")
-    assert "own_ddd17" not in names("tasks")
-    assert config.add_file("tasks", own_configs / "tasks" / "own_gen1.yaml") == "own_gen1"
 
 
 def test_a_config_never_takes_the_place_of_another(own_configs, tmp_path):

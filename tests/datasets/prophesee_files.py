@@ -5,9 +5,9 @@ import numpy as np
 
 from tespec.core.config import finetuning_settings
 from tespec.events.readers.prophesee_dat import write_dat
+from tespec.sample.prophesee import BOX
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
-from tespec.world.layouts.prophesee import BOX
 
 SIZES = {"gen1": (240, 304), "1mpx": (720, 1280)}
 

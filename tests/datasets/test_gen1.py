@@ -5,12 +5,12 @@ import h5py
 import numpy as np
 import pytest
 from prophesee_files import boxes, frames_at, opened, write_recording
+from twins.layouts import of_type_0, rvt_files, without_size
 
 from tespec.core.errors import UserError
 from tespec.datasets.recording import fingerprint
 from tespec.events import open_events
 from tespec.events.packing import pack
-from tespec.world.layouts.prophesee import of_type_0, rvt_files, without_size
 
 SKIPPED = "17-04-06_09-57-37_6344500000_6404500000"
 TIMES = list(range(0, 1_250_001, 250_000))

@@ -6,11 +6,11 @@ import h5py
 import numpy as np
 import pytest
 from prophesee_files import boxes, frames_at, opened, write_recording
+from twins.rvt_archive import archive
 
 from tespec.core.errors import UserError
 from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, check_spacing, is_archive
 from tespec.events.spatial import Region
-from tespec.world.layouts.prophesee import archive
 
 TIMES = list(range(250_000, 1_250_001, 250_000))
 RVT = "rule=rvt"

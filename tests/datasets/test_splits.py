@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 from PIL import Image
+from twins.layouts import LAYOUTS, relayout
 
 from tespec.core import config
 from tespec.core.config import finetuning_settings, pretraining_settings
@@ -20,7 +21,6 @@ from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
 from tespec.events.packing import pack
 from tespec.pretraining.objective import build_objective
-from tespec.world.layouts import LAYOUTS, relayout
 
 WHOLE = Downsample(1, "nearest")
 # What a path of the tiny world's twins holds where it belongs to the official test split.

@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pytest
 from ddd17_copies import copy_archive
+from twins.layouts import relayout
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
@@ -13,7 +14,6 @@ from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.world.layouts import relayout
 
 WHOLE = Downsample(1, "nearest")
 

@@ -28,7 +28,7 @@ from tespec.events import ArrayStream, event_histogram
 from tespec.events.packing import pack
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.world.layouts.prophesee import BOX
+from tespec.sample.prophesee import BOX
 
 RULES = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())
 EVENTS = random_events(60, height=260, width=346, end=150_000)

@@ -9,17 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from copy import deepcopy
 from fnmatch import fnmatch
-from functools import cache, partial
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -30,11 +27,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import tespec
 from tespec.cli.main import main
-from tespec.core import files
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
 from tespec.core.registry import METHODS, register_methods
-from tespec.core.settings import ARCHITECTURES
+from tespec.core.settings import ARCHITECTURES, Finetuning, Pretraining
+from tespec.datasets.lanes import Lanes
 from tespec.events import open_events
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity
@@ -47,10 +44,12 @@ from tespec.plan.spec import read_plan
 from tespec.pretraining.objective import build_objective
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
+from tespec.training.optimizer import learning_rate, weight_decay
 
 Values = dict[str, Any]
 Case = Callable[[Path, Path], Values | pd.DataFrame]
 ROOT = Path(__file__).parents[2]
+DATA = Path(__file__).parent / "data"
 TASKS = ("ddd17", "dsec", "gen1", "1mpx", "mvsec")
 PROFILES = ("paper", "sample")
 # Recordings of the sample world.
@@ -61,7 +60,7 @@ ONE_MPX = "1mpx/train/moorea_2019-02-19_000_td_500000_8500000_td.dat"
 # A processor's vector instructions and its number of threads decide the order of sums, hence the last digits.
 TOLERANCES: Sequence[tuple[str, float, float]] = (
     ("metrics/*", 1e-6, 1e-9),
-    ("settings/*", 1e-12, 0.0),
+    ("settings/*", 1e-7, 0.0),
     ("tables/*", 0.0, 2e-5),  # six decimals are written
     ("events/intensity*", 1e-4, 1e-5),
     ("features/*", 1e-3, 1e-4),
@@ -71,6 +70,9 @@ TOLERANCES: Sequence[tuple[str, float, float]] = (
     ("finetuning/mvsec*/score *", 1e-2, 0.0),
     ("*/answer, share *", 0.0, 0.01),
     ("*/answer, *", 1e-2, 0.0),
+    # Both normalise batches of features that nearly are one, which makes much of a last digit.
+    ("pretraining/tespec, objective cpc/*", 1e-2, 0.0),
+    ("pretraining/ecdp/*", 5e-3, 0.0),
     ("*/grad_norm*", 2e-3, 0.0),
     ("*", 1e-3, 1e-6),
 )
@@ -138,6 +140,9 @@ def run(folder: Path, verb: str, *arguments: str, changes: Sequence[str] = ()) -
 
 # Warm-up would leave the first step without effect on the second; clipped gradients all have the same norm.
 TWO_STEPS = ("optimisation.steps=2", "optimisation.warmup_steps=0", "optimisation.clip.by=none")
+# Adam's first step moves each weight by the learning rate, whichever way rounding says where the gradient is tiny.
+# Where the second step notices, that rate has to be small.
+SLOW = "optimisation.peak_lr=1e-4"
 
 
 def trained(record: Mapping[str, Any]) -> Values:
@@ -169,9 +174,9 @@ PRETRAININGS: dict[str, Case] = {
     "tespec, target histograms": pretrained("tespec", ONE_MPX, *LANES, "objective.target.kind=histograms"),
     "tespec, target high_pass": pretrained("tespec", ONE_MPX, *LANES, "objective.target.kind=high_pass"),
     "tespec, no patch normalisation": pretrained("tespec", ONE_MPX, *LANES, "objective.patch_norm=false"),
-    "tespec, objective cpc": pretrained("tespec", ONE_MPX, *LANES, "objective=cpc"),
+    "tespec, objective cpc": pretrained("tespec", ONE_MPX, *LANES, "objective=cpc", SLOW),
     "ecddp": pretrained("ecddp", ONE_MPX, *LANES),
-    "mem": pretrained("mem", ONE_MPX, *LANES),
+    "mem": pretrained("mem", ONE_MPX, *LANES, "objective.tokenizer.clip_norm=1e9"),
     "ecdp": pretrained("ecdp", DDD17, *IMAGES),
     "cm3ae": pretrained("cm3ae", DDD17, *IMAGES),
     "moby": pretrained("moby", "objects", *IMAGES),
@@ -204,8 +209,7 @@ def finetuned(task: str, arch: str, method: str = "scratch", *changes: str) -> C
 
     def case(world: Path, folder: Path) -> Values:
         what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task), "--no-picture")
-        # Adam's first step moves each weight by the learning rate, which way the rounding of a tiny gradient says.
-        few = ("batch_size=2", "optimisation.peak_lr=1e-4", *(("segments=3",) if arch == "recurrent" else ()))
+        few = ("batch_size=2", SLOW, *(("segments=3",) if arch == "recurrent" else ()))
         return trained(run(folder, "run", *what, changes=(*TWO_STEPS, *few, *changes))) | answer(folder)
 
     return case
@@ -428,6 +432,18 @@ def batch_values(batches: Sequence[Mapping[str, torch.Tensor]]) -> Values:
     return found
 
 
+def lanes(world: Path, folder: Path) -> Values:
+    """What eight lanes play of nine recordings: streams, random clips, and clips that end at labels."""
+    lengths, found = (40, 7, 33, 12, 90, 3, 25, 61, 18), {}
+    labels = tuple(np.arange(2, length, 3) for length in lengths)
+    for name, share, ends in (("streams", 0.0, None), ("mixed", 0.5, None), ("labels", 1.0, labels)):
+        played = Lanes(lengths, 5, 8, 3, share, ends)
+        slots = np.array([[played.slot(lane, step) for lane in range(8)] for step in range(60)], np.int64)
+        for column, values in zip(("recording", "first", "play", "fresh"), np.moveaxis(slots, 2, 0), strict=True):
+            found |= {f"{name}, {column}": sha256(values), f"{name}, {column}, step 30": str(values[30].tolist())}
+    return found
+
+
 def labelled_batches(task: str, arch: str) -> Case:
     """Three batches of a fine-tuning, all flipped and zoomed at random."""
 
@@ -459,6 +475,7 @@ EVENTS: dict[str, Case] = {
     **{f"store, {name}": store(path) for name, path in RECORDINGS.items()},
     **{f"store, {name}": store(ROOT / "tests" / "data" / path) for name, path in FILES.items()},
     **{f"batches, {task}, {arch}": labelled_batches(task, arch) for task in TASKS for arch in ARCHITECTURES},
+    "lanes": lanes,
     "batches, tespec": unlabelled_batches("tespec", "1mpx"),
     "batches, ecdp": unlabelled_batches("ecdp", "ddd17"),
     "batches, imagenet": unlabelled_batches("imagenet", "objects"),
@@ -478,9 +495,19 @@ def flat(facts: Any, name: str = "") -> Values:
     return {name: facts if isinstance(facts, (int, float, str, type(None))) else json.dumps(facts)}
 
 
+def settings_values(settings: Finetuning | Pretraining) -> Values:
+    """All settings, and what the schedules make of them at some steps."""
+    optimisation = settings.optimisation
+    warm, last = optimisation.warmup_steps, optimisation.steps - 1
+    steps = dict.fromkeys((0, 1, warm // 2, warm, (warm + last) // 2, last))
+    rates = {f"learning rate, step {step}": learning_rate(optimisation, step) for step in steps}
+    decays = {f"weight decay, step {step}": weight_decay(optimisation, step) for step in steps}
+    return flat(as_facts(settings)) | rates | decays
+
+
 def task_settings(task: str, arch: str, profile: str) -> Case:
     """Settings of a cell."""
-    return lambda world, folder: flat(as_facts(finetuning_settings(task, arch, profile)))
+    return lambda world, folder: settings_values(finetuning_settings(task, arch, profile))
 
 
 def recipe_settings(method: str, profile: str) -> Case:
@@ -488,7 +515,7 @@ def recipe_settings(method: str, profile: str) -> Case:
 
     def case(world: Path, folder: Path) -> Values:
         kind = METHODS.module_dict[method]
-        return flat(as_facts(pretraining_settings(kind.recipe, profile, network=kind.network)))
+        return settings_values(pretraining_settings(kind.recipe, profile, network=kind.network))
 
     return case
 
@@ -512,8 +539,7 @@ SETTINGS: dict[str, Case] = {
 # Tables, which stand in CSV files.
 
 NUMBERS = ("seeds", "mean", "std")
-CELL = ("table", "title", "method", "arch", "backbone", "pretraining", "task", "data", "profile", "split",
-        "label_share", "frames", "metric", "source", "mark")  # fmt: skip
+CELL = ("source", "table", "variant", "method", "mark", "arch", "task", "label_fraction", "frames", "metric")
 
 
 def plan(name: str) -> Case:
@@ -540,27 +566,26 @@ def plan(name: str) -> Case:
 
 
 def tables(world: Path, folder: Path) -> pd.DataFrame:
-    """The numbers of all tables: the paper's, and those of the committed records on the test split."""
-    results, told = ROOT / "results" / "sample-small", StringIO()
-    parsed = cache(files.parse_yaml)  # the same few files are read hundreds of times
-    cached = mock.patch.object(files, "parse_yaml", lambda text: deepcopy(parsed(text)))
-    with cached, redirect_stdout(told), redirect_stderr(told):
-        ended = main(["tables", "--results", str(results), "--out", str(folder)])
+    """The published numbers of the comparison tables and ablations, and the cells of the committed records."""
+    told = StringIO()
+    (folder / "results").mkdir()
+    with redirect_stdout(told), redirect_stderr(told):
+        ended = main(["tables", "--results", str(folder / "results"), "--out", str(folder / "tables")])
     assert ended == 0, told.getvalue()
-    read = {
-        path.stem[:-5]: pd.read_csv(path, na_values=[""], keep_default_na=False) for path in folder.glob("*_long.csv")
-    }
-    every = pd.concat([read[name].assign(table=name) for name in sorted(read)])
-    every = every[every["value"].notna() & every["source"].isin(["paper", "measured"]) & (every["split"] != "val")]
-    with zipfile.ZipFile(results / "records.zip") as archive:
-        records = [json.loads(archive.read(name)) for name in archive.namelist()]
-    share = {record["name"]: record["config"].get("label_share", 1.0) for record in records}
-    every["label_share"] = [share.get(names.split()[0]) for names in every["records"].fillna("-")]
-    facts = every["method"].isna()  # tables of facts, which have one title in several groups
-    every["title"] = (
-        every["title"].where(~facts, every["group"].fillna("") + ": " + every["title"]).str.removeprefix(": ")
-    )
-    return every.rename(columns={"value": "mean", "deviation": "std", "footnote": "mark"})[[*CELL, *NUMBERS]]
+    files = sorted((folder / "tables").glob("*_long.csv"))
+    paper = pd.concat([pd.read_csv(path, keep_default_na=False, na_values=[""]) for path in files])
+    paper = paper[paper["value"].notna() & paper["source"].isin(["paper", "published"])]
+    ablation = paper["table"].str.startswith("ablation_")
+    paper = paper.assign(source="paper", frames="all", label_fraction=1.0, arch=paper["arch"].where(~ablation, ""))
+    records = tespec.results(ROOT / "results" / "sample")
+    records = records[records["kind"].isin(["evaluation", "reference"]) & ~records["frames"].str.startswith("stage")]
+    records = records.assign(source="measured", table="", mark="")
+    found = pd.concat([paper, records])
+    found[list(CELL)] = found[list(CELL)].fillna("")
+    cells = found.groupby(list(CELL))["value"].agg(seeds="size", mean="mean", std="std").reset_index()
+    cells["seeds"] = cells["seeds"].where(cells["source"] == "measured")
+    stored = pd.read_csv(DATA / "tables_all.csv", keep_default_na=False)[list(CELL)]
+    return cells.astype({"label_fraction": float}).merge(stored)  # the tables' cells, of all that records hold
 
 
 FAMILIES: dict[str, dict[str, Case]] = {

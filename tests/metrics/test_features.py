@@ -1,6 +1,5 @@
 """The places whose features are compared: all of them while they fit, and in bounded memory whatever is played."""
 
-
 import pytest
 import torch
 from torch.nn.functional import interpolate, normalize

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from baselines.cm3ae import FrameEventAutoencoder
 from baselines.cpc import PredictiveCoding
 from baselines.ecddp import DenseDistillation
-from baselines.ecdp import ImageContrast
-from baselines.imagenet import Classification
 from baselines.mem import MaskedEventModelling
 from baselines.moby import MomentumContrast
 from tespec.core.config import objective_facts
@@ -67,21 +64,3 @@ def autoencoder(**changes: Any) -> FrameEventAutoencoder:
     return FrameEventAutoencoder(
         own("frame_event_autoencoder", **({"out": 16} | changes)), backbone(), backbone(channels=1, seed=1)
     )
-
-
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, Tensor]]]] = {
-    "cpc": (coding, lambda: {"histograms": histograms(segments=4), "fresh": torch.ones(3, dtype=torch.bool)}),
-    "ecddp": (distillation, lambda: {"histograms": histograms()}),
-    "mem": (event_modelling, lambda: {"histograms": histograms(), "fresh": torch.ones(3, dtype=torch.bool)}),
-    "moby": (momentum_contrast, lambda: {"views": views()}),
-    "moby, resnet": (lambda: momentum_contrast(arch="resnet-micro"), lambda: {"views": views()}),
-    "classification": (
-        lambda: Classification(own("classification"), backbone(channels=1), 3),
-        lambda: {"views": views(1), "labels": torch.tensor([0, 1, 2, 0])},
-    ),
-    "image contrast": (
-        lambda: ImageContrast(own("image_contrast", hidden=32, out=16), backbone(), backbone(channels=1, seed=1)),
-        lambda: {"histograms": histograms(), "images": torch.randn(3, 1, 1, *SIZE)},
-    ),
-    "cm3ae": (autoencoder, lambda: {"histograms": histograms(), "images": torch.randn(3, 1, 1, *SIZE)}),
-}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tespec.comparison.ablations import ablations, read_ablation
+from tespec.comparison.ablations import read_ablations
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.datasets.recording import reduced
 from tespec.events import ArrayStream
@@ -133,7 +133,7 @@ ROWS = {
 def test_patches_of_every_target_are_normalised(tiny_world):
     """A guard as large as the patches' own variance would switch the normalisation off."""
     found = {}
-    for row in read_ablation("target").rows:
+    for row in read_ablations()["target"].rows:
         changes = row.changes(as_facts(pretraining_settings("tespec", PROFILE)))
         task = build_objective(pretraining_settings("tespec", PROFILE, changes), tiny_world / "1mpx")
         losses, _ = task.network().loss(task.steps(0)[0], None)
@@ -142,14 +142,14 @@ def test_patches_of_every_target_are_normalised(tiny_world):
 
 
 def test_every_row_is_checked():
-    assert {name: [row.name for row in each.rows] for name, each in ablations().items()} == {
+    assert {name: [row.name for row in each.rows] for name, each in read_ablations().items()} == {
         name: list(rows) for name, rows in ROWS.items()
     }
 
 
 @pytest.mark.parametrize(("name", "row"), [(name, row) for name, rows in ROWS.items() for row in rows])
 def test_a_row_trains_what_it_says(tiny_world, name, row):
-    (facts,) = (each for each in read_ablation(name).rows if each.name == row)
+    (facts,) = (each for each in read_ablations()[name].rows if each.name == row)
     default, settings, papers = (
         pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))) * own)
         for profile, own in ((PROFILE, 0), (PROFILE, 1), ("paper", 1))

@@ -9,12 +9,12 @@ from tespec.pretraining.objective import build_objective
 
 
 def test_a_folder_of_images(tmp_path):
-    for name in ("a/1.png", "a/2.PNG", "b/1.jpg", "val/a/3.png", ".hidden/x.png"):
+    for name in ("a/1.png", "a/2.PNG", "b/1.jpg", "val/a/3.png", "val/b/4.png", ".hidden/x.png"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (20, 10), (200, 10, 10)).save(path, "PNG")
     folder = open_images(tmp_path)
-    assert [path.name for path in folder.held_out] == ["3.png"]
+    assert [path.name for path in folder.held_out] == ["3.png", "4.png"]
     assert len(folder.train) == 3
     assert folder.classes == ("a", "b")
     before = folder.fingerprint()
@@ -27,7 +27,7 @@ def test_a_folder_of_images(tmp_path):
 
 
 def test_classes_are_needed_for_classification_alone(tmp_path):
-    for number in range(4):
+    for number in range(24):
         Image.new("L", (20, 10)).save(tmp_path / f"{number}.png")
     settings = pretraining_settings("imagenet", "sample", [])
     with pytest.raises(UserError, match="its images lie in 1 folder; give a folder with one folder of images"):

@@ -1,25 +1,28 @@
 """Every objective from data to weights that a task can start from."""
 
-import json
+import shutil
 
 import pytest
 import torch
-from short_runs import setup_in, stopped_after
-from small_networks import NETWORKS
+from loss_cases import CASES as NETWORKS
+from short_runs import setup_in
+from small_networks import momentum_contrast, views
 
+from tespec.comparison.records import read_records
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.registry import OBJECTIVES, register_methods
 from tespec.pretraining.method import find_method
-from tespec.pretraining.objective import build_objective, own_settings
+from tespec.pretraining.objective import EventObjective, build_objective, own_settings
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted, finetune
+from tespec.runs.finetune import Wanted, open_run
 from tespec.runs.pretrain import pretrain
+from tespec.sample import make_world
 from tespec.weights.files import read_weights
-from tespec.world import make_world
 
 pytestmark = pytest.mark.usefixtures("pretrainings_are_short")
 
+TASKS = ("segmentation", "detection", "depth")
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=3"]
 # Method, its data, and changes.
 CASES = {
@@ -39,8 +42,8 @@ CASES = {
     "imagenet": ("imagenet", "objects", []),
 }
 
-# Rows of the ablations that differ from others by a value alone.
-ROWS = {"tespec, uniform decay", "tespec, histograms", "tespec, no memory", "mem, memory"}
+# Those made in other tests, or that differ from others by a value alone.
+ROWS = {"tespec", "tespec, uniform decay", "tespec, histograms", "tespec, no memory", "mem, memory"}
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +73,10 @@ def made(world, tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*(name for name in NETWORKS if name not in TASKS), "moby, resnet"])
 def test_a_few_steps_lower_the_loss_and_train_the_backbone(name):
-    make, batch = NETWORKS[name]
-    model, data = make(), batch()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.Adam(trained, 1e-3)
+    model, data = NETWORKS[name]() if name in NETWORKS else (momentum_contrast(arch="resnet-micro"), {"views": views()})
+    optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], 1e-3)
     losses = []
     for step in range(12):
         torch.manual_seed(0)  # the same views
@@ -97,9 +98,8 @@ def test_a_few_steps_lower_the_loss_and_train_the_backbone(name):
 )
 def test_from_data_to_weights(made, case):
     folder, result = made(case)
-    (path,) = (folder / "results" / "runs").iterdir()
-    record = json.loads(path.read_text())
-    assert record.metrics == result.metrics
+    record = result.record
+    assert read_records(folder / "results") == ([record], [])
     assert {"feature_std", "feature_rank"} < set(result.metrics)
     assert record.protocol["loss"]
     assert len(record.curve) == 4
@@ -109,49 +109,59 @@ def test_from_data_to_weights(made, case):
     assert recipe["recurrent"] == (record.arch == "recurrent")
 
 
-@pytest.mark.parametrize(
-    ("case", "arch"),
-    [
-        ("moby", "recurrent"),
-        ("ecdp", "feedforward"),
-        ("mem", "recurrent"),
-        ("cm3ae", "feedforward"),
-        pytest.param("moby", "feedforward", marks=pytest.mark.slow),
-        pytest.param("ecddp", "recurrent", marks=pytest.mark.slow),
-        pytest.param("ecddp", "feedforward", marks=pytest.mark.slow),
-        pytest.param("mem", "feedforward", marks=pytest.mark.slow),
-        pytest.param("cm3ae", "recurrent", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+@pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp", "mem", "cm3ae"])
 def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
-    _, result = made(case)
     method = find_method(case)
+    if arch not in method.architectures:
+        pytest.skip("a network without a recurrent form")
     data = Data(world / "mvsec", "sample")
-    few = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
-    settings = settings_of(data, "mvsec", arch, None, few, method.network)
-    record = finetune(Wanted(case, method, settings, data, result.weights, 0, setup_in(tmp_path)))
-    weights = record.weights
-    fresh = [name for name in weights["fresh"] if not name.startswith("lstms.")]
+    settings = settings_of(data, "mvsec", arch, None, [], method.network)
+    weights = made(case)[1].weights
+    start = open_run("evaluation", Wanted(case, method, settings, data, weights, 0, setup_in(tmp_path))).run.start
+    fresh = [name for name in start["fresh"] if not name.startswith("lstms.")]
     assert not fresh
-    assert bool(weights["fresh"]) == (arch == "recurrent") == (weights["coverage"] < 1)
-    assert weights["loaded"] + len(weights["fresh"]) > 100 or case == "ecdp"
-    assert ("swin.patch_embed.proj.weight" in weights["adapted"]) == (case == "moby")
+    assert bool(start["fresh"]) == (arch == "recurrent") == (start["coverage"] < 1)
+    assert start["loaded"] + len(start["fresh"]) > 100 or case == "ecdp"
+    assert ("swin.patch_embed.proj.weight" in start["adapted"]) == (case == "moby")
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        *("moby", "tespec, Eq. 6", "tespec, ecddp", "mem", "cm3ae"),
-        *(pytest.param(case, marks=pytest.mark.slow) for case in ("tespec, cpc", "ecdp", "mem, memory")),
-    ],
-)
-def test_resumed_equals_uninterrupted(world, made, tmp_path, case):
-    _, straight = made(case)
-    with stopped_after(2), pytest.raises(KeyboardInterrupt):
-        run(world, tmp_path / "stopped", case)
-    resumed = run(world, tmp_path / "stopped", case)
-    assert resumed.metrics == straight.metrics
-    assert resumed.weights.read_bytes() == straight.weights.read_bytes()
+def held_out_settings(name, *changes):
+    method = find_method(name)
+    return pretraining_settings(method.recipe, "sample", [*FEW, *changes], method.network)
+
+
+@pytest.mark.parametrize("name", ["ecdp", "cm3ae"])
+@pytest.mark.parametrize("batch", [2, 100_000])
+def test_pairs_are_scored_at_every_batch_size(world, name, batch):
+    task = build_objective(held_out_settings(name, f"batch_size={batch}"), world / "ddd17")
+    scored = sum(len(each["images"]) for each in task.held_out(torch.device("cpu")))
+    pairs = sum(each.get("held_out", 0) for each in task.recordings().values())
+    assert pairs - 1 <= scored <= pairs
+    assert scored > 1
+
+
+@pytest.mark.parametrize("least", [1, 2, 3])
+def test_no_batch_of_the_validation_is_smaller_than_an_objective_needs(world, least, monkeypatch):
+    settings = held_out_settings("ecddp", "batch_size=4")
+    for kind in (EventObjective, OBJECTIVES.module_dict["ecddp"]):
+        monkeypatch.setattr(kind, "fewest", least)
+    monkeypatch.delattr(OBJECTIVES.module_dict["ecddp"], "lanes_held_out")
+    task = build_objective(settings, world / "1mpx")
+    sizes = [len(batch["fresh"]) for batch in task.held_out(torch.device("cpu"))]
+    assert set(sizes) == {least}
+    assert sum(sizes) > len(task.chunks(torch.device("cpu"))) - least
+    monkeypatch.setattr(OBJECTIVES.module_dict["ecddp"], "fewest", 100_000)
+    with pytest.raises(UserError, match="fewer than 100000 stretches of 1 windows are held out; set fewer segments"):
+        build_objective(settings, world / "1mpx")
+
+
+def test_images_are_scored_only_where_enough_are_held_out(world, tmp_path):
+    few = sorted((world / "objects").rglob("*.png"))[:5]
+    for number, path in enumerate(few):
+        shutil.copy(path, tmp_path / f"{number}.png")
+    with pytest.raises(UserError, match="fewer than 2 images are left for validation; give more images"):
+        build_objective(held_out_settings("moby"), tmp_path)
 
 
 def test_methods_pretrain_by_objectives_that_exist():
@@ -166,48 +176,18 @@ def test_methods_pretrain_by_objectives_that_exist():
 MISTAKES = [
     ("tespec", "1mpx", "objective=mae", r"objective mae: no file gives its settings; choose from classification, cpc"),
     ("tespec", "1mpx", "objective.target.kind=eq6", r"target.kind: unknown value 'eq6'; choose from intensity"),
-    (
-        "tespec",
-        "1mpx",
-        "objective.mask.ratio=2",
-        r"objective\.mask\.ratio: 2 is out of range; give a number from 0 to 1",
-    ),
-    (
-        "tespec",
-        "1mpx",
-        "objective.mask.unit=24",
-        r"objective.mask.unit: 24 px is not made of whole tokens; choose 4, 8",
-    ),
+    ("tespec", "1mpx", "objective.mask.ratio=2", r"objective\.mask\.ratio: 2 is out of range; give a number from 0 to"),
+    ("tespec", "1mpx", "objective.mask.unit=24", r"objective.mask.unit: 24 px is not made of whole tokens; choose 4, "),
     ("tespec", "1mpx", "objective.decoder.type=None", r"objective.decoder.type: unknown model 'None'; choose from"),
     ("moby", "objects", "objective.queue=0", r"objective\.queue: 0 is too small; give 1 or more"),
-    (
-        "moby",
-        "objects",
-        "objective.momentum=1.5",
-        r"objective\.momentum: 1.5 is out of range; give a number from 0 to 1",
-    ),
+    ("moby", "objects", "objective.momentum=1.5", r"objective\.momentum: 1.5 is out of range; give a number from 0 to"),
     ("tespec", "1mpx", "objective.ahead=2", r"--set objective.ahead=2: unknown setting 'ahead'"),
     ("moby", "objects", "recurrent=true", r"recurrent: images have no order in time; set it to false"),
     ("moby", "objects", "objective.channels=2", r"objective.channels: 2 is neither grey nor RGB; choose 1 or 3"),
     ("moby", "ddd17/dir0/index", None, r"holds 0 images"),
-    (
-        "mem",
-        "1mpx",
-        "objective.mask.unit=64",
-        r"objective\.mask\.unit: 64 px is not made of whole tokens; choose 4, 8",
-    ),
-    (
-        "mem",
-        "1mpx",
-        "objective.tokenizer.crop=36",
-        r"objective\.tokenizer\.crop: 36 px is not made of whole tokens of 8",
-    ),
-    (
-        "mem",
-        "1mpx",
-        "objective.tokenizer.share=1",
-        r"objective\.tokenizer\.share: 1 leaves one of the two phases without",
-    ),
+    ("mem", "1mpx", "objective.mask.unit=64", r"objective\.mask\.unit: 64 px is not made of whole tokens; choose 4, 8"),
+    ("mem", "1mpx", "objective.tokenizer.crop=36", r"objective\.tokenizer\.crop: 36 px is not made of whole tokens of"),
+    ("mem", "1mpx", "objective.tokenizer.share=1", r"objective\.tokenizer\.share: 1 leaves one of the two phases with"),
     ("ecdp", "1mpx", None, r"no recording has images in imgs/; give recordings of the DDD17 archive"),
     ("ecdp", "ddd17", "recurrent=true", r"recurrent: pairs of events and image have no order in time"),
     ("cm3ae", "ddd17", "objective.mask.unit=24", r"objective.mask.unit: 24 px is not made of whole tokens; choose 4"),

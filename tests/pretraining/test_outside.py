@@ -1,7 +1,7 @@
 """A method from outside of the repository, with an objective and a recipe of its own: the one of the guide."""
 
 import dataclasses
-import json
+import hashlib
 import os
 import re
 import subprocess
@@ -10,17 +10,14 @@ import sys
 import pytest
 import torch
 from guides import forgotten_afterwards
-from short_runs import setup_in, stopped_after
 
-from tespec.cli import pretrain as pretrain_cli
+from tespec.comparison.records import read_records
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.registry import OBJECTIVES, register_methods
 from tespec.pretraining.method import find_method
 from tespec.pretraining.objective import build_objective
-from tespec.runs.data import Data
-from tespec.runs.pretrain import pretrain
 
 GUIDE = (REPOSITORY / "docs" / "add_a_method.md").read_text()
 (PROGRAM,) = re.findall(r"Save this as `byol\.py`:\n\n```python\n(.*?)```", GUIDE, re.DOTALL)
@@ -40,11 +37,6 @@ def byol(file):
     with forgotten_afterwards():
         register_methods([file])
         yield find_method("byol")
-
-
-def run(method, world, folder, resume=False):
-    settings = pretraining_settings(method.recipe, "sample", FEW)
-    return pretrain("byol", method, settings, Data(world / "1mpx", "sample"), 0, setup_in(folder, resume=resume))
 
 
 def test_it_has_settings_under_every_profile_and_data_of_its_own_choice(byol, tiny_world):
@@ -67,16 +59,6 @@ def test_a_recipe_whose_objective_nobody_registers_is_refused(byol, tiny_world):
         OBJECTIVES.module_dict["byol"] = OBJECTIVES.module_dict.pop("kept")
 
 
-@pytest.mark.usefixtures("pretrainings_are_short")
-def test_resumed_equals_uninterrupted(byol, tiny_world, tmp_path):
-    straight = run(byol, tiny_world, tmp_path / "straight")
-    with stopped_after(2), pytest.raises(KeyboardInterrupt):
-        run(byol, tiny_world, tmp_path / "stopped")
-    resumed = run(byol, tiny_world, tmp_path / "stopped")
-    assert resumed.metrics == straight.metrics
-    assert resumed.weights.read_bytes() == straight.weights.read_bytes()
-
-
 def called(world, folder, *more, before=(), path=""):
     command = [sys.executable, *before, REPOSITORY / "benchmarks" / "pretrain.py", "--method", "byol", *more]
     command += ["--data", world / "1mpx", "--profile", "tiny", "--set", "batch_size=4", "--device", "cpu"]
@@ -88,17 +70,8 @@ def called(world, folder, *more, before=(), path=""):
 
 
 def record_of(folder):
-    (path,) = (folder / "results" / "runs").iterdir()
-    return json.loads(path.read_text())
-
-
-@pytest.mark.usefixtures("byol")
-def test_a_dry_run_says_what_it_costs(tiny_world, capsys):
-    data = ["--data", str(tiny_world / "1mpx"), "--profile", "tiny", "--set", "batch_size=4"]
-    pretrain_cli.main(["--method", "byol", *data, "--device", "cpu", "--dry-run"])
-    out = capsys.readouterr().out
-    assert "type: byol" in out
-    assert "parameters" in out
+    (record,), _ = read_records(folder / "results")
+    return record
 
 
 @pytest.mark.slow
@@ -107,9 +80,9 @@ def test_two_processes_compute_what_one_computes(file, tiny_world, tmp_path):
     called(tiny_world, tmp_path / "one", "--import", file, "--workers", "0")
     called(tiny_world, tmp_path / "two", "--import", file, "--workers", "0", "--launcher", "pytorch", before=launcher)
     one, two = (record_of(tmp_path / folder) for folder in ("one", "two"))
-    assert (two["environment"]["processes"], two["id"]) == (2, one["id"])
-    assert two["curve"][0] == pytest.approx(one["curve"][0], rel=2e-6, abs=1e-6)
-    assert two["curve"][-1] == pytest.approx(one["curve"][-1], rel=5e-3, abs=5e-3)
+    assert (two.environment["processes"], two.id) == (2, one.id)
+    assert two.curve[0] == pytest.approx(one.curve[0], rel=2e-6, abs=1e-6)
+    assert two.curve[-1] == pytest.approx(one.curve[-1], rel=5e-3, abs=5e-3)
 
 
 def test_an_installed_package_offers_it_by_its_entry_point(tiny_world, tmp_path):
@@ -124,5 +97,5 @@ def test_an_installed_package_offers_it_by_its_entry_point(tiny_world, tmp_path)
         path.write_text(text)
     called(tiny_world, tmp_path, path=tmp_path / "installed")
     record = record_of(tmp_path)
-    assert record["method_name"] == "byol"
-    assert {"offered/__init__.py", "offered/byol.py"} == set(record.environment["plugins"])
+    assert record.method == "byol"
+    assert record.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]

@@ -21,6 +21,7 @@ import pytest
 import torch
 from short_runs import setup_in, short_pretrainings
 
+from tespec.comparison.records import Record
 from tespec.core import distributed as talk
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import rank
@@ -36,12 +37,12 @@ from tespec.weights.files import sha256_of
 PROFILE = "tiny"
 
 
-def cell(world: Path, folder: Path, arch: str, method: str = "tespec", **changes: Any) -> dict[str, Any]:
+def cell(world: Path, folder: Path, arch: str, method: str = "tespec", **changes: Any) -> Record:
     """A fine-tuning, pre-trained before if the method is, as its record."""
     data = Data(world / "ddd17", "sample")
     settings = settings_of(data, "ddd17", arch, PROFILE)
     setup = setup_in(folder, **changes)
-    return dict(finetune.finetune(finetune.Wanted(method, find_method(method), settings, data, None, 0, setup)))
+    return finetune.finetune(finetune.Wanted(method, find_method(method), settings, data, None, 0, setup))
 
 
 def pretraining(world: Path, folder: Path, **changes: Any) -> str:

@@ -10,7 +10,7 @@ from tespec.core.settings import ARCHITECTURES
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import Wanted, finetune
-from tespec.world import make_world
+from tespec.sample import make_world
 
 FEW = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
 

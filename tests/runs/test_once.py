@@ -14,6 +14,7 @@ import pytest
 import torch
 from once_runs import cell, paused, pretraining, rounds, waiting
 
+from tespec.comparison.records import read_records
 from tespec.core.paths import REPOSITORY
 from tespec.core.registry import register_methods
 
@@ -62,8 +63,8 @@ def at_once(start, work, world, folders, *each, **changes):
     return results
 
 
-def records_of(folder):
-    return [json.loads(path.read_text()) for path in sorted((folder / "results" / "runs").iterdir())]
+def kinds_of(folder):
+    return sorted(record.kind for record in read_records(folder / "results")[0])
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
@@ -76,20 +77,10 @@ def test_two_cells_need_one_pretraining_at_the_same_moment(tiny_world, tmp_path,
         trained = first_trained + second_trained
         assert sum(name.startswith("pretraining-") for name in trained) == 1
         assert len(trained) == len(set(trained)) == 3
-        assert [record.kind for record in records_of(folder)] == ["evaluation", "evaluation", "pretraining"]
+        assert kinds_of(folder) == ["evaluation", "evaluation", "pretraining"]
         scores.add(json.dumps(sorted([first.name, first.metrics, second.name, second.metrics], key=str)))
     # Whoever came first, the results are the same.
     assert len(scores) == 1
-
-
-@pytest.mark.slow
-def test_one_cell_twice_at_once_is_computed_once(tiny_world, tmp_path, start):
-    folders = [tmp_path / f"round{number}" for number in range(4)]
-    results = at_once(start, cell, tiny_world, folders, ("recurrent", "scratch"), ("recurrent", "scratch"))
-    for folder in folders:
-        (first, first_trained), (second, second_trained) = results[folder.name]
-        assert first == second == records_of(folder)[0]
-        assert len(first_trained + second_trained) == 1
 
 
 @pytest.mark.slow
@@ -106,7 +97,7 @@ def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(tiny_world, tm
     assert until(said, "ended") == (
         f"{run_of(tmp_path / 'killed')}: {holder} ended without a result; this process goes on with it"
     )
-    assert until(said, "going on at") == "going on at step 5"
+    assert until(said, "resuming at") == "resuming at step 5 (--overwrite starts again)"
     _, sha256, trained = found.get(timeout=300)
     assert len(trained) == 1
     assert sha256 == straight
@@ -129,30 +120,6 @@ def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(tiny_wo
     _, sha256, trained = found.get(timeout=300)
     assert trained == []
     assert sha256 == made.get(timeout=300)[1] == before
-
-
-@pytest.mark.slow
-def test_command_lines_started_at_the_same_moment(tiny_world, tmp_path):
-    what = [
-        "--method",
-        "tespec",
-        "--task",
-        "ddd17",
-        "--data",
-        tiny_world / "ddd17",
-        "--profile",
-        "tiny",
-        "--no-picture",
-    ]
-    places = ["--results", tmp_path / "results", "--runs", tmp_path / "runs"]
-    called = [
-        [sys.executable, REPOSITORY / "benchmarks" / "run.py", *what, *places, "--arch", arch]
-        for arch in ("recurrent", "feedforward")
-    ]
-    processes = [subprocess.Popen(each, env=ALONE, stderr=subprocess.PIPE, text=True) for each in called]
-    said = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
-    assert [record.kind for record in records_of(tmp_path)] == ["evaluation", "evaluation", "pretraining"]
 
 
 @pytest.mark.slow

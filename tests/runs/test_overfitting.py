@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tespec.runs.data import Data, settings_of
+from tespec.sample import make_world
 from tespec.tasks import build_task
 from tespec.training.hooks import CurveHook
 from tespec.training.loop import Loop
-from tespec.world import make_world
 
 COMMON = [
     "augmentation.flip=0.0",

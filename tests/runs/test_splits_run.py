@@ -9,14 +9,14 @@ import pytest
 from once_runs import trained_runs
 from short_runs import setup_in
 
-from tespec.comparison.records import read_records
+from tespec.comparison.records import read_records, write_record
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import Wanted, finetune, open_run
 from tespec.runs.probe import probe
-from tespec.runs.references import reference
+from tespec.runs.references import label_prior
 
 FEW = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2", "segments=2")
 
@@ -29,7 +29,7 @@ def wanted(world, folder, split="test", task="ddd17", changes=(), **setup):
 
 
 def numbers(record):
-    return {part: record[part] for part in ("name", "metrics", "groups", "recordings", "classes", "curve")}
+    return {part: getattr(record, part) for part in ("name", "metrics", "groups", "recordings", "classes", "curve")}
 
 
 @pytest.fixture(scope="module")
@@ -67,42 +67,41 @@ def test_one_training_serves_both_splits(alone, tiny_world, tmp_path, order, cap
     assert finetune(wanted(tiny_world, tmp_path, second)) == other
 
 
-def test_another_training_serves_no_other_split(tiny_world, tmp_path):
-    finetune(wanted(tiny_world, tmp_path))
+def test_another_training_serves_no_other_split(alone, tiny_world, tmp_path):
+    changes = ["optimisation.peak_lr=1e-4"], ["splits.train=[dir0]"]
     others = [
-        wanted(tiny_world, tmp_path, "val", changes=["optimisation.peak_lr=1e-4"]),
-        wanted(tiny_world, tmp_path, "val", changes=["splits.train=[dir0]"]),
-        wanted(tiny_world, tmp_path, "val", accumulate=2),
-        wanted(tiny_world, tmp_path, "val", overwrite=True),
+        open_run("evaluation", wanted(tiny_world, tmp_path, "val", changes=each), trains=True) for each in changes
     ]
+    others.append(open_run("evaluation", wanted(tiny_world, tmp_path, "val", accumulate=2), trains=True))
+    assert alone["test"].training not in {other.run.training for other in others}
+
+
+def test_a_training_is_done_again_where_it_is_overwritten_or_its_weights_are_gone(alone, tiny_world, tmp_path):
+    write_record(alone["test"].model_copy(update={"environment": {"modified": True}}), tmp_path / "results")
     with trained_runs() as trained:
-        for other in others:
-            finetune(other)
-        assert len(trained) == len(others)
-        for path in (tmp_path / "runs").glob("*/model.safetensors"):
-            path.unlink()
-        finetune(wanted(tiny_world, tmp_path, "test", changes=["optimisation.peak_lr=1e-4"]))
-        assert len(trained) == len(others) + 1
+        finetune(wanted(tiny_world, tmp_path, "val"))
+        assert len(trained) == 1
+        (path,) = (tmp_path / "runs").glob("*/model.safetensors")
+        (tmp_path / "runs" / alone["test"].name).mkdir()
+        path.rename(tmp_path / "runs" / alone["test"].name / path.name)
+        (tmp_path / "results" / "runs" / f"{alone['val'].name}.json").unlink()
+        again = finetune(wanted(tiny_world, tmp_path, "val"))
+        assert again.environment["modified"] is True  # as that of the training
+        assert len(trained) == 1
+        finetune(wanted(tiny_world, tmp_path, "val", overwrite=True))
+        assert len(trained) == 2
 
 
-def test_numbers_of_modified_code_stay_marked(tiny_world, tmp_path):
-    record = finetune(wanted(tiny_world, tmp_path))
-    path = tmp_path / "results" / "runs" / f"{record['name']}.json"
-    path.write_text(json.dumps(record | {"environment": record.environment | {"modified": True}}))
-    assert finetune(wanted(tiny_world, tmp_path, "val"))["environment"]["modified"] is True
-
-
-def test_probes_and_references_are_scored_on_it_too(tiny_world, tmp_path):
+def test_probes_and_the_label_prior_are_scored_on_it_too(tiny_world, tmp_path):
     found = [probe(wanted(tiny_world, tmp_path, split)) for split in ("test", "val")]
     data = Data(tiny_world / "ddd17", "sample")
     settings = settings_of(data, "ddd17", "feedforward", None, [*FEW[:3]])
-    for kind in ("prior", "frame"):
-        found += [reference(kind, settings, data, 0, setup_in(tmp_path), split) for split in ("test", "val")]
+    found += [label_prior(settings, data, 0, setup_in(tmp_path), split) for split in ("test", "val")]
     for of_test, of_val in zip(found[::2], found[1::2], strict=True):
-        assert (of_test["split"], of_val["split"]) == ("test", "val")
-        assert of_test["metrics"] != of_val["metrics"]
-    assert [bool(record.training) for record in found[::2]] == [False, False, True]
-    assert len(read_records(tmp_path / "results" / "runs")[0]) == 6
+        assert (of_test.split, of_val.split) == ("test", "val")
+        assert of_test.metrics != of_val.metrics
+    assert not any(record.training for record in found)
+    assert len(read_records(tmp_path / "results")[0]) == 4
 
 
 def test_data_without_a_validation_split_is_refused_in_words(tiny_world, tmp_path):

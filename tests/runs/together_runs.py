@@ -110,18 +110,17 @@ def exchanges_counted(path: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    """All cases by the processes that torchrun started; `CASE@2` stops after two steps, `CASE@resume` goes on."""
+    """All cases by the processes that torchrun started; `CASE@2` stops after two steps."""
     world, folder, *cases = sys.argv[1:]
     with launched("pytorch", "cpu"):
         for case in cases:
-            name, _, how = case.partition("@")
+            name, _, stop = case.partition("@")
             own = Path(folder) / name
-            stop = int(how) if how.isdecimal() else 0
             try:
                 with exchanges_counted(Path(folder) / f"{name} {rank()}.json"):
-                    compute(name, Path(world), own, stop=stop, resume=how == "resume")
+                    compute(name, Path(world), own, stop=int(stop or 0))
             except Preempted:
-                assert how.isdecimal()
+                assert stop
 
 
 if __name__ == "__main__":

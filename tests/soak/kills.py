@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
@@ -31,11 +31,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from tespec.comparison.records import Record
 from tespec.core.config import finetuning_settings
 from tespec.runs import train as training
 from tespec.runs.lock import locked
-from tespec.runs.run import finish, leave
+from tespec.runs.run import finish
 from tespec.runs.setup import Setup
 from tespec.runs.train import train
 from tespec.weights.files import write_weights
@@ -75,12 +74,12 @@ class SmallSteps(torch.utils.data.Dataset):
 def run_once(folder: Path, *, workers: int = 0) -> None:
     """Train, or go on, to the end; weights and curve stand in the folder afterwards."""
     training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-    setup = Setup(folder / "results", folder / "runs", "cpu", workers, True, False, "")
+    setup = Setup(folder / "results", folder / "runs", "cpu", workers, overwrite=False, command="")
     torch.manual_seed(1)
     model = Small()
     with locked(setup.runs, RUN):
         if (folder / "curve.json").is_file():
-            leave(setup, cast("Record", {"name": RUN, "training": ""}), STEPS)
+            finish(setup, RUN, STEPS)
             return
         trained = train(model, SmallSteps(), SETTINGS, seed=5, setup=setup, run=RUN, facts={})
         write_weights(setup.runs / RUN / "model.safetensors", model.state_dict(), {})

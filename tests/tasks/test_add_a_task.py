@@ -1,11 +1,12 @@
 """The guide, step by step as it stands."""
 
-import json
 import re
 from pathlib import Path
 
 from guides import follow
 from PIL import Image
+
+from tespec.comparison.records import read_records
 
 REPOSITORY = Path(__file__).parents[2]
 GUIDE = (REPOSITORY / "docs" / "add_a_task.md").read_text()
@@ -25,8 +26,7 @@ def test_the_guide_leads_to_a_scored_run_with_a_picture(tiny_world, tmp_path):
     printed, _ = follow(command, tmp_path, *extra)
     assert re.match(r"scratch on cars \(recurrent, data: sample\): mae \d", printed), printed
 
-    (path,) = (tmp_path / "results" / "runs").glob("*.json")
-    record = json.loads(path.read_text())
+    (record,), _ = read_records(tmp_path / "results")
     assert record.metrics["mae"] >= 0
     assert record.recordings
     assert all(set(each) == {"mae"} for each in record.recordings.values())

@@ -40,21 +40,13 @@ def test_parameters_of_neck_and_head(classes, parameters):
     assert counted == parameters
 
 
-def test_a_loss_falls_and_reaches_every_parameter():
-    model, data = detection_model(), batch(BOXES)
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
-    losses = []
-    for _ in range(50):
-        named, state = model.loss(data, None)
-        optimizer.zero_grad()
-        named["loss"].backward()
-        optimizer.step()
-        losses.append(named["loss"].item())
-        parts = [named[name] for name in ("loss_box", "loss_objectness", "loss_class")]
-        torch.testing.assert_close(named["loss"], sum(parts))
+def test_the_loss_is_the_sum_of_its_parts_and_reaches_every_parameter():
+    model = detection_model()
+    named, state = model.loss(batch(BOXES), None)
+    named["loss"].backward()
+    parts = [named[name] for name in ("loss_box", "loss_objectness", "loss_class")]
+    torch.testing.assert_close(named["loss"], sum(parts))
     assert all(parameter.grad is not None for parameter in model.parameters())
-    # Assignments jump from step to step, so a few steps say little; after these the loss is a third of the first.
-    assert sum(losses[-5:]) / 5 < 0.6 * losses[0]
     assert not state[0][0].requires_grad
 
 
@@ -128,10 +120,3 @@ def test_the_threshold_drops_what_lies_below():
     assert len(none.label) == 0
     with pytest.raises(ValueError, match="unknown score 'best'"):
         detection_model(score="best")
-
-
-def test_autocast_gives_finite_losses():
-    with torch.autocast("cpu", torch.bfloat16):
-        named, _ = detection_model().loss(batch(BOXES), None)
-    named["loss"].backward()
-    assert torch.isfinite(named["loss"])

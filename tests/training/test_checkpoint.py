@@ -64,6 +64,14 @@ def test_keeps_the_newest_two_and_leaves_nothing_else(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
+def test_what_is_saved_last_is_what_is_found_beside_later_steps_of_an_earlier_start(tmp_path: Path) -> None:
+    for step in (200, 300, 346):
+        save_checkpoint(tmp_path, step, {}, {"step": step})
+    saved = save_checkpoint(tmp_path, 117, {}, {"step": 117})
+    assert saved == newest_whole(tmp_path)
+    assert latest_checkpoint(tmp_path)[1] == {"step": 117}
+
+
 def test_the_manifest_tells_sizes_and_hashes(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, 3, TENSORS, REST_OF_IT)
     listed = json.loads((path / MANIFEST).read_text())["files"]

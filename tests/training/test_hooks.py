@@ -66,8 +66,6 @@ def test_a_tracker_that_is_not_installed_is_refused_at_once(monkeypatch: pytest.
     monkeypatch.setattr("tespec.training.hooks.find_spec", lambda package: None)
     with pytest.raises(UserError, match=r"--track wandb: the package wandb is not installed; pip install wandb"):
         check_tracker("wandb")
-    check_tracker("files")
-    check_tracker(None)
 
 
 def test_the_command_line_offers_all_of_them() -> None:

@@ -76,12 +76,13 @@ def trained(case, device, first, steps=2):
     return loop, losses, waits.found
 
 
-SEEN = ("masked_reconstruction", "ecddp", "detection")  # of all, which the meta device tells of as well
+SEEN = ("masked_reconstruction", "ecddp", "detection")
 
 
-@pytest.mark.parametrize(
-    ("case", "first"), [pytest.param(*each, marks=() if each[0] in SEEN else pytest.mark.slow) for each in STAGES]
-)
+MARKED = [pytest.param(*each, marks=() if each[0] in SEEN else pytest.mark.slow) for each in STAGES]
+
+
+@pytest.mark.parametrize(("case", "first"), MARKED)
 def test_a_step_reads_nothing_from_its_device(case, first, monkeypatch):
     # On a CPU it is the loop itself that looks, where that costs nothing.
     monkeypatch.setattr("tespec.training.loop._sums_are_finite", lambda loss, gradients: False)
@@ -90,7 +91,7 @@ def test_a_step_reads_nothing_from_its_device(case, first, monkeypatch):
     assert torch.isfinite(losses["loss"])
 
 
-@pytest.mark.parametrize(("case", "first"), STAGES)
+@pytest.mark.parametrize(("case", "first"), MARKED)
 def test_a_whole_step_runs_on_the_meta_device(case, first):
     loop, losses, found = trained(case, META, first)
     assert found == []

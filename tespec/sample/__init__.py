@@ -1,0 +1,5 @@
+"""A small synthetic driving world in the layouts of the real data sets, for use where none of them is at hand."""
+
+from tespec.sample.make import make_world, world_folder
+
+__all__ = ["make_world", "world_folder"]

@@ -1,0 +1,49 @@
+"""`python -m tespec.sample`: make a sample world, or a picture of some of its streets."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tespec.core.errors import UserError
+from tespec.sample.make import DEFAULT, make_world
+from tespec.sample.recordings import CONTENTS, DATASETS
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tespec.sample", description=__doc__)
+    parser.add_argument("--size", choices=sorted(CONTENTS), default="small", help="how much to make")
+    parser.add_argument("--seed", type=int, default=0, help="streets of different seeds differ")
+    parser.add_argument("--root", type=Path, help="folder in which worlds are kept (default: the cache)")
+    parser.add_argument("--processes", type=int, help="recordings made at once (default: one per processor)")
+    parser.add_argument("--datasets", nargs="+", choices=DATASETS, default=DEFAULT, metavar="NAME",
+                        help=f"layouts to make (default: {' '.join(DEFAULT)}; all: {' '.join(DATASETS)})")  # fmt: skip
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="save a picture instead of making a world")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.picture:
+            from tespec.sample.picture import draw_streets  # needs matplotlib
+
+            draw_streets(chosen.picture)
+            made = chosen.picture
+        else:
+            made = make_world(chosen.size, chosen.seed, chosen.root, chosen.processes, _show, chosen.datasets)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except OSError as error:
+        sys.stderr.write(f"error: {error.filename or 'writing'}: {error.strerror}; name another place with --root\n")
+        return 2
+    sys.stdout.write(f"{made}\n")
+    return 0
+
+
+def _show(done: int, total: int) -> None:
+    sys.stderr.write(f"\rmaking recordings {done}/{total}" + ("\n" if done == total else ""))
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""The event sensor: log intensity crossing each pixel's thresholds, with the flaws of a real sensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from tespec.events.stream import Events
+from tespec.sample.scene import Array, Image
+
+
+@dataclass(frozen=True)
+class Flaws:
+    """How a sensor differs from an ideal one.
+
+    Attributes:
+        contrast: mean threshold in natural log units.
+        mismatch: standard deviation of the thresholds over the pixels.
+        leak: ON events per second of a pixel that sees nothing change.
+        noise: random events per second and pixel.
+        hot_share: share of hot pixels; `hot_rate`: their mean events per second.
+        refractory_us: time in which a pixel stays silent after an event, at least 1.
+        dark: intensity a pixel reports in the dark; it takes contrast from what is as dark.
+    """
+
+    contrast: float = 0.25
+    mismatch: float = 0.03
+    leak: float = 0.1
+    noise: float = 0.1
+    hot_share: float = 0.0005
+    hot_rate: float = 80.0
+    refractory_us: int = 500
+    dark: float = 0.02
+
+
+DAY = Flaws()
+NIGHT = Flaws(mismatch=0.04, leak=0.05, noise=0.4, hot_share=0.001)
+
+
+class EventSensor:
+    """Turns intensity images into events; holds what each pixel remembers.
+
+    Args:
+        image: linear intensity (H, W) at time 0.
+        flaws: of the sensor.
+        seed: of the flaws' pattern and the noise.
+    """
+
+    def __init__(self, image: Image, flaws: Flaws, seed: int) -> None:
+        rng = np.random.default_rng([seed, 1])
+        self.flaws, self.seed, self.time_us = flaws, seed, 0
+        self.thresholds = np.maximum(
+            rng.normal(flaws.contrast, flaws.mismatch, (2, *image.shape)), 0.2 * flaws.contrast
+        )
+        hot = rng.random(image.shape) < flaws.hot_share
+        self.noise_rate = flaws.noise + np.where(hot, rng.exponential(flaws.hot_rate, image.shape), 0.0)
+        self.level = self._log(image)
+        # A pixel that has been watching for a while is anywhere between its two thresholds.
+        above, below = self.thresholds
+        self.reference = self.level - rng.uniform(-0.9 * below, 0.9 * above)
+        self.last_event = np.full(image.shape, -flaws.refractory_us, np.int64)
+
+    def _log(self, image: Image) -> Array:
+        return np.log(image.astype(np.float64) + self.flaws.dark)
+
+    def advance(self, image: Image, time_us: int) -> Events:
+        """Events from the last image up to a new one (H, W) at `time_us`, sorted; log intensity is linear in between.
+
+        All events come before the new image, and none before the last one.
+        """
+        levels = (self.level, self._log(image))
+        time = (self.time_us, time_us - self.time_us)
+        # A pixel fires at most once per refractory time, once more at the start of the interval.
+        capacity = image.size * (time[1] // self.flaws.refractory_us + 2)
+        found = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.uint8)
+        memory = (self.reference, self.last_event, self.thresholds, self.noise_rate)
+        count = _cross(levels, *memory, time, self.flaws.leak, self.flaws.refractory_us, self.seed, found)
+        pixel, offset, polarity = (column[:count] for column in found)
+        # Stable: events of the same microsecond stay in the order of their pixels.
+        order = np.argsort(offset, kind="stable")
+        y, x = np.divmod(pixel[order], image.shape[1])
+        events = Events(
+            x.astype(np.uint16), y.astype(np.uint16), self.time_us + offset[order].astype(np.int64), polarity[order]
+        )
+        self.level, self.time_us = levels[1], time_us
+        return events
+
+
+@njit(cache=True)
+def _random(seed: int, time: int, pixel: int, draw: int) -> float:
+    """A number in [0, 1) that depends on its place alone, so noise does not depend on the order of work."""
+    h = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(time) * np.uint64(0xBF58476D1CE4E5B9)
+    h += np.uint64(pixel) * np.uint64(0x94D049BB133111EB) + np.uint64(draw) * np.uint64(0xD6E8FEB86659FD93)
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    h ^= h >> np.uint64(31)
+    return float(h >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True)
+def _cross(
+    levels: tuple[Array, Array],
+    reference: Array,
+    last_event: npt.NDArray[np.int64],
+    thresholds: Array,
+    noise_rate: Array,
+    time: tuple[int, int],
+    leak: float,
+    refractory: int,
+    seed: int,
+    events: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8]],
+) -> int:
+    """Fill pixel, microseconds since `start` and polarity of the events, pixel by pixel; returns their number."""
+    before, after = levels
+    start, span = time
+    pixel, offset, polarity = events
+    height, width = before.shape
+    seconds = 1e-6 * span
+    count = 0
+    for y in range(height):
+        for x in range(width):
+            place = y * width + x
+            # The leak moves the reference down: seen from the reference, the level rises.
+            drift = leak * thresholds[0, y, x] * seconds
+            low = before[y, x] - reference[y, x]
+            high = after[y, x] - reference[y, x] + drift
+            rising = high > low
+            threshold = thresholds[0, y, x] if rising else -thresholds[1, y, x]
+            noise_at = span
+            if _random(seed, start, place, 0) < noise_rate[y, x] * seconds:
+                noise_at = int(span * _random(seed, start, place, 1))
+            crossed = 0.0
+            while True:
+                crossing = span
+                beyond = high - crossed >= threshold if rising else high - crossed <= threshold
+                if beyond:
+                    share = (crossed + threshold - low) / (high - low)
+                    crossing = min(max(int(span * share), 0), span - 1)
+                at = min(crossing, noise_at)
+                if at == span:
+                    break
+                noisy = noise_at < crossing
+                if start + at - last_event[y, x] >= refractory:
+                    pixel[count], offset[count] = place, at
+                    polarity[count] = (_random(seed, start, place, 2) < 0.6) if noisy else rising
+                    last_event[y, x] = start + at
+                    count += 1
+                if noisy:
+                    noise_at = span
+                else:
+                    crossed += threshold
+            reference[y, x] += crossed - drift
+    return count

@@ -1,0 +1,250 @@
+"""A record is found as long as the same things were chosen, whatever else changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from guides import forgotten_afterwards
+from once_runs import trained_runs
+from short_runs import setup_in
+
+import tespec
+from tespec.comparison.records import RESULTS_VERSION, read_records, write_record
+from tespec.core import config
+from tespec.core.config import pretraining_settings
+from tespec.core.paths import CONFIGS, REPOSITORY
+from tespec.core.registry import register_methods
+from tespec.pretraining.method import find_method
+from tespec.runs import pretrain, run
+from tespec.runs.data import Data, settings_of
+from tespec.runs.finetune import Wanted, finetune, open_run
+from tespec.runs.references import label_prior
+
+METHOD = """
+from tespec.core.registry import METHODS
+from tespec.pretraining.method import Method
+
+
+@METHODS.register_module(name="{name}")
+class Mine(Method):
+    title = "{name}"
+    summary = "Starts as every network does."
+"""
+DECODER = """
+from tespec.core.registry import MODELS
+from tespec.pretraining.decoder import LastStageDecoder
+
+
+@MODELS.register_module(name="Mine")
+class Mine(LastStageDecoder):
+    pass
+"""
+STEPS = ("optimisation.steps=1", "optimisation.warmup_steps=0")
+
+
+@pytest.fixture(scope="module")
+def methods(tmp_path_factory):
+    """Files of two methods."""
+    folder = tmp_path_factory.mktemp("methods")
+    for name in ("mine", "other"):
+        (folder / f"{name}.py").write_text(METHOD.format(name=name))
+    with forgotten_afterwards():
+        register_methods(sorted(folder.iterdir()))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def cell(tiny_world, methods):
+    """What is wanted of a feed-forward cell with one step of training."""
+
+    def cell(
+        folder, method="scratch", task="ddd17", changes=(), seed=0, split="test", profile="tiny", settings=None, **how
+    ):
+        data = Data(tiny_world / "ddd17", "sample")
+        settings = settings or settings_of(data, task, "feedforward", profile, [*STEPS, *changes])
+        return Wanted(method, find_method(method), settings, data, None, seed, setup_in(folder, **how), split=split)
+
+    return cell
+
+
+@pytest.fixture(scope="module")
+def made(cell, tmp_path_factory):
+    """Records of an own method and of a built-in one, and their folder."""
+    folder = tmp_path_factory.mktemp("made")
+    return folder, {method: finetune(cell(folder, method)) for method in ("scratch", "mine")}
+
+
+def name_of(wanted):
+    return open_run("evaluation", wanted, trains=True).run.name
+
+
+def test_files_that_a_run_does_not_use_void_nothing(made, methods, tiny_world, tmp_path):
+    folder, records = made
+    tree = tmp_path / "tree"
+    for name in ("tespec", "baselines", "configs", "results/paper"):
+        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "baselines" / "new.py").write_text(METHOD.format(name="new"))
+    for name, old, new in (("runs/train.py", "_resume(", "_go_on("), ("runs/train.py", "resuming at", "going on at")):
+        text = (tree / "tespec" / name).read_text()
+        assert old in text
+        (tree / "tespec" / name).write_text(text.replace(old, new))
+    called = ["run", "--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17", "--profile", "tiny"]
+    called += [word for step in STEPS for word in ("--set", step)]
+    called += ["--device", "cpu", "--no-picture", "--results", folder / "results", "--runs", folder / "runs"]
+    runs = [
+        ["--method", "scratch", "--import", methods / "other.py"],
+        ["--method", "mine", "--import", methods / "mine.py"],
+    ]
+    code = f"from tespec.cli.main import main\nfor run in {[[*map(str, called + run)] for run in runs]}: main(run)"
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert [f"{record.name} is complete already" in done.stderr for record in records.values()] == [True] * 2, (
+        done.stderr
+    )
+    assert len(read_records(folder / "results")[0]) == 2
+
+
+def test_an_edited_method_file_or_a_raised_version_voids_that_method_alone(made, methods, cell, monkeypatch):
+    folder, records = made
+    file = methods / "mine.py"
+    file.write_text(file.read_text() + "# edited\n")
+    with trained_runs() as trained:
+        assert finetune(cell(folder)) == records["scratch"]
+        assert name_of(cell(folder, "mine")) != records["mine"].name
+        assert trained == []
+    file.write_text(METHOD.format(name="mine"))
+    monkeypatch.setattr(type(find_method("scratch")), "version", 2)
+    assert name_of(cell(folder)) != records["scratch"].name
+    assert name_of(cell(folder, "mine")) == records["mine"].name
+
+
+def test_how_and_where_it_is_computed_is_no_choice(made, cell, tmp_path):
+    _, records = made
+    default = cell(tmp_path).settings.head["dropout"]
+    for wanted in (
+        cell(tmp_path, device=None, workers=2, threads=1, variant="masking: 25%", track="files", count_on_device=True),
+        cell(tmp_path, changes=[f"head.dropout={default}", "optimisation.steps=1"]),
+    ):
+        assert name_of(wanted) == records["scratch"].name
+
+
+def test_every_choice_is_in_the_name(made, cell, tmp_path, monkeypatch):
+    folder, records = made
+    monkeypatch.setattr(config, "_added", {})
+    own = {}
+    for kind, name, base in (("tasks", "my_task", "ddd17"), ("profiles", "my_profile", "tiny")):
+        text = (CONFIGS / kind / f"{base}.yaml").read_text().replace(f"name: {base}", f"name: {name}")
+        own[kind] = tmp_path / f"{name}.yaml"
+        own[kind].write_text(text)
+        config.add_file(kind, own[kind])
+    usual = cell(folder).settings
+    others = [
+        cell(folder, changes=["head.dropout=0.3"]),
+        cell(folder, changes=["label_share=0.5"]),
+        cell(folder, settings=replace(usual, batch_size=usual.batch_size + 1)),
+        cell(folder, settings=replace(usual, optimisation=replace(usual.optimisation, peak_lr=1e-4))),
+        cell(folder, seed=1),
+        cell(folder, split="val"),
+        cell(folder, accumulate=2),
+        cell(folder, task="my_task"),
+        cell(folder, profile="my_profile"),
+    ]
+    names = {name_of(other) for other in others}
+    for kind, file, setting in (("tasks", "my_task", "dropout"), ("profiles", "my_profile", "drop_path")):
+        text = own[kind].read_text()
+        changed = re.sub(rf"({setting}): [\d.]+", r"\1: 0.37", text)
+        own[kind].write_text(changed if changed != text else f"{text}\n# edited {file}\n")
+        names.add(name_of(cell(folder, **{kind.removesuffix("s"): file})))
+    assert len(names - {records["scratch"].name}) == len(others) + 2
+
+
+@pytest.fixture
+def name_of_pretraining(tiny_world, tmp_path, monkeypatch):
+    """The name of TESPEC's pre-training by some settings, which is not done."""
+
+    class Named(Exception):
+        pass
+
+    def stop(run, *arguments):
+        raise Named(run.name)
+
+    def name_of_pretraining(settings):
+        data = Data(tiny_world / "1mpx", "sample")
+        with pytest.raises(Named) as named:
+            pretrain.pretrain("tespec", find_method("tespec"), settings, data, 0, setup_in(tmp_path))
+        return str(named.value)
+
+    register_methods()
+    monkeypatch.setattr(pretrain, "run_or_load", stop)
+    return name_of_pretraining
+
+
+def test_settings_of_a_pretraining_are_in_its_name(name_of_pretraining):
+    usual = pretraining_settings("tespec", "tiny")
+    name, same, *others = map(
+        name_of_pretraining,
+        (
+            usual,
+            pretraining_settings("tespec", "tiny", [f"batch_size={usual.batch_size}"]),
+            pretraining_settings("tespec", "tiny", ["objective.mask.ratio=0.3"]),
+            pretraining_settings("tespec", "tiny", ["objective=cpc"]),
+            replace(usual, segments=usual.segments + 1),
+            replace(usual, objective=usual.objective | {"target": usual.objective["target"] | {"kind": "high_pass"}}),
+        ),
+    )
+    assert name == same
+    assert len({name, *others}) == 1 + len(others)
+
+
+def test_an_edited_part_of_a_network_is_another_choice(name_of_pretraining, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(DECODER)
+    with forgotten_afterwards():
+        register_methods([file])
+        settings = pretraining_settings("tespec", "tiny", ["objective.decoder={type: Mine}"])
+        before = name_of_pretraining(settings)
+        file.write_text(f"{DECODER}# edited\n")
+        assert name_of_pretraining(settings) != before
+
+
+def prior(cell, folder, changes=(), **how):
+    wanted = cell(folder, changes=changes, **how)
+    return label_prior(wanted.settings, wanted.data, 0, wanted.setup)
+
+
+def test_what_differs_from_a_similar_record_is_said_with_both_values(cell, tmp_path, capsys):
+    first = prior(cell, tmp_path)
+    assert "differs" not in capsys.readouterr().err
+    prior(cell, tmp_path, ["label_share=0.5", "head.dropout=0.3"])
+    said = f"computed, since {first.name} differs in --set head.dropout (None there, 0.3 here), --set label_share ("
+    assert said in capsys.readouterr().err
+
+
+def test_an_old_record_is_taken_and_named_and_gets_the_variant(cell, tmp_path, monkeypatch, capsys):
+    first = prior(cell, tmp_path)
+    made_by = {"environment": first.environment | {"tespec": "0.0.1"}}
+    write_record(first.model_copy(update=made_by), tmp_path / "results")
+    taken = prior(cell, tmp_path, variant="target: Eq. 6")
+    assert taken.metrics == first.metrics
+    said = capsys.readouterr().err
+    assert f"is complete already (made by 0.0.1, results version {RESULTS_VERSION}); --overwrite" in said
+    assert "other settings" not in said
+    assert [record.variant for record in read_records(tmp_path / "results")[0]] == ["target: Eq. 6"]
+    assert prior(cell, tmp_path).variant == "target: Eq. 6"
+    write_record(first, tmp_path / "results")
+    monkeypatch.setattr(run, "RESULTS_VERSION", RESULTS_VERSION + 1)
+    assert prior(cell, tmp_path) == first
+    assert f"(made by {tespec.__version__}, results version {RESULTS_VERSION})" in capsys.readouterr().err
+    # As after an edit of a profile's file in the repository itself, which is no choice of a run.
+    write_record(first.model_copy(update={"config": first.config | {"batch_size": 77}}), tmp_path / "results")
+    prior(cell, tmp_path)
+    assert (
+        f"was made with other settings than those of now: batch_size (77 there, {first.config['batch_size']} here)"
+        in (capsys.readouterr().err)
+    )

@@ -1,0 +1,169 @@
+"""The layouts in which a data set is passed on, made in place from the one in which the sample world is written."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from tespec.events import load_events
+from tespec.sample.ddd17 import NANOSECONDS
+from tespec.sample.dsec import BLOSC, CLASSES
+from twins.rvt_archive import GEN1, ONE_MPX, archive
+
+EVENT_TYPE = b"\x0c\x08"
+Relayout = Callable[[Path], object]
+
+
+def drives(root: Path) -> list[Path]:
+    return sorted(path for path in root.glob("dir*") if path.is_dir())
+
+
+def extracted(root: Path) -> None:
+    """Masks in a folder instead of a zip archive."""
+    for folder in drives(root):
+        with zipfile.ZipFile(folder / "segmentation_masks.zip") as masks:
+            masks.extractall(folder)
+        (folder / "segmentation_masks.zip").unlink()
+
+
+def microseconds(root: Path) -> None:
+    """Times in us instead of ns."""
+    for folder in drives(root):
+        times = np.fromfile(folder / "events.dat.t", "<i8")
+        (times // NANOSECONDS).tofile(folder / "events.dat.t")
+        for path in (folder / "index").iterdir():
+            np.save(path, np.load(path) // [NANOSECONDS, 1, 1])
+
+
+def into(root: Path, name: str, *kept: str) -> None:
+    """All but the files `kept` below a folder more, as an archive unpacks."""
+    moved = [path for path in root.iterdir() if path.name not in kept]
+    (root / name).mkdir()
+    for path in moved:
+        shutil.move(path, root / name / path.name)
+
+
+def sequences(root: Path) -> list[Path]:
+    return sorted(path.parents[2] for path in root.glob("**/events/left/events.h5"))
+
+
+def dsec_labels(root: Path, place: str, times: str = "semantic/timestamps.txt", flat: bool = False) -> None:
+    """Masks in the folders that `place` names for each set of classes; `flat`: sequences outside of train and test."""
+    for folder in sequences(root):
+        for classes in CLASSES:
+            target = folder / place.format(classes)
+            shutil.move(folder / "semantic" / "left" / classes, folder / "moved")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(folder / "moved", target)
+        shutil.move(folder / "semantic" / "timestamps.txt", folder / times.format(folder.name))
+        for path in (folder / "semantic" / "left", folder / "semantic"):
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+        if flat:
+            shutil.move(folder, root / folder.name)
+
+
+README, ARCHIVE = "semantic/left/{}", ("{}", "{}_semantic_timestamps.txt")
+
+
+def compressed(root: Path) -> None:
+    """MVSEC's events in chunks, compressed by gzip."""
+    for path in root.glob("*_data.hdf5"):
+        with h5py.File(path, "a") as file:
+            events = file["davis/left/events"][:]
+            del file["davis/left/events"]
+            file.create_dataset("davis/left/events", data=events, chunks=(1 << 12, 4), compression="gzip")
+
+
+def by_day(root: Path) -> None:
+    """A folder for the days and one for the nights, as MVSEC's downloads are sorted."""
+    for path in list(root.glob("outdoor_*.hdf5")):
+        folder = root / ("outdoor_day" if "day" in path.name else "outdoor_night")
+        folder.mkdir(exist_ok=True)
+        shutil.move(path, folder / path.name)
+
+
+def without_size(root: Path) -> None:
+    """Headers that do not name the sensor's size, as in older files."""
+    for path in root.glob("*/*_td.dat"):
+        header, mark, body = path.read_bytes().partition(EVENT_TYPE)
+        lines = [line for line in header.splitlines(keepends=True) if b"Height" not in line and b"Width" not in line]
+        path.write_bytes(b"".join(lines) + mark + body)
+
+
+def of_type_0(root: Path) -> None:
+    """Event type 0 instead of 12, as in older files."""
+    for path in root.glob("*/*_td.dat"):
+        path.write_bytes(path.read_bytes().replace(EVENT_TYPE, b"\x00\x08", 1))
+
+
+def old_boxes(root: Path) -> None:
+    """Boxes with the fields ts and confidence, as in older files."""
+    for path in root.glob("*/*_bbox.npy"):
+        boxes = np.load(path)
+        names = {"t": "ts", "class_confidence": "confidence"}
+        boxes.dtype.names = tuple(names.get(field, field) for field in boxes.dtype.names)
+        np.save(path, boxes)
+
+
+def rvt_files(root: Path, ending: str, sized: bool = True) -> None:
+    """RVT's intermediate HDF5 files, which need not name the sensor's size."""
+    for path in root.glob("*/*_td.dat"):
+        stream = load_events(path)
+        x, y, t, p = stream.slice(stream.t_first, stream.t_last + 1)
+        with h5py.File(path.with_name(path.name.replace("_td.dat", ending)), "w") as file:
+            for column, values in (("x", x), ("y", y), ("t", t), ("p", p.astype("i1"))):
+                file.create_dataset(f"events/{column}", data=values, chunks=True, **BLOSC)
+            if sized:
+                file["events/height"], file["events/width"] = np.int64(stream.height), np.int64(stream.width)
+        path.unlink()
+
+
+def unchanged(root: Path) -> None:
+    pass
+
+
+PROPHESEE: dict[str, Relayout] = {
+    "dat": unchanged,
+    "dat-no-size": without_size,
+    "dat-type-0": of_type_0,
+    "old-boxes": old_boxes,
+    "rvt-h5": partial(rvt_files, ending="_td.h5"),
+    "rvt-dat-h5": partial(rvt_files, ending="_td.dat.h5"),
+    "rvt-h5-no-size": partial(rvt_files, ending="_td.h5", sized=False),
+    "nested": lambda root: into(root, "detection_dataset_duration_60s_ratio_1.0", "dataset.json"),
+}
+LAYOUTS: dict[str, dict[str, Relayout]] = {
+    "ddd17": {
+        "zip": unchanged,
+        "folder": extracted,
+        "us": microseconds,
+        "outer": lambda root: (into(root, "data", "dataset.json"), shutil.copy(root / "dataset.json", root / "data")),
+    },
+    "dsec": {
+        "readme": unchanged,
+        "ess-readme": lambda root: dsec_labels(root, "semantic/left/{}/data"),
+        "ess": lambda root: dsec_labels(root, "semantic/{}/data"),
+        "archive": lambda root: dsec_labels(root, *ARCHIVE),
+        "flat": lambda root: dsec_labels(root, README, flat=True),
+        "flat-archive": lambda root: dsec_labels(root, *ARCHIVE, flat=True),
+    },
+    "mvsec": {"hdf5": unchanged, "compressed": compressed, "folders": by_day},
+    "gen1": PROPHESEE
+    | {
+        "rvt-archive": partial(archive, **GEN1),
+        "rvt-archive-125ms": partial(archive, **GEN1 | {"windows_per_period": 2}),
+    },
+    "1mpx": PROPHESEE | {"rvt-archive": partial(archive, **ONE_MPX)},
+}
+
+
+def relayout(root: Path, dataset: str, layout: str) -> None:
+    """Bring a data set of the sample world, as its writer leaves it, into another layout, in place."""
+    LAYOUTS[dataset][layout](root)
