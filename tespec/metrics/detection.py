@@ -265,7 +265,7 @@ class DetectionScorer:
         self._frames: dict[tuple[str, int], ScoredFrame] = {}
 
     def update(self, predicted: Boxes, truth: Boxes, recording: str, time_us: int, groups: Sequence[str] = ()) -> None:
-        """Take one labelled frame.
+        """Add one labelled frame.
 
         Args:
             predicted: predicted boxes; boxes outside of the image are compared as they are.
@@ -290,11 +290,11 @@ class DetectionScorer:
         self._frames[key] = frame
 
     def state(self) -> DetectionState:
-        """All that was taken, as a value for `merge` of another process."""
+        """All frames, as a value for `merge` of another process."""
         return tuple(self._frames.values())
 
     def merge(self, states: Iterable[DetectionState]) -> None:
-        """Take the frames of other scorers; in whatever way frames were shared out, the scores are the same.
+        """Add the frames of other scorers; the scores do not depend on how frames were distributed.
 
         Raises:
             ValueError: a frame was taken before.
@@ -304,7 +304,7 @@ class DetectionScorer:
                 self._take(frame)
 
     def definition(self) -> str:
-        """What the scores mean: filters, classes, scores, and once frames were taken, how many count."""
+        """What the scores mean: filters, classes, scores, and which frames count, and which classes do not."""
         text = (
             f"{DEFINITION}; filters of ground truth and predictions: {self.filters.describe()}; "
             f"classes: {', '.join(self.classes)}; scores of predictions: {self.score}"
@@ -312,11 +312,9 @@ class DetectionScorer:
         if not self._frames:
             return text
         scored = _with_truth(self._frames.values())
-        boxes = np.bincount(
-            np.concatenate([frame.truth.label for frame in scored] or [[]]).astype(int), minlength=len(self.classes)
-        )
-        absent = [name for name, count in zip(self.classes, boxes, strict=True) if not count]
-        text += f"; {len(scored)} of {len(self._frames)} labelled frames scored, with {boxes.sum()} boxes"
+        labels = [label for frame in scored for label in frame.truth.label.tolist()]
+        absent = [name for label, name in enumerate(self.classes) if label not in set(labels)]
+        text += f"; {len(scored)} of {len(self._frames)} labelled frames scored, with {len(labels)} boxes"
         return text + (f"; without ground truth, so not in the means: {', '.join(absent)}" if absent else "")
 
     def overall(self) -> DetectionScores:

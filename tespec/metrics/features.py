@@ -52,8 +52,6 @@ class FeatureReservoir:
         self.limit = limit
         self._batches = 0
         self._numbers: NDArray[np.float64] = np.zeros(0)
-        self._order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self._added = 0
         self._rows: Tensor | None = None
 
     def add(self, features: Sequence[Tensor], size: Sequence[int]) -> None:

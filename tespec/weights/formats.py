@@ -158,7 +158,7 @@ UNSUPPORTED = (
     (r"(.*\.)?(event|rgb)_blocks\.\d+\.attn\.qkv\.weight",
      "is CM3AE's pair of ViTs for events and frames, no Swin: it cannot start this backbone",
      "give a Swin Transformer"),
-    (r"(.*\.)?blocks\.\d+\.attn\.qkv\.weight",
+    (r"(?!.*layers[._]\d)(.*\.)?blocks\.\d+\.attn\.qkv\.weight",
      "is a vision transformer without stages (ViT, DeiT), no Swin: it cannot start this backbone",
      "give a Swin Transformer; the links of DeiT-S and Swin-T in MoBY's README are swapped"),
     (r".*\.attn\.w_msa\..*", "is a Swin Transformer in the naming of OpenMMLab, whose order of channels differs",

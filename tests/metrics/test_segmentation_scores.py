@@ -79,17 +79,6 @@ def test_classes_without_labels_are_named():
     assert scorer.overall().partial == "mean_class_acc: 1 of 4 classes"
 
 
-def test_frames_count_in_each_of_their_groups():
-    scorer = SegmentationScorer(NAMES)
-    right, wrong = np.zeros((2, 2), np.uint8), np.ones((2, 2), np.uint8)
-    scorer.update(right, right, "dir1", ("moving", "night"))
-    scorer.update(wrong, right, "dir1", ("standing", "night"))
-    assert {name: each.pixel_acc for name, each in scorer.by("group").items()} == {
-        "moving": 100.0, "night": 50.0, "standing": 0.0,
-    }  # fmt: skip
-    assert list(scorer.by("recording")) == ["dir1"]
-
-
 def test_counts_beyond_32_bits_are_exact():
     matrix = np.array([[3 * 2**40, 2**40], [0, 2**40]])
     assert scores(matrix).iou == pytest.approx((75, 50))
