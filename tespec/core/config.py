@@ -101,7 +101,6 @@ def finetuning_settings(
         UserError: there is no such task or setting, or a value that it cannot have.
     """
     facts, scale = UNSAID | _read("tasks", task), _profile(profile)
-    facts.pop("tolerance", None)
     architectures = _part(facts, "architectures", f"task {task}")
     if arch not in architectures:
         raise UserError(
@@ -205,19 +204,6 @@ def _differences(recipe: Recipe, profile: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{recipe.file}, profiles", f"there is no profile {name!r}", remedy)
     base, own = (recipe.profiles.get(str(profile.get(key)), {}) for key in ("base", "name"))
     return _over(base, own)
-
-
-def tolerances(task: str) -> dict[str, float]:
-    """By how much a measured number of a task may differ from the published one, by metric.
-
-    Raises:
-        UserError: the config states none, or something else.
-    """
-    stated = _part(_read("tasks", task), "tolerance", f"task {task}")
-    for name, value in stated.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise UserError(f"task {task}, tolerance.{name}", f"{value!r} is no number above 0", "mend or restore it")
-    return {str(name): float(value) for name, value in stated.items()}
 
 
 def sensor_of(dataset: str) -> Size | None:

@@ -28,7 +28,6 @@ def read_configs(folder: Path) -> None:
         config.CONFIGS = folder
         for task in config.names("tasks"):
             config.as_facts(config.finetuning_settings(task, "recurrent", "sample"))
-            config.tolerances(task)
         for recipe in config.names("pretraining"):
             config.as_facts(config.pretraining_settings(recipe, "sample"))
     finally:
