@@ -30,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
             made = chosen.picture
         else:
             made = make_world(chosen.size, chosen.seed, chosen.root, chosen.processes, _show, chosen.datasets)
+            for dataset in [each for each in chosen.datasets if each != "objects"]:
+                sys.stdout.write(f"label prior, {dataset}: {label_prior(made / dataset, dataset)}\n")
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
@@ -38,6 +40,19 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     sys.stdout.write(f"{made}\n")
     return 0
+
+
+def label_prior(root: Path, dataset: str) -> str:
+    """Scores on the test split of the most frequent labels of the training split, whatever the input."""
+    import torch
+
+    from tespec.runs.data import SAMPLE, Data, settings_of
+    from tespec.runs.references import Constant, prior_of
+    from tespec.tasks import build_task
+
+    task = build_task(settings_of(Data(root, SAMPLE), dataset, "feedforward", SAMPLE), root)
+    metrics = task.evaluate(Constant(prior_of(task)), torch.device("cpu")).metrics
+    return ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
 
 
 def _show(done: int, total: int) -> None:

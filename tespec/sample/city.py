@@ -7,15 +7,14 @@ import math
 import numpy as np
 
 from tespec.sample import scene
-from tespec.sample.scene import BLOCK, PARKED, PARKING, ROAD_HALF, SIDEWALK_WIDTH, Array, BoxList, place
-from tespec.sample.traffic import car
+from tespec.sample.scene import BLOCK, PARKED, PARKING, ROAD_HALF, SIDEWALK_WIDTH, Array, BoxList, Variation, place
+from tespec.sample.traffic import TRUCK_SHARE, car, person, truck
 
-PARK_SHARE = 0.25
 INSET = ROAD_HALF + SIDEWALK_WIDTH
 SIDE = BLOCK - 2 * INSET
 
 
-def city(seed: int, x: Array, y: Array, reach: float) -> Array:
+def city(seed: int, varied: Variation, x: Array, y: Array, reach: float) -> Array:
     """Box table (M, 13) of all blocks whose centre is within `reach` metres of a path x, y (N,); parked cars included.
 
     A block depends on the seed and its place in the grid alone: a longer path never changes what an earlier part
@@ -29,19 +28,20 @@ def city(seed: int, x: Array, y: Array, reach: float) -> Array:
         for j in range(low_j, high_j):
             centre_x, centre_y = (i + 0.5) * BLOCK, (j + 0.5) * BLOCK
             if np.min((x - centre_x) ** 2 + (y - centre_y) ** 2) < reach**2:
-                parked = _block(boxes, np.random.default_rng([seed, i + 2**20, j + 2**20]), i, j, parked)
+                rng = np.random.default_rng([seed, i + 2**20, j + 2**20])
+                parked = _block(boxes, rng, varied, i, j, parked)
     return boxes.table()
 
 
-def _block(boxes: BoxList, rng: np.random.Generator, i: int, j: int, parked: int) -> int:
+def _block(boxes: BoxList, rng: np.random.Generator, varied: Variation, i: int, j: int, parked: int) -> int:
     west, south = i * BLOCK + INSET, j * BLOCK + INSET
-    if rng.random() < PARK_SHARE:
+    if rng.random() < varied.green:
         _park(boxes, rng, west, south)
     else:
         for side in range(4):
             _house_row(boxes, rng, west, south, side)
     for side in range(4):
-        parked = _kerb(boxes, rng, west, south, side, parked)
+        parked = _kerb(boxes, rng, varied, west, south, side, parked)
     return parked
 
 
@@ -81,7 +81,7 @@ def _house_row(boxes: BoxList, rng: np.random.Generator, west: float, south: flo
 
 
 def _park(boxes: BoxList, rng: np.random.Generator, west: float, south: float) -> None:
-    for _ in range(14):
+    for _ in range(24):
         _tree(boxes, rng, west + rng.uniform(2, SIDE - 2), south + rng.uniform(2, SIDE - 2))
     hedge = rng.random() < 0.5
     half_height = rng.uniform(0.5, 0.9)
@@ -92,51 +92,50 @@ def _park(boxes: BoxList, rng: np.random.Generator, west: float, south: float) -
         boxes.add((*centre, half_height), (*half, half_height), label, albedo, texture, seed + side)
 
 
-def _kerb(boxes: BoxList, rng: np.random.Generator, west: float, south: float, side: int, parked: int) -> int:
-    """Lamp posts, signs and trees on the sidewalk, cars parked at the road's edge."""
+def _kerb(
+    boxes: BoxList, rng: np.random.Generator, varied: Variation, west: float, south: float, side: int, parked: int
+) -> int:
+    """Lamp posts, signs, trees and people on the sidewalk, vehicles parked at the road's edge."""
     yaw = 0.0 if side < 2 else math.pi / 2
+    shares = np.array([0.25, 0.8, 0.2 + 1.8 * varied.green, 0.9 * varied.crowd, 1.5 * varied.crowd, 0.4])
+    ends = np.cumsum(shares / shares.sum())
     at = 1.0
     while at < SIDE:
-        kind = rng.random()
+        kind = int(np.searchsorted(ends, rng.random()))
         x, y = _along(west, south, side, at, -SIDEWALK_WIDTH + 0.5)
-        if kind < 0.2:
+        heading = yaw + (math.pi if rng.random() < 0.5 else 0.0)
+        looks = rng.uniform(0.08, 0.8), rng.uniform(0, 1000)
+        if kind == 0:
             _lamp_post(boxes, rng, x, y, yaw)
-        elif kind < 0.45:
+        elif kind == 1:
             _sign(boxes, rng, x, y, yaw)
-        elif kind < 0.64:
+        elif kind == 2:
             _tree(boxes, rng, x, y)
-        elif kind < 0.94:
+        elif kind == 3:
+            boxes.extend(place(person(*looks, parked).boxes, x, y, heading))
+        elif kind == 4:
             x, y = _along(west, south, side, at, -INSET + PARKING)
-            heading = yaw + (math.pi if rng.random() < 0.5 else 0.0)
-            body = car(rng.uniform(0.08, 0.8), rng.uniform(0, 1000), parked)
-            boxes.extend(place(body.boxes, x, y, heading))
-            parked += 1
-        at += rng.uniform(2.5, 6)
+            build = truck if rng.random() < TRUCK_SHARE else car
+            boxes.extend(place(build(*looks, parked).boxes, x, y, heading))
+        parked += 1
+        at += rng.uniform(2.0, 4.5)
     return parked
 
 
 def _lamp_post(boxes: BoxList, rng: np.random.Generator, x: float, y: float, yaw: float) -> None:
     albedo = rng.uniform(0.1, 0.5)
-    boxes.add((x, y, 2.6), (0.14, 0.14, 2.6), scene.POLE, albedo)
+    boxes.add((x, y, 2.6), (0.2, 0.2, 2.6), scene.POLE, albedo)
     boxes.add((x, y, 5.2), (0.5, 0.16, 0.14), scene.POLE, 0.6, scene.LAMP, yaw=yaw)
 
 
 def _sign(boxes: BoxList, rng: np.random.Generator, x: float, y: float, yaw: float) -> None:
-    boxes.add((x, y, 1.1), (0.09, 0.09, 1.1), scene.POLE, 0.4)
-    half = rng.uniform(0.42, 0.6)
-    boxes.add(
-        (x, y, 2.2 + half),
-        (half, half, half),
-        scene.SIGN,
-        rng.uniform(0.3, 0.9),
-        scene.PANEL,
-        rng.uniform(0, 1000),
-        yaw,
-    )
+    half, albedo, seed = rng.uniform(0.5, 1.0), rng.uniform(0.3, 0.9), rng.uniform(0, 1000)
+    boxes.add((x, y, 0.75), (0.12, 0.12, 0.75), scene.POLE, 0.4)
+    boxes.add((x, y, 1.5 + half), (half, half, half), scene.SIGN, albedo, scene.PANEL, seed, yaw)
 
 
 def _tree(boxes: BoxList, rng: np.random.Generator, x: float, y: float) -> None:
-    trunk, radius, albedo = rng.uniform(1.4, 2.2), rng.uniform(0.7, 1.4), rng.uniform(0.12, 0.35)
+    trunk, radius, albedo = rng.uniform(1.4, 2.6), rng.uniform(0.8, 2.2), rng.uniform(0.12, 0.35)
     seed = rng.uniform(0, 1000)
     boxes.add((x, y, trunk / 2 + 0.2), (0.16, 0.16, trunk / 2 + 0.2), scene.VEGETATION, 0.15, scene.LEAVES, seed)
     for height, size in ((0.9, 1.0), (1.7, 0.65)):

@@ -21,7 +21,6 @@ from tespec.datasets.description import Description, of_facts
 from tespec.sample import ddd17, dsec, mvsec, objects, prophesee
 from tespec.sample.paths import FRAME_RATE
 from tespec.sample.recordings import VERSION, Recording, content_of, recordings_of
-from tespec.sample.scene import make_camera
 from tespec.sample.street import Film, Street
 
 DEFAULT = ("ddd17", "1mpx")  # what the demo needs
@@ -100,7 +99,8 @@ def _make(planned: list[Recording], folder: Path, processes: int) -> Iterator[Re
             yield recording
         return
     # The processes read from numba's cache what this one compiles.
-    next(Street(0, 0.02).record(make_camera(8, 8)))
+    street = Street(0, 0.02)
+    next(street.record(street.camera(8, 8)))
     with ProcessPoolExecutor(min(processes, len(planned)), multiprocessing.get_context("spawn")) as pool:
         made = {pool.submit(make_recording, each, _unfinished(folder, each.dataset)): each for each in planned}
         for future in as_completed(made):
@@ -128,7 +128,7 @@ def make_recording(recording: Recording, root: Path) -> None:
     dataset = recording.dataset
 
     def film() -> Film:
-        for frame, events in street.record(make_camera(*recording.sensor)):
+        for frame, events in street.record(street.camera(*recording.sensor)):
             speeds.append((CLOCKS.get(dataset, 0) + frame.time_us, frame.ego_speed))
             yield frame, events
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from tespec.sample.scene import BLOCK, LANE, Array
+from tespec.sample.scene import BLOCK, LANE, Array, variation
 
 FRAME_RATE = 100  # rendered frames per second
 STEP = 0.25
@@ -169,8 +169,9 @@ def _follow(
 
 
 class Drive(NamedTuple):
-    """The ego car's way: centre line (N, 2), path, and its distance (m) and speed (m/s) at every frame (F,)."""
+    """The ego car's way: side of the road, centre line (N, 2), path; distance (m) and speed (m/s) at every frame."""
 
+    side: int
     centre: Array
     path: Path
     distance: Array
@@ -181,6 +182,7 @@ def drive(seed: int, seconds: float) -> Drive:
     """Where and how the ego car of a street drives; its frames are one more than those of `seconds`."""
     way, pace = (np.random.default_rng([seed, part]) for part in range(2))
     centre = centre_line(way, seconds * EGO.top_speed + 4 * BLOCK)
-    path = from_points(centre, LANE)
+    side = variation(seed).side
+    path = from_points(centre, side * LANE)
     start = way.uniform(30.0, 70.0)
-    return Drive(centre, path, *stop_and_go(pace, EGO, path, start, round(seconds * FRAME_RATE) + 1))
+    return Drive(side, centre, path, *stop_and_go(pace, EGO, path, start, round(seconds * FRAME_RATE) + 1))

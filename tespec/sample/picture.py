@@ -20,7 +20,6 @@ from tespec.pictures.panels import (
     save_figure,
 )
 from tespec.sample.ddd17 import CLASSES, mask
-from tespec.sample.scene import make_camera
 from tespec.sample.street import Street
 
 HEIGHT, WIDTH = 260, 346
@@ -38,7 +37,8 @@ def draw_streets(path: Path, streets: tuple[tuple[int, bool], ...] = STREETS) ->
     for axis, title in zip(panels[0], COLUMNS, strict=True):
         axis.set_title(title)
     for (grey, dots, classes, depth), (seed, night) in zip(panels, streets, strict=True):
-        film = list(Street(seed, FRAMES / 100, night).record(make_camera(HEIGHT, WIDTH)))
+        street = Street(seed, FRAMES / 100, night)
+        film = list(street.record(street.camera(HEIGHT, WIDTH)))
         frame = film[-1][0]
         events = Events(*map(np.concatenate, zip(*(each for _, each in film[-SHOWN_FRAMES:]), strict=True)))
         shown = np.ones((HEIGHT, WIDTH, 3), np.float32)

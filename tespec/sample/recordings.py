@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tespec.core.errors import UserError
 
-VERSION = 6
+VERSION = 7
 
 
 class Sensor(NamedTuple):
@@ -44,9 +44,13 @@ CONTENTS: dict[str, dict[str, Content]] = {
         "mvsec": Content(Sensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0), "val": (1, 2.0)}, 300, 740),
         "objects": Content(Sensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}, 400),
     },
+    "demo": {
+        "ddd17": Content(Sensor(100, 128, 80), {"train": (7, 2.5), "test": (4, 2.5), "val": (1, 2.5)}, 800),
+        "1mpx": Content(Sensor(80, 128, 80), {"train": (6, 2.5), "val": (1, 2.5), "test": (1, 2.5)}, 820),
+    },
     "small": {
-        "ddd17": Content(Sensor(120, 160, 96), {"train": (8, 8.0), "test": (4, 10.0), "val": (3, 6.0)}, 0, 700),
-        "1mpx": Content(Sensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}, 12),
+        "ddd17": Content(Sensor(120, 160, 96), {"train": (16, 5.0), "test": (6, 6.0), "val": (3, 6.0)}, 0, 700),
+        "1mpx": Content(Sensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}, 50),
         "gen1": Content(Sensor(96, 128, 96), {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)}, 100),
         "dsec": Content(Sensor(96, 128, 88), {"train": (8, 8.0), "test": (3, 8.0), "val": (3, 8.0)}, 200, 720),
         "mvsec": Content(Sensor(96, 128, 96), {"train": (1, 60.0), "test": (4, 8.0), "val": (2, 8.0)}, 300, 740),
@@ -108,7 +112,11 @@ def content_of(size: str, dataset: str) -> Content:
     if size not in CONTENTS:
         raise UserError(f"sample world '{size}'", "no such size", f"choose one of {', '.join(CONTENTS)}")
     if dataset not in CONTENTS[size]:
-        raise UserError(f"sample world, dataset '{dataset}'", "no such dataset", f"choose from {', '.join(DATASETS)}")
+        raise UserError(
+            f"sample world of size {size}, dataset '{dataset}'",
+            "no such dataset",
+            f"choose from {', '.join(CONTENTS[size])}",
+        )
     return CONTENTS[size][dataset]
 
 

@@ -78,10 +78,41 @@ def place(table: Array, x: Array | float, y: Array | float, yaw: Array | float) 
     return placed
 
 
-HEIGHT_ABOVE_GROUND = 1.4
-AHEAD_OF_CENTRE = 0.6
-HORIZON = 0.46  # row of the horizon as a share of the rows above the bonnet
-FOCAL = 0.8  # focal length as a share of the width
+class Variation(NamedTuple):
+    """What differs from street to street, so that places in the image tell little of what they show.
+
+    Attributes:
+        side: 1 where traffic keeps to the right, -1 where it keeps to the left.
+        focal: focal length as a share of the width.
+        height: of the camera above the ground; `pitch` and `yaw` of its optical axis against the road's.
+        green: how much of a street are parks, trees and grass, 0 to 1.
+        crowd: density of people and vehicles, about 1.
+        light: strength of the daylight, about 1.
+    """
+
+    side: int
+    focal: float
+    height: float
+    pitch: float
+    yaw: float
+    green: float
+    crowd: float
+    light: float
+
+
+def variation(seed: int) -> Variation:
+    """Of the street with this seed."""
+    rng = np.random.default_rng([seed, 5])
+    return Variation(
+        side=1 if rng.random() < 0.5 else -1,
+        focal=rng.uniform(0.6, 1.0),
+        height=rng.uniform(1.1, 2.6),
+        pitch=rng.uniform(-0.45, 0.35),
+        yaw=rng.uniform(-1.3, 1.3),
+        green=min(max(rng.uniform(-0.2, 1.6), 0.0), 1.0),
+        crowd=rng.uniform(0.5, 2.0),
+        light=rng.uniform(0.4, 1.4),
+    )
 
 
 class Camera(NamedTuple):
@@ -102,16 +133,15 @@ class View(NamedTuple):
     axes: Array
 
 
-def make_camera(height: int, width: int, free_rows: int | None = None) -> Camera:
+def make_camera(height: int, width: int, free_rows: int | None = None, focal: float = 0.8) -> Camera:
     """A camera whose lower `height - free_rows` rows show the ego car's bonnet; None: no bonnet in view."""
     free_rows = height if free_rows is None else free_rows
-    return Camera(height, width, FOCAL * width, width / 2, HORIZON * free_rows, free_rows)
+    return Camera(height, width, focal * width, width / 2, free_rows / 2, free_rows)
 
 
-def make_view(x: float, y: float, heading: float, pitch: float = 0.0, lift: float = 0.0) -> View:
-    """The view from an ego car at (x, y), with its heading and pitch, lifted by `lift` metres."""
+def make_view(x: float, y: float, height: float, heading: float, pitch: float = 0.0) -> View:
+    """The view from x, y and a height above the ground into a direction."""
     cos, sin = np.cos(heading), np.sin(heading)
-    position = np.array([x + AHEAD_OF_CENTRE * cos, y + AHEAD_OF_CENTRE * sin, HEIGHT_ABOVE_GROUND + lift])
     forward = np.array([cos * np.cos(pitch), sin * np.cos(pitch), np.sin(pitch)])
     left = np.array([-sin, cos, 0.0])
-    return View(position, np.stack([forward, left, np.cross(forward, left)]))
+    return View(np.array([x, y, height]), np.stack([forward, left, np.cross(forward, left)]))

@@ -83,7 +83,10 @@ class EventSensor:
         order = np.argsort(offset, kind="stable")
         y, x = np.divmod(pixel[order], image.shape[1])
         events = Events(
-            x.astype(np.uint16), y.astype(np.uint16), self.time_us + offset[order].astype(np.int64), polarity[order]
+            x.astype(np.uint16),
+            y.astype(np.uint16),
+            self.time_us + offset[order].astype(np.int64),
+            polarity[order].astype(np.uint8),
         )
         self.level, self.time_us = levels[1], time_us
         return events

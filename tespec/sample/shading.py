@@ -30,9 +30,9 @@ class Light(NamedTuple):
     sky: float
 
 
-def daylight(rng: np.random.Generator) -> Light:
+def daylight(rng: np.random.Generator, strength: float) -> Light:
     """A day, duller or brighter."""
-    return Light(rng.uniform(0.7, 1.3), rng.uniform(0, 2 * np.pi), 0.0, 0.0, 1.0)
+    return Light(strength, rng.uniform(0, 2 * np.pi), 0.0, 0.0, 1.0)
 
 
 def lamplight(rng: np.random.Generator) -> Light:
@@ -41,16 +41,16 @@ def lamplight(rng: np.random.Generator) -> Light:
 
 
 def shade(
-    depth: Image, hit: npt.NDArray[np.int32], boxes: Array, camera: Camera, view: View, light: Light
+    depth: Image, hit: npt.NDArray[np.int32], boxes: Array, camera: Camera, view: View, light: Light, grass: bool
 ) -> tuple[Image, Label]:
-    """The image of what `raster` found of a box table (N, 13).
+    """The image of what `raster` found of a box table (N, 13); `grass`: in the place of sidewalks.
 
     Returns:
         Linear intensity (H, W) float32 behind the lens, about 1 for a white wall on a medium day; classes (H, W) uint8.
     """
     bright, blurred = np.empty(depth.shape, np.float32), np.empty(depth.shape, np.float32)
     label = np.empty(depth.shape, np.uint8)
-    _shade(WORLD, depth, hit, boxes, camera, view, light, bright, label)
+    _shade(WORLD, depth, hit, boxes, camera, view, light, grass, bright, label)
     _lens(bright, blurred)
     return blurred, label
 
@@ -121,7 +121,7 @@ def _markings(world: World, across: float, along: float, from_crossing: float, w
 
 
 @njit(cache=True)
-def _ground(world: World, x: float, y: float, wide_x: float, wide_y: float) -> tuple[float, int]:
+def _ground(world: World, x: float, y: float, wide_x: float, wide_y: float, grass: bool) -> tuple[float, int]:
     """Albedo and class of the ground; footprints in x and y in metres."""
     dx, dy = x - world.BLOCK * math.floor(x / world.BLOCK + 0.5), y - world.BLOCK * math.floor(y / world.BLOCK + 0.5)
     ax, ay = abs(dx), abs(dy)
@@ -135,7 +135,7 @@ def _ground(world: World, x: float, y: float, wide_x: float, wide_y: float) -> t
             paint = _markings(world, dy, -dx, ax, wide_y, wide_x)
         return tar + (0.75 - tar) * paint, world.ROAD
     edge = min(ax, ay)
-    if edge < world.ROAD_HALF + world.SIDEWALK_WIDTH:
+    if edge < world.ROAD_HALF + world.SIDEWALK_WIDTH and not grass:
         stone = 0.42 * (1 + 0.4 * _octaves(x, y, 5, footprint, 0.9) + 0.2 * _octaves(x, y, 15, footprint, 8.0))
         joint = max(_line(x - math.floor(x + 0.5), 0.04, wide_x), _line(y - math.floor(y + 0.5), 0.04, wide_y))
         kerb = _line(edge - world.ROAD_HALF, 0.16, wide_x if ax < ay else wide_y)
@@ -252,6 +252,7 @@ def _shade(
     camera: Camera,
     view: View,
     light: Light,
+    grass: bool,
     bright: Image,
     label: Label,
 ) -> None:
@@ -282,7 +283,7 @@ def _shade(
                 slant = min(level / -d2, 12.0)
                 wide_x = footprint * (abs(d1) + slant * abs(d0)) / level
                 wide_y = footprint * (abs(d0) + slant * abs(d1)) / level
-                albedo, label[y, x] = _ground(world, wx, wy, wide_x, wide_y)
+                albedo, label[y, x] = _ground(world, wx, wy, wide_x, wide_y, grass)
             else:
                 box = boxes[index]
                 cos, sin, label[y, x] = box[world.COS], box[world.SIN], int(box[world.CLASS])

@@ -13,7 +13,20 @@ from tespec.events.stream import Events
 from tespec.sample.city import city
 from tespec.sample.paths import FRAME_RATE, drive
 from tespec.sample.renderer import FAR, raster
-from tespec.sample.scene import BLOCK, COLUMNS, CX, INSTANCE, Array, Camera, Image, View, make_view, place
+from tespec.sample.scene import (
+    BLOCK,
+    COLUMNS,
+    CX,
+    INSTANCE,
+    Array,
+    Camera,
+    Image,
+    View,
+    make_camera,
+    make_view,
+    place,
+    variation,
+)
 from tespec.sample.sensor import DAY, NIGHT, EventSensor
 from tespec.sample.shading import daylight, lamplight, shade
 from tespec.sample.traffic import Traffic
@@ -71,21 +84,22 @@ class Street:
         ego = drive(seed, seconds)
         self.ego_speed, self.frames = ego.speed, len(ego.speed)
         self.x, self.y, self.heading = ego.path.at(ego.distance)
-        self.static = city(seed, self.x, self.y, FAR + 0.5 * BLOCK)
-        self.light = lamplight(sky) if night else daylight(sky)
-        self.agents = Traffic(others, ego).agents()
+        self.variation = variation(seed)
+        self.static = city(seed, self.variation, self.x, self.y, FAR + 0.5 * BLOCK)
+        self.light = lamplight(sky) if night else daylight(sky, self.variation.light)
+        self.agents = Traffic(others, ego, self.variation.crowd).agents()
         # One table of all moving boxes, so that placing them is a few array operations per frame.
         bodies = [agent.body for agent in self.agents]
         self._moving = np.concatenate([np.empty((0, COLUMNS)), *(body.boxes for body in bodies)])
         self._swing = np.concatenate([np.empty(0), *(body.swing for body in bodies)])
         self._owner = np.repeat(np.arange(len(bodies)), [len(body.boxes) for body in bodies])
         self._poses = np.concatenate([np.empty((0, self.frames, 4)), *(agent.poses[None] for agent in self.agents)])
-        # Pitch (rad) and lift (m) of the driving car; a standing car is still.
+        # Pitch (rad) and height (m) of the camera; on a standing car it is still.
         time = np.arange(self.frames) / FRAME_RATE
         slow, fast, lift = 2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
         driving = np.clip(self.ego_speed / 4, 0, 1)
-        self.pitch = driving * (0.004 * np.sin(slow) + 0.0012 * np.sin(fast))
-        self.lift = driving * 0.01 * np.sin(lift)
+        self.pitch = self.variation.pitch + driving * (0.004 * np.sin(slow) + 0.0012 * np.sin(fast))
+        self.height = self.variation.height + driving * 0.01 * np.sin(lift)
 
     def boxes(self, frame: int) -> Array:
         """All boxes at a frame (N, 13), the moving ones first."""
@@ -94,15 +108,20 @@ class Street:
         moving[:, CX] += self._swing * np.sin(phase)
         return np.concatenate([place(moving, x, y, heading), self.static])
 
+    def camera(self, height: int, width: int, free_rows: int | None = None) -> Camera:
+        """The street's camera at a size in pixels; see `make_camera`."""
+        return make_camera(height, width, free_rows, self.variation.focal)
+
     def view(self, frame: int) -> View:
         """The camera's position and directions at a frame."""
-        return make_view(self.x[frame], self.y[frame], self.heading[frame], self.pitch[frame], self.lift[frame])
+        heading = self.heading[frame] + self.variation.yaw
+        return make_view(self.x[frame], self.y[frame], self.height[frame], heading, self.pitch[frame])
 
     def render(self, camera: Camera, index: int) -> Frame:
         """Draw one frame."""
         boxes, view = self.boxes(index), self.view(index)
         depth, hit = raster(boxes, camera, view)
-        image, label = shade(depth, hit, boxes, camera, view, self.light)
+        image, label = shade(depth, hit, boxes, camera, view, self.light, self.variation.green > 0.5)
         white = WHITE_NIGHT if self.night else 1.2 * self.light.strength
         time_us = round(index * 1_000_000 / FRAME_RATE)
         return Frame(index, time_us, float(self.ego_speed[index]), image, depth, hit, label, boxes, white)

@@ -101,7 +101,7 @@ def cyclist(albedo: float, seed: float, instance: int) -> Body:
     return _rigid(boxes, 0.8)
 
 
-CARS, CYCLISTS, WALKERS, CROSSERS = 10, 7, 26, 8
+CARS, CYCLISTS, WALKERS, CROSSERS = 5, 7, 26, 8  # of each direction, where the density is 1
 LEAD_SHARE = 0.6
 TRUCK_SHARE = 0.2
 CYCLE_LANE = 2.8
@@ -112,14 +112,17 @@ COLLISION_STEP = FRAME_RATE // 10  # frames between two in which bodies are comp
 class Traffic:
     """Draws the road users around the way of the ego car."""
 
-    def __init__(self, rng: np.random.Generator, ego: Drive) -> None:
-        self.rng, self.ego = rng, ego
+    def __init__(self, rng: np.random.Generator, ego: Drive, crowd: float) -> None:
+        self.rng, self.ego, self.crowd = rng, ego, crowd
 
     def agents(self) -> list[Agent]:
         """A random population in which nobody drives through anybody, the ego car included; instances are from 1 on."""
         kinds = [self._lead] if self.rng.random() < LEAD_SHARE else []
-        kinds += CROSSERS * [self._crosser] + WALKERS * [self._walker]
-        kinds += CARS // 2 * [self._oncoming, self._crossing] + CYCLISTS * [self._cyclist]
+        for count, propose in (
+            (CROSSERS, self._crosser), (WALKERS, self._walker), (CARS, self._oncoming), (CARS, self._crossing),
+            (CYCLISTS, self._cyclist),
+        ):  # fmt: skip
+            kinds += round(self.crowd * count) * [propose]
         taken = [(2.4, _poses(self.ego.path, self.ego.distance)[::COLLISION_STEP, :2])]
         accepted: list[Agent] = []
         for propose in kinds:
@@ -153,7 +156,7 @@ class Traffic:
         x, y, _ = self._pose_ahead(0.0, 40.0)
         crossing = (round(x / BLOCK + self.rng.normal(0.0, 0.6)), round(y / BLOCK + self.rng.normal(0.0, 0.6)))
         length = (len(self.ego.distance) - 1) / FRAME_RATE * top_speed + 80.0
-        return from_points(centre_line(self.rng, length, crossing), lane)
+        return from_points(centre_line(self.rng, length, crossing), self.ego.side * lane)
 
     def _lead(self, instance: int) -> Agent:
         """Drives ahead of the ego car."""
@@ -162,7 +165,7 @@ class Traffic:
         return Agent(self._vehicle(instance), _poses(self.ego.path, self.ego.distance + gap))
 
     def _oncoming(self, instance: int) -> Agent:
-        path = from_points(self.ego.centre[::-1], LANE)
+        path = from_points(self.ego.centre[::-1], self.ego.side * LANE)
         start = path.length - self._place_ahead(10.0, 70.0)
         return Agent(self._vehicle(instance), self._travel(DRIVER, path, max(start, 0.0)))
 
@@ -175,10 +178,10 @@ class Traffic:
         if self.rng.random() < 0.35:
             path, start = self._way_nearby(CYCLE_LANE, CYCLIST.top_speed), self.rng.uniform(0.0, 40.0)
         elif self.rng.random() < 0.5:
-            path = from_points(self.ego.centre[::-1], CYCLE_LANE)
+            path = from_points(self.ego.centre[::-1], self.ego.side * CYCLE_LANE)
             start = path.length - self._place_ahead(6.0, 25.0)
         else:
-            path, start = from_points(self.ego.centre, CYCLE_LANE), self._place_ahead(6.0, 12.0)
+            path, start = from_points(self.ego.centre, self.ego.side * CYCLE_LANE), self._place_ahead(6.0, 12.0)
         return Agent(body, self._travel(CYCLIST, path, max(start, 0.0)))
 
     def _walker(self, instance: int) -> Agent:

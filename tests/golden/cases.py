@@ -585,6 +585,7 @@ def tables(world: Path, folder: Path) -> pd.DataFrame:
     cells = found.groupby(list(CELL))["value"].agg(seeds="size", mean="mean", std="std").reset_index()
     cells["seeds"] = cells["seeds"].where(cells["source"] == "measured")
     stored = pd.read_csv(DATA / "tables_all.csv", keep_default_na=False)[list(CELL)]
+    cells[["mean", "std"]] = cells[["mean", "std"]].round(6)
     return cells.astype({"label_fraction": float}).merge(stored)  # the tables' cells, of all that records hold
 
 

@@ -26,6 +26,7 @@ from tespec.sample.scene import (
     BoxList,
     make_camera,
     make_view,
+    variation,
 )
 from tespec.sample.street import Street
 
@@ -64,7 +65,7 @@ def test_paths_are_sampled_at_equal_distances_without_jumps():
 
 def test_city_seen_early_does_not_depend_on_how_far_the_car_drives():
     x, y = np.linspace(0, 100, 50), np.zeros(50)
-    short, long = city.city(1, x[:20], y[:20], 60.0), city.city(1, x, y, 60.0)
+    short, long = (city.city(1, variation(1), x[:seen], y[:seen], 60.0) for seen in (20, 50))
     rows = {tuple(np.delete(row, INSTANCE)) for row in long}
     assert all(tuple(np.delete(row, INSTANCE)) in rows for row in short)
     assert len(long) > len(short)
@@ -96,6 +97,18 @@ def test_night_is_darker_than_day():
     day, night = (Street(1, 0.1, night).render(CAMERA, 0) for night in (False, True))
     assert night.image.mean() < 0.3 * day.image.mean()
     assert np.array_equal(day.label, night.label)
+
+
+def test_cameras_traffic_and_surroundings_differ_from_street_to_street():
+    varied = [variation(seed) for seed in range(3000, 3200)]
+    assert {each.side for each in varied} == {-1, 1}
+    for name in ("focal", "height", "pitch", "yaw", "green", "crowd", "light"):
+        values = [getattr(each, name) for each in varied]
+        assert np.std(values) > 0.2 * (max(values) - min(values)) > 0
+    street = next(Street(seed, 0.1) for seed in range(99) if variation(seed).side == -1)
+    along = np.array([np.cos(street.heading[0]), np.sin(street.heading[0])])
+    left = along[0] * street.y[0] - along[1] * street.x[0]
+    assert np.isclose((left + scene.BLOCK / 2) % scene.BLOCK - scene.BLOCK / 2, scene.LANE, atol=0.1)
 
 
 def embree_depth(boxes, camera, view):
@@ -134,11 +147,11 @@ def test_static_scene_has_the_depth_that_embree_finds(street, frame):
 
 def test_a_box_has_the_depth_of_its_front_and_an_empty_street_is_ground_and_sky():
     boxes = BoxList()
-    boxes.add((11.0 + 0.6, 0.0, 1.4), (1.0, 1.0, 1.0), scene.BUILDING, 0.5)
-    depth, hit = raster(boxes.table(), CAMERA, make_view(0.0, 0.0, 0.0))
+    boxes.add((11.0, 0.0, 1.4), (1.0, 1.0, 1.0), scene.BUILDING, 0.5)
+    depth, hit = raster(boxes.table(), CAMERA, make_view(0.0, 0.0, 1.4, 0.0))
     assert np.allclose(depth[hit == 0], 10.0)
     assert (hit == 0).sum() == pytest.approx((2 * CAMERA.focal / 10.0) ** 2, rel=0.1)
-    depth, hit = raster(BoxList().table(), CAMERA, make_view(0.0, 0.0, 0.0))
+    depth, hit = raster(BoxList().table(), CAMERA, make_view(0.0, 0.0, 1.4, 0.0))
     horizon = round(CAMERA.row)
     assert (hit[: horizon - 1] == SKY_HIT).all()
     assert (hit[horizon + 2 :] == GROUND_HIT).all()

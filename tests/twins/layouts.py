@@ -78,7 +78,7 @@ def compressed(root: Path) -> None:
         with h5py.File(path, "a") as file:
             events = file["davis/left/events"][:]
             del file["davis/left/events"]
-            file.create_dataset("davis/left/events", data=events, chunks=(1 << 12, 4), compression="gzip")
+            file.create_dataset("davis/left/events", data=events, chunks=(1 << 10, 4), compression="gzip")
 
 
 def by_day(root: Path) -> None:
