@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 import typing
 from collections.abc import Mapping, Sequence
