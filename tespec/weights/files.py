@@ -27,7 +27,9 @@ from tespec.core.settings import Flag, build, whole
 
 RECIPE_KEY = "tespec"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-Channels, Side = Annotated[int, whole(1, 1024)], Annotated[int, whole(1, 2048)]  # of any network and sensor there is
+# Beyond any network and sensor there is.
+Channels = Annotated[int, whole(1, 1024)]
+Side = Annotated[int, whole(1, 2048)]
 WRAPPERS = ("state_dict", "model", "checkpoint", "weights")
 
 
