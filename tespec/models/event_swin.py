@@ -115,6 +115,7 @@ TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
 
 def window_of(img_size: tuple[int, int], name: str) -> tuple[int, int]:
     """Rows and columns in tokens of a table's windows, which are smaller than 7 where the stage's map is (timm)."""
+    # Not timm's `always_partition`: padding maps of 3x5 tokens to 7x7 makes steps at 160 px 12 to 31 % slower.
     found = TABLE.fullmatch(name)
     if found is None:
         raise ValueError(f"{name} is no table of position biases")

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -23,9 +23,13 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, whole_file
-from tespec.core.settings import Count, Flag, build
+from tespec.core.settings import Flag, build, whole
 
 RECIPE_KEY = "tespec"
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# Beyond any network and sensor there is.
+Channels = Annotated[int, whole(1, 1024)]
+Side = Annotated[int, whole(1, 2048)]
 WRAPPERS = ("state_dict", "model", "checkpoint", "weights")
 
 
@@ -35,9 +39,9 @@ class Architecture:
 
     width: str | None = None
     recurrent: Flag | None = None
-    bins: Count | None = None
-    sensor: tuple[Count, Count] | None = None
-    in_channels: Count | None = None
+    bins: Channels | None = None
+    sensor: tuple[Side, Side] | None = None
+    in_channels: Channels | None = None
 
 
 class Unread:
@@ -147,9 +151,11 @@ def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Refuse values that are not finite.
 
     Raises:
-        UserError: names the first tensor that has one.
+        UserError: names the first tensor that has one, or has fewer than 16 bits.
     """
     for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.dtype not in FLOATS:
+            raise UserError(path, f"{name} holds {tensor.dtype}, which are no weights", "give it unquantised")
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise UserError(path, f"{name} holds values that are not finite", "take an earlier checkpoint")
 

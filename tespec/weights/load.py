@@ -13,7 +13,7 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
-from tespec.weights.files import read_recipe, read_tensors, sha256_of
+from tespec.weights.files import FLOATS, read_recipe, read_tensors, sha256_of
 from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recognise
 
 LSTMS = "lstms."
@@ -123,7 +123,7 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
         tensor = resized.get(name)
         if tensor is None:
             problems.append(f"{name} is missing")
-        elif not tensor.is_floating_point() and not name.endswith(COUNTER):
+        elif tensor.dtype not in FLOATS and not name.endswith(COUNTER):
             problems.append(f"{name} holds {tensor.dtype}, which are no weights")
         elif tensor.shape != target.shape:
             problems.append(f"{name} is {tuple(tensor.shape)}, this model needs {tuple(target.shape)}")

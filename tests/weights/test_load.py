@@ -161,9 +161,10 @@ def test_half_precision_is_taken_and_quantised_numbers_are_not(tmp_path):
     state = published.timm_new()
     half = {name: tensor.half() for name, tensor in state.items()}
     assert load_backbone(backbone(recurrent=False), saved(tmp_path, half)).coverage == 1
-    whole = {name: tensor.to(torch.int8) for name, tensor in state.items()}
-    with pytest.raises(UserError, match=r"holds torch\.int8, which are no weights"):
-        load_backbone(backbone(recurrent=False), saved(tmp_path, whole))
+    for dtype in (torch.int8, torch.float8_e4m3fn):
+        quantised = {name: tensor.to(dtype) for name, tensor in state.items()}
+        with pytest.raises(UserError, match=rf"holds {dtype}, which are no weights"):
+            load_backbone(backbone(recurrent=False), saved(tmp_path, quantised))
 
 
 def without(state, name):

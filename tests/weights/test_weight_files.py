@@ -37,7 +37,7 @@ def weights(path: Path, recipe: str) -> Path:
 @pytest.mark.parametrize(
     "change",
     [
-        {"bins": 0}, {"bins": "1"}, {"bins": True}, {"in_channels": -1}, {"sensor": 3}, {"sensor": [32]},
+        {"bins": 0}, {"bins": 10**9}, {"bins": "1"}, {"in_channels": -1}, {"sensor": 3}, {"sensor": [32]},
         {"sensor": ["a", "b"]}, {"width": 3}, {"recurrent": "no"}, {"recurrent": [1]},
     ],
 )  # fmt: skip
