@@ -15,6 +15,7 @@ from tespec.datasets.rvt_archive import ArchiveSource, archive_of, is_archive
 from tespec.datasets.sources import STORE, EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.events.opening import READERS
+from tespec.events.provenance import is_recorded
 from tespec.events.readers.ddd17 import IMAGES, INDEX, TIMES
 from tespec.events.readers.hdf5 import SUFFIXES, recording_kind
 from tespec.events.spatial import Region
@@ -27,7 +28,8 @@ def find_recordings(root: Path) -> list[Path]:
     """Every recording at or under `root`, sorted by path.
 
     That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
-    that it was made from stands for it, under the recording's path. HDF5 files that hold other things are left alone.
+    that it was made from stands for it, under the recording's path. HDF5 files that hold other things are left alone;
+    damaged ones count as recordings, so that opening them names what is wrong.
 
     Raises:
         UserError: there is none.
@@ -43,7 +45,7 @@ def find_recordings(root: Path) -> list[Path]:
         if path.is_dir():
             if _is_recording(path):
                 found.add(_packed_from(path))
-        elif path.suffix.lower() in READERS and (path.suffix.lower() not in SUFFIXES or recording_kind(path)):
+        elif path.suffix.lower() in READERS and (path.suffix.lower() not in SUFFIXES or _may_hold_events(path)):
             found.add(path)
     if not found:
         kinds = ", ".join((*READERS, "packed store", "DDD17 recording", "RVT's preprocessed archive"))
@@ -52,7 +54,14 @@ def find_recordings(root: Path) -> list[Path]:
 
 
 def _is_recording(folder: Path) -> bool:
-    return (folder / HEADER).is_file() or (folder / TIMES).is_file() or is_archive(folder)
+    return (folder / HEADER).is_file() or is_recorded(folder) or (folder / TIMES).is_file() or is_archive(folder)
+
+
+def _may_hold_events(path: Path) -> bool:
+    try:
+        return recording_kind(path) is not None
+    except UserError:
+        return True
 
 
 def _packed_from(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
+from tespec.events.readers.hdf5 import AGAIN, dataset, reading
 from tespec.events.stream import Events, EventStream
 
 KEY = "rectify_map"
@@ -53,11 +53,11 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
     """
     if not path.is_file():
         raise UserError(path, "no such file, and labels need rectified events", "copy it beside the events")
-    shape = dataset(path, KEY, "f", 3).shape
-    if shape != (height, width, 2):
-        raise UserError(path, f"{KEY} has the shape {shape} instead of {(height, width, 2)}", AGAIN)
+    found = dataset(path, KEY, "f", 3)
+    if found.shape != (height, width, 2):
+        raise UserError(path, f"{KEY} has the shape {found.shape} instead of {(height, width, 2)}", AGAIN)
     with reading(path, KEY):
-        places = part(path, KEY).whole()
+        places = found[()]
     if not np.isfinite(places).all():
         raise UserError(path, f"{KEY} holds places that are no numbers", AGAIN)
     nearest = np.floor(places + 0.5)

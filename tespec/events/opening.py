@@ -22,7 +22,7 @@ from tespec.events.packing import pack
 from tespec.events.provenance import files_of, is_of, is_recorded, sample
 from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
 from tespec.events.readers.dsec import open_dsec
-from tespec.events.readers.hdf5 import open_file, recording_kind
+from tespec.events.readers.hdf5 import recording_kind
 from tespec.events.readers.mvsec import open_mvsec
 from tespec.events.readers.rvt import open_rvt
 from tespec.events.readers.sensor import resolve_size
@@ -40,7 +40,6 @@ def open_h5(path: Path, height: int | None = None, width: int | None = None) -> 
     Raises:
         UserError: it is none of them, or damaged.
     """
-    open_file(path)
     kind = recording_kind(path)
     if kind is None:
         what = "holds no events (events/x, y, t, p, or davis/left/events)"
