@@ -69,11 +69,7 @@ def _raise(times, latest, period):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _continued(time, latest, period):  # type: ignore[no-untyped-def]
-    """The time that a value of a clock with this period stands for: the closest one to `latest`."""
+    """The time that a value of a clock with this period stands for: of all it may be, the closest to `latest`."""
     if period and latest > EARLIEST:
-        time += latest // period * period
-        if latest - time >= period // 2:
-            time += period
-        elif time - latest > period // 2 and time >= period:
-            time -= period
+        return latest + (time - latest + period // 2) % period - period // 2
     return time

@@ -122,7 +122,7 @@ def test_values_that_are_no_numbers_are_refused(tmp_path, kind):
     path = replaced(
         rvt(tmp_path / "a.h5", *EVENTS), "events/x", lambda file: file.create_dataset("events/x", (300,), kind)
     )
-    with pytest.raises(UserError, match="events/x (is|was never written)"):
+    with pytest.raises(UserError, match=r"events/x (is|was never written)"):
         open_events(path)
 
 
