@@ -15,7 +15,7 @@ from tespec.datasets.rectification import RectifiedStream, read_rectification
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream, open_events
 from tespec.events.opening import require_same
-from tespec.events.provenance import describe, files_of, is_recorded, sample
+from tespec.events.provenance import SourceHash, files_of, is_recorded, sample
 from tespec.events.readers.hdf5 import SUFFIXES, found_within, open_file, reading
 from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.spatial import Region
@@ -97,16 +97,18 @@ class EventSource:
         return files + ([sample(self.rectify_map)] if self.rectify_map else [])
 
     def verify(self) -> None:
-        """Read the packed events whole, and compare them with the SHA-256 that were noted when they were packed.
+        """Read packed events whole, and compare them and their recording with the SHA-256 in the header.
+
+        The recording of packed events in the cache is not read: their folder is named by its state.
 
         Raises:
-            UserError: they are damaged, or the recording is another than the one that was packed.
+            UserError: they are damaged, or were packed from another version of the recording.
         """
         store = open_events(self.path, *(self.sensor or (None, None))).folder
         verify_store(store)
         made_from = header_of(store)["source"]
-        if is_recorded(self.path) and made_from is not None:
-            require_same(store, self.path, describe(self.path)["sha256"] == made_from.get("sha256"))
+        if is_recorded(self.path) and made_from is not None and store == store_of(self.path):
+            require_same(store, self.path, SourceHash(self.path).describe()["sha256"] == made_from.get("sha256"))
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
         """(N, 2*bins, H, W) uint8 of windows (N, 2) in us."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
 from tespec.events.histogram import count_words, find_words
-from tespec.events.provenance import describe
+from tespec.events.provenance import SourceHash
 from tespec.events.stream import Events
 
 VERSION = 2
@@ -54,7 +54,7 @@ def verify_store(folder: Path) -> None:
     open_store(folder)
     header = header_of(folder)
     for name in (WORDS, INDEX):
-        if describe(folder / name)["sha256"] != header["sha256"].get(name):
+        if SourceHash(folder / name).describe()["sha256"] != header["sha256"].get(name):
             raise UserError(folder / name, "is not what was written", AGAIN)
 
 
