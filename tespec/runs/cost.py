@@ -22,6 +22,7 @@ from tespec.core.paths import CONFIGS
 from tespec.core.settings import Finetuning, Pretraining, Size, suggest
 from tespec.datasets.description import read_description
 from tespec.datasets.recording import reduced
+from tespec.datasets.sources import names_size
 from tespec.events.opening import open_reader
 from tespec.events.readers.sensor import described_size
 from tespec.models.backbone import Backbone
@@ -238,7 +239,7 @@ def planned_data(dataset: str, given: Path | None, profile: str | None) -> Plann
         return PlannedData(title, profile or SAMPLE, True, says.overrides(), (sensor.height, sensor.width))
     size, says = described_size(data.root / "recording"), read_description(data.root)
     files = [data.root] if data.root.is_file() else sorted(data.root.glob("*.raw")) + sorted(data.root.glob("*.dat"))
-    if size is None and files:
+    if size is None and files and (files[0].suffix.lower() not in (".raw", ".dat") or names_size(files[0])):
         reader = open_reader(files[0])
         size = reader.height, reader.width
     return PlannedData(title, profile or data.profile, data.is_sample, says.overrides(), size)
