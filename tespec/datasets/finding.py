@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from tespec.core.errors import UserError
@@ -15,12 +16,12 @@ from tespec.datasets.rvt_archive import ArchiveSource, archive_of, is_archive
 from tespec.datasets.sources import STORE, EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.events.opening import READERS
-from tespec.events.provenance import is_recorded
-from tespec.events.readers.ddd17 import IMAGES, INDEX, TIMES
+from tespec.events.readers.ddd17 import EVENTS, IMAGES, INDEX, TIMES
 from tespec.events.readers.hdf5 import SUFFIXES, recording_kind
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER
 
+PROPHESEE = "CD"  # group of Prophesee's own HDF5 files, whose codec nothing here reads
 ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
 
 
@@ -29,7 +30,7 @@ def find_recordings(root: Path) -> list[Path]:
 
     That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
     that it was made from stands for it, under the recording's path. HDF5 files that hold other things are left alone;
-    damaged ones count as recordings, so that opening them names what is wrong.
+    those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
 
     Raises:
         UserError: there is none.
@@ -54,13 +55,15 @@ def find_recordings(root: Path) -> list[Path]:
 
 
 def _is_recording(folder: Path) -> bool:
-    return (folder / HEADER).is_file() or is_recorded(folder) or (folder / TIMES).is_file() or is_archive(folder)
+    return any((folder / name).is_file() for name in (HEADER, TIMES, EVENTS)) or is_archive(folder)
 
 
 def _may_hold_events(path: Path) -> bool:
+    """Whether an HDF5 file is a recording of a known kind or Prophesee's own, or is too damaged to tell."""
     try:
-        return recording_kind(path) is not None
-    except UserError:
+        with h5py.File(path, "r") as file:
+            return recording_kind(path) is not None or PROPHESEE in file
+    except (OSError, RuntimeError):
         return True
 
 

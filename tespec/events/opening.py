@@ -44,6 +44,8 @@ def open_h5(path: Path, height: int | None = None, width: int | None = None) -> 
     if kind is None:
         what = "holds no events (events/x, y, t, p, or davis/left/events)"
         raise UserError(path, what, "give the recording itself")
+    if kind == "prophesee":
+        raise UserError(path, "is Prophesee's own HDF5 format, whose codec is not read", "convert it to .raw or .dat")
     return H5_KINDS[kind](path, height, width)
 
 

@@ -22,7 +22,6 @@ from tespec.core.paths import CONFIGS
 from tespec.core.settings import Finetuning, Pretraining, Size, suggest
 from tespec.datasets.description import read_description
 from tespec.datasets.recording import reduced
-from tespec.datasets.sources import names_size
 from tespec.events.opening import open_reader
 from tespec.events.readers.sensor import described_size
 from tespec.models.backbone import Backbone
@@ -219,10 +218,10 @@ class PlannedData(NamedTuple):
     sensor: Size | None = None
 
 
-def planned_data(dataset: str, given: Path | None, profile: str | None) -> PlannedData:
+def planned_data(dataset: str, given: Path | None, profile: str | None, sensor: Size | None = None) -> PlannedData:
     """Data and profile of the same run without `--dry-run`; a `dataset.json` or the header of a recording is read.
 
-    Without any data, those of the official data set are assumed.
+    Without any data, those of the official data set are assumed. `given_sensor` is (height, width) in px.
 
     Raises:
         UserError: `given` does not exist.
@@ -239,8 +238,8 @@ def planned_data(dataset: str, given: Path | None, profile: str | None) -> Plann
         return PlannedData(title, profile or SAMPLE, True, says.overrides(), (sensor.height, sensor.width))
     size, says = described_size(data.root / "recording"), read_description(data.root)
     files = [data.root] if data.root.is_file() else sorted(data.root.glob("*.raw")) + sorted(data.root.glob("*.dat"))
-    if size is None and files and (files[0].suffix.lower() not in (".raw", ".dat") or names_size(files[0])):
-        reader = open_reader(files[0])
+    if size is None and files:
+        reader = open_reader(files[0], *(given_sensor or (None, None)))
         size = reader.height, reader.width
     return PlannedData(title, profile or data.profile, data.is_sample, says.overrides(), size)
 

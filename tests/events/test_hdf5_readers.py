@@ -137,7 +137,7 @@ def test_a_damaged_file_in_a_folder_is_named_and_other_content_is_left_alone(tmp
     (tmp_path / "empty.h5").touch()
     rvt(tmp_path / "column.h5", *EVENTS, events__p=None)
     write(tmp_path / "metavision.hdf5", {"CD/events": np.zeros(3)})
-    damaged["metavision.hdf5"] = "is Prophesee's HDF5 format"
+    damaged["metavision.hdf5"] = "is Prophesee's own HDF5 format"
     assert find_recordings(tmp_path) == sorted([good, *(tmp_path / name for name in damaged)])
     for name, said in damaged.items():
         with pytest.raises(UserError, match=f"{name}: {said}"):

@@ -134,24 +134,24 @@ def _check_codecs(path: Path, name: str, found: h5py.Dataset) -> None:
 
 
 def recording_kind(path: Path) -> str | None:
-    """Which recording an HDF5 file is: "dsec", "rvt", "mvsec", or None if it is a whole file of other things.
+    """Which recording an HDF5 file is: "dsec", "rvt", "mvsec", "prophesee", or None if it holds other things.
 
     Raises:
-        UserError: the file is damaged, or is of Prophesee's own HDF5 format.
+        UserError: it is missing or no HDF5 file.
     """
     file = open_file(path)
-    with reading(path, "its content"):
 
-        def holds(name: str) -> bool:
+    def holds(name: str) -> bool:
+        try:
             return found_within(path, file, name) is not None
+        except (*DAMAGED, UserError):
+            return True  # opening it says what is wrong
 
-        if holds("davis/left/events"):
-            return "mvsec"
-        if holds("CD/events"):
-            raise UserError(path, "is Prophesee's HDF5 format, which is not read", "give it as .raw or .dat")
-        if any(holds(f"events/{name}") for name in "xytp"):
-            return "dsec" if holds("t_offset") or holds("ms_to_idx") else "rvt"
-    return None
+    if holds("davis/left/events"):
+        return "mvsec"
+    if any(holds(f"events/{name}") for name in "xytp"):
+        return "dsec" if holds("t_offset") or holds("ms_to_idx") else "rvt"
+    return "prophesee" if holds("CD/events") else None
 
 
 def found_within(path: Path, file: h5py.File, name: str, links: int = LINKS) -> h5py.Dataset | h5py.Group | None:
