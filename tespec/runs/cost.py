@@ -218,7 +218,9 @@ class PlannedData(NamedTuple):
     sensor: Size | None = None
 
 
-def planned_data(dataset: str, given: Path | None, profile: str | None, sensor: Size | None = None) -> PlannedData:
+def planned_data(
+    dataset: str, given: Path | None, profile: str | None, given_sensor: Size | None = None
+) -> PlannedData:
     """Data and profile of the same run without `--dry-run`; a `dataset.json` or the header of a recording is read.
 
     Without any data, those of the official data set are assumed. `given_sensor` is (height, width) in px.
