@@ -15,7 +15,7 @@ from tespec.datasets.rectification import RectifiedStream, read_rectification
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream, open_events
 from tespec.events.opening import require_same
-from tespec.events.provenance import SourceHash, files_of, is_recorded, sample
+from tespec.events.provenance import SourceHash, files_of, is_recorded, quick_hash
 from tespec.events.readers.hdf5 import SUFFIXES, found_within, open_file, reading
 from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.spatial import Region
@@ -91,10 +91,10 @@ class EventSource:
         """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
         store = store_of(self.path)
         if is_recorded(self.path) or not (store / HEADER).is_file():
-            return [sample(file) for file in self.files]
+            return [quick_hash(file) for file in self.files]
         made_from = header_of(store)["source"]
-        files = [sample(file) for file in files_of(store)] if made_from is None else list(made_from["files"])
-        return files + ([sample(self.rectify_map)] if self.rectify_map else [])
+        files = [quick_hash(file) for file in files_of(store)] if made_from is None else list(made_from["files"])
+        return files + ([quick_hash(self.rectify_map)] if self.rectify_map else [])
 
     def verify(self) -> None:
         """Read packed events whole, and compare them and their recording with the SHA-256 in the header.

@@ -33,7 +33,7 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
             what = f"has events on {columns}x{rows} px, its sensor is {reader.width}x{reader.height} px"
             raise UserError(reader.path, what, "copy it again, or give its true size")
         times = np.array(t, np.int64)
-        raised = _raise(times, latest, reader.period)
+        raised = clamp_timestamps(times, latest, reader.period)
         latest = int(times[-1])
         yield Events(x, y, times // reader.ticks_per_us if reader.ticks_per_us > 1 else times, p), raised
     if not columns:
@@ -54,8 +54,8 @@ def into_memory(reader: Reader) -> ArrayStream:
 
 
 @njit(cache=True, nogil=True)
-def _raise(times, latest, period):  # type: ignore[no-untyped-def]
-    """Put int64 `times` in order in place, `latest` being the latest time before them; how many were raised."""
+def clamp_timestamps(times, latest, period):  # type: ignore[no-untyped-def]
+    """Raise each of int64 `times` in place to the latest before it, `latest` being the first; how many were raised."""
     raised = 0
     for i in range(len(times)):
         time = _continued(times[i], latest, period)

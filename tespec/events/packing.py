@@ -29,7 +29,7 @@ from tespec.events.store import (
     VERSION,
     WORDS,
     header_of,
-    is_whole,
+    is_complete,
     pack_words,
 )
 from tespec.events.stream import Events, EventStream, Reader
@@ -79,7 +79,7 @@ def pack(
         raise UserError(reader.path, what, "give one of 2048x1024 px at most")
     try:
         with one_at_a_time(folder, waiting):
-            if not folder.exists() or (not is_whole(folder) if replace else not _is_packed(folder, reader, source)):
+            if not folder.exists() or (not is_complete(folder) if replace else not _is_packed(folder, reader, source)):
                 clamped = 0 if isinstance(recording, Reader) else recording.clamped
                 _pack(reader, folder, source, clamped, progress or (lambda done, total: None))
     except OSError as error:
@@ -116,7 +116,7 @@ def _is_packed(folder: Path, reader: Reader, source: Path | None) -> bool:
     Raises:
         UserError: it is something else.
     """
-    if source is None or not is_whole(folder):
+    if source is None or not is_complete(folder):
         raise UserError(folder, "exists already", "remove it or choose another folder")
     header = header_of(folder)
     made_from = header["source"]

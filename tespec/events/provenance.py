@@ -40,7 +40,7 @@ def is_recorded(path: Path) -> bool:
     return path.is_file() or (path / EVENTS).is_file()
 
 
-def sample(path: Path) -> dict[str, Any]:
+def quick_hash(path: Path) -> dict[str, Any]:
     """Name and size of a file, and SHA-256 of its first and last 64 kB, which takes no time."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -58,7 +58,7 @@ def is_of(made_from: dict[str, Any], path: Path) -> bool:
     """
     files = made_from.get("files")
     said = [(each.get("bytes"), each.get("sampled_sha256")) for each in files] if isinstance(files, list) else []
-    found = [sample(file) for file in files_of(path)]
+    found = [quick_hash(file) for file in files_of(path)]
     return said == [(each["bytes"], each["sampled_sha256"]) for each in found]
 
 
@@ -91,11 +91,11 @@ class SourceHash:
             self._hashed += len(block)
 
     def describe(self) -> dict[str, Any]:
-        """Hash the rest; name, bytes and SHA-256 of all files, and what `sample` gives for each."""
+        """Hash the rest; name, bytes and SHA-256 of all files, and what `quick_hash` gives for each."""
         self.advance(math.inf)
         return {
             "name": self._path.name,
             "bytes": self._bytes,
             "sha256": self._digest.hexdigest(),
-            "files": [sample(file) for file in self._files],
+            "files": [quick_hash(file) for file in self._files],
         }

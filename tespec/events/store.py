@@ -36,7 +36,7 @@ def store_of(path: Path) -> Path:
     return path / f"events{STORE}" if path.is_dir() else path.with_name(path.name + STORE)
 
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Whether a folder holds a packed store that can be opened."""
     try:
         open_store(folder)
@@ -58,7 +58,7 @@ def verify_store(folder: Path) -> None:
             raise UserError(folder / name, "is not what was written", AGAIN)
 
 
-class StoreStream:
+class PackedEvents:
     """Events of a packed store in `folder`, memory-mapped; see `EventStream`."""
 
     def __init__(
@@ -144,7 +144,7 @@ class StoreStream:
             raise UserError(self.folder / WORDS, "damaged: events outside of the sensor or out of order", AGAIN)
 
 
-def open_store(folder: Path) -> StoreStream:
+def open_store(folder: Path) -> PackedEvents:
     """Open a packed store.
 
     Raises:
@@ -168,7 +168,7 @@ def open_store(folder: Path) -> StoreStream:
     if not (fits and index[1] > 0 and index[-2] < count):
         raise UserError(folder / INDEX, "does not fit the events", AGAIN)
     words = np.asarray(np.memmap(folder / WORDS, "<u4", mode="r"))
-    return StoreStream(folder, words, index, header)
+    return PackedEvents(folder, words, index, header)
 
 
 def header_of(folder: Path) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from tespec.core.errors import UserError
 from tespec.datasets.sources import EventSource
 from tespec.events import ArrayStream, Events, EventStream, open_events, packing, provenance
-from tespec.events.opening import open_reader, place_in_cache
+from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.provenance import SourceHash
 from tespec.events.readers import prophesee_dat
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.events.store import is_whole, open_store, verify_store
+from tespec.events.store import is_complete, open_store, verify_store
 from tespec.events.stream import Reader
 
 
@@ -118,7 +118,7 @@ def test_the_source_is_hashed_as_far_as_it_is_decoded_and_not_again(tmp_path, mo
     blocks = SourceHash._read
     monkeypatch.setattr(SourceHash, "_read", read)
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
-    store = pack(replace(reader, chunks=chunks), place_in_cache(reader), path)
+    store = pack(replace(reader, chunks=chunks), cache_path(reader), path)
     total = len(hashed)
     assert total == -(-path.stat().st_size // 64)
     assert order == [-(-path.stat().st_size * share // 256) for share in range(4)]  # a quarter with each quarter
@@ -273,7 +273,7 @@ def test_a_whole_store_of_the_same_recording_is_left_as_it_is(recording, tmp_pat
     assert pack(open_reader(path), tmp_path / "whole", path) == tmp_path / "whole"
     assert (tmp_path / "whole" / "events.u32").stat().st_mtime_ns == before
     (tmp_path / "whole" / "index.i64").write_bytes(b"")
-    assert not is_whole(tmp_path / "whole")
+    assert not is_complete(tmp_path / "whole")
     with pytest.raises(UserError, match="exists already"):
         pack(open_reader(path), tmp_path / "whole", path)
 
