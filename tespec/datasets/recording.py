@@ -55,8 +55,8 @@ class Recording:
 
     @property
     def has_words(self) -> bool:
-        """Whether its events are those of a packed store, neither rectified nor histograms from the beginning."""
-        return isinstance(self.source, EventSource) and self.source.rectify_map is None
+        """Whether it holds events, not histograms from the beginning."""
+        return isinstance(self.source, EventSource)
 
     def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
         """Histograms (count, 2*bins, H, W) of the windows from `first` on.

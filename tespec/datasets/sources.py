@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.settings import Size
-from tespec.datasets.rectification import RectifiedStream, read_rectification
+from tespec.datasets.rectification import read_rectification
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream, open_events
 from tespec.events.opening import require_same
@@ -136,4 +136,4 @@ def _open(source: EventSource) -> EventStream:
     stream = open_events(source.path, *(source.sensor or (None, None)))
     if source.rectify_map is None:
         return stream
-    return RectifiedStream(stream, read_rectification(source.rectify_map, stream.height, stream.width))
+    return stream.rectified(read_rectification(source.rectify_map, stream.height, stream.width))
