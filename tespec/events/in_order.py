@@ -55,21 +55,23 @@ def into_memory(reader: Reader) -> ArrayStream:
 
 @njit(cache=True, nogil=True)
 def clamp_timestamps(times, latest, period):  # type: ignore[no-untyped-def]
-    """Raise each of int64 `times` in place to the latest before it, `latest` being the first; how many were raised."""
-    raised = 0
+    """Raise each of int64 `times` in place to the latest before it, `latest` being the first; how many were raised.
+
+    A value of a clock with a period stands for the closest time to the latest one, of all it may stand for.
+    """
+    raised, half = 0, period // 2
+    start = latest // period * period if period and latest > EARLIEST else 0  # of the clock's present round
     for i in range(len(times)):
-        time = _continued(times[i], latest, period)
+        time = times[i] + start
+        if period and latest > EARLIEST:
+            if time < latest - half:
+                time += period
+            elif time >= latest + half:
+                time -= period
         if time < latest:
             raised += 1
         else:
             latest = time
+            start += period * (period > 0 and latest >= start + period)
         times[i] = latest
     return raised
-
-
-@njit(cache=True, nogil=True)
-def _continued(time, latest, period):  # type: ignore[no-untyped-def]
-    """The time that a value of a clock with this period stands for: of all it may be, the closest to `latest`."""
-    if period and latest > EARLIEST:
-        return latest + (time - latest + period // 2) % period - period // 2
-    return time
