@@ -100,7 +100,7 @@ def dry_run(options: argparse.Namespace, method: Method) -> None:
     from tespec.runs.cost import estimate_pretraining, input_of, planned_data
 
     recipe = str(method.recipe)
-    dataset = pretraining_settings(recipe, options.profile or "paper", options.set, method.network).dataset
-    data = planned_data(dataset, options.data, options.profile)
+    named = pretraining_settings(recipe, options.profile or "paper", options.set, method.network)
+    data = planned_data(named.dataset, options.data, options.profile, named.sensor)
     settings = pretraining_settings(recipe, data.profile, options.set, method.network)
-    print_cost(estimate_pretraining(settings, input_of(settings, dataset, data.sensor)), data.title, options)
+    print_cost(estimate_pretraining(settings, input_of(settings, named.dataset, data.sensor)), data.title, options)

@@ -118,7 +118,7 @@ class Steps(Dataset[dict[str, Tensor]]):
         """
         for recording in self._recordings:
             if not recording.has_words:
-                what = f"{recording.name} is read as histograms or rectified, and so has no packed events"
+                what = f"{recording.name} is read as histograms, and so has no packed events"
                 raise UserError("--count-on-device", what, "leave it out")
         self._counts = False
 

@@ -110,7 +110,7 @@ def read_times(path: Path, name: str) -> NDArray[np.int64]:
     """
     with reading(path, name):
         dataset(path, name, "f")
-        seconds = part(path, name).whole().astype(np.float64)
+        seconds = part(path, name)[()].astype(np.float64)
     if not len(seconds) or not (np.abs(seconds) < LATEST).all():
         raise UserError(path, f"{name} holds no times", AGAIN)
     times = seconds_to_us(seconds)

@@ -18,10 +18,10 @@ from tespec.core.files import one_at_a_time, write_whole
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.description import FILE as DESCRIPTION
 from tespec.datasets.sources import EventSource, store_of
-from tespec.events.opening import open_reader, place_in_cache
+from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.provenance import is_recorded
-from tespec.events.store import HEADER, is_whole
+from tespec.events.store import HEADER, is_complete
 
 MANIFEST = "packed.json"
 REPORT_SECONDS = 0.5  # between looks at what other processes report
@@ -163,11 +163,11 @@ def _pack_and_tell(packing: Packing, messages: Any) -> None:
 def pack_recording(packing: Packing, progress: Progress) -> None:
     """Pack one recording in this process."""
     source, store = packing.source, store_of(packing.source.path)
-    if not is_recorded(source.path) and is_whole(store):
+    if not is_recorded(source.path) and is_complete(store):
         if store != packing.target:
             copy(store, packing.target)
         return
     reader = open_reader(source.path, *(source.sensor or (None, None)))
     pack(reader, packing.target, source.path, lambda done, total: progress(packing.name, done, total))
     if store == packing.target:
-        shutil.rmtree(place_in_cache(reader), ignore_errors=True)  # the store of a first use, which is needed no more
+        shutil.rmtree(cache_path(reader), ignore_errors=True)  # the store of a first use, which is needed no more

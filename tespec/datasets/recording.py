@@ -18,7 +18,7 @@ from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream, window_histograms
 from tespec.events.spatial import Region, View, apply_maps
-from tespec.events.store import StoreStream
+from tespec.events.store import PackedEvents
 from tespec.events.windows import window_words
 
 T_co = TypeVar("T_co", covariant=True)
@@ -55,8 +55,8 @@ class Recording:
 
     @property
     def has_words(self) -> bool:
-        """Whether its events are those of a packed store, neither rectified nor histograms from the beginning."""
-        return isinstance(self.source, EventSource) and self.source.rectify_map is None
+        """Whether it holds events, not histograms from the beginning."""
+        return isinstance(self.source, EventSource)
 
     def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
         """Histograms (count, 2*bins, H, W) of the windows from `first` on.
@@ -86,7 +86,7 @@ class Recording:
             UserError: the events cannot be read.
         """
         stream = self.stream
-        assert isinstance(stream, StoreStream)
+        assert isinstance(stream, PackedEvents)
         return window_words(stream, self.windows[first : first + count], bins, rule=rule)
 
 

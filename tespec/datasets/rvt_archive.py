@@ -13,7 +13,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream
-from tespec.events.provenance import sample
+from tespec.events.provenance import quick_hash
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
 from tespec.events.readers.sensor import resolve_size
@@ -80,7 +80,7 @@ class ArchiveSource:
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file."""
-        return [sample(file) for file in self.files]
+        return [quick_hash(file) for file in self.files]
 
     @property
     def stream(self) -> EventStream:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.settings import Size
-from tespec.datasets.rectification import RectifiedStream, read_rectification
+from tespec.datasets.rectification import read_rectification
 from tespec.datasets.windows import Windows
 from tespec.events import EventStream, open_events
 from tespec.events.opening import require_same
-from tespec.events.provenance import describe, files_of, is_recorded, sample
+from tespec.events.provenance import SourceHash, files_of, is_recorded, quick_hash
 from tespec.events.readers.hdf5 import SUFFIXES, found_within, open_file, reading
 from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.spatial import Region
@@ -91,22 +91,24 @@ class EventSource:
         """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
         store = store_of(self.path)
         if is_recorded(self.path) or not (store / HEADER).is_file():
-            return [sample(file) for file in self.files]
+            return [quick_hash(file) for file in self.files]
         made_from = header_of(store)["source"]
-        files = [sample(file) for file in files_of(store)] if made_from is None else list(made_from["files"])
-        return files + ([sample(self.rectify_map)] if self.rectify_map else [])
+        files = [quick_hash(file) for file in files_of(store)] if made_from is None else list(made_from["files"])
+        return files + ([quick_hash(self.rectify_map)] if self.rectify_map else [])
 
     def verify(self) -> None:
-        """Read the packed events whole, and compare them with the SHA-256 that were noted when they were packed.
+        """Read packed events whole, and compare them and their recording with the SHA-256 in the header.
+
+        The recording of packed events in the cache is not read: their folder is named by its state.
 
         Raises:
-            UserError: they are damaged, or the recording is another than the one that was packed.
+            UserError: they are damaged, or were packed from another version of the recording.
         """
         store = open_events(self.path, *(self.sensor or (None, None))).folder
         verify_store(store)
         made_from = header_of(store)["source"]
-        if is_recorded(self.path) and made_from is not None:
-            require_same(store, self.path, describe(self.path)["sha256"] == made_from.get("sha256"))
+        if is_recorded(self.path) and made_from is not None and store == store_of(self.path):
+            require_same(store, self.path, SourceHash(self.path).describe()["sha256"] == made_from.get("sha256"))
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
         """(N, 2*bins, H, W) uint8 of windows (N, 2) in us."""
@@ -134,4 +136,4 @@ def _open(source: EventSource) -> EventStream:
     stream = open_events(source.path, *(source.sensor or (None, None)))
     if source.rectify_map is None:
         return stream
-    return RectifiedStream(stream, read_rectification(source.rectify_map, stream.height, stream.width))
+    return stream.rectified(read_rectification(source.rectify_map, stream.height, stream.width))

@@ -33,7 +33,7 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
             what = f"has events on {columns}x{rows} px, its sensor is {reader.width}x{reader.height} px"
             raise UserError(reader.path, what, "copy it again, or give its true size")
         times = np.array(t, np.int64)
-        raised = _raise(times, latest, reader.period)
+        raised = clamp_timestamps(times, latest, reader.period)
         latest = int(times[-1])
         yield Events(x, y, times // reader.ticks_per_us if reader.ticks_per_us > 1 else times, p), raised
     if not columns:
@@ -54,26 +54,24 @@ def into_memory(reader: Reader) -> ArrayStream:
 
 
 @njit(cache=True, nogil=True)
-def _raise(times, latest, period):  # type: ignore[no-untyped-def]
-    """Put int64 `times` in order in place, `latest` being the latest time before them; how many were raised."""
-    raised = 0
+def clamp_timestamps(times, latest, period):  # type: ignore[no-untyped-def]
+    """Raise each of int64 `times` in place to the latest before it, `latest` being the first; how many were raised.
+
+    A value of a clock with a period stands for the closest time to the latest one, of all it may stand for.
+    """
+    raised, half = 0, period // 2
+    start = latest // period * period if period and latest > EARLIEST else 0  # of the clock's present round
     for i in range(len(times)):
-        time = _continued(times[i], latest, period)
+        time = times[i] + start
+        if period and latest > EARLIEST:
+            if time < latest - half:
+                time += period
+            elif time >= latest + half:
+                time -= period
         if time < latest:
             raised += 1
         else:
             latest = time
+            start += period * (period > 0 and latest >= start + period)
         times[i] = latest
     return raised
-
-
-@njit(cache=True, nogil=True)
-def _continued(time, latest, period):  # type: ignore[no-untyped-def]
-    """The time that a value of a clock with this period stands for: the closest one to `latest`."""
-    if period and latest > EARLIEST:
-        time += latest // period * period
-        if latest - time >= period // 2:
-            time += period
-        elif time - latest > period // 2 and time >= period:
-            time -= period
-    return time

@@ -19,14 +19,14 @@ from tespec.core.paths import cache_root
 from tespec.events import readers
 from tespec.events.in_order import into_memory
 from tespec.events.packing import pack
-from tespec.events.provenance import files_of, is_of, is_recorded, sample
+from tespec.events.provenance import files_of, is_of, is_recorded, quick_hash
 from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
 from tespec.events.readers.dsec import open_dsec
-from tespec.events.readers.hdf5 import open_file, recording_kind
+from tespec.events.readers.hdf5 import recording_kind
 from tespec.events.readers.mvsec import open_mvsec
 from tespec.events.readers.rvt import open_rvt
 from tespec.events.readers.sensor import resolve_size
-from tespec.events.store import HEADER, StoreStream, header_of, is_whole, open_store, store_of
+from tespec.events.store import HEADER, PackedEvents, header_of, is_complete, open_store, store_of
 from tespec.events.stream import ArrayStream, Reader
 
 QUIET_SECONDS = 1.0  # of packing before a bar is shown
@@ -40,11 +40,12 @@ def open_h5(path: Path, height: int | None = None, width: int | None = None) -> 
     Raises:
         UserError: it is none of them, or damaged.
     """
-    open_file(path)
     kind = recording_kind(path)
     if kind is None:
         what = "holds no events (events/x, y, t, p, or davis/left/events)"
         raise UserError(path, what, "give the recording itself")
+    if kind == "prophesee":
+        raise UserError(path, "is Prophesee's own HDF5 format, whose codec is not read", "convert it to .raw or .dat")
     return H5_KINDS[kind](path, height, width)
 
 
@@ -60,7 +61,7 @@ def readers_in(package: ModuleType) -> dict[str, Open]:
 READERS: dict[str, Open] = {**readers_in(readers), ".h5": open_h5, ".hdf5": open_h5}
 
 
-def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> StoreStream:
+def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:
     """Open a recording: `.raw`, `.dat`, `.aedat4`, HDF5 (DSEC, MVSEC, RVT), a packed store, or a DDD17 folder.
 
     The packed store beside a recording is read in its place. A recording without one is packed on its first use, into
@@ -138,22 +139,22 @@ def require_same(store: Path, path: Path, same: bool) -> None:
         raise UserError(store, what, "remove the store and prepare the recording again")
 
 
-def place_in_cache(reader: Reader) -> Path:
+def cache_path(reader: Reader) -> Path:
     """Where the store of a recording lies that is packed on its first use.
 
     The name tells of the recording's path and sensor, and of the size, the time of change and the sampled content of
     its files.
     """
     where = f"{reader.path.resolve()}|{reader.width}x{reader.height}"
-    state = [[file.stat().st_mtime_ns, sample(file)] for file in files_of(reader.path)]
+    state = [[file.stat().st_mtime_ns, quick_hash(file)] for file in files_of(reader.path)]
     digests = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in (where, json.dumps(state))]
     return cache_root() / "stores" / "-".join([reader.path.name[:NAME_LETTERS], *digests])
 
 
 def _packed(reader: Reader) -> Path:
     """The store of a recording in the cache, packed now if it is not there."""
-    folder = place_in_cache(reader)
-    if is_whole(folder):
+    folder = cache_path(reader)
+    if is_complete(folder):
         return folder
     with ExitStack() as stack:
         shown: list[Callable[[int, int, str], None]] = []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.events.in_order import in_order
-from tespec.events.provenance import describe, is_of, size_of
+from tespec.events.provenance import SourceHash, is_of, size_of
 from tespec.events.store import (
     FORMAT,
     HEADER,
@@ -29,7 +29,7 @@ from tespec.events.store import (
     VERSION,
     WORDS,
     header_of,
-    is_whole,
+    is_complete,
     pack_words,
 )
 from tespec.events.stream import Events, EventStream, Reader
@@ -79,7 +79,7 @@ def pack(
         raise UserError(reader.path, what, "give one of 2048x1024 px at most")
     try:
         with one_at_a_time(folder, waiting):
-            if not folder.exists() or (not is_whole(folder) if replace else not _is_packed(folder, reader, source)):
+            if not folder.exists() or (not is_complete(folder) if replace else not _is_packed(folder, reader, source)):
                 clamped = 0 if isinstance(recording, Reader) else recording.clamped
                 _pack(reader, folder, source, clamped, progress or (lambda done, total: None))
     except OSError as error:
@@ -116,7 +116,7 @@ def _is_packed(folder: Path, reader: Reader, source: Path | None) -> bool:
     Raises:
         UserError: it is something else.
     """
-    if source is None or not is_whole(folder):
+    if source is None or not is_complete(folder):
         raise UserError(folder, "exists already", "remove it or choose another folder")
     header = header_of(folder)
     made_from = header["source"]
@@ -139,9 +139,9 @@ def _pack(reader: Reader, folder: Path, source: Path | None, clamped: int, progr
         what = f"has {free:,} bytes free, the packed events of {reader.path.name} need about {needed:,}"
         raise UserError(folder.parent, what, "make room, or name another folder")
     try:
-        described = None if source is None else describe(source)
+        read = None if source is None else SourceHash(source)
         unfinished.mkdir()
-        header = _write(reader, unfinished, described, clamped, progress)
+        header = _write(reader, unfinished, read, clamped, progress)
         (unfinished / HEADER).write_text(json.dumps(header, indent=1) + "\n")
         os.chmod(unfinished, 0o755)
         if folder.exists():
@@ -157,9 +157,7 @@ def _pack(reader: Reader, folder: Path, source: Path | None, clamped: int, progr
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _write(
-    reader: Reader, folder: Path, source: dict[str, Any] | None, clamped: int, progress: Progress
-) -> dict[str, Any]:
+def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int, progress: Progress) -> dict[str, Any]:
     """Write words and index; returns the header. `clamped` events were raised before the reader gives them out."""
     first_ms = next_ms = written = 0
     hashes = {name: hashlib.sha256() for name in (WORDS, INDEX)}
@@ -182,6 +180,8 @@ def _write(
             next_ms = last_ms + 1
             written, clamped = written + len(events.t), clamped + raised
             progress(written, max(written, reader.events))
+            if source is not None:
+                source.advance(written / max(written, reader.events))
         put(index, np.array([written], "<i8"))
         for file in (words, index):
             file.flush()
@@ -193,7 +193,7 @@ def _write(
         "width": reader.width,
         "first_ms": first_ms,
         "clamped": clamped,
-        "source": source,
+        "source": None if source is None else source.describe(),
         "count": written,
         "sha256": {name: digest.hexdigest() for name, digest in hashes.items()},
     }

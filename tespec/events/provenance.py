@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def is_recorded(path: Path) -> bool:
     return path.is_file() or (path / EVENTS).is_file()
 
 
-def sample(path: Path) -> dict[str, Any]:
+def quick_hash(path: Path) -> dict[str, Any]:
     """Name and size of a file, and SHA-256 of its first and last 64 kB, which takes no time."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -49,32 +51,51 @@ def sample(path: Path) -> dict[str, Any]:
 
 
 def is_of(made_from: dict[str, Any], path: Path) -> bool:
-    """Whether the files of a recording, by size and sampled SHA-256, are those that `describe` spoke of.
+    """Whether the files of a recording, by size and sampled SHA-256, are those of a `SourceHash`.
 
     Takes no time, however large they are; a change between the samples that keeps the size goes unseen. Names do not
     count.
     """
     files = made_from.get("files")
     said = [(each.get("bytes"), each.get("sampled_sha256")) for each in files] if isinstance(files, list) else []
-    found = [sample(file) for file in files_of(path)]
+    found = [quick_hash(file) for file in files_of(path)]
     return said == [(each["bytes"], each["sampled_sha256"]) for each in found]
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """Name, bytes and SHA-256 of a recording's files one after the other, and what `sample` says of each.
+class SourceHash:
+    """SHA-256 of a recording's files, one after the other, taken block by block while they are decoded.
+
+    A block that was just decoded is still in the page cache, so that the disk is read once.
+
+    Args:
+        path: file or folder that the recording is read from.
 
     Raises:
         UserError: there is no such file or folder.
     """
-    files = files_of(path)
-    digest = hashlib.sha256()
-    for name in files:
-        with name.open("rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
-    return {
-        "name": path.name,
-        "bytes": size_of(path),
-        "sha256": digest.hexdigest(),
-        "files": [sample(name) for name in files],
-    }
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._files, self._bytes = path, files_of(path), size_of(path)
+        self._digest, self._hashed, self._blocks = hashlib.sha256(), 0, self._read()
+
+    def _read(self) -> Iterator[bytes]:
+        for path in self._files:
+            with path.open("rb") as file:
+                while block := file.read(BLOCK):
+                    yield block
+
+    def advance(self, share: float) -> None:
+        """Hash the files as far as this share of their bytes."""
+        while self._hashed < share * self._bytes and (block := next(self._blocks, b"")):
+            self._digest.update(block)
+            self._hashed += len(block)
+
+    def describe(self) -> dict[str, Any]:
+        """Hash the rest; name, bytes and SHA-256 of all files, and what `quick_hash` gives for each."""
+        self.advance(math.inf)
+        return {
+            "name": self._path.name,
+            "bytes": self._bytes,
+            "sha256": self._digest.hexdigest(),
+            "files": [quick_hash(file) for file in self._files],
+        }

@@ -7,6 +7,7 @@ millisecond of the first event to the one after the last. `header.json` says wha
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
 from tespec.events.histogram import count_words, find_words
-from tespec.events.provenance import describe
+from tespec.events.provenance import SourceHash
 from tespec.events.stream import Events
 
 VERSION = 2
@@ -36,7 +37,7 @@ def store_of(path: Path) -> Path:
     return path / f"events{STORE}" if path.is_dir() else path.with_name(path.name + STORE)
 
 
-def is_whole(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Whether a folder holds a packed store that can be opened."""
     try:
         open_store(folder)
@@ -54,12 +55,14 @@ def verify_store(folder: Path) -> None:
     open_store(folder)
     header = header_of(folder)
     for name in (WORDS, INDEX):
-        if describe(folder / name)["sha256"] != header["sha256"].get(name):
+        if SourceHash(folder / name).describe()["sha256"] != header["sha256"].get(name):
             raise UserError(folder / name, "is not what was written", AGAIN)
 
 
-class StoreStream:
+class PackedEvents:
     """Events of a packed store in `folder`, memory-mapped; see `EventStream`."""
+
+    _moved: NDArray[np.uint32] | None = None  # see `rectified`
 
     def __init__(
         self, folder: Path, words: NDArray[np.uint32], index: NDArray[np.int64], header: dict[str, Any]
@@ -69,6 +72,22 @@ class StoreStream:
         self.folder, self._words, self._index, self._first_ms = folder, words, index, header["first_ms"]
         last = len(index) - 2
         self.t_first, self.t_last = int(self._read(0, 1).t[0]), int(self._read(last, last + 1).t[-1])
+
+    def rectified(self, places: NDArray[np.int16]) -> PackedEvents:
+        """The same events at other pixels; those that are moved off the sensor are left out.
+
+        `count`, `t_first`, `t_last` and `clamped` stay those of all events.
+
+        Args:
+            places: (H, W, 2) x and y of each pixel, below 0 where it lies outside of the sensor.
+        """
+        column, row = places[..., 0].astype(np.int64), places[..., 1].astype(np.int64)
+        table = np.full((MAX_HEIGHT, MAX_WIDTH), DAMAGED, np.uint32)
+        moved = np.where((column < 0) | (row < 0), OUTSIDE, column | row << Y_SHIFT)
+        table[: self.height, : self.width] = moved
+        other = copy(self)
+        other._moved = table.ravel()
+        return other
 
     def slice(self, t0: int, t1: int) -> Events:
         """Events with t0 <= t < t1 (us).
@@ -130,7 +149,11 @@ class StoreStream:
     def _words_of(self, first: int, end: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Words of these milliseconds, and where each of them begins and ends."""
         borders = self._index[first : end + 1]
-        return self._words[borders[0] : borders[-1]], borders - borders[0]
+        words, borders = self._words[borders[0] : borders[-1]], borders - borders[0]
+        if self._moved is not None:
+            words, borders, whole = move_words(words, borders, self._moved)
+            self._require(whole)
+        return words, borders
 
     def _read(self, first: int, end: int) -> Events:
         """Events of the milliseconds `first` to `end`, counted from the first of the recording."""
@@ -144,7 +167,7 @@ class StoreStream:
             raise UserError(self.folder / WORDS, "damaged: events outside of the sensor or out of order", AGAIN)
 
 
-def open_store(folder: Path) -> StoreStream:
+def open_store(folder: Path) -> PackedEvents:
     """Open a packed store.
 
     Raises:
@@ -168,7 +191,7 @@ def open_store(folder: Path) -> StoreStream:
     if not (fits and index[1] > 0 and index[-2] < count):
         raise UserError(folder / INDEX, "does not fit the events", AGAIN)
     words = np.asarray(np.memmap(folder / WORDS, "<u4", mode="r"))
-    return StoreStream(folder, words, index, header)
+    return PackedEvents(folder, words, index, header)
 
 
 def header_of(folder: Path) -> dict[str, Any]:
@@ -201,6 +224,7 @@ def header_of(folder: Path) -> dict[str, Any]:
 X_BITS, Y_BITS, P_BITS = 11, 10, 1
 MAX_WIDTH, MAX_HEIGHT = 1 << X_BITS, 1 << Y_BITS
 Y_SHIFT, P_SHIFT, US_SHIFT = X_BITS, X_BITS + Y_BITS, X_BITS + Y_BITS + P_BITS
+OUTSIDE, DAMAGED = 1 << P_SHIFT, 1 << US_SHIFT  # in the table of `move_words`: leaves the sensor; never was on it
 
 
 class Layout(NamedTuple):
@@ -252,3 +276,29 @@ def unpack_words(words, borders, first_ms, height, width):  # type: ignore[no-un
             x[i], y[i], p[i], t[i] = column, row, (word >> P_SHIFT) & 1, start + us
             previous = us
     return x, y, t, p, whole
+
+
+@njit(cache=True, nogil=True)
+def move_words(words, borders, table):  # type: ignore[no-untyped-def]
+    """Words of whole milliseconds at other pixels.
+
+    Args:
+        words: (N,) uint32.
+        borders: (M + 1,) indices into `words`: where each of M milliseconds begins and ends.
+        table: (2^21,) uint32 coordinate bits for each value of a word's own, or `OUTSIDE` or `DAMAGED`.
+
+    Returns:
+        (K,) words that stay on the sensor, (M + 1,) their borders, and whether all words were on it.
+    """
+    moved, ends = np.empty(len(words), np.uint32), np.empty_like(borders)
+    kept, seen = np.int64(0), np.uint32(0)
+    ends[0] = 0
+    for k in range(len(borders) - 1):
+        for i in range(borders[k], borders[k + 1]):
+            word = words[i]
+            place = table[word & np.uint32((1 << P_SHIFT) - 1)]
+            moved[kept] = (word & ~np.uint32((1 << P_SHIFT) - 1)) | place
+            seen |= place
+            kept += np.int64(place < np.uint32(OUTSIDE))
+        ends[k + 1] = kept
+    return moved[:kept], ends, seen < np.uint32(DAMAGED)

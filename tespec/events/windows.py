@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tespec.events.histogram import CLIP, bin_times, check_window, count_events, first_after, rvt_bin_times
 from tespec.events.spatial import Region, View, apply_maps
-from tespec.events.store import StoreStream
+from tespec.events.store import PackedEvents
 from tespec.events.stream import EventStream
 
 
@@ -52,7 +52,7 @@ def window_histograms(
     seen = region.seen(view)
     for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
         check_window(start, end, bins, rule, clip)
-        if rule == "edges" and isinstance(stream, StoreStream):
+        if rule == "edges" and isinstance(stream, PackedEvents):
             stream.count_events(bin_times(start, end, bins), seen, clip, histogram, fresh=True)
             continue
         events = stream.slice(start, first_after(end, rule))
@@ -72,7 +72,7 @@ def window_histograms(
 
 
 def window_words(
-    stream: StoreStream,
+    stream: PackedEvents,
     windows: NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, int]],
     bins: int,
     *,

@@ -218,10 +218,12 @@ class PlannedData(NamedTuple):
     sensor: Size | None = None
 
 
-def planned_data(dataset: str, given: Path | None, profile: str | None) -> PlannedData:
+def planned_data(
+    dataset: str, given: Path | None, profile: str | None, given_sensor: Size | None = None
+) -> PlannedData:
     """Data and profile of the same run without `--dry-run`; a `dataset.json` or the header of a recording is read.
 
-    Without any data, those of the official data set are assumed.
+    Without any data, those of the official data set are assumed. `given_sensor` is (height, width) in px.
 
     Raises:
         UserError: `given` does not exist.
@@ -239,7 +241,7 @@ def planned_data(dataset: str, given: Path | None, profile: str | None) -> Plann
     size, says = described_size(data.root / "recording"), read_description(data.root)
     files = [data.root] if data.root.is_file() else sorted(data.root.glob("*.raw")) + sorted(data.root.glob("*.dat"))
     if size is None and files:
-        reader = open_reader(files[0])
+        reader = open_reader(files[0], *(given_sensor or (None, None)))
         size = reader.height, reader.width
     return PlannedData(title, profile or data.profile, data.is_sample, says.overrides(), size)
 

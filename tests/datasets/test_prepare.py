@@ -86,8 +86,8 @@ def test_a_store_of_another_version_of_the_file_is_not_read(tmp_path):
 def test_what_is_looked_at_does_not_grow_with_the_file(tmp_path, monkeypatch):
     path = tmp_path / "a.dat"
     store = pack(open_reader(recording(path)), store_of(path), path)
-    monkeypatch.setattr(sources, "describe", None)  # what reads a file whole
-    monkeypatch.setattr(packing, "describe", None)
+    monkeypatch.setattr(sources, "SourceHash", None)  # what reads a file whole
+    monkeypatch.setattr(packing, "SourceHash", None)
     assert EventSource(path).stream.count == open_store(store).count
 
 

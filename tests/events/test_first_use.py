@@ -17,7 +17,7 @@ from tespec.core.files import one_at_a_time
 from tespec.datasets.finding import Recordings
 from tespec.datasets.prepare import prepare
 from tespec.events import load_events, open_events, opening, packing
-from tespec.events.opening import open_reader, place_in_cache
+from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.events.readers.records import read_records
@@ -163,7 +163,7 @@ print(open_events(sys.argv[1]).count)
 
 
 def test_a_process_waits_for_the_one_that_packs_and_says_so(cache, recording):
-    folder = place_in_cache(open_reader(recording))
+    folder = cache_path(open_reader(recording))
     with one_at_a_time(folder):
         other = subprocess.Popen(
             [sys.executable, "-c", OPENING, recording],

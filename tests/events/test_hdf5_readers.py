@@ -7,6 +7,7 @@ from event_cases import assert_same_events, random_events
 from h5_files import EPOCH, OFFSET, dsec, mvsec, rvt, write
 
 from tespec.core.errors import UserError
+from tespec.datasets.finding import find_recordings
 from tespec.events import Events, open_events
 from tespec.events.readers.hdf5 import recording_kind
 from tespec.events.readers.mvsec import seconds_to_us
@@ -123,8 +124,24 @@ def test_files_that_are_no_recordings(tmp_path):
         with pytest.raises(UserError, match=r"holds no events \(events/x, y, t, p, or davis/left/events\)"):
             open_events(path)
     (tmp_path / "text.h5").write_text("hello")
-    assert recording_kind(tmp_path / "text.h5") is None
-    assert recording_kind(tmp_path / "missing.h5") is None
+    for name, said in (("text.h5", "not a whole HDF5 file"), ("missing.h5", "no such file")):
+        with pytest.raises(UserError, match=said):
+            recording_kind(tmp_path / name)
+
+
+def test_a_damaged_file_in_a_folder_is_named_and_other_content_is_left_alone(tmp_path):
+    good = rvt(tmp_path / "a.h5", *EVENTS)
+    write(tmp_path / "rectify_map.h5", {"rectify_map": np.zeros((4, 4, 2), np.float32)})
+    damaged = {"cut.h5": "not a whole HDF5 file", "empty.h5": "not a whole", "column.h5": "has no dataset events/p"}
+    cut(rvt(tmp_path / "cut.h5", *EVENTS), 0.5)
+    (tmp_path / "empty.h5").touch()
+    rvt(tmp_path / "column.h5", *EVENTS, events__p=None)
+    write(tmp_path / "metavision.hdf5", {"CD/events": np.zeros(3)})
+    damaged["metavision.hdf5"] = "is Prophesee's own HDF5 format"
+    assert find_recordings(tmp_path) == sorted([good, *(tmp_path / name for name in damaged)])
+    for name, said in damaged.items():
+        with pytest.raises(UserError, match=f"{name}: {said}"):
+            open_events(tmp_path / name)
 
 
 def unknown_codec(path):
@@ -150,7 +167,7 @@ BAD = {
     "empty file": (lambda path: path.write_bytes(b"") or path, "not a whole HDF5 file"),
     "truncated": (lambda path: cut(dsec(path, *EVENTS), 0.6), "not a whole HDF5 file"),
     "no events": (lambda path: dsec(path, *([[]] * 4)), "holds no events; give a recording"),
-    "column missing": (lambda path: dsec(path, *EVENTS, events__p=None), "holds no events"),
+    "column missing": (lambda path: dsec(path, *EVENTS, events__p=None), "has no dataset events/p"),
     "no offset": (lambda path: dsec(path, *EVENTS, t_offset=None), "has no dataset t_offset"),
     "no index": (lambda path: dsec(path, *EVENTS, ms_to_idx=None), "has no dataset ms_to_idx"),
     "lengths differ": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x[:9]), r"different lengths \(x 9, y 3,000"),

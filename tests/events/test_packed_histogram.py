@@ -56,6 +56,29 @@ def test_equal_to_counting_the_events(
     np.testing.assert_array_equal(counted, window_histograms(stream, windows, bins, region=region, clip=clip))
 
 
+@pytest.mark.parametrize("view", [None, "flip and zoom"])
+@pytest.mark.parametrize("rule", ["edges", "rvt"])
+def test_rectified_histograms_are_those_of_the_moved_events(tmp_path, rule, view):
+    stream = recording(3, 4000, 40_000, 123_456)
+    places = np.random.default_rng(0).integers(-1, 20, (HEIGHT, WIDTH, 2)).astype(np.int16)
+    packed = open_store(pack(stream, tmp_path / "store")).rectified(places)
+    x, y, t, p = stream.slice(0, 1 << 40)
+    column, row = places[y, x].T
+    kept = (column >= 0) & (row >= 0)
+    moved = ArrayStream(column[kept], row[kept], t[kept], p[kept], HEIGHT, WIDTH)
+    assert 0 < kept.sum() < len(t)
+    windows = [(123_456, 130_000), (130_000, 163_456), (0, 1)]
+    maps = None if view is None else draw_maps(np.random.default_rng(1), VIEWS, HEIGHT, WIDTH)
+    options = {"region": REGIONS[0], "view": maps, "rule": rule}
+    counted = window_histograms(packed, windows, 5, **options)
+    np.testing.assert_array_equal(counted, window_histograms(moved, windows, 5, **options))
+    if view is None:
+        found = counted_by_torch(packed, windows, 5, REGIONS[0], rule)
+        np.testing.assert_array_equal(found[0], counted)
+    for found, wanted in zip(packed.slice(125_000, 140_001), moved.slice(125_000, 140_001), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 VIEWS = Augmentation(flip=0.5, zoom=0.9, zoom_in_share=0.6, zoom_in=(1.0, 4.0), zoom_out=(1.0, 2.0))
 
 

@@ -76,6 +76,10 @@ def test_a_size_may_be_given_where_the_header_has_none(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (
+            {"header": "% Version 1\n% Height 480\n% Width 640\n"},
+            "is version 1 of the format; give a file of version 2",
+        ),
         ({"kind": (14, 8)}, "event type is 14 of 8 bytes"),
         ({"kind": (12, 16)}, "event type is 12 of 16 bytes"),
         ({"kind": ()}, "event type is"),
@@ -150,7 +154,7 @@ def test_nothing_is_lost_when_such_a_file_is_packed(tmp_path):
     [
         ([3_000_000_000, 1_000_000_000, 3_000_000_001], [3_000_000_000, 3_000_000_000, 3_000_000_001]),
         ([3_000_000_000, 800_000_000], [3_000_000_000, WRAP + 800_000_000]),
-        ([0, WRAP - 1], [0, WRAP - 1]),  # before the clock's start there is nothing to step back to
+        ([3, WRAP - 2, 5], [3, 3, 5]),  # right after the clock's start as well
         ([WRAP - 1, 0, WRAP - 2, 1], [WRAP - 1, WRAP, WRAP, WRAP + 1]),
     ],
 )

@@ -109,11 +109,29 @@ def test_the_low_word_starts_again_with_a_new_high_word(tmp_path):
     assert times(open_events(evt3(tmp_path / "a.raw", *words))) == [12_282, 12_288, 12_292]
 
 
-def test_time_goes_on_where_the_high_word_wraps(tmp_path):
-    words = []
-    for t in ((1 << 24) - 3, (1 << 24) + 6, (2 << 24) - 1, (2 << 24) + 1):
-        words += [*evt3_time(t), (ADDR_X, 1)]
-    assert times(open_events(evt3(tmp_path / "a.raw", *words))) == [16777213, 16777222, 33554431, 33554433]
+# Times by the high words: of EVT3 one counts 2^12 us and there are 2^12 of them, of EVT2 one counts 2^6 us of 2^28.
+TOP3, TOP2 = (1 << 24) - 4096, (1 << 34) - 64
+
+
+@pytest.mark.parametrize(
+    ("highs", "clamped", "evt3_wanted", "evt2_wanted"),
+    [
+        ([-1, 0, 1], 0, [TOP3, 1 << 24, (1 << 24) + 4096], [TOP2, 1 << 34, (1 << 34) + 64]),
+        # A step back across the overflow is no other overflow.
+        ([-1, 0, -1, 0, 1], 1, [TOP3, *[1 << 24] * 3, (1 << 24) + 4096], [TOP2, *[1 << 34] * 3, (1 << 34) + 64]),
+        ([0, -1, 0, 1], 1, [0, 0, 0, 4096], [0, 0, 0, 64]),  # nor is one right after the counter's start
+        ([-2, -1, -2, 0], 1, [TOP3 - 4096, TOP3, TOP3, 1 << 24], [TOP2 - 64, TOP2, TOP2, 1 << 34]),
+    ],
+)
+def test_high_words_go_on_at_an_overflow_and_step_back_beside_it(tmp_path, highs, clamped, evt3_wanted, evt2_wanted):
+    words3 = [word for high in highs for word in ((TIME_HIGH, high & 0xFFF), (ADDR_X, 1))]
+    words2 = [word for high in highs for word in ((8, high & 0xFFFFFFF), (1, 1))]
+    for stream, wanted in (
+        (open_events(evt3(tmp_path / "a.raw", *words3)), evt3_wanted),
+        (open_events(evt2(tmp_path / "b.raw", *words2)), evt2_wanted),
+    ):
+        assert times(stream) == wanted
+        assert stream.clamped == clamped
 
 
 def test_evt2(tmp_path):
@@ -122,11 +140,6 @@ def test_evt2(tmp_path):
     stream = open_events(evt2(tmp_path / "a.raw", (0, 5), *words[:4], (10, 0x123), (14, 7), *words[4:]))
     assert (stream.height, stream.width) == (480, 640)
     assert_same_events(everything(stream), events)
-
-
-def test_evt2_time_goes_on_where_the_high_word_wraps(tmp_path):
-    words = [*evt2_event(1, 1, (1 << 34) - 2, 0), (8, 0), evt2_event(1, 1, 7, 1)[1]]
-    assert times(open_events(evt2(tmp_path / "a.raw", *words))) == [(1 << 34) - 2, (1 << 34) + 7]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.events import ArrayStream, Events, EventStream, open_events, packing
-from tespec.events.opening import open_reader
+from tespec.datasets.sources import EventSource
+from tespec.events import ArrayStream, Events, EventStream, open_events, packing, provenance
+from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
+from tespec.events.provenance import SourceHash
 from tespec.events.readers import prophesee_dat
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.events.store import is_whole, open_store, verify_store
+from tespec.events.store import is_complete, open_store, verify_store
 from tespec.events.stream import Reader
 
 
@@ -93,6 +96,38 @@ def test_the_header_says_what_the_store_is_and_where_it_came_from(tmp_path):
         },
     }
     assert open_store(folder).clamped == 1
+
+
+def test_the_source_is_hashed_as_far_as_it_is_decoded_and_not_again(tmp_path, monkeypatch):
+    path, hashed, order = tmp_path / "a.dat", [], []
+    monkeypatch.setattr(prophesee_dat, "BLOCK", 100)
+    monkeypatch.setattr(provenance, "BLOCK", 64)
+    write_dat(path, *random_events(400, height=6, width=8), 6, 8)
+    reader = open_reader(path)
+
+    def chunks():
+        for events in reader.chunks():
+            order.append(len(hashed))
+            yield events
+
+    def read(self):
+        for block in blocks(self):
+            hashed.append((self._path, block))
+            yield block
+
+    blocks = SourceHash._read
+    monkeypatch.setattr(SourceHash, "_read", read)
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
+    store = pack(replace(reader, chunks=chunks), cache_path(reader), path)
+    total = len(hashed)
+    assert total == -(-path.stat().st_size // 64)
+    assert order == [-(-path.stat().st_size * share // 256) for share in range(4)]  # a quarter with each quarter
+    assert (
+        json.loads((store / "header.json").read_text())["source"]["sha256"]
+        == hashlib.sha256(path.read_bytes()).hexdigest()
+    )
+    EventSource(path).verify()
+    assert path not in {each for each, _ in hashed[total:]}
 
 
 def test_a_folder_as_source_is_the_files_in_it(tmp_path):
@@ -238,7 +273,7 @@ def test_a_whole_store_of_the_same_recording_is_left_as_it_is(recording, tmp_pat
     assert pack(open_reader(path), tmp_path / "whole", path) == tmp_path / "whole"
     assert (tmp_path / "whole" / "events.u32").stat().st_mtime_ns == before
     (tmp_path / "whole" / "index.i64").write_bytes(b"")
-    assert not is_whole(tmp_path / "whole")
+    assert not is_complete(tmp_path / "whole")
     with pytest.raises(UserError, match="exists already"):
         pack(open_reader(path), tmp_path / "whole", path)
 

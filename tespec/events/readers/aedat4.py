@@ -52,8 +52,10 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
     packets = _find_packets(path, header)
 
     def chunks() -> Iterator[Events]:
-        for place, length in packets:
-            yield _decode(path, header.compression, place, length)
+        with path.open("rb") as file:
+            for place, length in packets:
+                file.seek(place)
+                yield _decode(path, header.compression, place, file.read(length))
 
     # A packed event takes about as many bytes as one of the store.
     return Reader(path, *size, sum(length for _, length in packets) // 4, chunks)
@@ -122,11 +124,8 @@ def _find_packets(path: Path, header: _Header) -> list[tuple[int, int]]:
     return found
 
 
-def _decode(path: Path, compression: int, place: int, length: int) -> Events:
+def _decode(path: Path, compression: int, place: int, packed: bytes) -> Events:
     try:
-        with path.open("rb") as file:
-            file.seek(place)
-            packed = file.read(length)
         elements = _elements(_decompress(packed, compression))
     except UserError:
         raise

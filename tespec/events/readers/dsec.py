@@ -36,8 +36,7 @@ def open_dsec(path: Path, height: int | None = None, width: int | None = None) -
     if abs(offset) > LARGEST_OFFSET:
         raise UserError(path, f"{OFFSET} is {offset}", AGAIN)
     with reading(path, INDEX):
-        dataset(path, INDEX, "iu")
-        index = part(path, INDEX).whole().astype(np.int64)
+        index = dataset(path, INDEX, "iu")[()].astype(np.int64)
     if not len(index) or index[0] != 0 or index.max() > count or index.min() < 0:
         raise _no_fit(path)
     size = resolve_size(path, height, width, default=SENSOR)

@@ -16,13 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.readers.hdf5_chunks import Part
 from tespec.events.stream import Events
 
 OPEN_FILES = 32
-OPEN_PARTS = 64  # datasets, each with a chunk cache that is kept
-PACKED = 1000  # at most: bytes that a column may claim for each byte of its file
-SMALL = 1 << 20  # bytes that any file may claim
+OPEN_DATASETS = 64  # each with a chunk cache that is kept
 CHUNK_CACHE = 1 << 22  # bytes for each dataset: successive readings share a chunk
 LINKS = 8  # that lead from one to the next
 AT_ONCE = 1 << 20  # events read together
@@ -74,7 +71,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 
 def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Dataset:
-    """A dataset of a file, of the dtype and shape that it should have.
+    """A dataset of a file, of the dtype and shape that it should have; see `part`.
 
     Args:
         path: of the file.
@@ -83,49 +80,48 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Data
         dimensions: number of its axes.
 
     Raises:
-        UserError: it is missing or of another kind.
+        UserError: it is missing, of another kind, or not stored whole in this file.
     """
-    file = open_file(path)
-    with reading(path, name):
-        found = found_within(path, file, name)
-        if not isinstance(found, h5py.Dataset):
-            raise UserError(path, f"has no dataset {name}", "give a whole recording")
-        if found.dtype.kind not in kinds or found.ndim != dimensions:
-            raise UserError(path, f"{name} is {found.dtype} of shape {found.shape}, not what it should be", AGAIN)
-        _check_codecs(path, name, found)
-        part(path, name)
+    found = part(path, name)
+    if found.dtype.kind not in kinds or found.ndim != dimensions:
+        raise UserError(path, f"{name} is {found.dtype} of shape {found.shape}, not what it should be", AGAIN)
     return found
 
 
-def part(path: Path, name: str) -> Part:
-    """A dataset of a file, to be read by parts.
+def part(path: Path, name: str) -> h5py.Dataset:
+    """A dataset of a file, to be read by slices.
 
     Raises:
-        UserError: there is none, its values lie in another file, or it cannot be held to a size.
+        UserError: it is missing, its codec is not at hand, or its values lie in another file or were never written.
     """
     return _part(path, name, _state(path))
 
 
-@lru_cache(maxsize=OPEN_PARTS)
-def _part(path: Path, name: str, state: tuple[int, int, int]) -> Part:
+@lru_cache(maxsize=OPEN_DATASETS)
+def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
     file = open_file(path)
     with reading(path, name):
         found = found_within(path, file, name)
         if not isinstance(found, h5py.Dataset):
             raise UserError(path, f"has no dataset {name}", "give a whole recording")
-        require_own_data(path, name, found)
-        return Part(path, found)
+        if found.is_virtual or found.id.get_create_plist().get_external_count():
+            raise UserError(path, f"{name} lies in other files", "give a file that holds its data itself")
+        _check_codecs(path, name, found)
+        _require_written(path, name, found)
+    return found
 
 
-def require_plausible(path: Path, name: str, found: h5py.Dataset) -> None:
-    """Refuse a dataset that claims more than a file of its size can hold; reading it through would never end.
-
-    Raises:
-        UserError: it does.
-    """
-    claimed, there = found.dtype.itemsize * math.prod(found.shape), path.stat().st_size
-    if claimed > PACKED * there + SMALL:
-        raise UserError(path, f"{name} claims {claimed:,} bytes in a file of {there:,}", AGAIN)
+def _require_written(path: Path, name: str, found: h5py.Dataset) -> None:
+    """Refuse storage that was never written, which HDF5 reads as fill values: an interrupted copy or recording."""
+    if not found.size:
+        return
+    if found.chunks is None:
+        there, wanted = int(found.id.get_storage_size() > 0), 1
+    else:
+        there = found.id.get_num_chunks()
+        wanted = math.prod(-(-side // step) for side, step in zip(found.shape, found.chunks, strict=True))
+    if there < wanted:
+        raise UserError(path, f"{name} was never written whole ({there:,} of {wanted:,} chunks are there)", AGAIN)
 
 
 def _check_codecs(path: Path, name: str, found: h5py.Dataset) -> None:
@@ -138,20 +134,24 @@ def _check_codecs(path: Path, name: str, found: h5py.Dataset) -> None:
 
 
 def recording_kind(path: Path) -> str | None:
-    """Which recording an HDF5 file is: "dsec", "rvt", "mvsec", or None if it is none; never raises."""
-    try:
-        with h5py.File(path, "r") as file:
+    """Which recording an HDF5 file is: "dsec", "rvt", "mvsec", "prophesee", or None if it holds other things.
 
-            def holds(name: str) -> bool:
-                return found_within(path, file, name) is not None
+    Raises:
+        UserError: it is missing or no HDF5 file.
+    """
+    file = open_file(path)
 
-            if holds("davis/left/events"):
-                return "mvsec"
-            if all(holds(f"events/{name}") for name in "xytp"):
-                return "dsec" if holds("t_offset") or holds("ms_to_idx") else "rvt"
-    except (*DAMAGED, UserError):
-        pass
-    return None
+    def holds(name: str) -> bool:
+        try:
+            return found_within(path, file, name) is not None
+        except (*DAMAGED, UserError):
+            return True  # opening it says what is wrong
+
+    if holds("davis/left/events"):
+        return "mvsec"
+    if any(holds(f"events/{name}") for name in "xytp"):
+        return "dsec" if holds("t_offset") or holds("ms_to_idx") else "rvt"
+    return "prophesee" if holds("CD/events") else None
 
 
 def found_within(path: Path, file: h5py.File, name: str, links: int = LINKS) -> h5py.Dataset | h5py.Group | None:
@@ -179,16 +179,6 @@ def found_within(path: Path, file: h5py.File, name: str, links: int = LINKS) -> 
     return place
 
 
-def require_own_data(path: Path, name: str, found: h5py.Dataset) -> None:
-    """Refuse a dataset whose values lie in other files, as virtual and external ones do.
-
-    Raises:
-        UserError: they do.
-    """
-    if found.is_virtual or found.id.get_create_plist().get_external_count():
-        raise UserError(path, f"{name} lies in other files", "give a file that holds its data itself")
-
-
 def number_of_events(path: Path) -> int:
     """Number of events of a file with the datasets x, y, t and p in the group "events".
 
@@ -196,8 +186,6 @@ def number_of_events(path: Path) -> int:
         UserError: one is missing, of another dtype, of another length, or empty.
     """
     found = {name: dataset(path, f"events/{name}", "iub") for name in "xytp"}
-    for name, each in found.items():
-        require_plausible(path, f"events/{name}", each)
     lengths = {name: len(each) for name, each in found.items()}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name} {length:,}" for name, length in lengths.items())

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, as_events, dataset, part, reading, require_plausible
+from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, as_events, dataset, part, reading
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.stream import Events, Reader
 
@@ -34,7 +34,6 @@ def open_mvsec(path: Path, height: int | None = None, width: int | None = None) 
     shape = found.shape
     if shape[1] != 4:
         raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
-    require_plausible(path, EVENTS, found)
     count, size = shape[0], resolve_size(path, height, width, default=SENSOR)
     if not count:
         raise UserError(path, "holds no events", "give a recording with events")

@@ -22,6 +22,7 @@ TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-da
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
 PERIOD = 1 << 32  # us, 71.6 minutes, after which the times begin again from 0
 X_BITS, Y_BITS = 14, 14
+VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
 BLOCK = 1 << 20  # events read together
 
 
@@ -34,9 +35,13 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
         width: columns, likewise.
 
     Raises:
-        UserError: empty or truncated file, another event type, or no sensor size or one that contradicts the header.
+        UserError: empty or truncated file, another version or event type, or no sensor size or one that contradicts
+            the header.
     """
     header = read_header(path)
+    version = header.fields.get("version", VERSION)
+    if version != VERSION:
+        raise UserError(path, f"is version {version} of the format", f"give a file of version {VERSION}")
     rows, columns = resolve_size(path, height, width, sensor_size(header))
     with path.open("rb") as file:
         file.seek(header.size)
@@ -87,7 +92,7 @@ def write_dat(
         | (events.y.astype(np.uint32) << X_BITS)
         | (events.p.astype(np.uint32) << (X_BITS + Y_BITS))
     )
-    text = f"% Data file containing CD events.\n% Version 2\n% Height {height}\n% Width {width}\n"
+    text = f"% Data file containing CD events.\n% Version {VERSION}\n% Height {height}\n% Width {width}\n"
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
         file.write(text.encode() + bytes((12, RECORD.itemsize)))
         records.tofile(file)

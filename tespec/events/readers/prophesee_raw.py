@@ -16,14 +16,14 @@ from tespec.events.stream import Events, Reader
 
 # EVT3: 16-bit words, their kind in the upper four bits.
 EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
-EVT3_WRAP = 1 << 24  # us covered by the 12 + 12 bits of time
+EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # values of the high word, after which it begins again from 0
 # EVT2: 32-bit words, their kind in the upper four bits; kinds 0 and 1 are OFF and ON events.
 EVT2_TIME_HIGH = 8
 
 
 BLOCK = 1 << 20  # words decoded at a time
 OFF_SENSOR = 1 << 14  # px, beyond any column
-STATE = 7  # numbers that decoding carries from word to word
+STATE = 6  # numbers that decoding carries from word to word
 
 
 def open_raw(path: Path, height: int | None = None, width: int | None = None) -> Reader:
@@ -65,6 +65,12 @@ def _encoding(path: Path, header: Header) -> int:
 
 
 @njit(cache=True, nogil=True)
+def _continued(value, latest, values):  # type: ignore[no-untyped-def]
+    """What a counter stands for that begins again after so many `values`: of all it may be, the closest to `latest`."""
+    return latest + (value - latest + values // 2) % values - values // 2
+
+
+@njit(cache=True, nogil=True)
 def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
     """Events of a block of words; `state` is that before it, and becomes that after it."""
     count = 0
@@ -80,13 +86,12 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
     n, row, base, polarity = 0, state[0], state[1], state[2]
-    high, low, wraps, timed = state[3], state[4], state[5], state[6]
+    high, low, timed = state[3], state[4], state[5]
     for word in words:
         kind, value = word >> 12, int(word & 0xFFF)
         if kind == EVT3_TIME_HIGH:
             # Only the high word tells of a wrap: the low one steps back by a few us where rows are read out of turn.
-            if timed and high - value > 1 << 11:
-                wraps += 1
+            value = _continued(value, high, EVT3_HIGHS) if timed else value
             if value != high or not timed:
                 low = 0
             high, timed = value, 1
@@ -98,7 +103,7 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
             base, polarity = value & 0x7FF, value >> 11
         elif timed and kind == EVT3_ADDR_X:
             x[n], y[n], p[n] = value & 0x7FF, row, value >> 11
-            t[n] = wraps * EVT3_WRAP + (high << 12) + low
+            t[n] = (high << 12) + low
             n += 1
         elif kind in (EVT3_VECT_12, EVT3_VECT_8):
             length = 12 if kind == EVT3_VECT_12 else 8
@@ -106,11 +111,11 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
                 for bit in range(length):
                     if value >> bit & 1:
                         x[n], y[n], p[n] = base + bit, row, polarity
-                        t[n] = wraps * EVT3_WRAP + (high << 12) + low
+                        t[n] = (high << 12) + low
                         n += 1
             base = min(base + length, OFF_SENSOR)  # and never back onto it by overflow
     state[0], state[1], state[2] = row, base, polarity
-    state[3], state[4], state[5], state[6] = high, low, wraps, timed
+    state[3], state[4], state[5] = high, low, timed
     return x[:n], y[:n], t[:n], p[:n]
 
 
@@ -122,18 +127,16 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
         count += word >> 28 <= 1
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
-    n, high, wraps, timed = 0, state[3], state[5], state[6]
+    n, high, timed = 0, state[3], state[5]
     for word in words:
         kind, value = word >> 28, int(word & 0x0FFFFFFF)
         if kind == EVT2_TIME_HIGH:
-            if timed and high - value > 1 << 27:
-                wraps += 1
-            high, timed = value, 1
+            high, timed = _continued(value, high, EVT2_HIGHS) if timed else value, 1
         elif kind <= 1 and timed:
             x[n], y[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, kind
-            t[n] = (((wraps << 28) + high) << 6) + (value >> 22)
+            t[n] = (high << 6) + (value >> 22)
             n += 1
-    state[3], state[5], state[6] = high, wraps, timed
+    state[3], state[5] = high, timed
     return x[:n], y[:n], t[:n], p[:n]
 
 

@@ -38,5 +38,5 @@ def _named(path: Path) -> tuple[int, int] | None:
                 return None
             if value.dtype.kind not in "iu" or value.size != 1:
                 raise UserError(path, f"its {name} is {value.dtype} of shape {value.shape}", AGAIN)
-            found.append(int(part(path, f"events/{name}").whole().item()))
+            found.append(int(part(path, f"events/{name}")[()].item()))
     return found[0], found[1]
