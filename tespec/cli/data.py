@@ -8,13 +8,12 @@ python benchmarks/data.py preview recordings drive.raw --sensor 640x480
 python benchmarks/data.py intensity drive.raw               # Eq. 6 above Eq. 7: busiest moment, then a quiet one
 python benchmarks/data.py stats gen1 /data/gen1 --out gen1.csv
 python benchmarks/data.py download-guide mvsec              # where to get it, licence, size, layout
-python benchmarks/data.py extract gen1.tar /data/gen1       # unpack a download, with limits
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,8 +68,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if name == "prepare":
             command.add_argument("--out", type=Path, metavar="DIR", help="make a packed copy of the dataset there "
                                  "(default: pack beside the files)")  # fmt: skip
+            command.add_argument("--skip-damaged", action="store_true",
+                                 help="name recordings that cannot be read, and go on")  # fmt: skip
         if name == "preview":
-            command.add_argument("--out", type=Path, metavar="FILE", help="the PNG (default: preview-<dataset>.png)")
+            command.add_argument("--out", type=Path, metavar="FILE", help="the PNG (default: preview-<dataset>.png, "
+                                 "or -2 and so on where that is there)")  # fmt: skip
             command.add_argument("--split", default="test", help="which recordings (default: test)")
             command.add_argument("--count", type=positive, default=3, help="moments to show (default 3)")
     moments = commands.add_parser("intensity", help="draw the intensity of Eq. 6 above that of Eq. 7")
@@ -86,12 +88,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     moments.add_argument("--norm-events", type=above_zero, default=NORM_EVENTS, metavar="N",
                          help="N of Eq. 7; the paper's 5000 goes with 1Mpx, whose bins of 5 ms hold tens of thousands "
                               "of events (default 5000)")  # fmt: skip
-    moments.add_argument("--out", type=Path, default=Path("intensity.png"), metavar="FILE",
-                         help="the PNG (default: intensity.png)")  # fmt: skip
-    unpack = commands.add_parser("extract", help="unpack a .zip or .tar that was downloaded, without trusting it")
-    unpack.add_argument("archive", type=Path, metavar="ARCHIVE")
-    unpack.add_argument("path", type=Path, metavar="DIR", help="new folder for its files")
-    unpack.add_argument("--crc32", metavar="HEX", help="checksum that the archive must have")
+    moments.add_argument("--out", type=Path, metavar="FILE",
+                         help="the PNG (default: intensity.png, or -2 and so on where that is there)")  # fmt: skip
     return parser.parse_args(arguments)
 
 
@@ -113,7 +111,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "intensity": intensity,
         "stats": stats,
         "download-guide": guide,
-        "extract": unpack,
     }
     if "plugins" in options:
         bring_in(options, only_given=True)
@@ -183,10 +180,15 @@ def check(options: argparse.Namespace) -> int:
         print(f"error: {problem}")
     labels = sum(facts.labels.count for facts in found if facts.labels)
     if problems:
-        print(f"{len(problems)} problems in {len(found)} recordings")
+        print(f"{counted(len(problems), 'problem')} in {counted(len(found), 'recording')}")
         return WRONG
-    print(f"fine: {len(found)} recordings, {labels:,} labels")
+    print(f"fine: {counted(len(found), 'recording')}, {counted(labels, 'label')}")
     return 0
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def stats(options: argparse.Namespace) -> int:
@@ -252,9 +254,12 @@ def prepare(options: argparse.Namespace) -> int:
             expected = sum(known) * len(totals) // len(known)
             advance(sum(done.values()), expected, name)
 
-        manifest = pack_all(dataset, options.out, options.processes, report)
-    print(f"packed {len(totals)} recordings; manifest: {manifest}")
-    return 0
+        manifest = pack_all(dataset, options.out, options.processes, report, options.skip_damaged)
+    left_out = json.loads(manifest.read_text()).get("left_out", {})
+    for problem in left_out.values():
+        print(f"left out: {problem}")
+    print(f"packed {counted(len(totals) - len(left_out), 'recording')}; manifest: {manifest}")
+    return WRONG if left_out else 0
 
 
 def preview(options: argparse.Namespace) -> int:
@@ -269,11 +274,17 @@ def preview(options: argparse.Namespace) -> int:
         settings, dataset = asked_for(options)
         recordings, rule = dataset.recordings(options.split), settings.rule
     chosen = choose(recordings, options.count, rule)
-    path = options.out or Path(f"preview-{options.dataset}.png")
+    path = options.out or unused(f"preview-{options.dataset}")
     shown = [look_at(recording, place, rule, norm_events=NORM_EVENTS) for recording, place in chosen]
     draw(shown, dataset.classes, path)
     print(f"written: {path}")
     return 0
+
+
+def unused(name: str) -> Path:
+    """A PNG of this name, with a number where there is one already."""
+    paths = (Path(f"{name}{number}.png") for number in ("", *(f"-{each}" for each in range(2, 10_000))))
+    return next(path for path in paths if not path.exists())
 
 
 def intensity(options: argparse.Namespace) -> int:
@@ -289,8 +300,9 @@ def intensity(options: argparse.Namespace) -> int:
     crop = cropped(options.crop, recording.region)
     windows = windows_at(recording, options.at) if options.at else busiest_and_quiet(recording)
     shown = instants(recording, windows, options.alpha, options.norm_events)
-    draw_instants(shown, options.out, options.norm_events, crop)
-    print(f"written: {options.out}")
+    path = options.out or unused("intensity")
+    draw_instants(shown, path, options.norm_events, crop)
+    print(f"written: {path}")
     return 0
 
 
@@ -326,17 +338,4 @@ def guide(options: argparse.Namespace) -> int:
         for line in lines[1:]:
             print(f"{'':8} {line}")
     print("Nothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")
-    return 0
-
-
-def unpack(options: argparse.Namespace) -> int:
-    """Extract an archive."""
-    from tespec.core.progress import progress
-    from tespec.datasets.extract import extract
-
-    if options.crc32 is not None and not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,8}", options.crc32):
-        raise UserError(f"--crc32 {options.crc32}", "not a CRC-32", "give up to eight hexadecimal digits")
-    with progress("extracting", "bytes") as advance:
-        count = extract(options.archive, options.path, options.crc32, lambda done, total: advance(done, total, ""))
-    print(f"{count:,} files in {options.path}")
     return 0

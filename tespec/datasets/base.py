@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.description import read_description
 from tespec.datasets.label_check import with_checks
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import Source
+from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import WindowRule
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
@@ -90,7 +90,7 @@ class LabelledDataset(ABC):
             raise UserError(root, "no such folder", f"give the folder of the {self.title} dataset")
         self.root, self.classes, self.given_sensor = root, tuple(classes), sensor
         self.splits = {split: tuple(names) for split, names in splits.items() if names}
-        self._refuse_shared()
+        self._refuse_shared(self.splits)
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
         self.protocol = build(self.protocol_type, protocol or {}, "protocol")
@@ -101,14 +101,14 @@ class LabelledDataset(ABC):
             said = ", ".join(described or ())
             raise UserError(root, f"its classes are {said}, not {', '.join(classes)}", "name the same in the settings")
 
-    def _refuse_shared(self) -> None:
+    def _refuse_shared(self, splits: Mapping[str, Iterable[str]]) -> None:
         of_name: dict[str, str] = {}
-        for split, names in self.splits.items():
-            for name in set(names) - {"*"}:
+        for split, names in splits.items():
+            for name in sorted(set(names) - {"*"}):
                 other = of_name.setdefault(name, split)
                 if other != split:
-                    what = f"{name} is named for both {other} and {split}"
-                    raise UserError(self.root, what, "leave it in one of the settings' splits")
+                    what = f"{name} is a recording of both {other} and {split}"
+                    raise UserError(self.root, what, "leave it in one of the splits")
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split, as the settings give them.
@@ -154,6 +154,7 @@ class LabelledDataset(ABC):
             UserError: see `open`; or labels and windows do not fit each other.
         """
         recording = self.open(files)
+        _require_one_clock(recording)
         return with_checks(recording, self.label_kind, len(self.classes)) if self.label_kind else recording
 
     def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
@@ -200,6 +201,18 @@ class LabelledDataset(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self)
         return _unpickled, (Path(inspect.getfile(kind)), kind.__module__, kind.__qualname__, self.__dict__)
+
+
+def _require_one_clock(recording: LabelledRecording) -> None:
+    """Refuse labels none of which has events: they are of another recording, or of another clock."""
+    if not isinstance(recording.source, EventSource) or not len(recording.labelled):
+        return
+    stream, windows = recording.stream, recording.windows[recording.labelled]
+    first = windows[min(1, len(windows) - 1), 0]  # that of the first label may begin with the recording
+    if windows[-1, 1] <= stream.t_first or first > stream.t_last:
+        labels = f"its labels lie at {windows[0, 1]} to {windows[-1, 1]} us"
+        what = f"{labels}, the events at {stream.t_first} to {stream.t_last}"
+        raise UserError(f"{recording.path}, recording {recording.name}", what, "give labels by the events' clock")
 
 
 def _unpickled(file: Path, module: str, name: str, state: dict[str, Any]) -> LabelledDataset:

@@ -1,19 +1,24 @@
 import json
+import re
 import shutil
 
+import h5py
 import numpy as np
 import pytest
 from ddd17_copies import copy_archive
 from twins.layouts import relayout
 
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets.finding import find_recordings
+from tespec.datasets.finding import Recordings, find_recordings
 from tespec.datasets.recording import fingerprint
+from tespec.datasets.survey import problems, survey
 from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee_dat import write_dat
+from tespec.pretraining.objective import build_objective
 
 WHOLE = Downsample(1, "nearest")
 
@@ -97,6 +102,46 @@ def test_every_kind_of_recording_is_found(tiny_world, tmp_path):
         assert divide(each, 50, WHOLE).train
 
 
+def other_file(path):
+    with h5py.File(path, "w") as file:
+        file["rectify_map"] = np.zeros((2, 2, 2), np.float32)
+
+
+def prophesee_file(path):
+    with h5py.File(path, "w") as file:
+        file["CD/events"] = np.zeros(3, [("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<i8")])
+
+
+def truncated_file(path):
+    other_file(path)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def ddd17_without_times(path):
+    path.mkdir()
+    (path / "events.dat.xyp").write_bytes(bytes(60))
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        ("a.h5", lambda path: path.touch(), r"a\.h5: not a whole HDF5 file"),
+        ("a.hdf5", truncated_file, r"a\.hdf5: not a whole HDF5 file"),
+        ("a.h5", prophesee_file, r"a\.h5: holds no events \("),
+        ("dir9", ddd17_without_times, r"dir9.events\.dat\.t: no such file"),
+    ],
+)
+def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(tmp_path, name, spoil, message):
+    write_recording(tmp_path / "one.dat")
+    other_file(tmp_path / "rectify_map.h5")
+    spoil(tmp_path / name)
+    assert {path.name for path in find_recordings(tmp_path)} == {"one.dat", name}
+    with pytest.raises(UserError, match=message):
+        divide(tmp_path, 50, WHOLE)
+    (problem,) = problems(list(survey(Recordings(tmp_path))))
+    assert re.search(message, problem)
+
+
 @pytest.mark.parametrize(
     ("downsample", "size"),
     [
@@ -151,6 +196,31 @@ def test_mistakes_are_named(tmp_path, kind):
     spoil(tmp_path / "data")
     with pytest.raises(UserError, match=message):
         divide(tmp_path / "data", 50, downsample)
+
+
+def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
+    for number in range(3):
+        write_recording(tmp_path / f"r{number}.dat", height=48, width=64)
+    (tmp_path / "r1.dat").write_bytes(b"% Height 12\n% Width 16\n")
+    with pytest.raises(UserError, match=r"r1\.dat: .*, or leave it out with --skip-damaged"):
+        divide(tmp_path, 50, WHOLE)
+    settings = pretraining_settings("tespec", "sample", ["segments=5"])
+    task = build_objective(settings, tmp_path, skip_damaged=True)
+    assert {name.split(" (")[0] for name in task.recordings()} == {"r0.dat", "r2.dat"}
+    assert task.protocol()["left out as damaged"] == "r1.dat"
+    assert any(re.match(r"left out as damaged: .*r1\.dat: ", note) for note in task.notes)
+    for name in "r0.dat", "r2.dat":
+        (tmp_path / name).unlink()
+    with pytest.raises(UserError, match=r"r1\.dat: "):
+        divide(tmp_path, 50, WHOLE, skip_damaged=True)
+
+
+def test_too_few_windows_held_out_are_counted(tmp_path):
+    """Of 2 s in windows of 50 ms the last quarter, 10 windows, is held out."""
+    path = write_recording(tmp_path / "one.dat", height=48, width=64)
+    with pytest.raises(UserError, match=r"has 10 windows of 50 ms, not 15 \(segments\); give --set segments=10, or"):
+        build_objective(pretraining_settings("tespec", "sample", ["segments=15"]), path)
+    assert build_objective(pretraining_settings("tespec", "sample", ["segments=10"]), path).recordings()
 
 
 def test_a_damaged_time_does_not_ask_for_windows_without_end(tiny_world, tmp_path):
