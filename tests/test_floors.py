@@ -28,8 +28,10 @@ MODULES = {
 
 
 def room_of(module: str) -> str | None:
-    """Room of a module; None of the package's own two files, tespec/__init__.py and tespec/registry.py."""
+    """Room of a module, a command line's for what `python -m` starts; None of the package's own files."""
     first, _, rest = module.partition(".")
+    if rest.endswith(".__main__"):
+        return "cli"
     room = rest.partition(".")[0] if first == "tespec" else first
     return room if room in FLOOR or room not in ("", "registry") else None
 

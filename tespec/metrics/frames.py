@@ -32,7 +32,9 @@ def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
 def partial_means(scorer: Any) -> str:
     """Which of a scorer's means, overall and of its groups, are over fewer members than declared; "" if none."""
     scores = {"overall": scorer.overall(), **scorer.by("group")}
-    return "; ".join(f"{name}: {each.partial}" for name, each in scores.items() if each.partial)
+    # Scores of a task of the user's own need not count members.
+    partial = {name: getattr(each, "partial", "") for name, each in scores.items()}
+    return "; ".join(f"{name}: {text}" for name, text in partial.items() if text)
 
 
 def counted(counts: Mapping[str, int], declared: int, unit: str) -> str:

@@ -21,7 +21,6 @@ def test_a_probe_leaves_a_record_that_is_taken_up_again(tiny_world, tmp_path, ar
     record = run(tiny_world, tmp_path, arch=arch)
     assert record.kind == "probe"
     assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(record.metrics)
-    assert record.metrics["linear_pixel_acc"] > 50
     assert run(tiny_world, tmp_path, arch=arch) == record
     assert "complete already" in capsys.readouterr().err
     again = run(tiny_world, tmp_path, arch=arch, overwrite=True)
