@@ -128,8 +128,8 @@ class Dsec(LabelledDataset):
         if times[-1] > stream.t_last + LONGEST_AFTER_US or times[-1] < stream.t_first:
             what = f"its labels lie at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
             raise UserError(stamps, what, "copy events and labels again")
-        spacing = int(np.median(np.diff(times))) if len(times) > 1 else 50_000
         chosen = LABEL_SETS[self.protocol.labels]
+        spacing = (chosen.step or 1) * (int(np.median(np.diff(times))) if len(times) > 1 else 50_000)
         times, names = times[chosen], names[chosen]
         if not len(times):
             raise UserError(stamps, f"no label is left by protocol.labels={self.protocol.labels}", "choose all")

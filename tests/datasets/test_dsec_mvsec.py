@@ -87,6 +87,13 @@ def test_events_of_a_label_are_those_since_the_one_before(tiny_world):
     np.testing.assert_array_equal(alone.label_times, recording.label_times)
 
 
+def test_every_second_label_has_the_events_of_two_periods(tiny_world):
+    """uzh-rpg/ess leaves out the first six labels and then every second of 20 Hz: each window has 100 ms."""
+    (every,), (some,) = (dsec(tiny_world / "dsec", labels=labels).recordings("test") for labels in ("all", "ess"))
+    np.testing.assert_array_equal(some.label_times, every.label_times[6::2])
+    assert (np.diff(some.windows, axis=1) == 100_000).all()
+
+
 def test_depth_has_its_own_clock(tiny_world):
     (recording,) = mvsec(tiny_world / "mvsec").recordings("test")
     with h5py.File(tiny_world / "mvsec" / "outdoor_day1_gt.hdf5") as file:
