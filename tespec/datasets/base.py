@@ -19,7 +19,7 @@ from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.description import read_description
 from tespec.datasets.label_check import with_checks
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import Source
+from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import WindowRule
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
@@ -154,6 +154,7 @@ class LabelledDataset(ABC):
             UserError: see `open`; or labels and windows do not fit each other.
         """
         recording = self.open(files)
+        _require_one_clock(recording)
         return with_checks(recording, self.label_kind, len(self.classes)) if self.label_kind else recording
 
     def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
@@ -200,6 +201,18 @@ class LabelledDataset(ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self)
         return _unpickled, (Path(inspect.getfile(kind)), kind.__module__, kind.__qualname__, self.__dict__)
+
+
+def _require_one_clock(recording: LabelledRecording) -> None:
+    """Refuse labels none of which has events: they are of another recording, or of another clock."""
+    if not isinstance(recording.source, EventSource) or not len(recording.labelled):
+        return
+    stream, windows = recording.stream, recording.windows[recording.labelled]
+    first = windows[min(1, len(windows) - 1), 0]  # that of the first label may begin with the recording
+    if windows[-1, 1] <= stream.t_first or first > stream.t_last:
+        labels = f"its labels lie at {windows[0, 1]} to {windows[-1, 1]} us"
+        what = f"{labels}, the events at {stream.t_first} to {stream.t_last}"
+        raise UserError(f"{recording.path}, recording {recording.name}", what, "give labels by the events' clock")
 
 
 def _unpickled(file: Path, module: str, name: str, state: dict[str, Any]) -> LabelledDataset:

@@ -21,6 +21,7 @@ from tespec.datasets.prophesee_boxes import (
     choose_frames,
     raw_boxes,
     read_boxes,
+    start_of,
 )
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, WINDOW_US, ArchiveSource, archive_of, read_places
@@ -155,18 +156,20 @@ class PropheseeDataset(LabelledDataset):
         boxes = read_boxes(files.beside[0], self.known_classes)
         if not len(boxes.t):
             raise UserError(files.beside[0], "holds no boxes", "copy it again, or leave the recording out")
-        if boxes.t[-1] > stream.t_last + self.protocol.period_us or boxes.t[0] > stream.t_last:
-            what = f"has boxes up to {boxes.t[-1] / 1e6:.3f} s, the events end at {stream.t_last / 1e6:.3f} s"
+        if boxes.t[-1] > stream.t_last + self.protocol.period_us or boxes.t[-1] < stream.t_first:
+            events = f"{stream.t_first / 1e6:.3f} to {stream.t_last / 1e6:.3f} s"
+            what = f"its boxes lie at {boxes.t[0] / 1e6:.3f} to {boxes.t[-1] / 1e6:.3f} s, the events at {events}"
             raise UserError(files.beside[0], what, "copy boxes and events again")
         region = reduced(stream.height, stream.width, self.downsample)
         training = files.split == TRAIN
         count = len(self.classes) or self.known_classes
         kept = choose_boxes(boxes, self.protocol, count, stream.height, stream.width, training)
-        times = choose_frames(kept.t, self.protocol)
+        start = start_of(stream.t_first)
+        times = choose_frames(kept.t, self.protocol, start)
         if not len(times):
             what = "has no label frame left after the filters"
             raise UserError(files.beside[0], what, "leave the recording out (protocol.skip), or set protocol.boxes=all")
-        windows, labelled = self.rule.apply(times, min(0, int(times[0]) - 1))
+        windows, labelled = self.rule.apply(times, min(start, int(times[0]) - 1))
         return LabelledRecording(
             name=files.name,
             source=files.source,
@@ -176,6 +179,7 @@ class PropheseeDataset(LabelledDataset):
             labelled=labelled,
             ego_speed=speed_at(self.root, files.name, times),
             left_out=len(np.unique(boxes.t)) - len(times),
+            start=start,
         )
 
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource) -> LabelledRecording:
@@ -205,6 +209,7 @@ class PropheseeDataset(LabelledDataset):
             labels=labels,
             labelled=places,
             ego_speed=speed_at(self.root, files.name, times),
+            start=start_of(max(0, int(source.windows()[0, 0]))),
         )
 
     @classmethod

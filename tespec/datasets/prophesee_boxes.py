@@ -17,6 +17,7 @@ from tespec.core.settings import Flag, FromZero, Positive, Share, choice
 from tespec.events.readers.arrays import load_array
 
 FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
+LATEST_FIRST_US = 1_000_000  # first events of recordings whose clock starts at 0 come before
 TOLERANCE_US = 2_000  # by which a label frame may miss its place in the period
 LARGEST_PX = 1e6  # no place or size is larger; a damaged one may be close to what float32 can hold
 RULES = ("rvt", "all")
@@ -136,18 +137,28 @@ def choose_boxes(
     return kept.keep(fits)
 
 
-def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol) -> NDArray[np.int64]:
+def start_of(first: int) -> int:
+    """Time in us at which a recording starts, by that of its first event.
+
+    The clock of the official archives starts with the recording, at 0, and the first event follows within 1 s. By any
+    other clock a recording starts with its first event.
+    """
+    return 0 if 0 <= first < LATEST_FIRST_US else first
+
+
+def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int = 0) -> NDArray[np.int64]:
     """Times of the label frames, of the sorted times (N,) in us at which there are boxes.
 
-    By rule "rvt" the first one at 100 ms or later counts, and each whose distance to the last one that counts is a
-    whole number of periods, give or take 2 ms, as in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py).
+    By rule "rvt" the first one at 100 ms or later after the `start` (us) counts, and each whose distance to the last
+    one that counts is a whole number of periods, give or take 2 ms, as in uzh-rpg/RVT
+    (scripts/genx/preprocess_dataset.py).
     """
     times = np.unique(times)
     if rules.frames == "all":
         return times
     period = label_period(times, rules)
     chosen: list[int] = []
-    for time in times[times >= FIRST_LABEL_US].tolist():
+    for time in times[times >= start + FIRST_LABEL_US].tolist():
         since = time - chosen[-1] if chosen else 0
         number = round(since / period)
         if not chosen or (number and abs(since - number * period) <= TOLERANCE_US):

@@ -125,12 +125,14 @@ class LabelledRecording(Recording):
         labelled: (K,) int64 window that each label stands at the end of, rising.
         ego_speed: (K,) float32 speed of the camera in m/s at each label, where it is known.
         left_out: number of labels on disk that the protocol leaves out.
+        start: time in us at which the recording starts, of protocols that leave out its beginning.
     """
 
     labels: Labels[Any]
     labelled: NDArray[np.int64]
     ego_speed: NDArray[np.float32] | None = None
     left_out: int = 0
+    start: int = 0
 
     @property
     def label_times(self) -> NDArray[np.int64]:

@@ -278,8 +278,8 @@ class DetectionTask(Task):
         return predictions
 
     def score(self, scorer: Any, outcome: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
-        """Tell the scorer of one frame, and of the time by the recording's clock."""
-        time_us = int(recording.label_times[label])
+        """Tell the scorer of one frame, and of the time since the recording's start."""
+        time_us = int(recording.label_times[label]) - recording.start
         scorer.update(outcome, truth, recording.name, time_us, groups_of(recording, label))
 
     def of_classes(self, overall: Any) -> dict[str, float]:

@@ -25,15 +25,15 @@ def frames_at(times, *, label=0, size=(60, 50)):
     return boxes(*((time, 20 + place % 50, 30, *size, label) for place, time in enumerate(times)))
 
 
-def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, count=4000, seed=0):
-    """Events over the whole sensor, one of them at 0 and one at `end` in us, and boxes; the path of the events."""
+def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0):
+    """Events over the sensor, one of them at `start` and one `end` us later, and boxes; the path of the events."""
     height, width = SIZES[task]
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
     t = np.sort(rng.integers(0, end, count))
     t[0], t[-1] = 0, end
     x, y, p = (rng.integers(0, limit, count) for limit in (width, height, 2))
-    write_dat(folder / f"{name}_td.dat", x, y, t, p, height, width)
+    write_dat(folder / f"{name}_td.dat", x, y, start + t, p, height, width)
     np.save(folder / f"{name}_bbox.npy", stored)
     return folder / f"{name}_td.dat"
 

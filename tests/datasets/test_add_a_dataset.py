@@ -95,6 +95,14 @@ def test_it_is_sound_and_its_labels_are_those_on_disk(drives, program, settings)
     assert dataset.describe()["layout"] == "a folder for each recording, below train and test"
 
 
+def test_labels_by_another_clock_than_the_events_are_refused(drives, program, settings, tmp_path):
+    root = shutil.copytree(drives, tmp_path / "drives")
+    stamps = root / "test" / "canal" / "times.txt"
+    stamps.write_text("".join(f"{int(stamp) + 3_600_000_000}\n" for stamp in stamps.read_text().split()))
+    (problem,) = problems(list(survey(open_dataset(settings, root), quick=True)))
+    assert re.search(r"recording canal: its labels lie at 36\d{8} to 36\d{8} us, the events at ", problem)
+
+
 def test_other_processes_survey_it(drives, program, settings):
     dataset = open_dataset(settings, drives)
     found = list(survey(dataset, quick=True, processes=2))

@@ -1,5 +1,6 @@
 import json
 import shutil
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -7,11 +8,14 @@ import pytest
 from prophesee_files import boxes, frames_at, opened, write_recording
 from twins.layouts import of_type_0, rvt_files, without_size
 
+from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.datasets.recording import fingerprint
 from tespec.events import open_events
 from tespec.events.packing import pack
+from tespec.tasks.detection import DetectionTask
 
+HOUR = 3_600_000_000
 SKIPPED = "17-04-06_09-57-37_6344500000_6404500000"
 TIMES = list(range(0, 1_250_001, 250_000))
 
@@ -51,6 +55,23 @@ def test_five_windows_of_50_ms_lead_from_label_to_label(root):
     np.testing.assert_array_equal(np.diff(recording.windows, axis=1), 50_000)
     assert recording.left_out == 1
     assert recording.histograms(0, 25, 10, "edges").shape == (25, 20, 240, 304)
+
+
+def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_factory):
+    """A recording starts with its first event: no window lies before it, and of its first 0.5 s no frame counts."""
+    (before,) = opened(root).recordings("test")
+    late = tmp_path_factory.mktemp("late")
+    for split in ("train", "test"):
+        write_recording(late / split, "c", frames_at([HOUR + time for time in TIMES]), start=HOUR, seed=2)
+    (recording,) = opened(late).recordings("test")
+    np.testing.assert_array_equal(recording.windows, before.windows + HOUR)
+    np.testing.assert_array_equal(recording.labelled, before.labelled)
+    task = DetectionTask(finetuning_settings("gen1", "recurrent", "paper"), late)
+    seen = []
+    scorer = SimpleNamespace(update=lambda outcome, truth, name, time_us, groups: seen.append(time_us))
+    for label in range(len(recording.labelled)):
+        task.score(scorer, recording.labels[label], recording.labels[label], recording, label)
+    assert seen == TIMES[1:]
 
 
 def test_feed_forward_models_get_the_50_ms_before_a_label(root):
@@ -158,7 +179,9 @@ BROKEN = {
                                  r"\.h5 \(d_td\.h5\); keep one of them"),
     "no boxes": (lambda root: np.save(root / "test" / "c_bbox.npy", boxes()), r"c_bbox\.npy: holds no boxes"),
     "boxes of another recording": (lambda root: np.save(root / "test" / "c_bbox.npy", frames_at([2_000_000])),
-                                   r"has boxes up to 2\.000 s, the events end at 1\.300 s"),
+                                   r"its boxes lie at 2\.000 to 2\.000 s, the events at 0\.000 to 1\.300 s"),
+    "boxes by another clock": (lambda root: write_recording(root / "test", "c", frames_at(TIMES), start=HOUR),
+                               r"its boxes lie at 0\.000 to 1\.250 s, the events at 3600\.000 to 3601\.300 s"),
     "only small boxes": (lambda root: np.save(root / "test" / "c_bbox.npy", frames_at(TIMES, size=(9, 90))),
                          r"no label frame left after the filters; leave the recording out \(protocol\.skip\)"),
     "a class that Gen1 has not": (lambda root: np.save(root / "test" / "c_bbox.npy", frames_at(TIMES, label=2)),
