@@ -34,6 +34,7 @@ UNREADABLE = (
 )
 HELD_OUT_SHARE = 0.1
 MODES = {1: "L", 3: "RGB"}
+WIDE = ("I", "F")  # what Pillow's modes of more than 8 bits begin with; it cuts their values off at 255
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 GREY_MEAN, GREY_DEVIATION = 0.449, 0.226
 
@@ -123,6 +124,9 @@ def read_image(path: Path, channels: int) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             # Other formats hide behind these names as well, and some are handed to programs outside.
             with Image.open(path, formats=FORMATS) as image:
+                if image.mode.startswith(WIDE):
+                    what = f"is an image of mode {image.mode}, more than 8 bits a pixel, whose range nothing tells"
+                    raise UserError(path, what, "convert it to 8 bits")
                 return image.convert(MODES[channels])
     except UNREADABLE as error:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error

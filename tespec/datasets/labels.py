@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,14 +110,16 @@ class MaskFiles:
                 with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
                     size = image.size
                     # Decoded only if it is as small as it should be.
-                    mask = np.asarray(image) if size == (self.width, self.height) else None
+                    mask = _classes_in(image) if size == (self.width, self.height) else None
+                    mode = image.mode
         except DAMAGED_PNG as error:
             raise UserError(where, "not a readable PNG", "copy it again") from error
         if mask is None:
             what = f"has {size[0]}x{size[1]} px instead of {self.width}x{self.height}"
             raise UserError(where, what, "copy it again, or check the sensor's size")
         if mask.ndim != 2 or mask.dtype != np.uint8:
-            raise UserError(where, "is not an image of one byte per pixel", "copy it again")
+            what = f"is an image of mode {mode}, not grey or with a palette, of at most 8 bits"
+            raise UserError(where, what, "give masks whose pixels are the numbers of their classes")
         unknown = mask[(mask >= self.classes) & (mask != IGNORE)]
         if len(unknown):
             raise UserError(where, f"holds class {int(unknown[0])} of {self.classes}", "check the archive's classes")
@@ -149,6 +152,13 @@ class MaskFiles:
             return read()
         except DAMAGED_ZIP as error:
             raise UserError(where, "not readable", "copy it again") from error
+
+
+def _classes_in(image: Image.Image) -> NDArray[Any]:
+    """Pixels of a PNG as its file has them; Pillow stretches grey of 1, 2 and 4 bits to 0 to 255."""
+    stored = image.tile[0][3]  # for example "L;2"
+    bits = 1 if image.mode == "1" else int(stored[2:]) if stored in ("L;2", "L;4") else 0
+    return np.asarray(image.convert("L")) // np.uint8(255 // ((1 << bits) - 1)) if bits else np.asarray(image)
 
 
 SAMPLED = 16  # maps of a recording whose bytes go into checksums; all of them are tens of GB

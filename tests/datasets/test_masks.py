@@ -55,6 +55,47 @@ def test_a_vast_image_in_a_small_file_is_not_decoded(tmp_path):
             open_masks(tmp_path)[0]
 
 
+def png_of(depth, colour, row, palette=b""):
+    """A PNG of 4x1 px with these bytes of pixels (PNG specification, sections 5.3 and 11.2)."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 1, depth, colour, 0, 0, 0))
+    colours = chunk(b"PLTE", palette) if palette else b""
+    return b"\x89PNG\r\n\x1a\n" + head + colours + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
+
+
+GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+
+
+@pytest.mark.parametrize(
+    ("depth", "colour", "row", "classes"),
+    [
+        (1, GREY, b"\x50", [0, 1, 0, 1]),
+        (2, GREY, b"\x1b", [0, 1, 2, 3]),
+        (4, GREY, b"\x03\x45", [0, 3, 4, 5]),
+        (8, GREY, b"\0\xff\5\3", [0, 255, 5, 3]),
+        (2, PALETTE, b"\x1b", [0, 1, 2, 3]),
+        (8, PALETTE, b"\0\1\2\3", [0, 1, 2, 3]),
+        (16, GREY, bytes(8), "mode I;16"),
+        (8, RGB, bytes(12), "mode RGB,"),
+        (8, GREY_ALPHA, bytes(8), "mode LA"),
+        (8, RGB_ALPHA, bytes(16), "mode RGBA"),
+    ],
+)
+def test_masks_are_the_numbers_in_the_file_or_refused(tmp_path, depth, colour, row, classes):
+    palette = bytes(range(200, 212)) if colour == PALETTE else b""
+    (tmp_path / "m_00000001.png").write_bytes(png_of(depth, colour, row, palette))
+    masks = MaskFiles(tmp_path, ("m_00000001.png",), 1, 4, 6)
+    if isinstance(classes, list):
+        assert masks[0].dtype == np.uint8
+        assert masks[0].tolist() == [classes]
+    else:
+        with pytest.raises(UserError, match=rf"m_00000001\.png: is an image of {classes}"):
+            masks[0]
+
+
 def read_many_times(place, seed, wrong):
     masks, order = open_masks(place), np.random.default_rng(seed)
     for index in order.integers(0, COUNT, 600).tolist():

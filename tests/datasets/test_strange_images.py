@@ -33,6 +33,29 @@ def test_every_ending_is_read_whatever_the_name_says(tmp_path, name):
     assert read_image(tmp_path / "other.jpeg", 1).size == (8, 6)
 
 
+@pytest.mark.parametrize(
+    ("image", "grey"),
+    [
+        (Image.new("1", (2, 2), 1), 255),
+        (Image.new("L", (2, 2), 7), 7),
+        (Image.new("LA", (2, 2), (7, 255)), 7),
+        (Image.new("RGB", (2, 2), (7, 7, 7)), 7),
+        (Image.new("RGBA", (2, 2), (7, 7, 7, 255)), 7),
+        (Image.new("RGB", (2, 2), (7, 7, 7)).quantize(4), 7),
+        (Image.new("I;16", (2, 2), 700), None),
+    ],
+    ids=lambda value: getattr(value, "mode", ""),
+)
+def test_images_of_every_mode_keep_their_grey_or_are_refused(tmp_path, image, grey):
+    image.save(tmp_path / "a.png")
+    if grey is None:
+        with pytest.raises(UserError, match=r"a.png: is an image of mode I;16, more than 8 bits a pixel"):
+            read_image(tmp_path / "a.png", 1)
+    else:
+        assert read_image(tmp_path / "a.png", 1).getpixel((1, 1)) == grey
+        assert read_image(tmp_path / "a.png", 3).getpixel((0, 0)) == (grey,) * 3
+
+
 def test_pipes_and_devices_are_no_images(tmp_path):
     for number in range(2):
         Image.new("L", (8, 6)).save(tmp_path / f"{number}.png")
