@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from tespec.core.errors import UserError
@@ -15,11 +16,12 @@ from tespec.datasets.rvt_archive import ArchiveSource, archive_of, is_archive
 from tespec.datasets.sources import STORE, EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.events.opening import READERS
-from tespec.events.readers.ddd17 import IMAGES, INDEX, TIMES
+from tespec.events.readers.ddd17 import EVENTS, IMAGES, INDEX, TIMES
 from tespec.events.readers.hdf5 import SUFFIXES, recording_kind
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER
 
+PROPHESEE = "CD"  # group of Prophesee's own HDF5 files, whose codec nothing here reads
 ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
 
 
@@ -27,7 +29,8 @@ def find_recordings(root: Path) -> list[Path]:
     """Every recording at or under `root`, sorted by path.
 
     That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
-    that it was made from stands for it, under the recording's path. HDF5 files that hold other things are left alone.
+    that it was made from stands for it, under the recording's path. HDF5 files that hold other things are left alone;
+    those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
 
     Raises:
         UserError: there is none.
@@ -43,7 +46,7 @@ def find_recordings(root: Path) -> list[Path]:
         if path.is_dir():
             if _is_recording(path):
                 found.add(_packed_from(path))
-        elif path.suffix.lower() in READERS and (path.suffix.lower() not in SUFFIXES or recording_kind(path)):
+        elif path.suffix.lower() in READERS and (path.suffix.lower() not in SUFFIXES or _may_hold_events(path)):
             found.add(path)
     if not found:
         kinds = ", ".join((*READERS, "packed store", "DDD17 recording", "RVT's preprocessed archive"))
@@ -52,7 +55,16 @@ def find_recordings(root: Path) -> list[Path]:
 
 
 def _is_recording(folder: Path) -> bool:
-    return (folder / HEADER).is_file() or (folder / TIMES).is_file() or is_archive(folder)
+    return any((folder / name).is_file() for name in (HEADER, TIMES, EVENTS)) or is_archive(folder)
+
+
+def _may_hold_events(path: Path) -> bool:
+    """Whether an HDF5 file is a recording of a known kind or Prophesee's own, or is too damaged to tell."""
+    try:
+        with h5py.File(path, "r") as file:
+            return recording_kind(path) is not None or PROPHESEE in file
+    except (OSError, RuntimeError):
+        return True
 
 
 def _packed_from(folder: Path) -> Path:

@@ -21,12 +21,12 @@ from tespec.events.readers.mvsec import LATEST, seconds_to_us
 from tespec.events.spatial import Region
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
-DEPTHS = ("raw", "rect")
+DEPTHS = ("raw",)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class MvsecProtocol:
-    """Which depth is the truth: "raw" fits raw events; "rect" fits events that were rectified elsewhere."""
+    """Which depth is the truth: "raw", the only one that fits MVSEC's events, which are not rectified."""
 
     depth: Annotated[str, choice(*DEPTHS)]
 

@@ -1,6 +1,8 @@
 import json
+import re
 import shutil
 
+import h5py
 import numpy as np
 import pytest
 from ddd17_copies import copy_archive
@@ -8,8 +10,9 @@ from twins.layouts import relayout
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets.finding import find_recordings
+from tespec.datasets.finding import Recordings, find_recordings
 from tespec.datasets.recording import fingerprint
+from tespec.datasets.survey import problems, survey
 from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
 from tespec.events.packing import pack
@@ -95,6 +98,46 @@ def test_every_kind_of_recording_is_found(tiny_world, tmp_path):
     for each in found:
         assert find_recordings(each) == [each]
         assert divide(each, 50, WHOLE).train
+
+
+def other_file(path):
+    with h5py.File(path, "w") as file:
+        file["rectify_map"] = np.zeros((2, 2, 2), np.float32)
+
+
+def prophesee_file(path):
+    with h5py.File(path, "w") as file:
+        file["CD/events"] = np.zeros(3, [("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<i8")])
+
+
+def truncated_file(path):
+    other_file(path)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def ddd17_without_times(path):
+    path.mkdir()
+    (path / "events.dat.xyp").write_bytes(bytes(60))
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        ("a.h5", lambda path: path.touch(), r"a\.h5: not a whole HDF5 file"),
+        ("a.hdf5", truncated_file, r"a\.hdf5: not a whole HDF5 file"),
+        ("a.h5", prophesee_file, r"a\.h5: holds no events \("),
+        ("dir9", ddd17_without_times, r"dir9.events\.dat\.t: no such file"),
+    ],
+)
+def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(tmp_path, name, spoil, message):
+    write_recording(tmp_path / "one.dat")
+    other_file(tmp_path / "rectify_map.h5")
+    spoil(tmp_path / name)
+    assert {path.name for path in find_recordings(tmp_path)} == {"one.dat", name}
+    with pytest.raises(UserError, match=message):
+        divide(tmp_path, 50, WHOLE)
+    (problem,) = problems(list(survey(Recordings(tmp_path))))
+    assert re.search(message, problem)
 
 
 @pytest.mark.parametrize(
