@@ -183,10 +183,15 @@ def check(options: argparse.Namespace) -> int:
         print(f"error: {problem}")
     labels = sum(facts.labels.count for facts in found if facts.labels)
     if problems:
-        print(f"{len(problems)} problems in {len(found)} recordings")
+        print(f"{counted(len(problems), 'problem')} in {counted(len(found), 'recording')}")
         return WRONG
-    print(f"fine: {len(found)} recordings, {labels:,} labels")
+    print(f"fine: {counted(len(found), 'recording')}, {counted(labels, 'label')}")
     return 0
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
 def stats(options: argparse.Namespace) -> int:
@@ -253,7 +258,7 @@ def prepare(options: argparse.Namespace) -> int:
             advance(sum(done.values()), expected, name)
 
         manifest = pack_all(dataset, options.out, options.processes, report)
-    print(f"packed {len(totals)} recordings; manifest: {manifest}")
+    print(f"packed {counted(len(totals), 'recording')}; manifest: {manifest}")
     return 0
 
 

@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -90,7 +90,7 @@ class LabelledDataset(ABC):
             raise UserError(root, "no such folder", f"give the folder of the {self.title} dataset")
         self.root, self.classes, self.given_sensor = root, tuple(classes), sensor
         self.splits = {split: tuple(names) for split, names in splits.items() if names}
-        self._refuse_shared()
+        self._refuse_shared(self.splits)
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
         self.protocol = build(self.protocol_type, protocol or {}, "protocol")
@@ -101,14 +101,14 @@ class LabelledDataset(ABC):
             said = ", ".join(described or ())
             raise UserError(root, f"its classes are {said}, not {', '.join(classes)}", "name the same in the settings")
 
-    def _refuse_shared(self) -> None:
+    def _refuse_shared(self, splits: Mapping[str, Iterable[str]]) -> None:
         of_name: dict[str, str] = {}
-        for split, names in self.splits.items():
-            for name in set(names) - {"*"}:
+        for split, names in splits.items():
+            for name in sorted(set(names) - {"*"}):
                 other = of_name.setdefault(name, split)
                 if other != split:
-                    what = f"{name} is named for both {other} and {split}"
-                    raise UserError(self.root, what, "leave it in one of the settings' splits")
+                    what = f"{name} is a recording of both {other} and {split}"
+                    raise UserError(self.root, what, "leave it in one of the splits")
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split, as the settings give them.

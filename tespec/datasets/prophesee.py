@@ -110,6 +110,7 @@ class PropheseeDataset(LabelledDataset):
         self._found = {split: recordings_in(self.root / split) for split in self.splits}
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             del self.splits[HELD_OUT]
+        self._refuse_shared({split: found.keys() - set(self.protocol.skip) for split, found in self._found.items()})
         layouts: dict[str, Path] = {}
         for recordings in self._found.values():
             for path, layout in recordings.values():

@@ -113,6 +113,7 @@ class RecordingFacts:
         seconds: how long the survey took.
         problems: what makes it unusable.
         notes: what is unusual but handled, a line each.
+        content: sizes and sampled SHA-256 of its files, whatever their names, which tell copies of one recording.
     """
 
     name: str
@@ -124,6 +125,7 @@ class RecordingFacts:
     seconds: float = 0.0
     problems: tuple[UserError, ...] = field(default=())
     notes: tuple[str, ...] = field(default=())
+    content: tuple[tuple[int, str], ...] = ()
 
 
 def event_facts(stream: EventStream, quick: bool = False) -> EventFacts:
@@ -277,7 +279,8 @@ def survey_recording(dataset: LabelledDataset, task: Task, quick: bool = False) 
         paths = [*files.source.files, *files.beside]
         facts = replace(facts, bytes=sum(size_of(path) for path in paths if path.exists()))
         recording = dataset.open_checked(files)
-        facts = replace(facts, windows=len(recording))
+        content = tuple((file["bytes"], file["sampled_sha256"]) for file in files.source.identity())
+        facts = replace(facts, windows=len(recording), content=content)
     except UserError as error:
         return replace(facts, problems=(error,), seconds=time.monotonic() - began)
     problems: list[UserError] = []
@@ -422,7 +425,18 @@ def remarks(found: Sequence[RecordingFacts]) -> Iterator[str]:
 
 def problems(found: Sequence[RecordingFacts]) -> list[str]:
     """Everything that makes a recording unusable, a line each, without repetition."""
-    return list(dict.fromkeys(str(problem) for facts in found for problem in facts.problems))
+    of_each = [problem for facts in found for problem in facts.problems]
+    return list(dict.fromkeys(map(str, [*of_each, *_copies(found)])))
+
+
+def _copies(found: Sequence[RecordingFacts]) -> Iterator[UserError]:
+    """Recordings that are in two splits under different names."""
+    first: dict[tuple[tuple[int, str], ...], RecordingFacts] = {}
+    for facts in found:
+        other = first.setdefault(facts.content, facts)
+        if facts.content and other.split != facts.split:
+            what = f"of {facts.split} is a copy of {other.name} of {other.split}"
+            yield UserError(facts.name, what, "copy the right recording, or leave it in one of the splits")
 
 
 def bytes_in_words(count: float) -> str:

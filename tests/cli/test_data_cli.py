@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -73,7 +74,42 @@ def test_a_broken_one_fails_with_a_list(call, twin, dataset, way):
     assert code == 2
     errors = [line for line in out.splitlines() if line.startswith("error: ")]
     assert any(done.outcome in line and "; " in line for line in errors)
-    assert "problems in" in out.splitlines()[-1]
+    assert re.search("problems? in", out.splitlines()[-1])
+
+
+RECORDINGS = {"gen1": "*_td.dat", "dsec": "zurich*/events/left/events.h5", "mvsec": "*_data.hdf5", "ddd17": None}
+
+
+@pytest.mark.parametrize("dataset", RECORDINGS)
+def test_one_recording_in_two_splits_fails_under_any_name(call, twin, dataset):
+    root = twin(dataset)
+    if dataset == "ddd17":
+        shutil.rmtree(root / "dir2")
+        shutil.copytree(root / "dir0", root / "dir2")
+    elif dataset == "mvsec":
+        for part in ("data", "gt"):
+            shutil.copy(root / f"outdoor_day2_{part}.hdf5", root / f"outdoor_day1_{part}.hdf5")
+    else:
+        train, test = (min((root / split).glob(RECORDINGS[dataset])) for split in ("train", "test"))
+        shutil.copy(train, test)
+        if dataset == "gen1":
+            shutil.copy(*(path.with_name(path.name.replace("_td.dat", "_bbox.npy")) for path in (train, test)))
+        else:
+            shutil.copy(train.with_name("rectify_map.h5"), test.with_name("rectify_map.h5"))
+    code, out, _ = call("check", dataset, root, "--quick")
+    assert code == 2
+    assert re.search(r"of test is a copy of \S+ of train; ", out)
+    assert out.splitlines()[-1].startswith("1 problem in ")
+
+
+def test_one_name_in_two_splits_is_refused(call, twin):
+    root = twin("gen1")
+    path = min((root / "train").glob("*_td.dat"))
+    for file in path, path.with_name(path.name.replace("_td.dat", "_bbox.npy")):
+        shutil.copy(file, root / "test")
+    code, _, err = call("check", "gen1", root)
+    assert code == 2
+    assert f"{path.name.removesuffix('_td.dat')} is a recording of both train and test" in err
 
 
 def evaluated(root, dataset):

@@ -61,8 +61,8 @@ def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_f
     """A recording starts with its first event: no window lies before it, and of its first 0.5 s no frame counts."""
     (before,) = opened(root).recordings("test")
     late = tmp_path_factory.mktemp("late")
-    for split in ("train", "test"):
-        write_recording(late / split, "c", frames_at([HOUR + time for time in TIMES]), start=HOUR, seed=2)
+    for split, name in (("train", "a"), ("test", "c")):
+        write_recording(late / split, name, frames_at([HOUR + time for time in TIMES]), start=HOUR, seed=2)
     (recording,) = opened(late).recordings("test")
     np.testing.assert_array_equal(recording.windows, before.windows + HOUR)
     np.testing.assert_array_equal(recording.labelled, before.labelled)

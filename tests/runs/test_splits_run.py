@@ -116,7 +116,7 @@ def test_data_without_a_validation_split_is_refused_in_words(tiny_world, tmp_pat
 
 
 def test_a_recording_is_of_one_split(tiny_world, tmp_path):
-    with pytest.raises(UserError, match="dir1 is named for both train and val; leave it in one of"):
+    with pytest.raises(UserError, match="dir1 is a recording of both train and val; leave it in one of"):
         open_run("evaluation", wanted(tiny_world, tmp_path, changes=["splits.val=[dir1]"]))
     own = wanted(tiny_world, tmp_path, "val", changes=["splits.train=[dir0]", "splits.val=[dir1]"])
     task = open_run("evaluation", own).task
