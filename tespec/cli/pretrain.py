@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--data", type=Path, metavar="PATH", help="recording, folder of recordings, or sample: the sample world"
     )
     what.add_argument("--variant", default="", metavar="NAME", help="row of an ablation, for the record")
+    what.add_argument("--skip-damaged", action="store_true",
+                      help="leave out recordings that cannot be read; the record names them")  # fmt: skip
     add_run_options(parser)
     options = parser.parse_args(arguments)
     refuse_forecast(parser, options)
@@ -65,7 +68,7 @@ def train(options: argparse.Namespace, method: Method) -> None:
     from tespec.runs.pretrain import pretrain
     from tespec.runs.setup import check_places
 
-    setup = setup_of(options, "pretrain")
+    setup = replace(setup_of(options, "pretrain"), skip_damaged=options.skip_damaged)
     check_places(setup)
     settings, data = resolve(options, str(method.recipe), method.network)
     result = pretrain(options.method, method, settings, data, options.seed, setup)

@@ -33,12 +33,14 @@ class Division:
         held_out: at least one.
         clamped: number of events whose time stepped back and was raised, of each recording that has any.
         tested_on: names of recordings that were left alone.
+        damaged: what is wrong with recordings that were left out for it, by name.
     """
 
     train: list[Recording]
     held_out: list[Recording]
     clamped: dict[Path, int]
     tested_on: tuple[str, ...]
+    damaged: dict[str, UserError]
 
     @property
     def size(self) -> tuple[int, int]:
@@ -55,7 +57,9 @@ def lengths_by_split(train: Sequence[Recording], held_out: Sequence[Recording]) 
     }
 
 
-def divide(root: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Division:
+def divide(
+    root: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None, skip_damaged: bool = False
+) -> Division:
     """Recordings at or under `root`, cut into windows side by side.
 
     What is tested on is never opened, and what is validated on is held out: see `Splits`. Where nothing is, the fifth
@@ -67,6 +71,7 @@ def divide(root: Path, window_ms: float, downsample: Downsample, sensor: Size | 
         window_ms: length of the windows in ms.
         downsample: how coordinates are reduced.
         sensor: (height, width) in px, for recordings that do not name it.
+        skip_damaged: leave out recordings that cannot be read, as long as there are others of their split.
 
     Raises:
         UserError: no recording to train on, one that cannot be read, none as long as a window, or sensors of different
@@ -77,11 +82,24 @@ def divide(root: Path, window_ms: float, downsample: Downsample, sensor: Size | 
     train, held_out = split[TRAIN], split[HELD_OUT]
     if not train:
         raise UserError(root, "names no recording to train on", "give some, or name others in its dataset.json")
-    recordings, clamped = {}, {}
-    for path in (*train, *held_out):
-        recordings[path] = cut(root, path, window_ms, downsample, sensor)
+    recordings: dict[Path, Recording] = {}
+    clamped: dict[Path, int] = {}
+    damaged: dict[str, UserError] = {}
+    for path in (every := (*train, *held_out)):
+        try:
+            recordings[path] = cut(root, path, window_ms, downsample, sensor)
+        except UserError as error:
+            if not skip_damaged:
+                others = ", or leave it out with --skip-damaged" if len(every) > 1 else ""
+                raise UserError(error.where, error.what, error.remedy + others) from error
+            damaged[name_of(root, path)] = error
+            continue
         if isinstance(recordings[path].source, EventSource) and recordings[path].stream.clamped:
             clamped[path] = recordings[path].stream.clamped
+    for split_of in filter(None, (train, held_out)):
+        if not recordings.keys() & split_of:
+            raise next(iter(damaged.values()))
+    train, held_out = ([path for path in paths if path in recordings] for paths in (train, held_out))
     _check(root, list(recordings.values()), window_ms)
     if held_out:
         parts = [recordings[path] for path in train], [recordings[path] for path in held_out]
@@ -92,7 +110,7 @@ def divide(root: Path, window_ms: float, downsample: Downsample, sensor: Size | 
     else:
         halves = [_part_in_time(recording) for recording in recordings.values()]
         parts = [before for before, _ in halves], [after for _, after in halves]
-    return Division(*parts, clamped, tuple(name_of(root, path) for path in split[TEST]))
+    return Division(*parts, clamped, tuple(name_of(root, path) for path in split[TEST]), damaged)
 
 
 def _check_description(root: Path, paths: Sequence[Path]) -> None:

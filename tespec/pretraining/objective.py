@@ -26,7 +26,7 @@ from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
 from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batch, open_images
 from tespec.datasets.pairs import PairSteps, paired, some
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.unlabelled import divide, lengths_by_split
+from tespec.datasets.unlabelled import Division, divide, lengths_by_split
 from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.backbone import reset
@@ -39,13 +39,17 @@ SEED = 0  # of what objectives draw on data held out, the same for every run
 Batch = dict[str, Tensor]
 
 
-def build_objective(settings: Pretraining, root: Path | None, size: Size | None = None) -> PretrainingTask:
+def build_objective(
+    settings: Pretraining, root: Path | None, size: Size | None = None, skip_damaged: bool = False
+) -> PretrainingTask:
     """The objective that the settings name, on the data in `root`, or without data for an input of `size`.
+
+    Recordings that cannot be read are left out if `skip_damaged`.
 
     Raises:
         UserError: there is no such objective, its settings do not fit, or the data cannot be read.
     """
-    task: PretrainingTask = _registered(settings.objective)(settings, root, size)
+    task: PretrainingTask = _registered(settings.objective)(settings, root, size, skip_damaged)
     return task
 
 
@@ -78,6 +82,7 @@ class PretrainingTask(ABC):
         settings: of the pre-training.
         root: the data; None: there is none, and what needs none can be asked, such as what a step costs.
         size: (H, W) in px of what the backbone sees, where there is no data that says it.
+        skip_damaged: recordings that cannot be read are left out.
 
     Attributes:
         settings_type: pydantic dataclass of the objective's own settings.
@@ -87,6 +92,7 @@ class PretrainingTask(ABC):
         fewest: lanes, images or pairs that a batch cannot do without; two where batches are normalised.
         own: the objective's own settings, of type `settings_type`.
         notes: lines for the user about the data.
+        damaged: names of recordings that were left out.
 
     Raises:
         UserError: data that cannot be read, or settings that do not fit.
@@ -98,12 +104,15 @@ class PretrainingTask(ABC):
     hides_patches: ClassVar[bool] = False
     fewest: ClassVar[int] = 1
     notes: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
     root: Path
     _size: Size
 
-    def __init__(self, settings: Pretraining, root: Path | None, size: Size | None = None) -> None:
-        self.settings = settings
+    def __init__(
+        self, settings: Pretraining, root: Path | None, size: Size | None = None, skip_damaged: bool = False
+    ) -> None:
+        self.settings, self.skip_damaged = settings, skip_damaged
         self.own = own_settings(settings.objective)
         self.check_settings()
         if size is not None:
@@ -200,7 +209,19 @@ class PretrainingTask(ABC):
             "stages": f"of each stage, on about {FRAMES} frames held out, and before its memory where it has one; "
             "magnitude is the mean of |x|",
             **self.counts(),
+            **({"left out as damaged": ", ".join(self.damaged)} if self.damaged else {}),
         }
+
+    def divided(self) -> Division:
+        """The recordings in `root`; `notes` and `damaged` say what was left out."""
+        settings = self.settings
+        division = divide(self.root, settings.window_ms, settings.downsample, settings.sensor, self.skip_damaged)
+        self.damaged = tuple(division.damaged)
+        self.notes = (
+            *_left_alone(division.tested_on),
+            *(f"left out as damaged: {error}" for error in division.damaged.values()),
+        )
+        return division
 
     def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
         """Mean loss on data held out, and how its features spread; memory does not grow with the data."""
@@ -270,14 +291,17 @@ class EventObjective(PretrainingTask):
     def open_data(self) -> None:
         """Divide the recordings into those trained on and those held out."""
         settings, root = self.settings, self.root
-        self._division = divide(root, settings.window_ms, settings.downsample, settings.sensor)
+        self._division = self.divided()
         stepped = (
             f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
             for path, count in self._division.clamped.items()
         )
-        self.notes = (*_left_alone(self._division.tested_on), *stepped)
-        if max(map(len, self._division.held_out)) < settings.segments:
-            raise UserError(root, f"nothing held out has {settings.segments} windows", "set fewer segments")
+        self.notes = (*self.notes, *stepped)
+        longest = max(map(len, self._division.held_out))
+        if longest < settings.segments:
+            what = f"the longest part held out has {longest} windows of {settings.window_ms:g} ms, not "
+            fewer = f"--set segments={longest}, or " if longest else ""
+            raise UserError(root, f"{what}{settings.segments} (segments)", f"give {fewer}longer recordings")
         if len(self.chunks(torch.device("cpu"))) < min(self.fewest, self.lanes_held_out):
             what = f"fewer than {self.fewest} stretches of {settings.segments} windows are held out"
             raise UserError(root, what, "set fewer segments, or give longer recordings")
@@ -461,8 +485,7 @@ class PairObjective(PretrainingTask):
     def open_data(self) -> None:
         """Divide the recordings, and find the image at the end of each window."""
         settings = self.settings
-        division = divide(self.root, settings.window_ms, settings.downsample, settings.sensor)
-        self.notes = _left_alone(division.tested_on)
+        division = self.divided()
         self._train = paired(division.train, settings.window_ms)
         self._held_out = some(paired(division.held_out, settings.window_ms), self.HELD_OUT)
         if sum(map(len, self._held_out)) < self.fewest:

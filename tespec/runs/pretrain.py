@@ -59,7 +59,7 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     began, overrides = time.monotonic(), changed_pretraining(settings, method.network)
     settings = on_device(settings, setup)
     with rank_zero_first():
-        objective = build_objective(settings, data.root)
+        objective = build_objective(settings, data.root, skip_damaged=setup.skip_damaged)
     for note in objective.notes:
         say(note)
     seed_everything(derive(seed, "model"))

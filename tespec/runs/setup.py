@@ -36,6 +36,7 @@ class Setup:
         execution: how networks are computed.
         count_on_device: histograms of a training are counted on the device, of packed events.
         variant: name of the ablation's row that the run belongs to, for its record.
+        skip_damaged: leave recordings that cannot be read out of a pre-training.
     """
 
     results: Path
@@ -52,6 +53,7 @@ class Setup:
     execution: Execution = field(default_factory=Execution)
     count_on_device: bool = False
     variant: str = ""
+    skip_damaged: bool = False
 
     @property
     def fast(self) -> bool:
