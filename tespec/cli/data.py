@@ -14,6 +14,7 @@ python benchmarks/data.py extract gen1.tar /data/gen1       # unpack a download,
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -69,6 +70,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if name == "prepare":
             command.add_argument("--out", type=Path, metavar="DIR", help="make a packed copy of the dataset there "
                                  "(default: pack beside the files)")  # fmt: skip
+            command.add_argument("--skip-damaged", action="store_true",
+                                 help="name recordings that cannot be read, and go on")  # fmt: skip
         if name == "preview":
             command.add_argument("--out", type=Path, metavar="FILE", help="the PNG (default: preview-<dataset>.png)")
             command.add_argument("--split", default="test", help="which recordings (default: test)")
@@ -257,9 +260,12 @@ def prepare(options: argparse.Namespace) -> int:
             expected = sum(known) * len(totals) // len(known)
             advance(sum(done.values()), expected, name)
 
-        manifest = pack_all(dataset, options.out, options.processes, report)
-    print(f"packed {counted(len(totals), 'recording')}; manifest: {manifest}")
-    return 0
+        manifest = pack_all(dataset, options.out, options.processes, report, options.skip_damaged)
+    left_out = json.loads(manifest.read_text()).get("left_out", {})
+    for problem in left_out.values():
+        print(f"left out: {problem}")
+    print(f"packed {counted(len(totals) - len(left_out), 'recording')}; manifest: {manifest}")
+    return WRONG if left_out else 0
 
 
 def preview(options: argparse.Namespace) -> int:

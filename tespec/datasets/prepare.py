@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,11 @@ def _packing(root: Path, files: RecordingFiles, out: Path) -> Packing:
 
 
 def prepare(
-    dataset: LabelledDataset, out: Path | None = None, processes: int = 1, progress: Progress | None = None
+    dataset: LabelledDataset,
+    out: Path | None = None,
+    processes: int = 1,
+    progress: Progress | None = None,
+    skip_damaged: bool = False,
 ) -> Path:
     """Pack every recording that is not packed yet, and write a manifest.
 
@@ -71,9 +76,11 @@ def prepare(
             beside the events they are made from.
         processes: recordings packed at once.
         progress: called with a recording's name, and how many events of all its events are packed.
+        skip_damaged: leave out recordings that cannot be read, and go on.
 
     Returns:
-        The manifest: of each recording its source's size and SHA-256, and its store's number of events and hashes.
+        The manifest: of each recording its source's size and SHA-256, and its store's number of events and hashes; and
+        what is wrong with those left out.
 
     Raises:
         UserError: a recording cannot be read, or the folder cannot be written to.
@@ -82,18 +89,29 @@ def prepare(
     place = out or dataset.root
     if not os.access(next(parent for parent in (place, *place.absolute().parents) if parent.exists()), os.W_OK):
         raise UserError(place, "cannot be written to", "name another folder with --out")
-    for packing in planned:
-        for source, target in packing.copies:
-            copy(source, target)
     if out is not None and (dataset.root / DESCRIPTION).is_file():
         copy(dataset.root / DESCRIPTION, out / DESCRIPTION)
     packed: dict[str, dict[str, Any]] = {}
-    for packing in _pack_all(planned, processes, progress):
+    left_out: dict[str, str] = {}
+    for packing, error in _pack_all(planned, processes, progress):
+        if error is not None:
+            of_source = error.where.startswith(str(packing.source.path))
+            if not of_source or error.where.startswith(str(packing.target)):
+                raise error  # of the place where the store belongs: no recording is damaged
+            if not skip_damaged:
+                others = ", or leave it out with --skip-damaged" if len(planned) > 1 else ""
+                raise UserError(error.where, error.what, error.remedy + others) from error
+            left_out[f"{packing.split}/{packing.name}"] = str(error)
+            continue
+        for source, target in packing.copies:
+            copy(source, target)
         header = json.loads((packing.target / HEADER).read_text())
         facts = {name: header[name] for name in ("count", "clamped", "source", "sha256")}
         packed[f"{packing.split}/{packing.name}"] = {"store": packing.target.relative_to(place).as_posix(), **facts}
     manifest = place / MANIFEST
     facts = {"layout": dataset.layout, "recordings": dict(sorted(packed.items()))}
+    if left_out:
+        facts["left_out"] = dict(sorted(left_out.items()))
     return write_whole(manifest, json.dumps(facts, indent=1))
 
 
@@ -132,12 +150,14 @@ def _same(one: Path, other: Path) -> bool:
     return other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
-def _pack_all(planned: Sequence[Packing], processes: int, progress: Progress | None) -> Iterator[Packing]:
+def _pack_all(
+    planned: Sequence[Packing], processes: int, progress: Progress | None
+) -> Iterator[tuple[Packing, UserError | None]]:
+    """Each recording as it is packed, with what is wrong with it."""
     report = progress or (lambda name, done, total: None)
     if processes == 1 or len(planned) < 2:
         for packing in planned:
-            pack_recording(packing, report)
-            yield packing
+            yield packing, _caught(partial(pack_recording, packing, report))
         return
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
@@ -150,10 +170,17 @@ def _pack_all(planned: Sequence[Packing], processes: int, progress: Progress | N
                     report(*messages.get())
                 for future in ended:
                     packing = pending.pop(future)
-                    future.result()
-                    yield packing
+                    yield packing, _caught(future.result)
                 if not ended:
                     wait(pending, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
+
+
+def _caught(call: Callable[[], None]) -> UserError | None:
+    try:
+        call()
+    except UserError as error:
+        return error
+    return None
 
 
 def _pack_and_tell(packing: Packing, messages: Any) -> None:

@@ -142,6 +142,24 @@ def test_packed_data_is_the_same_data(call, twin, tmp_path, dataset, elsewhere):
     assert (place / "packed.json").stat().st_mtime_ns >= again
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(call, twin, tmp_path, processes):
+    root, out = twin("gen1"), tmp_path / "packed"
+    path = min((root / "train").glob("*_td.dat"))
+    path.write_bytes(path.read_bytes()[:300])
+    given = ("prepare", "gen1", root, "--out", out, "--processes", processes)
+    code, _, err = call(*given)
+    assert code == 2
+    assert f"{path}: " in err
+    assert ", or leave it out with --skip-damaged" in err
+    code, text, _ = call(*given, "--skip-damaged")
+    assert code == 2
+    assert f"left out: {path}: " in text
+    assert "packed 3 recordings" in text
+    assert len(json.loads((out / "packed.json").read_text())["recordings"]) == 3
+    assert not list(out.glob(f"train/{path.name.removesuffix('_td.dat')}*"))
+
+
 def test_several_processes_pack_the_same(call, twin, tmp_path):
     root = twin("gen1")
     for processes in ("1", "2"):
