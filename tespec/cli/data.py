@@ -8,14 +8,12 @@ python benchmarks/data.py preview recordings drive.raw --sensor 640x480
 python benchmarks/data.py intensity drive.raw               # Eq. 6 above Eq. 7: busiest moment, then a quiet one
 python benchmarks/data.py stats gen1 /data/gen1 --out gen1.csv
 python benchmarks/data.py download-guide mvsec              # where to get it, licence, size, layout
-python benchmarks/data.py extract gen1.tar /data/gen1       # unpack a download, with limits
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,10 +89,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                               "of events (default 5000)")  # fmt: skip
     moments.add_argument("--out", type=Path, default=Path("intensity.png"), metavar="FILE",
                          help="the PNG (default: intensity.png)")  # fmt: skip
-    unpack = commands.add_parser("extract", help="unpack a .zip or .tar that was downloaded, without trusting it")
-    unpack.add_argument("archive", type=Path, metavar="ARCHIVE")
-    unpack.add_argument("path", type=Path, metavar="DIR", help="new folder for its files")
-    unpack.add_argument("--crc32", metavar="HEX", help="checksum that the archive must have")
     return parser.parse_args(arguments)
 
 
@@ -116,7 +110,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "intensity": intensity,
         "stats": stats,
         "download-guide": guide,
-        "extract": unpack,
     }
     if "plugins" in options:
         bring_in(options, only_given=True)
@@ -337,17 +330,4 @@ def guide(options: argparse.Namespace) -> int:
         for line in lines[1:]:
             print(f"{'':8} {line}")
     print("Nothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")
-    return 0
-
-
-def unpack(options: argparse.Namespace) -> int:
-    """Extract an archive."""
-    from tespec.core.progress import progress
-    from tespec.datasets.extract import extract
-
-    if options.crc32 is not None and not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,8}", options.crc32):
-        raise UserError(f"--crc32 {options.crc32}", "not a CRC-32", "give up to eight hexadecimal digits")
-    with progress("extracting", "bytes") as advance:
-        count = extract(options.archive, options.path, options.crc32, lambda done, total: advance(done, total, ""))
-    print(f"{count:,} files in {options.path}")
     return 0
