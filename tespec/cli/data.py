@@ -71,7 +71,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             command.add_argument("--skip-damaged", action="store_true",
                                  help="name recordings that cannot be read, and go on")  # fmt: skip
         if name == "preview":
-            command.add_argument("--out", type=Path, metavar="FILE", help="the PNG (default: preview-<dataset>.png)")
+            command.add_argument("--out", type=Path, metavar="FILE", help="the PNG (default: preview-<dataset>.png, "
+                                 "or -2 and so on where that is there)")  # fmt: skip
             command.add_argument("--split", default="test", help="which recordings (default: test)")
             command.add_argument("--count", type=positive, default=3, help="moments to show (default 3)")
     moments = commands.add_parser("intensity", help="draw the intensity of Eq. 6 above that of Eq. 7")
@@ -87,8 +88,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     moments.add_argument("--norm-events", type=above_zero, default=NORM_EVENTS, metavar="N",
                          help="N of Eq. 7; the paper's 5000 goes with 1Mpx, whose bins of 5 ms hold tens of thousands "
                               "of events (default 5000)")  # fmt: skip
-    moments.add_argument("--out", type=Path, default=Path("intensity.png"), metavar="FILE",
-                         help="the PNG (default: intensity.png)")  # fmt: skip
+    moments.add_argument("--out", type=Path, metavar="FILE",
+                         help="the PNG (default: intensity.png, or -2 and so on where that is there)")  # fmt: skip
     return parser.parse_args(arguments)
 
 
@@ -273,11 +274,17 @@ def preview(options: argparse.Namespace) -> int:
         settings, dataset = asked_for(options)
         recordings, rule = dataset.recordings(options.split), settings.rule
     chosen = choose(recordings, options.count, rule)
-    path = options.out or Path(f"preview-{options.dataset}.png")
+    path = options.out or unused(f"preview-{options.dataset}")
     shown = [look_at(recording, place, rule, norm_events=NORM_EVENTS) for recording, place in chosen]
     draw(shown, dataset.classes, path)
     print(f"written: {path}")
     return 0
+
+
+def unused(name: str) -> Path:
+    """A PNG of this name, with a number where there is one already."""
+    paths = (Path(f"{name}{number}.png") for number in ("", *(f"-{each}" for each in range(2, 10_000))))
+    return next(path for path in paths if not path.exists())
 
 
 def intensity(options: argparse.Namespace) -> int:
@@ -293,8 +300,9 @@ def intensity(options: argparse.Namespace) -> int:
     crop = cropped(options.crop, recording.region)
     windows = windows_at(recording, options.at) if options.at else busiest_and_quiet(recording)
     shown = instants(recording, windows, options.alpha, options.norm_events)
-    draw_instants(shown, options.out, options.norm_events, crop)
-    print(f"written: {options.out}")
+    path = options.out or unused("intensity")
+    draw_instants(shown, path, options.norm_events, crop)
+    print(f"written: {path}")
     return 0
 
 

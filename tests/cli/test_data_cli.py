@@ -218,6 +218,13 @@ def test_a_preview_shows_something(call, tiny_world, tmp_path, dataset):
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 50
 
 
+def test_a_picture_does_not_replace_an_older_one(call, tiny_world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = [call("preview", "ddd17", tiny_world / "ddd17", "--count", 1)[1].split()[-1] for _ in range(3)]
+    assert written == ["preview-ddd17.png", "preview-ddd17-2.png", "preview-ddd17-3.png"]
+    assert {path.name for path in tmp_path.glob("preview-*")} >= set(written)
+
+
 def test_figures_are_written_as_csv(call, tiny_world, tmp_path):
     path = tmp_path / "figures" / "a.csv"
     assert call("stats", "gen1", tiny_world / "gen1", "--out", path)[0] == 0
