@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile
 
 from tespec.core.errors import UserError
 from tespec.events.readers.arrays import load_array
@@ -154,7 +154,7 @@ class MaskFiles:
             raise UserError(where, "not readable", "copy it again") from error
 
 
-def _classes_in(image: Image.Image) -> NDArray[Any]:
+def _classes_in(image: ImageFile.ImageFile) -> NDArray[Any]:
     """Pixels of a PNG as its file has them; Pillow stretches grey of 1, 2 and 4 bits to 0 to 255."""
     stored = image.tile[0][3]  # for example "L;2"
     bits = 1 if image.mode == "1" else int(stored[2:]) if stored in ("L;2", "L;4") else 0
