@@ -144,8 +144,8 @@ def masks(mask: Callable[[Spoil], Spoil], classes: int) -> dict[str, Way]:
     return {
         "mask of another size": Way(mask(image(lambda _: Image.new("L", (3, 3)))), "has 3x3 px instead of"),
         "unknown class": Way(mask(image(lambda old: Image.new("L", old.size, 77))), f"holds class 77 of {classes}"),
-        "coloured mask": Way(mask(image(lambda old: old.convert("RGB"))), "one byte per pixel"),
-        "mask of 16 bits": Way(mask(image(lambda old: old.convert("I;16"))), "one byte per pixel"),
+        "coloured mask": Way(mask(image(lambda old: old.convert("RGB"))), "is an image of mode RGB"),
+        "mask of 16 bits": Way(mask(image(lambda old: old.convert("I;16"))), "is an image of mode I;16"),
         "mask with a palette": Way(mask(image(with_palette)), handled="numbers of colours are classes"),
         "nothing labelled": Way(mask(image(lambda old: Image.new("L", old.size, 255))), handled="the score skips it"),
         "torn mask": Way(mask(cut(0.5)), "not a readable PNG"),
