@@ -341,7 +341,7 @@ PROPHESEE = {
     "outside": Way(records("word", first_with(9999)), "has events on"),
     "labels without events": Way(at(DAT, Path.unlink), "is missing|holds no recordings"),
     "events without labels": Way(at(BOXES, Path.unlink), "no such file, but there are events"),
-    "labels after the last event": Way(boxes("t", lambda times: times + 10**9), "the events end at"),
+    "labels after the last event": Way(boxes("t", lambda times: times + 10**9), "the events at"),
     "no boxes": Way(at(BOXES, npy(lambda stored: stored[:0])), "holds no boxes"),
     "torn boxes": Way(at(BOXES, cut(0.5)), "not a readable .npy file"),
     "boxes without width": Way(at(BOXES, npy(lambda stored: stored[["t", "x", "y", "h", "class_id"]])), "no field w"),
