@@ -203,8 +203,8 @@ def test_a_broken_archive_is_refused_in_one_line(archive, kind):
 BROKEN_MASKS = {
     "wrong size": (np.zeros((64, 95), np.uint8), "has 95x64 px instead of 96x64"),
     "unknown class": (np.full((64, 96), 6, np.uint8), "holds class 6 of 6"),
-    "colours": (np.zeros((64, 96, 3), np.uint8), "not an image of one byte per pixel"),
-    "two bytes": (np.zeros((64, 96), np.uint16), "not an image of one byte per pixel"),
+    "colours": (np.zeros((64, 96, 3), np.uint8), "is an image of mode "),
+    "two bytes": (np.zeros((64, 96), np.uint16), "is an image of mode "),
 }
 
 
