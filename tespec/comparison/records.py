@@ -159,7 +159,7 @@ def find_record(results: Path, name: str) -> Record | None:
 def read_records(results: Path) -> tuple[list[Record], list[str]]:
     """All records of a results folder in order of their names, and one line for each file that is no record.
 
-    They lie in `runs/*.json` and in `records.jsonl.gz`.
+    They lie in `runs/*.json` and in `records.jsonl.gz`; one that was computed again counts from the former.
 
     Raises:
         UserError: it is no results folder, or two files hold records of one id.
@@ -172,6 +172,8 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
             record = _validated(text, where)
         except UserError as error:
             problems.append(str(error))
+            continue
+        if record.id in found and ARCHIVE in str(where):
             continue
         if record.id in found:
             first = found[record.id][1]

@@ -119,6 +119,14 @@ def test_two_records_of_one_id_are_an_error_with_both_paths(record: Make, tmp_pa
     assert str(copy) in str(refused.value)
 
 
+def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(record: Make, tmp_path: Path) -> None:
+    write_archive([record(miou=30.0)], tmp_path / "records.jsonl.gz")
+    again = record(miou=31.0)
+    write_record(again, tmp_path)
+    assert read_records(tmp_path) == ([again], [])
+    assert find_record(tmp_path, again.name) == again
+
+
 def test_what_differs_from_similar_records_is_told_nearest_first(record: Make, tmp_path: Path) -> None:
     near, far = record(seed=1), record(seed=2, profile="paper", overrides={"optimisation.steps": 10})
     for each in (far, near, record("tespec"), record(arch="feedforward")):
