@@ -53,9 +53,9 @@ def _version(package: str) -> str:
 
 
 def _revision(repository: Path) -> dict[str, Any]:
-    """Git revision and whether files differ from it; "" and None where git does not say."""
+    """Git revision and whether sources differ from it; "" and None where git does not say."""
     revision = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
-    changes = None if revision is None else _git(repository, "status", "--porcelain")
+    changes = None if revision is None else _git(repository, "status", "--porcelain", "--", *PACKAGES, "configs")
     return {"revision": revision or "", "modified": None if changes is None else bool(changes)}
 
 

@@ -373,4 +373,6 @@ def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:
 
 
 def _both_values(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    return ", ".join(f"{key} ({theirs!s:.40} there, {ours!s:.40} here)" for key, (theirs, ours) in changed.items())
+    """Keys and values in words; a setting that only one of both changed is the default in the other."""
+    shown = {key: ["default" if value is None else f"{value!s:.40}" for value in pair] for key, pair in changed.items()}
+    return ", ".join(f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in shown.items())

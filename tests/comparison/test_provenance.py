@@ -32,11 +32,14 @@ def test_revision_says_whether_files_were_changed(tmp_path: Path, monkeypatch: p
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     git("init")
-    (tmp_path / "file.py").write_text("one")
+    (tmp_path / "tespec").mkdir()
+    (tmp_path / "tespec" / "file.py").write_text("one")
     git("add", ".")
     git("commit", "-m", "first")
     assert (environment()["revision"], environment()["modified"]) == (git("rev-parse", "HEAD"), False)
-    (tmp_path / "file.py").write_text("two")
+    (tmp_path / "results.json").write_text("made by a run")
+    assert environment()["modified"] is False
+    (tmp_path / "tespec" / "file.py").write_text("two")
     assert environment()["modified"] is True
 
 

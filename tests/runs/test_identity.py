@@ -222,7 +222,7 @@ def test_what_differs_from_a_similar_record_is_said_with_both_values(cell, tmp_p
     first = prior(cell, tmp_path)
     assert "differs" not in capsys.readouterr().err
     prior(cell, tmp_path, ["label_share=0.5", "head.dropout=0.3"])
-    said = f"computed, since {first.name} differs in --set head.dropout (None there, 0.3 here), --set label_share ("
+    said = f"computed, since {first.name} differs in --set head.dropout (default there, 0.3 here), --set label_share ("
     assert said in capsys.readouterr().err
 
 
