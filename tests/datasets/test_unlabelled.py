@@ -127,7 +127,7 @@ def ddd17_without_times(path):
     [
         ("a.h5", lambda path: path.touch(), r"a\.h5: not a whole HDF5 file"),
         ("a.hdf5", truncated_file, r"a\.hdf5: not a whole HDF5 file"),
-        ("a.h5", prophesee_file, r"a\.h5: holds no events \("),
+        ("a.h5", prophesee_file, r"a\.h5: is Prophesee.s own HDF5 format"),
         ("dir9", ddd17_without_times, r"dir9.events\.dat\.t: no such file"),
     ],
 )

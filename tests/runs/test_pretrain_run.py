@@ -110,7 +110,7 @@ def test_the_last_stage_is_watched_and_every_stage_measured(straight):
 
 
 def test_recordings_shorter_than_a_chunk_are_refused(tiny_world, tmp_path):
-    with pytest.raises(UserError, match="set fewer segments"):
+    with pytest.raises(UserError, match="give --set segments="):
         run(tiny_world, tmp_path, settings=dataclasses.replace(SETTINGS, segments=1000))
     assert not list((tmp_path / "results").glob("*"))
 
