@@ -76,7 +76,7 @@ def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: It
     versions = [name for name in ORIGIN if name not in named]
     chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
     augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
-    # Versions that were asked for are no longer told apart by their age.
+    # Versions that the caller named all stay: only the others are reduced to the newest.
     names = column_names(chosen, {by, *free}, [name for name in ORIGIN if name in where])
     return Selection(chosen.assign(tta=augmented, column=names), tuple(left_out))
 

@@ -226,7 +226,7 @@ def _methods(
 ) -> Table:
     """A table with a row for each method, architecture and backbone."""
     measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
-    # A row of another publication without a number at hand is in the long CSV alone.
+    # A row of another publication without a published number is in the long CSV alone.
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
     numbers = numbers.assign(row=numbers["order"], source=PUBLISHED)
     rows: dict[float, tuple[Any, ...]] = {

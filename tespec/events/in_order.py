@@ -57,7 +57,7 @@ def into_memory(reader: Reader) -> ArrayStream:
 def clamp_timestamps(times, latest, period):  # type: ignore[no-untyped-def]
     """Raise each of int64 `times` in place to the latest before it, `latest` being the first; how many were raised.
 
-    A value of a clock with a period stands for the closest time to the latest one, of all it may stand for.
+    A value of a clock with a period is unwrapped to the time closest to the latest one.
     """
     raised, half = 0, period // 2
     start = latest // period * period if period and latest > EARLIEST else 0  # of the clock's present round

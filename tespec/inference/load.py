@@ -128,7 +128,7 @@ def stream(
     """Features of a recording, one window of events after the other, the state carried from its first event on.
 
     Windows, bins, clipping, order of polarities and downsampling are those of the network's training; a network trained
-    for another image size is rebuilt for this one with the same weights. No gradients are kept.
+    for another image size is built again for this one with the same weights. No gradients are kept.
 
     Args:
         recording: file or folder of events.

@@ -72,11 +72,6 @@ def given_data(dataset: str) -> Path | None:
     return next((parent / dataset for parent in searched if (parent / dataset).is_dir()), None)
 
 
-def at_hand(dataset: str, given: Path | None) -> bool:
-    """Whether a run finds the data set without making the sample world."""
-    return given is not None or given_data(dataset) is not None
-
-
 def find_data(dataset: str, given: Path | None, profile: str | None = None, *, make: bool = True) -> Data:
     """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 

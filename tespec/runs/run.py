@@ -289,7 +289,7 @@ def _finite(numbers: Mapping[str, float]) -> Numbers:
 
 
 def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    # A step passed over, with non_finite=skip, leaves an interval without a mean.
+    # A skipped step (non_finite=skip) leaves an interval without a mean.
     return [point for point in curve if all(map(math.isfinite, point.values()))]
 
 

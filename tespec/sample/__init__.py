@@ -1,4 +1,4 @@
-"""A small synthetic driving world in the layouts of the real data sets, for use where none of them is at hand."""
+"""A small synthetic driving world in the layouts of the real data sets, for use without them."""
 
 from tespec.sample.make import make_world, world_folder
 

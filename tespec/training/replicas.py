@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup, all_gather, all_reduce
+from torch.distributed import all_gather, all_reduce
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tespec.core.distributed import has_no_labels, rank, ranks_per_batch, world_size
 from tespec.core.errors import UserError
@@ -187,33 +184,3 @@ class _Normal(torch.autograd.Function):
 def _along(values: Tensor) -> tuple[int, ...]:
     """The shape in which numbers for each channel go with (N, C, ...)."""
     return (1, -1, *[1] * (values.dim() - 2))
-
-
-class Exchanges(TorchDispatchMode):
-    """Counts what this rank exchanges with the others inside, what torch does for its replicas included.
-
-    Attributes:
-        calls: number of exchanges, by torch's name of their kind, such as "allreduce_".
-        bytes: of the tensors that this rank hands over in them, likewise.
-        groups: number of exchanges by the name of the group they go through.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[str] = Counter()
-        self.bytes: Counter[str] = Counter()
-        self.groups: Counter[str] = Counter()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Count an operation that is an exchange, and carry it out."""
-        if func.namespace == "c10d":
-            kind = func._schema.name.removeprefix("c10d::")
-            groups = [each for each in args if isinstance(each, torch.ScriptObject) and "ProcessGroup" in str(each)]
-            # What is gathered stands behind the places for it.
-            handed = args[1] if "gather" in kind else args[0]
-            self.calls[kind] += 1
-            self.bytes[kind] += sum(each.nbytes for each in ([handed] if isinstance(handed, Tensor) else handed))
-            self.groups[ProcessGroup.unbox(groups[0]).group_name] += 1
-        return func(*args, **(kwargs or {}))

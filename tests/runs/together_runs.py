@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from exchanges import Exchanges
 from short_runs import setup_in, short_pretrainings, stopped_after
 from torch import distributed
 
@@ -28,7 +29,6 @@ from tespec.runs.finetune import Wanted, finetune
 from tespec.runs.pretrain import pretrain
 from tespec.training.launch import launched
 from tespec.training.loop import Loop
-from tespec.training.replicas import Exchanges
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
 STILL = ["head.dropout=0.0"]  # processes draw dropout of their own

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 import torch
+from exchanges import Exchanges
 from torch import distributed, multiprocessing, nn
 
 from tespec.core.config import finetuning_settings
@@ -17,7 +18,7 @@ from tespec.core.distributed import (
 from tespec.core.errors import UserError
 from tespec.training.loading import MicroBatches
 from tespec.training.loop import Loop
-from tespec.training.replicas import Exchanges, SyncedBatchNorm, synced
+from tespec.training.replicas import SyncedBatchNorm, synced
 
 CPU = torch.device("cpu")
 RANKS, STEPS = 2, 3

@@ -66,7 +66,7 @@ def _encoding(path: Path, header: Header) -> int:
 
 @njit(cache=True, nogil=True)
 def _continued(value, latest, values):  # type: ignore[no-untyped-def]
-    """What a counter stands for that begins again after so many `values`: of all it may be, the closest to `latest`."""
+    """Unwrap a counter that wraps after `values`: the candidate closest to `latest`."""
     return latest + (value - latest + values // 2) % values - values // 2
 
 
