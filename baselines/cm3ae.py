@@ -7,7 +7,8 @@ and events and frame find each other.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import tespec.core.compat  # before timm
 
@@ -19,37 +20,30 @@ from torch import Tensor, nn
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
 from tespec.core.distributed import all_gather_rows, batch_rows, global_mean
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS, MODELS, OBJECTIVES, find_registered
-from tespec.core.settings import Count, FromZero, Mask, Positive
+from tespec.core.registry import METHODS, MODELS, find_registered
+from tespec.core.settings import (
+    Augmentation,
+    Clip,
+    Count,
+    Decay,
+    FromZero,
+    Mask,
+    Optimisation,
+    Positive,
+    Pretraining,
+)
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
 from tespec.pretraining.contrast import Projector, info_nce, pooled
+from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, check_mask_unit, replace_hidden
-from tespec.pretraining.method import Method
-from tespec.pretraining.objective import PairObjective
+from tespec.pretraining.method import PairMethod
 from tespec.pretraining.tespec import patchify, pixels_inside
 
 
-@METHODS.register_module(name="cm3ae")
-class Cm3ae(Method):
-    """A row that the paper has not got."""
-
-    title = "CM3AE"
-    group = "Beyond the paper"
-    pretraining_data = "REV2M"
-    recipe = "cm3ae"
-    citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
-    licence = "not at hand (Event-AHU/CM3AE)"
-    weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can take"
-    summary = (
-        "Most patches of events and of the frame at their end are hidden and rebuilt, those of the frame by both "
-        "together, and events and frame find each other; ConvLSTMs start at random, as for images."
-    )
-
-
 @dataclass(frozen=True)
-class FusionSettings:
+class Cm3aeSettings:
     """Settings of what is hidden, what rebuilds it, and of the contrast.
 
     Raises:
@@ -74,7 +68,8 @@ class FusionSettings:
         return units - round(self.mask.ratio * units)
 
 
-class FrameEventAutoencoder(nn.Module):
+@METHODS.register_module(name="cm3ae")
+class Cm3ae(PairMethod):
     """Two masked autoencoders, of events and of frames, that are joined by attention and by a contrast.
 
     Args:
@@ -83,9 +78,76 @@ class FrameEventAutoencoder(nn.Module):
         images: a backbone for the frames.
     """
 
-    draws_alike = True  # masks are drawn for the batch of all processes
+    title = "CM3AE"
+    group = "Beyond the paper"
+    pretraining_data = "REV2M"
+    citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
+    licence = "not at hand (Event-AHU/CM3AE)"
+    weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can take"
+    summary = (
+        "Most patches of events and of the frame at their end are hidden and rebuilt, those of the frame by both "
+        "together, and events and frame find each other; ConvLSTMs start at random, as for images."
+    )
+    loss_is = "errors of frame and events on their hidden patches, rebuilt alone and together, and their contrast"
+    masks_patches = True
+    backbone: EventSwin
+    deviations = (  # from Event-AHU/CM3AE, models/mae.py
+        "CM3AE's voxels are left out, and so are the frame rebuilt with their help and their contrast with the frame",
+        "CM3AE's backbones are Swins, which see a learned patch where patches are hidden, instead of ViTs that leave "
+        "them out",
+        "CM3AE's events go in as histograms, and what is rebuilt of them is where events of each polarity were, "
+        "instead of an image of events for both",
+        "CM3AE's decoders are TESPEC's, of one block or of convolutions, instead of eight blocks",
+        "CM3AE's fusion joins all tokens of the last stage, instead of the frame's with half of those that the events "
+        "show, and has the fused tokens drawn at the frame's places, where the published code has them drawn at those "
+        "of events",
+        "CM3AE's contrast compares means of the encoders' last stages, instead of learned sums over the decoders' "
+        "tokens, and its temperature stays as it starts",
+    )
+    # Values: Event-AHU/CM3AE, main.py, unless another of its files is named; 4 GPUs as in README.md's command.
+    recipe = Pretraining(
+        objective=Cm3aeSettings(
+            mask=Mask(32, 0.75),  # mask_ratio; the unit is a token of Swin's last stage, there it is ViT's 16 px
+            decoder={"type": "LastStageDecoder"},
+            heads=4,  # models/mae.py, num_heads_att
+            out=512,  # models/mae.py, decoder_embed_dim
+            temperature=0.376,  # models/mae.py: logit_scale, which multiplies cosines, starts at ln(1 / 0.07) = 2.659
+            frame_weight=4.0,  # CM3AELoss, as the other weights
+            events_weight=0.5,
+            fused_weight=0.5,
+            contrast_weight=0.1,
+        ),
+        dataset="ddd17",
+        batch_size=512,  # batch_size_per_gpu 128
+        drop_path=0.0,  # the model is built without main.py's 0.1
+        optimisation=Optimisation(
+            optimizer="AdamW",
+            peak_lr=4.0e-4,  # lr 2e-4 * 512 / 256
+            schedule="cosine",  # utils.py
+            start_divisor=1.0e6,  # from 0; utils.py
+            end_divisor=400,  # to min_lr 1e-6
+            steps=990400,  # 200 epochs of 2,535,759 pairs (README.md)
+            warmup_steps=49520,  # 10 epochs
+            clip=Clip("norm", 3.0),
+            weight_decay=Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
+        ),
+        augmentation=Augmentation(flip=0.5),
+        deviations=(
+            "CM3AE on recordings with grey frames, seen whole, instead of on crops of REV2M's pairs in colour",
+            "CM3AE's gradients are clipped by their norm over all parameters, instead of parameter by parameter",
+        ),
+    )
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "sample": {
+            "batch_size": 16,
+            "segments": 1,
+            "optimisation": {"peak_lr": 1.0e-3},
+            "objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64},
+        },
+        "small": {"optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
+    }
 
-    def __init__(self, own: FusionSettings, backbone: EventSwin, images: EventSwin) -> None:
+    def __init__(self, own: Cm3aeSettings, backbone: EventSwin, images: EventSwin) -> None:
         super().__init__()
         self.own = own
         self.backbone, self.images = backbone, images
@@ -94,6 +156,20 @@ class FrameEventAutoencoder(nn.Module):
         self.fusion = Fusion(width, own.heads, backbone.img_size)
         self.draw_events, self.draw_frame = _decoder(own, backbone, 2), _decoder(own, images, images.in_channels)
         self.of_events, self.of_frame = (Projector(nn.Linear(width, own.out)) for _ in range(2))
+
+    @classmethod
+    def from_settings(cls, own: Cm3aeSettings, settings: Pretraining, data: PretrainData) -> Self:
+        """The method with two randomly initialised backbones, for events and for frames.
+
+        Raises:
+            UserError: an unknown decoder, or a share of patches that masks none or all.
+        """
+        find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
+        units = math.prod(-(-side // own.mask.unit) for side in data.size)
+        if not 0 < own.kept(units) < units:
+            what = f"{own.mask.ratio:g} of {units} patches leaves none to {'hide' if own.kept(units) else 'show'}"
+            raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} to {1 - 1 / units:.3g}")
+        return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Losses of a step; pixels outside of the image count in none.
@@ -167,7 +243,7 @@ def event_frame(histograms: Tensor) -> Tensor:
     return (there.float() - GREY_MEAN) / GREY_DEVIATION
 
 
-def _decoder(own: FusionSettings, network: EventSwin, planes: int) -> nn.Module:
+def _decoder(own: Cm3aeSettings, network: EventSwin, planes: int) -> nn.Module:
     """A decoder of the network's features to an image of so many planes."""
     made_for = {"channels": network.channels, "img_size": network.img_size, "planes": planes}
     decoder: nn.Module = MODELS.build({**own.decoder, **made_for, "_scope_": MODELS.scope})
@@ -220,97 +296,3 @@ def sine_positions(rows: int, cols: int, width: int) -> Tensor:
     of_rows, of_cols = (torch.cat([each.sin(), each.cos()], 1) for each in angles)
     halves = [of_rows.unsqueeze(1).expand(-1, cols, -1), of_cols.unsqueeze(0).expand(rows, -1, -1)]
     return torch.cat(halves, -1).flatten(0, 1)
-
-
-@OBJECTIVES.register_module(name="frame_event_autoencoder")
-class FrameEventTask(PairObjective):
-    """Events and the grey frame at their end, most patches of both hidden."""
-
-    settings_type = FusionSettings
-    network_type = FrameEventAutoencoder
-    loss_is = "errors of frame and events on their hidden patches, rebuilt alone and together, and their contrast"
-    hides_patches = True
-
-    def network(self) -> FrameEventAutoencoder:
-        """The network with two fresh backbones, for events and for frames."""
-        own = self.own
-        find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
-        units = math.prod(-(-side // own.mask.unit) for side in self.size)
-        if not 0 < own.kept(units) < units:
-            what = f"{own.mask.ratio:g} of {units} patches leaves none to {'hide' if own.kept(units) else 'show'}"
-            raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} to {1 - 1 / units:.3g}")
-        model: FrameEventAutoencoder = super().network()
-        return model
-
-
-RECIPE = """
-# Values: Event-AHU/CM3AE, main.py, unless another of its files is named; 4 GPUs as in README.md's command.
-name: cm3ae
-version: 1
-objective:
-  type: frame_event_autoencoder
-  mask: {unit: 32, ratio: 0.75}  # mask_ratio; the unit is a token of Swin's last stage, there it is ViT's 16 px
-  decoder: {type: LastStageDecoder}
-  heads: 4                 # models/mae.py, num_heads_att
-  out: 512                 # models/mae.py, decoder_embed_dim
-  temperature: 0.376       # models/mae.py: logit_scale, by which cosines are multiplied, starts at ln(1 / 0.07) = 2.659
-  frame_weight: 4.0        # CM3AELoss
-  events_weight: 0.5       # CM3AELoss
-  fused_weight: 0.5        # CM3AELoss
-  contrast_weight: 0.1     # CM3AELoss
-  deviations:              # from Event-AHU/CM3AE, models/mae.py
-    - CM3AE's voxels are left out, and so are the frame rebuilt with their help and their contrast with the frame
-    - CM3AE's backbones are Swins, which see a learned patch where patches are hidden, instead of ViTs that leave them
-      out
-    - CM3AE's events go in as histograms, and what is rebuilt of them is where events of each polarity were, instead of
-      an image of events for both
-    - CM3AE's decoders are TESPEC's, of one block or of convolutions, instead of eight blocks
-    - CM3AE's fusion joins all tokens of the last stage, instead of the frame's with half of those that the events show,
-      and has the fused tokens drawn at the frame's places, where the published code has them drawn at those of events
-    - CM3AE's contrast compares means of the encoders' last stages, instead of learned sums over the decoders' tokens,
-      and its temperature stays as it starts
-dataset: ddd17
-recurrent: false
-bins: 10
-rule: edges
-window_ms: 50
-segments: 1
-batch_size: 512          # batch_size_per_gpu 128
-downsample: {factor: 1, keep: nearest, to_width: null}
-sampling: clips          # single windows need no order
-drop_path: 0.0           # the model is built without main.py's 0.1
-
-optimisation:
-  optimizer: AdamW
-  peak_lr: 4.0e-4        # lr 2e-4 * 512 / 256
-  schedule: cosine       # utils.py
-  start_divisor: 1.0e+6  # from 0; utils.py
-  end_divisor: 400       # to min_lr 1e-6
-  steps: 990400          # 200 epochs of 2,535,759 pairs (README.md)
-  warmup_steps: 49520    # 10 epochs
-  clip: {by: norm, at: 3.0}
-  weight_decay: {start: 0.04, end: 0.4, exempt: [vectors]}  # utils.py, get_params_groups
-  patch_embed_lr: 1.0    # share of the learning rate for the patch embedding
-  precision: auto
-  non_finite: stop       # or skip: pass over steps whose loss or gradients are not finite
-
-augmentation:
-  flip: 0.5
-  zoom: 0.0
-  zoom_in_share: 0.8
-  zoom_in: [1.0, 1.5]
-  zoom_out: [1.0, 1.2]
-
-# Of data and optimisation from the publication; those of the objective stand with it.
-deviations:
-  - CM3AE on recordings with grey frames, seen whole, instead of on crops of REV2M's pairs in colour
-  - CM3AE's gradients are clipped by their norm over all parameters, instead of parameter by parameter
-# What differs under a profile, over its general values and what stands here of its base.
-profiles:
-  sample:
-    batch_size: 16
-    segments: 1
-    optimisation: {peak_lr: 1.0e-3}
-    objective: {mask: {unit: 16}, decoder: {type: AllStagesDecoder}, out: 64}
-  small: {optimisation: {peak_lr: 1.25e-4}}  # the best of four by validation loss
-"""

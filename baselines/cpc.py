@@ -1,10 +1,14 @@
 """Contrastive predictive coding: tell the features that come next from others, given what was seen so far.
 
 After van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018); a row of the paper's
-table of objectives, in which TESPEC's recipe learns by it (`--method tespec --set objective=cpc`).
+table of objectives, in which TESPEC's recipe trains this loss (`--method tespec --set objective=cpc`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -12,16 +16,17 @@ from torch import Tensor, nn
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
-from tespec.core.registry import OBJECTIVES
+from tespec.core.registry import METHODS
 from tespec.core.settings import Count, Positive
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.layers import sent
 from tespec.pretraining.contrast import info_nce, projector
-from tespec.pretraining.objective import EventObjective
+from tespec.pretraining.method import EventMethod
+from tespec.pretraining.tespec import Tespec
 
 
 @dataclass(frozen=True)
-class CodingSettings:
+class CpcSettings:
     """Settings of the prediction and of the contrast."""
 
     width: Count  # of the latents that are compared
@@ -30,7 +35,8 @@ class CodingSettings:
     temperature: Positive  # of the softmax over cosines
 
 
-class PredictiveCoding(nn.Module):
+@METHODS.register_module(name="cpc")
+class Cpc(EventMethod):
     """InfoNCE between what the memory at t predicts and features of the segment at t + k.
 
     The context is the last stage's output, which has memory; the latents are the same backbone's last stage for each
@@ -43,9 +49,19 @@ class PredictiveCoding(nn.Module):
         backbone: what is pre-trained.
     """
 
-    draws_alike = True  # the same places in every process
+    title = "CPC"
+    group = "Beyond the paper"
+    pretraining_data = "1Mpx"
+    citation = "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
+    summary = "The memory predicts the features of the segments that come next, which are told from others."
+    loss_is = "mean over k of the contrast between what is predicted and what comes k segments later"
+    # The paper gives no settings of the loss; all else is TESPEC's recipe.
+    recipe = replace(Tespec.recipe, objective=CpcSettings(width=256, ahead=3, places=1024, temperature=0.1))
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "sample": {"objective": {"width": 64, "ahead": 2, "places": 256}},
+    }
 
-    def __init__(self, own: CodingSettings, backbone: Backbone) -> None:
+    def __init__(self, own: CpcSettings, backbone: Backbone) -> None:
         super().__init__()
         self.own = own
         self.backbone = backbone
@@ -88,28 +104,3 @@ class PredictiveCoding(nn.Module):
             losses.append(loss)
             found.append(share)
         return {"loss": torch.stack(losses).mean(), "found": torch.stack(found).mean()}, detach(state)
-
-
-@OBJECTIVES.register_module(name="cpc")
-class PredictiveCodingTask(EventObjective):
-    """The first row of the paper's table of objectives."""
-
-    settings_type = CodingSettings
-    network_type = PredictiveCoding
-    loss_is = "mean over k of the contrast between what is predicted and what comes k segments later"
-
-
-RECIPE = """
-# An objective alone, which recipes of others name. The paper gives no settings of it.
-objective:
-  type: cpc
-  width: 256               # of the latents that are compared
-  ahead: 3                 # segments that are predicted after each
-  places: 1024             # compared at once
-  temperature: 0.1
-
-# What differs under a profile.
-profiles:
-  sample:
-    objective: {width: 64, ahead: 2, places: 256}
-"""

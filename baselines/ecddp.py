@@ -6,12 +6,13 @@ clusters of patches (context loss) and for the image as a whole, whichever view 
 assignments are balanced by Sinkhorn's algorithm, and the teacher follows the student.
 
 As published, single windows are compared: each segment of a sequence is seen by itself, and ConvLSTMs start from zeros.
-How else this differs from the publication is said under `deviations` in `RECIPE`.
+How else this differs from the publication stands under `deviations`.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -20,52 +21,21 @@ from torch import Tensor, nn
 
 from tespec.core.distributed import batch_rows, global_mean
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS, OBJECTIVES
-from tespec.core.settings import Count, Share
+from tespec.core.registry import METHODS
+from tespec.core.settings import Clip, Count, Decay, Downsample, Optimisation, Pretraining, Share
 from tespec.datasets.batches import draw_mask
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, in_fp32, sent
 from tespec.pretraining.clusters import cluster, pool
 from tespec.pretraining.contrast import PrototypeHead, agreement, sinkhorn
 from tespec.pretraining.masking import MaskPatch, replace_hidden
-from tespec.pretraining.method import Method
+from tespec.pretraining.method import EventMethod
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
-from tespec.pretraining.objective import EventObjective
 from tespec.pretraining.views import random_crops, random_views
 
 
-@METHODS.register_module(name="ecddp")
-class Ecddp(Method):
-    """A row of the paper's tables."""
-
-    title = "ECDDP"
-    group = "Pre-trained on events"
-    pretraining_data = "E-TartanAir"
-    recipe: ClassVar[str | None] = "ecddp"
-    test_time_augmentation = True
-    citation = "Yang, Pan, Liu: Event Camera Data Dense Pre-training, ECCV 2024"
-    licence = "not stated (Yan98/ECDDP)"
-    weights = "the Swin-T checkpoint of Yan98/ECDDP"
-    summary = (
-        "A student agrees with a slow teacher on patches, contexts and whole images of events; made for feed-forward "
-        "networks, ConvLSTMs start at random."
-    )
-
-
-@METHODS.register_module(name="ecddp_resnet")
-class EcddpResnet(Ecddp):
-    """The same with a ResNet-50, feed-forward."""
-
-    backbone = "ResNet50"
-    network = "resnet"
-    architectures = ("feedforward",)
-    recipe = None
-    weights = "the ResNet-50 checkpoint of Yan98/ECDDP"
-    summary = "ECDDP's ResNet-50, feed-forward; hides patches, so it is pre-trained here with a Swin alone."
-
-
 @dataclass(frozen=True)
-class DistillationSettings:
+class EcddpSettings:
     """Settings of views, heads and teacher.
 
     Raises:
@@ -98,7 +68,7 @@ WARMUP_SHARE = 0.1  # of the training, over which the teacher's temperature rise
 class _Student(nn.Module):
     """Backbone, heads and attention pooling; the teacher is one as well."""
 
-    def __init__(self, own: DistillationSettings, backbone: EventSwin) -> None:
+    def __init__(self, own: EcddpSettings, backbone: EventSwin) -> None:
         super().__init__()
         channels = backbone.channels[-1]
         self.backbone = backbone
@@ -115,7 +85,8 @@ class _Seen(NamedTuple):
     tokens: Tensor
 
 
-class DenseDistillation(nn.Module):
+@METHODS.register_module(name="ecddp")
+class Ecddp(EventMethod):
     """Patch, context and image losses.
 
     Args:
@@ -123,10 +94,93 @@ class DenseDistillation(nn.Module):
         backbone: what is pre-trained; it keeps the windows of attention of its own `img_size` for views of any size.
     """
 
-    draws_alike = True  # of what is drawn for the whole batch, each process takes its own
+    title = "ECDDP"
+    group = "Pre-trained on events"
+    pretraining_data = "E-TartanAir"
+    test_time_augmentation = True
+    citation = "Yang, Pan, Liu: Event Camera Data Dense Pre-training, ECCV 2024"
+    licence = "not stated (Yan98/ECDDP)"
+    weights = "the Swin-T checkpoint of Yan98/ECDDP"
+    summary = (
+        "A student agrees with a slow teacher on patches, contexts and whole images of events; made for feed-forward "
+        "networks, ConvLSTMs start at random."
+    )
+    loss_is = "sum of patch, context and image loss"
+    masks_patches = True
+    deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training, model/ and data/
+        "ECDDP's square of 320 px is cut from the frame at hand, 360x640 px for 1Mpx halved, instead of 480x640",
+        "ECDDP's tokens are rolled before they are padded to whole windows of attention, instead of after",
+        "of a sequence ECDDP sees each segment by itself, so that ConvLSTMs are trained from a state of zeros",
+        "ECDDP's tokens are those of the last stage, instead of the mean of all stages at stride 16",
+        "ECDDP's contexts are clusters of each large crop by itself, from evenly spaced tokens in 5 rounds, instead of "
+        "those of the whole image, from random tokens in 10",
+        "ECDDP's tokens are pooled by a single score for contexts and by their mean for images, instead of by two "
+        "blocks of attention each",
+        "ECDDP hides the same share of single patches in every crop, instead of blocks of 0.1 to 0.5 in every second "
+        "one",
+        "ECDDP's patch, context and image loss weigh 1, 1 and 1, instead of 1, 0.1 and 0.9",
+        "ECDDP's prototypes are directions alone, instead of directions with a learned length",
+    )
+    # Values: Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml unless another file is named
+    # beside them; those of the loss from its configs and supplementary material.
+    recipe: ClassVar[Pretraining | None] = Pretraining(
+        objective=EcddpSettings(
+            hidden=2048,  # DINO's
+            bottleneck=256,  # DINO's
+            prototypes=32768,
+            clusters=8,
+            local_views=8,
+            crop=320,  # px; data/ETartanAir_dataset.py
+            large=192,
+            small=96,
+            mask_ratio=0.4,  # iBOT draws from 0.1 to 0.5 with probability 0.5; one number here
+            momentum=0.992,
+        ),
+        dataset="1mpx",
+        batch_size=1024,  # asset/supp.pdf
+        downsample=Downsample(2, "nearest"),
+        drop_path=0.0,  # drop_path_rate
+        optimisation=Optimisation(
+            optimizer="AdamW",  # trainer/pretrain_trainer.py
+            peak_lr=2.0e-3,  # base_lr 5e-4 * 1024 / 256 (trainer/pretrain_trainer.py)
+            schedule="cosine",  # trainer/base_trainer.py
+            start_divisor=2000,  # from 1e-6; min_lr
+            end_divisor=2000,  # to 1e-6; min_lr
+            steps=100000,  # this project's
+            warmup_steps=3300,  # 10 of 300 epochs; warmup_epoch
+            clip=Clip("norm", 3.0),  # max_grad_norm
+            # weight_decay and weight_decay_end. Exempt: trainer/pretrain_trainer.py, params_groups; prototypes decay.
+            weight_decay=Decay(0.04, 0.4, ("vectors",)),
+            patch_embed_lr=0.2,  # patch_embed_lr_scale
+        ),
+        deviations=(
+            "ECDDP on any recordings instead of the synthetic E-TartanAir, for a number of steps of this project",
+            "ECDDP's input has 10 bins for each polarity instead of 6 for both together",
+            "ECDDP's prototypes learn from the first step on, instead of from the second epoch on",
+            "ECDDP's patch embedding has no weight decay on its biases and norm",
+        ),
+    )
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "sample": {
+            "batch_size": 16,
+            "segments": 1,
+            "optimisation": {"peak_lr": 1.0e-3},
+            "objective": {
+                "hidden": 256,
+                "bottleneck": 64,
+                "prototypes": 256,
+                "clusters": 4,
+                "local_views": 2,
+                "crop": 96,
+                "large": 96,
+                "small": 64,
+            },
+        },
+        "small": {"optimisation": {"peak_lr": 5.0e-4}},  # the best of four by validation loss
+    }
     share: Tensor
 
-    def __init__(self, own: DistillationSettings, backbone: EventSwin) -> None:
+    def __init__(self, own: EcddpSettings, backbone: EventSwin) -> None:
         super().__init__()
         self.own = own
         backbone.take_any_size()
@@ -136,7 +190,7 @@ class DenseDistillation(nn.Module):
         self.register_buffer("share", torch.zeros((), dtype=torch.float64))
 
     @property
-    def backbone(self) -> EventSwin:
+    def backbone(self) -> EventSwin:  # type: ignore[override]  # read, never set
         """The teacher's backbone, which is the better one."""
         return self.teacher.backbone
 
@@ -229,98 +283,19 @@ class DenseDistillation(nn.Module):
         ]
         return torch.stack(pairs).mean()
 
-
-@OBJECTIVES.register_module(name="ecddp")
-class DenseDistillationTask(EventObjective):
-    """The second row of the paper's table of objectives, and the pre-training of ECDDP itself."""
-
-    settings_type = DistillationSettings
-    network_type = DenseDistillation
-    loss_is = "sum of patch, context and image loss"
-    hides_patches = True
-
-    @property
-    def lanes_held_out(self) -> int:
+    @classmethod
+    def val_batch_size(cls, settings: Pretraining) -> int:
         """As many windows as in training, among which prototypes are balanced; a sequence is played on one lane."""
-        return 1 if self.settings.recurrent else self.settings.batch_size
+        return 1 if settings.recurrent else settings.batch_size
 
 
-RECIPE = """
-# ECDDP's own pre-training, feed-forward on events. Values: Yan98/Event-Camera-Data-Dense-Pre-training,
-# config/pretrain/swin_small.yml unless another file is named beside them.
-name: ecddp
-version: 1
-objective:
-  # Values: Yan98/ECDDP, its configs and supplementary material, unless a comment says otherwise.
-  type: ecddp
-  hidden: 2048             # of the heads; DINO's
-  bottleneck: 256          # DINO's
-  prototypes: 32768
-  clusters: 8
-  local_views: 8
-  crop: 320                # px; the square of a frame that all views are of (data/ETartanAir_dataset.py)
-  large: 192               # px
-  small: 96                # px
-  mask_ratio: 0.4          # iBOT draws from 0.1 to 0.5 with probability 0.5; one number here
-  momentum: 0.992
-  deviations:              # from Yan98/Event-Camera-Data-Dense-Pre-training, model/ and data/
-    - ECDDP's square of 320 px is cut from the frame at hand, 360x640 px for 1Mpx halved, instead of 480x640
-    - ECDDP's tokens are rolled before they are padded to whole windows of attention, instead of after
-    - of a sequence ECDDP sees each segment by itself, so that ConvLSTMs are trained from a state of zeros
-    - ECDDP's tokens are those of the last stage, instead of the mean of all stages at stride 16
-    - ECDDP's contexts are clusters of each large crop by itself, from evenly spaced tokens in 5 rounds, instead of
-      those of the whole image, from random tokens in 10
-    - ECDDP's tokens are pooled by a single score for contexts and by their mean for images, instead of by two blocks of
-      attention each
-    - ECDDP hides the same share of single patches in every crop, instead of blocks of 0.1 to 0.5 in every second one
-    - ECDDP's patch, context and image loss weigh 1, 1 and 1, instead of 1, 0.1 and 0.9
-    - ECDDP's prototypes are directions alone, instead of directions with a learned length
-dataset: 1mpx
-recurrent: false
-bins: 10
-rule: edges
-window_ms: 50
-segments: 1
-batch_size: 1024         # asset/supp.pdf
-downsample: {factor: 2, keep: nearest, to_width: null}
-sampling: clips          # single windows need no order
-drop_path: 0.0           # drop_path_rate
+@METHODS.register_module(name="ecddp_resnet")
+class EcddpResnet(Ecddp):
+    """The same with a ResNet-50, feed-forward; it masks patches, so it is pre-trained here with a Swin alone."""
 
-optimisation:
-  optimizer: AdamW       # trainer/pretrain_trainer.py
-  peak_lr: 2.0e-3        # base_lr 5e-4 * 1024 / 256 (trainer/pretrain_trainer.py)
-  schedule: cosine       # trainer/base_trainer.py
-  start_divisor: 2000    # from 1e-6; min_lr
-  end_divisor: 2000      # to 1e-6; min_lr
-  steps: 100000          # this project's
-  warmup_steps: 3300     # 10 of 300 epochs; warmup_epoch
-  clip: {by: norm, at: 3.0}  # max_grad_norm
-  # weight_decay and weight_decay_end. Exempt: trainer/pretrain_trainer.py, params_groups; prototypes and tables decay.
-  weight_decay: {start: 0.04, end: 0.4, exempt: [vectors]}
-  patch_embed_lr: 0.2    # patch_embed_lr_scale
-  precision: auto
-  non_finite: stop       # or skip: pass over steps whose loss or gradients are not finite
-
-augmentation:            # views are drawn by the objective
-  flip: 0.0
-  zoom: 0.0
-  zoom_in_share: 0.8
-  zoom_in: [1.0, 1.5]
-  zoom_out: [1.0, 1.2]
-
-# Of data and optimisation from the publication; those of the objective stand with it.
-deviations:
-  - ECDDP on any recordings instead of the synthetic E-TartanAir, for a number of steps of this project
-  - ECDDP's input has 10 bins for each polarity instead of 6 for both together
-  - ECDDP's prototypes learn from the first step on, instead of from the second epoch on
-  - ECDDP's patch embedding has no weight decay on its biases and norm
-# What differs under a profile, over its general values and what stands here of its base.
-profiles:
-  sample:
-    batch_size: 16
-    segments: 1
-    optimisation: {peak_lr: 1.0e-3}
-    objective:
-      {hidden: 256, bottleneck: 64, prototypes: 256, clusters: 4, local_views: 2, crop: 96, large: 96, small: 64}
-  small: {optimisation: {peak_lr: 5.0e-4}}  # the best of four by validation loss
-"""
+    network_title = "ResNet50"
+    network = "resnet"
+    architectures = ("feedforward",)
+    recipe = None
+    weights = "the ResNet-50 checkpoint of Yan98/ECDDP"
+    summary = "ECDDP's ResNet-50, feed-forward; hides patches, so it is pre-trained here with a Swin alone."

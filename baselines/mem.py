@@ -4,14 +4,15 @@ In a first phase a tokenizer learns to draw an image of the events from a grid o
 the second one it stays as it is: patches of the histograms are hidden in blocks, and the backbone has to name the
 tokens there. ConvLSTMs carry their state from step to step, so that they may remember what is hidden.
 
-How this differs from the publication is said under `deviations` in `RECIPE`.
+How this differs from the publication stands under `deviations`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -21,33 +22,30 @@ from torch.nn.functional import avg_pool2d, cross_entropy, log_softmax, pixel_sh
 from tespec.core.distributed import all_reduce_sum, batch_rows, global_mean
 from tespec.core.errors import UserError
 from tespec.core.progress import say
-from tespec.core.registry import METHODS, OBJECTIVES
-from tespec.core.settings import Clip, Count, Depth, FromZero, Mask, Optimisation, Positive, choice, number
+from tespec.core.registry import METHODS
+from tespec.core.settings import (
+    Augmentation,
+    Clip,
+    Count,
+    Decay,
+    Depth,
+    Downsample,
+    FromZero,
+    Mask,
+    Optimisation,
+    Positive,
+    Pretraining,
+    choice,
+    number,
+)
 from tespec.core.settings import whole as whole_number
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
+from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, check_mask_unit, replace_hidden
-from tespec.pretraining.method import Method
-from tespec.pretraining.objective import SEED, EventObjective
+from tespec.pretraining.method import SEED, EventMethod
 from tespec.pretraining.views import random_crops
-
-
-@METHODS.register_module(name="mem")
-class Mem(Method):
-    """No row of the paper's tables."""
-
-    title = "MEM"
-    group = "Beyond the paper"
-    pretraining_data = "N-ImageNet"
-    recipe = "mem"
-    citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
-    licence = "not stated (tum-vision/mem)"
-    weights = "none; tum-vision/mem links to no file, and what its code writes is a ViT-B/16"
-    summary = (
-        "A tokenizer learns to draw event images, then a network names its tokens where patches are hidden in blocks; "
-        "published with a ViT-B."
-    )
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class TokenizerSettings:
 
 
 @dataclass(frozen=True)
-class TokenSettings:
+class MemSettings:
     """Settings of what is hidden, and of what is named there from which features.
 
     Raises:
@@ -293,7 +291,11 @@ def _at(places: Tensor, vectors: Tensor) -> Tensor:
     return places.view(len(places), 1, -1, 1).expand(-1, vectors.shape[1], -1, vectors.shape[-1])
 
 
-class MaskedEventModelling(nn.Module):
+COLLAPSED = 2.0  # tokens in use, on validation data
+
+
+@METHODS.register_module(name="mem")
+class Mem(EventMethod):
     """The tokenizer's loss in the first phase, the backbone's in the second one.
 
     Args:
@@ -301,10 +303,110 @@ class MaskedEventModelling(nn.Module):
         backbone: what is pre-trained.
     """
 
-    draws_alike = True  # of crops, noise, masks and stochastic depth for the whole batch, each process takes its own
+    title = "MEM"
+    group = "Beyond the paper"
+    pretraining_data = "N-ImageNet"
+    citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
+    licence = "not stated (tum-vision/mem)"
+    weights = "none; tum-vision/mem links to no file, and what its code writes is a ViT-B/16"
+    summary = (
+        "A tokenizer learns to draw event images, then a network names its tokens where patches are hidden in blocks; "
+        "published with a ViT-B."
+    )
+    loss_is = "cross-entropy in nats of the tokens at hidden patches, those of the tokenizer as it is after its phase"
+    masks_patches = True
+    deviations = (  # from tum-vision/mem
+        "MEM's network is a Swin that sees 10 bins for each polarity, instead of a ViT-B/16 that sees one; its tokens "
+        "are of the sum over the bins, as published",
+        "MEM names all tokens that lie within a place of the Swin's last stage, instead of one at each place of a ViT",
+        "MEM hides pixels by a learned patch of pixels before they are embedded, instead of by a learned token after "
+        "it",
+        "MEM's blocks keep their range of areas until half of the patches is hidden, where the last one is cut; "
+        "published, they shrink with what is left to hide, and a mask may end short of it",
+        "MEM's tokenizer sees squares of the frame; published, the whole frame resized to 224 px",
+        "MEM's temperature falls over the whole first phase by a constant factor a step; published, faster and faster "
+        "within its first epochs",
+        "in memory (recurrent true) MEM hides the same patches in all segments of a step, and carries the state",
+    )
+    # MEM's own pre-training, feed-forward on events. Values: tum-vision/mem, configs/nimagenet.conf unless another file
+    # is named beside them.
+    recipe = Pretraining(
+        objective=MemSettings(
+            mask=Mask(16, 0.5),  # num_layers 4: 2 ** 4 px; num_mask_patches 98 of 14 x 14
+            smallest_block=16,  # mem/run_mem_pretraining.py, min_mask_patches_per_block
+            features="last",
+            tokenizer=TokenizerSettings(
+                share=0.31,  # of the steps: 100 epochs of batches of 384, then 300 epochs of batches of 512
+                peak_lr=5.0e-4,  # vae_lr
+                end_divisor=1.1,  # vae_lr_decay 0.999, in each of 100 epochs (eventvae/train_vae.py)
+                clip_norm=0.01,  # vae_grad_clip
+                crop=224,  # px; input_H, input_W
+                tokens=8192,  # num_tokens
+                width=32,  # emb_dim
+                hidden=384,  # vae_hidden_dim
+                blocks=3,  # vae_num_resnet_blocks
+                hot=10.0,  # hotpix_num_stds
+                gamma=1.0,  # gammatrafo 0
+                temperature=(1.0, 0.5),  # eventvae/train_vae.py, starting_temp and temp_min
+                kl_weight=7.5e-6,  # vae_kl_loss_weight 1e-10 for the sum over a batch of 384 images of 196 tokens
+            ),
+        ),
+        dataset="1mpx",
+        batch_size=512,  # pt_batch_size
+        downsample=Downsample("auto", "nearest", 640),
+        drop_path=0.1,  # pt_dropout
+        optimisation=Optimisation(
+            optimizer="AdamW",  # mem/run_mem_pretraining.py, opt
+            peak_lr=7.5e-5,  # pt_lr
+            schedule="cosine",  # mem/run_mem_pretraining.py
+            start_divisor=1.0e6,  # from 0; mem/utils.py, cosine_scheduler
+            end_divisor=7.5,  # to 1e-5; mem/run_mem_pretraining.py, min_lr
+            steps=100000,  # this project's, of both phases together
+            warmup_steps=1000,  # pt_warmup_steps
+            clip=Clip("norm", 1.0),  # pt_grad_clip
+            # mem/run_mem_pretraining.py, weight_decay; exempt: mem/optim_factory.py. The tokenizer has none, as
+            # eventvae/train_vae.py trains it by Adam.
+            weight_decay=Decay(0.05, 0.05, ("vectors",)),
+        ),
+        augmentation=Augmentation(flip=0.5),
+        deviations=(
+            "MEM on any recordings instead of N-ImageNet, in windows of 50 ms, for a number of steps of this project, "
+            "of which its tokenizer takes a share; under the profiles sample and small the backbone has the other half",
+            "MEM's only augmentation is flipping; published, events are shifted too, and their images altered by "
+            "RandAugment and jitter of brightness and saturation",
+            "MEM's optimizer has moments of 0.9 and 0.999 instead of 0.9 and 0.95",
+            "MEM's tokenizer is trained on batches as large as the backbone's instead of 384",
+        ),
+    )
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "sample": {
+            "batch_size": 16,
+            "segments": 1,
+            "optimisation": {"peak_lr": 1.0e-3},
+            "objective": {
+                "mask": {"unit": 8},
+                "features": "all",
+                # A gamma that MEM's code offers. With tokens of 16 px and counts as they are, the tokenizer learns
+                # nothing in hundreds of steps; 32 clusters of patches of 8 px draw 65 % of their squares, with a
+                # perplexity of 6.
+                "tokenizer": {
+                    "share": 0.5,
+                    "peak_lr": 5.0e-3,
+                    "crop": 48,
+                    "tokens": 32,
+                    "width": 16,
+                    "hidden": 32,
+                    "blocks": 1,
+                    "gamma": 0.5,
+                    "temperature": [1.0, 0.3],
+                },
+            },
+        },
+        "small": {"optimisation": {"peak_lr": 5.0e-4}},  # the best of four by validation loss
+    }
     share: Tensor
 
-    def __init__(self, own: TokenSettings, backbone: EventSwin) -> None:
+    def __init__(self, own: MemSettings, backbone: EventSwin) -> None:
         super().__init__()
         self.own = own
         self.backbone = backbone
@@ -404,28 +506,21 @@ class MaskedEventModelling(nn.Module):
         }
         return losses, detach(state)
 
+    @classmethod
+    def from_settings(cls, own: MemSettings, settings: Pretraining, data: PretrainData) -> Self:
+        """The method with a randomly initialised backbone.
 
-COLLAPSED = 2.0  # tokens in use, on data held out
-
-
-@OBJECTIVES.register_module(name="mem")
-class MaskedEventTask(EventObjective):
-    """Events alone, hidden patch by patch."""
-
-    settings_type = TokenSettings
-    network_type = MaskedEventModelling
-    loss_is = "cross-entropy in nats of the tokens at hidden patches, those of the tokenizer as it is after its phase"
-    hides_patches = True
-
-    def check_settings(self) -> None:
-        """Refuse a training that is too short for two phases."""
-        if self.settings.optimisation.steps < 2:
+        Raises:
+            UserError: the training is too short for two phases.
+        """
+        if settings.optimisation.steps < 2:
             raise UserError("optimisation.steps", "1 is too few for two phases", "give 2 or more")
+        return super().from_settings(own, settings, data)
 
-    def protocol(self) -> dict[str, str]:
-        """What the numbers mean, in words."""
+    def protocol(self, data: PretrainData) -> dict[str, str]:
+        """What the validation metrics mean, in words."""
         tokens = self.own.tokenizer.tokens
-        return super().protocol() | {
+        return super().protocol(data) | {
             "found": f"share of hidden tokens that are named right, of {tokens:,}; guessing gets {1 / tokens:.3g}",
             "commonest": "share of the most frequent token, which naming it everywhere gets about right",
             "perplexity": "exponential of the entropy of all tokens on data held out: how many are in use",
@@ -433,22 +528,20 @@ class MaskedEventTask(EventObjective):
             "drawn_error": "squared error of the images drawn from tokens, over that of drawing nothing",
         }
 
-    def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
-        """Loss and spread, and what the tokens are worth."""
-        return super().evaluate(model, device) | self._tokens(model, device)
-
     @torch.no_grad()
-    def _tokens(self, model: Any, device: torch.device) -> dict[str, float]:
+    def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
+        """Loss and feature metrics, and what the tokens are worth."""
+        metrics = super().validate(data, device)
         counts = torch.zeros(self.own.tokenizer.tokens, device=device)
         found = error = energy = 0.0
         state: Any = None
         batches = 0
-        for batch in self.held_out(device):
+        for batch in data.val_batches(device):
             torch.manual_seed(SEED + batches)  # the same masks as for the loss
-            losses, state = model.loss(batch, state)
-            images = model.images(batch["histograms"])
-            tokens = model.tokens(images)
-            drawn = crop(model.tokenizer.draw(tokens.flatten(0, 1)).float(), self.size)
+            losses, state = self.loss(batch, state)
+            images = self.images(batch["histograms"])
+            tokens = self.tokens(images)
+            drawn = crop(self.tokenizer.draw(tokens.flatten(0, 1)).float(), data.size)
             counts += usage(tokens, len(counts))
             found += losses["found"].item()
             error += (drawn - images.flatten(0, 1)).square().sum().item()
@@ -457,105 +550,10 @@ class MaskedEventTask(EventObjective):
         in_use = perplexity(counts).item()
         if in_use < COLLAPSED:
             say(f"the tokenizer collapsed: {in_use:.2f} of {len(counts):,} tokens are in use on data held out")
-        return {
+        return metrics | {
             "found": found / max(batches, 1),
             "commonest": (counts.max() / counts.sum().clamp(min=1)).item(),
             "perplexity": in_use,
             "tokens_used": (counts > 0).float().mean().item(),
             "drawn_error": error / max(energy, 1e-12),
         }
-
-
-RECIPE = """
-# MEM's own pre-training, feed-forward on events. Values: tum-vision/mem, configs/nimagenet.conf unless another file is
-# named beside them.
-name: mem
-version: 1
-objective:
-  type: mem
-  mask: {unit: 16, ratio: 0.5}  # num_layers 4: 2 ** 4 px; num_mask_patches 98 of 14 x 14
-  smallest_block: 16       # mem/run_mem_pretraining.py, min_mask_patches_per_block
-  features: last
-  tokenizer:
-    share: 0.31            # of the steps: 100 epochs of batches of 384, then 300 epochs of batches of 512
-    peak_lr: 5.0e-4        # vae_lr
-    end_divisor: 1.1       # vae_lr_decay 0.999, in each of 100 epochs (eventvae/train_vae.py)
-    clip_norm: 0.01        # vae_grad_clip
-    crop: 224              # px; input_H, input_W
-    tokens: 8192           # num_tokens
-    width: 32              # emb_dim
-    hidden: 384            # vae_hidden_dim
-    blocks: 3              # vae_num_resnet_blocks
-    hot: 10.0              # hotpix_num_stds
-    gamma: 1.0             # gammatrafo 0
-    temperature: [1.0, 0.5]  # eventvae/train_vae.py, starting_temp and temp_min
-    kl_weight: 7.5e-6      # vae_kl_loss_weight 1e-10 for the sum over a batch of 384 images of 196 tokens
-  deviations:              # from tum-vision/mem
-    - MEM's network is a Swin that sees 10 bins for each polarity, instead of a ViT-B/16 that sees one; its tokens are
-      of the sum over the bins, as published
-    - MEM names all tokens that lie within a place of the Swin's last stage, instead of one at each place of a ViT
-    - MEM hides pixels by a learned patch of pixels before they are embedded, instead of by a learned token after it
-    - MEM's blocks keep their range of areas until half of the patches is hidden, where the last one is cut; published,
-      they shrink with what is left to hide, and a mask may end short of it
-    - MEM's tokenizer sees squares of the frame; published, the whole frame resized to 224 px
-    - MEM's temperature falls over the whole first phase by a constant factor a step; published, faster and faster
-      within its first epochs
-    - in memory (recurrent true) MEM hides the same patches in all segments of a step, and carries the state
-dataset: 1mpx
-recurrent: false
-bins: 10
-rule: edges
-window_ms: 50
-segments: 1
-batch_size: 512            # pt_batch_size
-downsample: {factor: auto, keep: nearest, to_width: 640}
-sampling: clips            # single windows need no order
-drop_path: 0.1             # pt_dropout
-
-optimisation:
-  optimizer: AdamW         # mem/run_mem_pretraining.py, opt
-  peak_lr: 7.5e-5          # pt_lr
-  schedule: cosine         # mem/run_mem_pretraining.py
-  start_divisor: 1.0e+6    # from 0; mem/utils.py, cosine_scheduler
-  end_divisor: 7.5         # to 1e-5; mem/run_mem_pretraining.py, min_lr
-  steps: 100000            # this project's, of both phases together
-  warmup_steps: 1000       # pt_warmup_steps
-  clip: {by: norm, at: 1.0}  # pt_grad_clip
-  # mem/run_mem_pretraining.py, weight_decay; exempt: mem/optim_factory.py. The tokenizer has none, as
-  # eventvae/train_vae.py trains it by Adam.
-  weight_decay: {start: 0.05, end: 0.05, exempt: [vectors]}
-  patch_embed_lr: 1.0
-  precision: auto
-  non_finite: stop         # or skip: pass over steps whose loss or gradients are not finite
-
-augmentation:
-  flip: 0.5
-  zoom: 0.0
-  zoom_in_share: 0.8
-  zoom_in: [1.0, 1.5]
-  zoom_out: [1.0, 1.2]
-
-# Of data and optimisation from the publication; those of the objective stand with it.
-deviations:
-  - MEM on any recordings instead of N-ImageNet, in windows of 50 ms, for a number of steps of this project, of which
-    its tokenizer takes a share; under the profiles sample and small the backbone has the other half
-  - MEM's only augmentation is flipping; published, events are shifted too, and their images altered by RandAugment and
-    jitter of brightness and saturation
-  - MEM's optimizer has moments of 0.9 and 0.999 instead of 0.9 and 0.95
-  - MEM's tokenizer is trained on batches as large as the backbone's instead of 384
-# What differs under a profile, over its general values and what stands here of its base.
-profiles:
-  sample:
-    batch_size: 16
-    segments: 1
-    optimisation: {peak_lr: 1.0e-3}
-    objective:
-      mask: {unit: 8}
-      features: all
-      # A gamma that MEM's code offers. With tokens of 16 px and counts as they are, the tokenizer learns nothing in
-      # hundreds of steps; 32 clusters of patches of 8 px draw 65 % of their squares, with a perplexity of 6.
-      tokenizer:
-        {share: 0.5, peak_lr: 5.0e-3, crop: 48, tokens: 32, width: 16, hidden: 32, blocks: 1, gamma: 0.5,
-        temperature: [1.0, 0.3]}
-  small: {optimisation: {peak_lr: 5.0e-4}}  # the best of four by validation loss
-"""

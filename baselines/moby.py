@@ -5,41 +5,26 @@ Two views of an image have to find each other among a queue of others, by a slow
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from tespec.core.distributed import all_gather_rows
-from tespec.core.registry import METHODS, OBJECTIVES
-from tespec.core.settings import Count, Positive, Share
+from tespec.core.registry import METHODS
+from tespec.core.settings import Clip, Count, Decay, Optimisation, Positive, Pretraining, Share
 from tespec.datasets.images import as_input
 from tespec.models.backbone import Backbone
 from tespec.pretraining.contrast import info_nce, projector, whole
-from tespec.pretraining.method import Method
+from tespec.pretraining.method import ImageMethod, ViewSettings
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
-from tespec.pretraining.objective import ImageObjective, ViewSettings
-
-
-@METHODS.register_module(name="moby")
-class Moby(Method):
-    """A row of the paper's tables."""
-
-    title = "MoBY"
-    group = "Pre-trained on images"
-    pretraining_data = "ImageNet-1k"
-    recipe = "moby"
-    citation = "Xie et al.: Self-Supervised Learning with Swin Transformers, 2021"
-    licence = "MIT (SwinTransformer/Transformer-SSL)"
-    weights = "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to DeiT-S are swapped"
-    summary = (
-        "Two views of an image have to find each other among a queue of others, by a slow encoder; patch embedding and "
-        "ConvLSTMs as for ImageNet."
-    )
 
 
 @dataclass(frozen=True)
-class MomentumSettings(ViewSettings):
+class MobySettings(ViewSettings):
     """Settings of the views and of the contrast."""
 
     hidden: Count  # width of projectors and predictor
@@ -49,19 +34,75 @@ class MomentumSettings(ViewSettings):
     momentum: Share  # of the slow encoder at the start; it rises to 1
 
 
-class MomentumContrast(nn.Module):
-    """Symmetric contrast of two views.
+@METHODS.register_module(name="moby")
+class Moby(ImageMethod):
+    """Symmetric contrast of two views of each image.
 
     Args:
         own: its settings.
-        backbone: what is pre-trained, the online encoder.
+        backbone: the online encoder, which is pre-trained.
     """
 
-    draws_alike = True  # of what stochastic depth draws for the whole batch, each process takes its own
+    title = "MoBY"
+    group = "Pre-trained on images"
+    pretraining_data = "ImageNet-1k"
+    citation = "Xie et al.: Self-Supervised Learning with Swin Transformers, 2021"
+    licence = "MIT (SwinTransformer/Transformer-SSL)"
+    weights = "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to DeiT-S are swapped"
+    summary = (
+        "Two views of an image have to find each other among a queue of others, by a slow encoder; patch embedding and "
+        "ConvLSTMs as for ImageNet."
+    )
+    loss_is = "sum over both views of the contrast with the other view and the queue"
+    views = 2
+    deviations = (  # from SwinTransformer/Transformer-SSL, data/build.py and models/
+        "MoBY's views differ in crop, flip, brightness and contrast, but not in saturation, hue, greyness, blur or "
+        "solarisation",
+        "MoBY's features are pooled without Swin's last normalisation",
+    )
+    # Swin-T on ImageNet-1k. Values: SwinTransformer/Transformer-SSL, the file named beside each.
+    recipe = Pretraining(
+        objective=MobySettings(  # moby_main.py and config.py
+            size=224,
+            channels=3,
+            scale=(0.08, 1.0),
+            jitter=0.4,  # hue, saturation, blur and solarisation are left out
+            hidden=4096,
+            out=256,
+            queue=4096,
+            temperature=0.2,
+            momentum=0.99,
+        ),
+        dataset="objects",
+        batch_size=512,  # get_started.md: 8 GPUs, 64 images on each
+        drop_path=0.2,  # of the online encoder alone; configs/moby_swin_tiny.yaml, ONLINE_DROP_PATH_RATE
+        optimisation=Optimisation(
+            optimizer="AdamW",  # config.py
+            peak_lr=1.0e-3,  # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py)
+            schedule="cosine",  # config.py
+            start_divisor=2000,  # from 5e-7; config.py, WARMUP_LR
+            end_divisor=200,  # to 5e-6; config.py, MIN_LR
+            steps=750000,  # 300 epochs; configs/moby_swin_tiny.yaml
+            warmup_steps=12500,  # 5 epochs; configs/moby_swin_tiny.yaml
+            clip=Clip("norm", 5.0),  # config.py, CLIP_GRAD; moby_main.py
+            # 0.05: configs/moby_swin_tiny.yaml. Exempt: microsoft/Swin-Transformer, optimizer.py, where the network
+            # adds names to the vectors; models/moby.py names none, so its tables of position biases decay.
+            weight_decay=Decay(0.05, 0.05, ("vectors",)),
+        ),
+    )
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "sample": {
+            "batch_size": 32,
+            "segments": 1,
+            "optimisation": {"peak_lr": 1.0e-3},
+            "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024},
+        },
+        "small": {"batch_size": 16, "optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
+    }
     queues: Tensor
     place: Tensor
 
-    def __init__(self, own: MomentumSettings, backbone: Backbone) -> None:
+    def __init__(self, own: MobySettings, backbone: Backbone) -> None:
         super().__init__()
         self.own = own
         self.backbone = backbone
@@ -106,80 +147,3 @@ class MomentumContrast(nn.Module):
         momentum = momentum_at(self.own.momentum, share)
         follow(self.slow_backbone, self.backbone, momentum)
         follow(self.slow_projector, self.projector, momentum)
-
-
-@OBJECTIVES.register_module(name="momentum_contrast")
-class MomentumContrastTask(ImageObjective):
-    """Two views of each image."""
-
-    settings_type = MomentumSettings
-    network_type = MomentumContrast
-    loss_is = "sum over both views of the contrast with the other view and the queue"
-    views = 2
-
-
-RECIPE = """
-# Swin-T on ImageNet-1k. Values: SwinTransformer/Transformer-SSL, the file named beside each.
-# bins, rule, window_ms and downsample concern events alone.
-name: moby
-version: 1
-objective:
-  # Values: moby_main.py and config.py.
-  type: momentum_contrast
-  size: 224                # px
-  channels: 3
-  scale: [0.08, 1.0]       # share of the image that a view shows
-  jitter: 0.4              # of brightness and contrast; hue, saturation, blur and solarisation are left out
-  hidden: 4096
-  out: 256
-  queue: 4096
-  temperature: 0.2
-  momentum: 0.99
-  deviations:              # from SwinTransformer/Transformer-SSL, data/build.py and models/
-    - MoBY's views differ in crop, flip, brightness and contrast, but not in saturation, hue, greyness, blur or
-      solarisation
-    - MoBY's features are pooled without Swin's last normalisation
-dataset: objects
-recurrent: false
-bins: 10
-rule: edges
-window_ms: 50
-segments: 1
-batch_size: 512          # get_started.md: 8 GPUs, 64 images on each
-downsample: {factor: 1, keep: nearest, to_width: null}
-sampling: clips          # single windows need no order
-drop_path: 0.2           # of the online encoder alone; configs/moby_swin_tiny.yaml, ONLINE_DROP_PATH_RATE
-
-optimisation:
-  optimizer: AdamW       # config.py
-  peak_lr: 1.0e-3        # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py)
-  schedule: cosine       # config.py
-  start_divisor: 2000    # from 5e-7; config.py, WARMUP_LR
-  end_divisor: 200       # to 5e-6; config.py, MIN_LR
-  steps: 750000          # 300 epochs; configs/moby_swin_tiny.yaml
-  warmup_steps: 12500    # 5 epochs; configs/moby_swin_tiny.yaml
-  clip: {by: norm, at: 5.0}  # config.py, CLIP_GRAD; moby_main.py
-  # 0.05: configs/moby_swin_tiny.yaml. Exempt: microsoft/Swin-Transformer, optimizer.py, where the network adds names to
-  # the vectors; models/moby.py names none, so its tables of position biases decay.
-  weight_decay: {start: 0.05, end: 0.05, exempt: [vectors]}
-  patch_embed_lr: 1.0    # share of the learning rate for the patch embedding
-  precision: auto
-  non_finite: stop       # or skip: pass over steps whose loss or gradients are not finite
-
-augmentation:            # views are drawn by the objective
-  flip: 0.0
-  zoom: 0.0
-  zoom_in_share: 0.8
-  zoom_in: [1.0, 1.5]
-  zoom_out: [1.0, 1.2]
-
-deviations: []           # of the optimisation from the publication; those of the objective stand with it
-# What differs under a profile, over its general values and what stands here of its base.
-profiles:
-  sample:
-    batch_size: 32
-    segments: 1
-    optimisation: {peak_lr: 1.0e-3}
-    objective: {size: 64, channels: 1, hidden: 256, out: 64, queue: 1024}
-  small: {batch_size: 16, optimisation: {peak_lr: 1.25e-4}}  # the best of four by validation loss
-"""

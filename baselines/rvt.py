@@ -12,7 +12,7 @@ class Rvt(Method):
 
     title = "RVT"
     group = "The best performance in the literature"
-    backbone = "MaxViT"
+    network_title = "MaxViT"
     network = "maxvit"
     architectures = ("recurrent",)
     citation = "Gehrig, Scaramuzza: Recurrent Vision Transformers, CVPR 2023"

@@ -22,7 +22,8 @@ class Scratch(Method):
     group = "No pre-training"
     summary = "Random initialisation; the whole network learns from the task's labels alone."
 
-    def initialise(self, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
+    @classmethod
+    def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
         """Leave the backbone as it was built.
 
         Raises:

@@ -38,7 +38,7 @@ from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
 from tespec.models.execution import Execution, execute
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import new_network, open_pretraining
 from tespec.runs.cost import input_of
 from tespec.runs.data import Data, settings_of
 from tespec.sample import make_world
@@ -62,11 +62,11 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Loop, dic
     dataset = "1mpx" if name == "tespec" else name
     root = make_world("tiny", datasets=(dataset,)) / dataset
     if name == "tespec":
-        task: Any = build_objective(pretraining_settings(name, "sample", FEW), root)
+        task: Any = open_pretraining(pretraining_settings(name, "sample", FEW), root)
     else:
         task = build_task(settings_of(Data(root, "sample"), name, "recurrent", None, FEW), root)
     torch.manual_seed(0)
-    network = task.network() if name == "tespec" else task.model()
+    network = new_network(task.settings, task) if name == "tespec" else task.model()
     half = precision if device.type == "cuda" else "fp32"  # a loop has no bf16 on a CPU
     optimisation = replace(task.settings.optimisation, precision=half)
     loop = Loop(network, task.steps(0), optimisation, seed=0, device=device)
@@ -126,8 +126,8 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
     settings: Any
     if name == "tespec":
         settings = pretraining_settings(name, profile, changes)
-        objective = build_objective(settings, None, input_of(settings, "1mpx"))
-        network, batch = objective.network(), objective.blank_batch(settings.batch_size, device)
+        data = open_pretraining(settings, None, input_of(settings, "1mpx"))
+        network, batch = new_network(settings, data), data.blank_batch(settings.batch_size, device)
         batch["mask"].random_(0, 2)
     else:
         settings = finetuning_settings(name, "recurrent", profile, changes)

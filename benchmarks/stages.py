@@ -39,7 +39,7 @@ from tespec.events.spatial import Region, apply_maps
 from tespec.events.store import open_store
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import EventSwin
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import open_pretraining
 
 BINS, WINDOW_US = 10, 50_000
 BUSY = 9_000_000  # events/s of a busy recording of 1Mpx: 540 million in 60 s (evlib)
@@ -138,7 +138,7 @@ def batch(quick: bool) -> Iterator[Case]:
         pack(ArrayStream(*make_events(2 * rate, 2_000_000, *sensor), *sensor), Path(name) / "recording")
         profile, frames = ("sample", 2) if quick else ("paper", 8)
         settings = pretraining_settings("tespec", profile, ["batch_size=1", f"segments={frames}"])
-        steps = build_objective(settings, Path(name)).steps(0)
+        steps = open_pretraining(settings, Path(name)).steps(0)
         height, width = steps[0]["histograms"].shape[-2:]
         yield Case(
             "batch", f"{frames} frames of {height}x{width} px with flip and zoom",

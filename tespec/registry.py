@@ -1,5 +1,5 @@
 """The registries: how methods, tasks, networks and data sets are added to the harness."""
 
-from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, OBJECTIVES, TASKS
+from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, TASKS
 
-__all__ = ["BACKBONES", "DATASETS", "METHODS", "MODELS", "OBJECTIVES", "TASKS"]
+__all__ = ["BACKBONES", "DATASETS", "METHODS", "MODELS", "TASKS"]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tespec.cli.main import main
-from tespec.core import config, recipes
-from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, OBJECTIVES, PLUGIN, TASKS
+from tespec.core import config
+from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, PLUGIN, TASKS
 
-REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, OBJECTIVES, TASKS)
+REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, TASKS)
 
 
 @contextmanager
@@ -24,7 +24,6 @@ def forgotten_afterwards() -> Iterator[None]:
     """Files that are imported inside, what they register, and configs that are added are gone outside."""
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(recipes, "_imported", list(recipes._imported))
             patch.setattr(config, "_added", {kind: dict(paths) for kind, paths in config._added.items()})
             yield
     finally:

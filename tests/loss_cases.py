@@ -2,17 +2,17 @@
 
 import torch
 
-from baselines.cm3ae import FrameEventAutoencoder
-from baselines.cpc import PredictiveCoding
-from baselines.ecddp import DenseDistillation
-from baselines.ecdp import ImageContrast
-from baselines.imagenet import Classification
-from baselines.mem import MaskedEventModelling
-from baselines.moby import MomentumContrast
-from tespec.core.config import objective_facts
+from baselines.cm3ae import Cm3ae
+from baselines.cpc import Cpc
+from baselines.ecddp import Ecddp
+from baselines.ecdp import Ecdp
+from baselines.imagenet import Imagenet
+from baselines.mem import Mem
+from baselines.moby import Moby
+from tespec.core.config import own_facts
 from tespec.models import build_backbone
-from tespec.pretraining.objective import own_settings
-from tespec.pretraining.tespec import MaskedReconstruction
+from tespec.pretraining.method import own_settings
+from tespec.pretraining.tespec import Tespec
 from tespec.tasks.depth import DepthModel
 from tespec.tasks.detection import DetectionModel
 from tespec.tasks.segmentation import SegmentationModel
@@ -49,7 +49,7 @@ def smooth(low, high):
 
 def own(objective, **changes):
     """Settings of an objective as the paper's profile has them, but for what makes it small."""
-    return own_settings(objective_facts(objective, "paper") | changes)
+    return own_settings(own_facts(objective, "paper") | changes)
 
 
 TOKENIZER = {
@@ -59,41 +59,39 @@ TOKENIZER = {
 
 # The objective or task, and a batch.
 CASES = {
-    "masked_reconstruction": lambda: (
-        MaskedReconstruction(
-            own("masked_reconstruction", decoder={"type": "LastStageDecoder", "width": 32}), backbone(True), 0.025
-        ),
+    "tespec": lambda: (
+        Tespec(own("tespec", decoder={"type": "LastStageDecoder", "width": 32}), backbone(True), 0.025),
         histograms() | {"mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)},
     ),
     "cpc": lambda: (
-        PredictiveCoding(own("cpc", width=16, ahead=2, places=32, temperature=0.02), backbone(True)),
+        Cpc(own("cpc", width=16, ahead=2, places=32, temperature=0.02), backbone(True)),
         histograms(segments=4),
     ),
     "ecddp": lambda: (
-        DenseDistillation(
+        Ecddp(
             own("ecddp", hidden=32, bottleneck=16, prototypes=24, clusters=3, local_views=1, mask_ratio=0.5), backbone()
         ),
         histograms(4, 1),
     ),
     "mem": lambda: (
-        MaskedEventModelling(own("mem", smallest_block=1, tokenizer=TOKENIZER), backbone(True)),
+        Mem(own("mem", smallest_block=1, tokenizer=TOKENIZER), backbone(True)),
         histograms(),
     ),
-    "momentum_contrast": lambda: (
-        MomentumContrast(own("momentum_contrast", hidden=32, out=16, queue=8), backbone(channels=1)),
+    "moby": lambda: (
+        Moby(own("moby", hidden=32, out=16, queue=8), backbone(channels=1)),
         {"views": views(2)},
     ),
-    "classification": lambda: (
-        Classification(own("classification"), backbone(channels=1), 3),
+    "imagenet": lambda: (
+        Imagenet(own("imagenet"), backbone(channels=1), 3),
         {"views": views(1), "labels": torch.arange(8) % 3},
     ),
-    "image_contrast": lambda: (
-        ImageContrast(own("image_contrast", hidden=32, out=16), backbone(), backbone(channels=1, seed=1)),
+    "ecdp": lambda: (
+        Ecdp(own("ecdp", hidden=32, out=16), backbone(), backbone(channels=1, seed=1)),
         histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
     ),
-    "frame_event_autoencoder": lambda: (
-        FrameEventAutoencoder(
-            own("frame_event_autoencoder", decoder={"type": "LastStageDecoder", "width": 32}, out=16),
+    "cm3ae": lambda: (
+        Cm3ae(
+            own("cm3ae", decoder={"type": "LastStageDecoder", "width": 32}, out=16),
             backbone(),
             backbone(channels=1, seed=1),
         ),

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tespec.pretraining.objective import PretrainingTask
-from tespec.pretraining.tespec import MaskedReconstructionTask
+from tespec.pretraining.method import PretrainMethod
+from tespec.pretraining.tespec import Tespec
 from tespec.runs.setup import Setup
 from tespec.training.hooks import CheckpointHook
 
-DRAW = MaskedReconstructionTask.draw
+DRAW = Tespec.draw
 
 
 def setup_in(folder: Path, **changes: Any) -> Setup:
@@ -44,7 +44,7 @@ def stopped_after(step: int, by: int = signal.SIGINT, trained: float = 0.0) -> I
 def short_pretrainings() -> Iterator[None]:
     """Inside, nothing is drawn, which takes most of the time of a pre-training of few steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MaskedReconstructionTask, "draw", PretrainingTask.draw)
+        patch.setattr(Tespec, "draw", PretrainMethod.draw)
         yield
 
 
@@ -52,5 +52,5 @@ def short_pretrainings() -> Iterator[None]:
 def pictures() -> Iterator[None]:
     """Inside, short pre-trainings draw as all others do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MaskedReconstructionTask, "draw", DRAW)
+        patch.setattr(Tespec, "draw", DRAW)
         yield

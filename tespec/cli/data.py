@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
-from tespec.cli.options import add_own, add_sensor, bring_in, positive
+from tespec.cli.options import add_own, add_sensor, load_plugins, positive
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "download-guide": guide,
     }
     if "plugins" in options:
-        bring_in(options, only_given=True)
+        load_plugins(options, only_given=True)
     return commands[options.command](options)
 
 

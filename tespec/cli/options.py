@@ -14,7 +14,8 @@ from tespec.cli.cost import add_cost_options
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS, cache_root
-from tespec.core.settings import parse_size
+from tespec.core.registry import shipped_methods
+from tespec.core.settings import parse_size, suggest
 from tespec.training.launch import LAUNCHERS, starting
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def refuse_forecast(parser: argparse.ArgumentParser, options: argparse.Namespace
 
 
 def add_own(group: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add what brings in code and configs of one's own; `bring_in` acts on it."""
+    """Add what brings in code and configs of one's own; `load_plugins` acts on it."""
     group.add_argument("--import", action="append", type=Path, default=[], dest="plugins", metavar="FILE",
                        help="Python file that registers a method, a data set, ...; it is run; repeatable")  # fmt: skip
     group.add_argument("--configs", action="append", type=Path, default=[], metavar="DIR",
@@ -228,7 +229,7 @@ def add_configs(options: argparse.Namespace) -> None:
         options.task = config.add_file("tasks", Path(task))
 
 
-def bring_in(options: argparse.Namespace, *, only_given: bool = False) -> None:
+def load_plugins(options: argparse.Namespace, *, only_given: bool = False) -> None:
     """Add configs of one's own, and register every method and what --import names.
 
     Args:
@@ -236,7 +237,23 @@ def bring_in(options: argparse.Namespace, *, only_given: bool = False) -> None:
         only_given: register nothing where no file is named, since that takes seconds.
     """
     add_configs(options)
+    refuse_unknown_names(options)
     if options.plugins or not only_given:
         from tespec.core.registry import register_methods
 
         register_methods(options.plugins)
+
+
+def refuse_unknown_names(options: argparse.Namespace) -> None:
+    """Refuse a task, a profile or a method that does not exist, before torch is imported.
+
+    Raises:
+        UserError: names the nearest, or all of them.
+    """
+    known = {"task": names("tasks"), "profile": names("profiles")}
+    if not options.plugins and (methods := shipped_methods()):
+        known["method"] = methods
+    for option, choices in known.items():
+        given = getattr(options, option, None)
+        if given is not None and given not in choices:
+            raise UserError(f"--{option} {given[:100]}", f"unknown {option}", suggest(given, choices))

@@ -27,14 +27,13 @@ from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import say
-from tespec.core.recipes import add_recipe, recipes
+from tespec.core.registry import METHODS, register_methods
 from tespec.plan.spec import Plan, read_plan
 
 if TYPE_CHECKING:
     from tespec.plan.jobs import Job
 
 SHOWN = 20  # commands, which fit a screen
-RANDOM = "scratch"  # the method without a recipe that needs no weights
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -77,8 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the missing jobs of a plan; 1 if one failed."""
     options = parse(arguments)
     add_configs(options)
-    for file in options.plugins:
-        add_recipe(file)
+    register_methods(options.plugins)
     plan = changed(read_plan(options.plan), options)
     from tespec.plan.jobs import expand, missing_jobs, select
 
@@ -88,9 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records, problems = read_records(results) if results.exists() else ([], [])
     for problem in problems:
         say(f"left out: {problem}")
-    # Importing the methods takes seconds; those with a recipe and the random start are known by name.
-    if not looking or options.plugins or {job.method for job in jobs} - {*recipes(), RANDOM, "prior"}:
-        records = check_methods(plan, jobs, records, options.plugins)
+    records = check_methods(plan, jobs, records)
     missing = missing_jobs(jobs, records, options.runs)
     left = set(missing)
     done = sum(job not in left for job in jobs)
@@ -125,16 +121,14 @@ def changed(plan: Plan, options: argparse.Namespace) -> Plan:
     return plan.model_copy(update=changes)
 
 
-def check_methods(plan: Plan, jobs: Sequence[Job], records: Sequence[Record], plugins: Sequence[Path]) -> list[Record]:
+def check_methods(plan: Plan, jobs: Sequence[Job], records: Sequence[Record]) -> list[Record]:
     """Leave out records of other versions of the methods.
 
     Raises:
         UserError: an unknown method, an architecture that it has not, or no weights to start from.
     """
-    from tespec.core.registry import METHODS, register_methods
     from tespec.pretraining.method import find_method
 
-    register_methods(plugins)
     for job in jobs:
         if job.kind == "evaluation":
             method = find_method(job.method)

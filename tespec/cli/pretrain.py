@@ -19,7 +19,6 @@ from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
     from tespec.core.settings import Pretraining
-    from tespec.pretraining.method import Method
     from tespec.runs.data import Data
 
 
@@ -45,22 +44,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what the command line says."""
     options = parse(arguments)
-    from tespec.cli.options import bring_in
+    from tespec.cli.options import load_plugins
+
+    load_plugins(options)
     from tespec.pretraining.method import find_method
     from tespec.training.launch import launched
 
-    bring_in(options)
     method = find_method(options.method)
     if method.recipe is None:
         raise UserError(f"--method {options.method}", "has no pre-training", "choose a method with a recipe")
     if options.dry_run:
-        dry_run(options, method)
+        dry_run(options)
         return
     with launched(options.launcher, options.device), tuned():
-        train(options, method)
+        train(options)
 
 
-def train(options: argparse.Namespace, method: Method) -> None:
+def train(options: argparse.Namespace) -> None:
     """Pre-train, and say what came of it."""
     from tespec.cli.options import setup_of
     from tespec.comparison.pretrained import healthy
@@ -70,8 +70,8 @@ def train(options: argparse.Namespace, method: Method) -> None:
 
     setup = replace(setup_of(options, "pretrain"), skip_damaged=options.skip_damaged)
     check_places(setup)
-    settings, data = resolve(options, str(method.recipe), method.network)
-    result = pretrain(options.method, method, settings, data, options.seed, setup)
+    settings, data = resolve(options)
+    result = pretrain(options.method, settings, data, options.seed, setup)
     if not is_first():
         return
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
@@ -80,30 +80,29 @@ def train(options: argparse.Namespace, method: Method) -> None:
     print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
 
 
-def resolve(options: argparse.Namespace, recipe: str, network: str) -> tuple[Pretraining, Data]:
+def resolve(options: argparse.Namespace) -> tuple[Pretraining, Data]:
     """Settings of the pre-training, and its data."""
     from tespec.core.config import pretraining_settings
     from tespec.core.progress import say
-    from tespec.pretraining.objective import own_settings
+    from tespec.pretraining.method import own_settings
     from tespec.runs.data import find_unlabelled
 
     # Mistakes in the settings come to light before any data is made.
-    named = pretraining_settings(recipe, options.profile or "paper", options.set, network)
+    named = pretraining_settings(options.method, options.profile or "paper", options.set)
     own_settings(named.objective)
     data = find_unlabelled(named.dataset, options.data, options.profile)
     if data.notice:
         say(data.notice)
-    return pretraining_settings(recipe, options.profile or data.profile, options.set, network), data
+    return pretraining_settings(options.method, options.profile or data.profile, options.set), data
 
 
-def dry_run(options: argparse.Namespace, method: Method) -> None:
+def dry_run(options: argparse.Namespace) -> None:
     """Print the settings and the cost of the pre-training."""
     from tespec.cli.cost import print_cost
     from tespec.core.config import pretraining_settings
     from tespec.runs.cost import estimate_pretraining, input_of, planned_data
 
-    recipe = str(method.recipe)
-    named = pretraining_settings(recipe, options.profile or "paper", options.set, method.network)
+    named = pretraining_settings(options.method, options.profile or "paper", options.set)
     data = planned_data(named.dataset, options.data, options.profile, named.sensor)
-    settings = pretraining_settings(recipe, data.profile, options.set, method.network)
+    settings = pretraining_settings(options.method, data.profile, options.set)
     print_cost(estimate_pretraining(settings, input_of(settings, named.dataset, data.sensor)), data.title, options)

@@ -91,9 +91,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what the command line says."""
     options = parse(arguments)
-    from tespec.cli.options import bring_in
+    from tespec.cli.options import load_plugins
 
-    bring_in(options)
+    load_plugins(options)
     if options.list:
         print_list()
     elif options.describe:
@@ -219,7 +219,8 @@ def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], D
     # Mistakes in the settings come to light before any data is made.
     method = find_method(options.method)
     method.require(options.method, options.arch)
-    finetuning_settings(options.task, options.arch, options.profile or "paper", own, network=method.network)
+    profile = options.profile or find_data(options.task, options.data, make=False).profile
+    finetuning_settings(options.task, options.arch, profile, own, network=method.network)
     data = find_data(options.task, options.data, options.profile)
     if data.notice:
         say(data.notice)
@@ -268,7 +269,7 @@ def dry_run(options: argparse.Namespace) -> None:
     recipe = [change.removeprefix("pretraining.") for change in options.set if change not in own]
     data = planned_data(options.task, options.data, options.profile)
     settings = finetuning_settings(options.task, options.arch, data.profile, own, data.overrides, method.network)
-    settings = with_start(settings, method, options.checkpoint, sample=data.is_sample, changes=recipe)
+    settings = with_start(settings, options.method, method, options.checkpoint, sample=data.is_sample, changes=recipe)
     print_cost(estimate_cell(settings, input_of(settings, options.task, data.sensor)), data.title, options)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
-from tespec.cli.options import add_own, bring_in, positive
+from tespec.cli.options import add_own, load_plugins, positive
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         UserError: a file that cannot be read or converted, or a place that is taken.
     """
     options = parse(arguments)
-    bring_in(options, only_given=True)
+    load_plugins(options, only_given=True)
     {"inspect": show, "convert": convert_file}[options.command](options)
 
 

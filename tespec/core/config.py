@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import re
 import typing
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
-from tespec.core.recipes import Recipe, all_recipes, recipes
+from tespec.core.registry import METHODS, pretrained_methods
 from tespec.core.settings import Finetuning, Pretraining, Size, build, merge, parse_size, require_warmup
 
 NAME = re.compile(r"[\w.-]{1,100}")
@@ -67,9 +69,7 @@ def _files(kind: str) -> dict[str, Path]:
 
 
 def names(kind: str) -> list[str]:
-    """Names of the configs of one kind ("tasks" or "profiles"), or of the recipes ("pretraining")."""
-    if kind == "pretraining":
-        return sorted(recipes())
+    """Names of the configs of one kind, such as "tasks" or "profiles"."""
     return sorted(_files(kind))
 
 
@@ -133,42 +133,51 @@ def finetuning_settings(
     return settings
 
 
-def pretraining_settings(recipe: str, profile: str, changes: Sequence[str] = (), network: str = "swin") -> Pretraining:
-    """Settings of one pre-training: recipe, then the profile's differences, then `KEY=VALUE` changes.
+def pretraining_settings(
+    method: str, profile: str, changes: Sequence[str] = (), network: str | None = None
+) -> Pretraining:
+    """Settings of one pre-training: the method's recipe, then the profile's differences, then `KEY=VALUE` changes.
 
-    A profile's general values come first, then what the recipe says of that profile. `objective=NAME` among the
-    changes puts the objective of another file in the place of the recipe's own. Both state their deviations from the
-    publication, the objective among its own settings.
+    Of a profile, its general values come first, then what the method says of it. `objective=NAME` among the changes
+    trains the loss of another method, with that method's own settings.
+
+    Args:
+        method: name of the method.
+        profile: name of the profile.
+        changes: `KEY=VALUE` of the user.
+        network: kind of network, whose size the profile names; default: the method's.
 
     Raises:
-        UserError: there is no such recipe, objective or setting, or a value that it cannot have.
+        UserError: there is no such method or setting, or a value that it cannot have.
     """
-    known = recipes()
-    if recipe not in known:
-        raise UserError(f"recipe {recipe[:100]}", "there is none", f"choose from {', '.join(sorted(known))}")
-    scale, stated = _profile(profile), known[recipe]
-    for field in dataclasses.fields(Pretraining):
-        if field.name not in stated.facts and field.name not in ("profile", "width", "deviations", "sensor_px"):
-            raise UserError(stated.file, f"setting {field.name!r} is missing in RECIPE", "add it")
-    differs = _differences(stated, scale)
-    own = differs.pop("objective", {})
-    facts = merge(stated.facts | {"objective": stated.objective}, scale["pretraining"], f"profile {profile}")
-    facts = merge(facts, differs, f"profile {profile}, recipe {recipe}")
-    deviations = facts.pop("deviations", [])
+    kind, scale = recipe_of(method), _profile(profile)
+    differs = _differences(kind, scale)
+    differs.pop("objective", None)
+    facts = as_facts(kind.recipe) | {"objective": method}
+    facts = merge(facts, scale["pretraining"], f"profile {profile}")
+    facts = merge(facts, differs, f"profile {profile}, method {method}")
     swaps = [change for change in changes if change.startswith("objective=")]
     facts = _change(facts, swaps)
-    name = str(facts.get("objective"))
-    same = name == stated.objective
-    objective = stated.facts["objective"] if same and stated.gives_objective else objective_facts(name, profile)
-    objective = merge(objective, own if same else {}, f"profile {profile}, {name}")
-    facts |= {"objective": objective, "sensor_px": None}
+    name = str(facts["objective"])
+    facts["objective"] = own_facts(name, profile)
     facts = _change(facts, [change for change in changes if change not in swaps])
-    facts |= _scale(scale, network)
-    facts["deviations"] = [*deviations, *facts["deviations"]]
-    settings = build(Pretraining, facts, f"recipe {recipe}")
+    facts |= {"name": method} | _scale(scale, network or kind.network)
+    facts["deviations"] = [*kind.recipe.deviations, *facts["deviations"], *recipe_of(name).deviations]
+    settings = build(Pretraining, facts, f"method {method}")
     require_warmup(settings.optimisation)
     _check_sampling(settings)
     return settings
+
+
+def recipe_of(method: str) -> Any:
+    """The class of a method that is pre-trained here.
+
+    Raises:
+        UserError: there is none of that name, or it has no recipe.
+    """
+    if method not in (known := pretrained_methods()):
+        raise UserError(f"method {method[:100]}", "has no pre-training", f"choose from {', '.join(known)}")
+    return METHODS.module_dict[method]
 
 
 def _check_sampling(settings: Finetuning | Pretraining) -> None:
@@ -177,31 +186,29 @@ def _check_sampling(settings: Finetuning | Pretraining) -> None:
         raise UserError("sampling", what, "give a larger batch_size, or choose streams or clips")
 
 
-def objective_facts(name: str, profile: str) -> dict[str, Any]:
-    """Settings of an objective under a profile, from the first file that gives them.
+def own_facts(method: str, profile: str) -> dict[str, Any]:
+    """A method's own settings under a profile, and its name as "type".
 
     Raises:
-        UserError: there is no such objective.
+        UserError: there is no such method.
     """
-    given = {each.objective: each for each in reversed(all_recipes()) if each.gives_objective}
-    if name not in given:
-        remedy = f"choose from {', '.join(sorted(given))}"
-        raise UserError(f"objective {name[:100]}", "no file gives its settings", remedy)
-    own = _differences(given[name], _profile(profile)).get("objective", {})
-    return merge(given[name].facts["objective"], own, f"profile {profile}, {name}")
+    kind = recipe_of(method)
+    own = _differences(kind, _profile(profile)).get("objective", {})
+    recipe = as_facts(kind.recipe)["objective"]
+    return {"type": method} | merge(recipe, own, f"profile {profile}, {method}")
 
 
-def _differences(recipe: Recipe, profile: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe says of a profile, over what it says of the profile's base.
+def _differences(method: Any, profile: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method says of a profile, over what it says of the profile's base.
 
     Raises:
-        UserError: it names a profile that there is none of.
+        UserError: it names a profile that does not exist.
     """
-    for name in recipe.profiles:
+    for name in method.profiles:
         if name not in names("profiles"):
             remedy = f"choose from {', '.join(names('profiles'))}"
-            raise UserError(f"{recipe.file}, profiles", f"there is no profile {name!r}", remedy)
-    base, own = (recipe.profiles.get(str(profile.get(key)), {}) for key in ("base", "name"))
+            raise UserError(f"{method.__name__}.profiles", f"there is no profile {name!r}", remedy)
+    base, own = (method.profiles.get(str(profile.get(key)), {}) for key in ("base", "name"))
     return _over(base, own)
 
 
@@ -274,12 +281,18 @@ def _read(kind: str, name: str) -> dict[str, Any]:
     if path is None or not NAME.fullmatch(name):
         raise UserError(name[:100], f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
     try:
-        facts = read_yaml(path)
+        facts = copy.deepcopy(_parsed(path, path.stat().st_mtime_ns))
     except UNREADABLE as error:
         raise UserError(path, f"not a readable YAML file ({error})", "mend or restore it") from error
     if not isinstance(facts, dict) or not all(isinstance(key, str) for key in facts):
         raise UserError(path, "holds no settings by name", "mend or restore it")
     return facts
+
+
+@lru_cache
+def _parsed(path: Path, changed: int) -> Any:
+    """Content of a config; a changed file is read again."""
+    return read_yaml(path)
 
 
 def _part(facts: Mapping[str, Any], key: str, where: str) -> Any:
@@ -325,7 +338,7 @@ def changed_finetuning(settings: Finetuning, of_data: Mapping[str, Any], network
 
 def changed_pretraining(settings: Pretraining, network: str) -> dict[str, Any]:
     """Settings of a pre-training that differ from its recipe's, by dotted name; another objective is its type."""
-    if settings.name not in recipes():
+    if settings.name not in pretrained_methods():
         return _changed(settings, None)
     default = pretraining_settings(settings.name, settings.profile, (), network)
     kind = settings.objective["type"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,13 @@ from mmengine.registry import MODELS as ROOT_MODELS
 from mmengine.registry import Registry
 
 from tespec.core.errors import UserError
-from tespec.core.paths import BASELINES
-from tespec.core.recipes import ENTRY_POINTS, add_recipe
+from tespec.core.paths import BASELINES, PACKAGE
 
+ENTRY_POINTS = "tespec.methods"
 PLUGIN = "tespec_plugin_"  # begins the module name of a file that is named with --import
 
 METHODS = Registry("method", scope="tespec")
 TASKS = Registry("task", scope="tespec")
-OBJECTIVES = Registry("objective", scope="tespec")
 BACKBONES = Registry("backbone", scope="tespec")
 MODELS = Registry("model", parent=ROOT_MODELS, scope="tespec")
 DATASETS = Registry("dataset", parent=ROOT_DATASETS, scope="tespec")
@@ -58,17 +59,30 @@ def register_methods(files: Sequence[Path] = ()) -> None:
     Raises:
         UserError: a file is missing or cannot be imported.
     """
-    import_modules("tespec.pretraining")
-    _import_baselines()
-    for entry in entry_points(group=ENTRY_POINTS):
-        entry.load()
+    _register_shipped()
     for file in files:
         import_file(file)
-        add_recipe(file)
 
 
-def _import_baselines() -> None:
-    """Import `baselines/` by where it lies, under the same name in a checkout and in an installation."""
+def pretrained_methods() -> list[str]:
+    """Names of the registered methods that are pre-trained here, each by its recipe."""
+    register_methods()
+    return sorted(name for name, method in METHODS.module_dict.items() if method.recipe is not None)
+
+
+def shipped_methods() -> list[str]:
+    """Names of the methods of this repository, read from its files without running them; none beside installed ones."""
+    if entry_points(group=ENTRY_POINTS):
+        return []
+    files = [*BASELINES.glob("*.py"), *(PACKAGE / "pretraining").glob("*.py")]
+    found = (re.findall(r'^@METHODS\.register_module\(name="(.+)"\)', file.read_text(), re.MULTILINE) for file in files)
+    return sorted(name for names in found for name in names)
+
+
+@cache
+def _register_shipped() -> None:
+    """Import `baselines/` by where it lies, under the same name in a checkout and in an installation, and packages."""
+    import_modules("tespec.pretraining")
     if "baselines" not in sys.modules:
         folder = [str(BASELINES)]
         place = importlib.util.spec_from_file_location(
@@ -80,6 +94,8 @@ def _import_baselines() -> None:
         sys.modules["baselines"] = package
         place.loader.exec_module(package)
     import_modules("baselines")
+    for entry in entry_points(group=ENTRY_POINTS):
+        entry.load()
 
 
 def import_file(file: Path) -> None:

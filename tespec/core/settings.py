@@ -57,7 +57,9 @@ def merge(
     merged = dict(base)
     for key, value in changes.items():
         if key not in base:
-            raise UserError(source, f"unknown setting {key!r}", suggest(key, base))
+            nested = [f"{group}.{key}" for group, held in base.items() if isinstance(held, Mapping) and key in held]
+            remedy = f"did you mean {nested[0]!r}?" if nested else suggest(key, base)
+            raise UserError(source, f"unknown setting {key!r}", remedy)
         whole = key in replaced or (isinstance(value, Mapping) and "type" in value)
         if isinstance(value, Mapping) and isinstance(base[key], Mapping) and not whole:
             merged[key] = merge(base[key], value, source)
@@ -236,7 +238,7 @@ class Decay:
     exempt: tuple[Annotated[str, choice("vectors", "positions")], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Optimisation:
     """How weights are updated; learning rates start at peak/start_divisor and end at peak/end_divisor.
 
@@ -244,29 +246,29 @@ class Optimisation:
     `non_finite` says what is done about a step whose loss or gradients are not finite: "stop" or "skip".
     """
 
-    optimizer: Annotated[str, choice("Adam", "AdamW")]
     peak_lr: Positive
-    schedule: Annotated[str, choice("linear", "cosine")]
-    start_divisor: Positive
-    end_divisor: Positive
     steps: Count
-    warmup_steps: Annotated[int, whole(0)]
-    clip: Clip
-    weight_decay: Decay
-    patch_embed_lr: Positive
-    precision: Annotated[str, choice("auto", "fp32", "bf16", "fp16")]
-    non_finite: Annotated[str, choice("stop", "skip")]
+    optimizer: Annotated[str, choice("Adam", "AdamW")] = "AdamW"
+    schedule: Annotated[str, choice("linear", "cosine")] = "cosine"
+    start_divisor: Positive = 25.0
+    end_divisor: Positive = 1000.0
+    warmup_steps: Annotated[int, whole(0)] = 0
+    clip: Clip = Clip("none", None)
+    weight_decay: Decay = Decay(0.0, 0.0, ())
+    patch_embed_lr: Positive = 1.0
+    precision: Annotated[str, choice("auto", "fp32", "bf16", "fp16")] = "auto"
+    non_finite: Annotated[str, choice("stop", "skip")] = "stop"
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """Probabilities and magnitudes of flip and zoom; drawn once per recording pass."""
 
-    flip: Share
-    zoom: Share
-    zoom_in_share: Share
-    zoom_in: tuple[Factor, Factor]
-    zoom_out: tuple[Factor, Factor]
+    flip: Share = 0.0
+    zoom: Share = 0.0
+    zoom_in_share: Share = 0.8
+    zoom_in: tuple[Factor, Factor] = (1.0, 1.5)
+    zoom_out: tuple[Factor, Factor] = (1.0, 1.2)
 
 
 @dataclass(frozen=True)
@@ -366,32 +368,40 @@ class Mask:
     ratio: Share
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pretraining(OfRecordings):
-    """One pre-training recipe under one profile; windows in ms; `drop_path` as in `Finetuning`.
+    """Settings of one pre-training; the recipe of a method is those that it is published with.
 
-    `objective` holds the name of what is learned and its own settings, which each objective knows; `sensor_px` the size
-    of the sensor, as "640x480", for recordings that do not name it.
+    Attributes:
+        name: the method whose recipe it is.
+        objective: the method's own settings; in a recipe an instance of their type, elsewhere a mapping with "type",
+            the name of the method whose loss is trained.
+        dataset: data set that it learns from.
+        recurrent: whether the backbone has ConvLSTMs.
+        window_ms: length of a window in ms.
+        segments: windows of a chunk.
+        drop_path: as in `Finetuning`.
+        deviations: of data and optimisation from the publication.
+        sensor_px: size of the sensor, as "640x480", for recordings that do not name it.
     """
 
-    name: str
-    version: Count
-    objective: dict[str, Any]
+    objective: Any
     dataset: str
-    recurrent: Flag
-    bins: Count
-    rule: Rule
-    window_ms: Positive
-    segments: Count
     batch_size: Count
-    downsample: Downsample
-    sampling: Sampling
-    drop_path: DropRate
     optimisation: Optimisation
-    augmentation: Augmentation
-    profile: str
-    width: str
-    deviations: tuple[str, ...]
+    name: str = ""
+    recurrent: Flag = False
+    bins: Count = 10
+    rule: Rule = "edges"
+    window_ms: Positive = 50.0
+    segments: Count = 1
+    downsample: Downsample = Downsample(1, "nearest")
+    sampling: Sampling = "clips"
+    drop_path: DropRate = 0.0
+    augmentation: Augmentation = Augmentation()
+    profile: str = "paper"
+    width: str = ""
+    deviations: tuple[str, ...] = ()
     sensor_px: str | None = None
 
     @property

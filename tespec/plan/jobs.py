@@ -24,7 +24,7 @@ from tespec.core.config import (
     pretraining_settings,
 )
 from tespec.core.errors import UserError
-from tespec.core.recipes import recipes
+from tespec.core.registry import pretrained_methods
 from tespec.datasets.description import read_description
 from tespec.plan.spec import Plan
 
@@ -196,7 +196,7 @@ def _job(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, ch
         raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(names('tasks'))}")
     profile, (own, pretraining) = _profile(plan, task), _split(changes)
     checkpoint, upstream = plan.checkpoints.get(method) if kind == EVALUATION else None, None
-    if kind == EVALUATION and checkpoint is None and method in recipes():
+    if kind == EVALUATION and checkpoint is None and method in pretrained_methods():
         dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate)
         first = seed if plan.pretraining_seed is None else plan.pretraining_seed
         made = (PRETRAINING, method, dataset, "", first, profile, "test", *_place(plan, dataset))

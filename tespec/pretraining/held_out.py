@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from tespec.datasets.batches import draw_mask
 from tespec.datasets.recording import Recording
 from tespec.events.intensity import estimate_high_pass
 from tespec.models.backbone import reset
-from tespec.pictures.reconstruction import ReconstructedSegment, draw_segments
+
+if TYPE_CHECKING:
+    from tespec.pictures.reconstruction import ReconstructedSegment
 
 RECORDINGS = 8
 WINDOWS = 900  # of each recording
@@ -142,11 +144,16 @@ def draw_held_out(
     the fewest events, the one at which most was seen before.
 
     Args:
-        model: TESPEC's `MaskedReconstruction`.
+        model: TESPEC's `Tespec`.
         held_out: recordings with at least one chunk.
         path: the PNG to write.
         titles: what the two rows are called.
     """
+    from tespec.pictures.reconstruction import (  # importing matplotlib takes half a second
+        ReconstructedSegment,
+        draw_segments,
+    )
+
     model.eval()
     target = model.own.target
     chosen = _choose(model, held_out)

@@ -1,32 +1,46 @@
-"""What a compared method is: the facts its table row states, and how it starts a backbone."""
+"""What a compared method is: the facts of its table row, how it starts a backbone, and how it pre-trains one.
+
+An SSL method is one class that inherits from `EventMethod`, `ImageMethod` or `PairMethod`, by what it learns from.
+"""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
 
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS
-from tespec.core.settings import ARCHITECTURES
-from tespec.weights.load import WeightsReport
+from tespec.core.progress import progress
+from tespec.core.registry import METHODS, register_methods
+from tespec.core.settings import ARCHITECTURES, Count, FromZero, Mask, Pretraining, Share, Size, build
+from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
+from tespec.models import Backbone, EventSwin, build_backbone
+from tespec.models.layers import padded_size
+from tespec.pretraining.data import Batch, EventData, ImageData, PairData, PretrainData
+from tespec.pretraining.health import FRAMES, stage_spreads
+from tespec.weights.load import WeightsReport, load_backbone
 
-if TYPE_CHECKING:
-    from tespec.models import Backbone
+SEED = 0  # of random draws in validation, the same for every run
 
 
 class Method:
-    """A way to start a backbone. Subclasses register in `METHODS` and override the facts, and `initialise` if need be.
+    """A way to start a backbone, registered in `METHODS`. Subclasses override the facts, and `initialise` if need be.
 
     Attributes:
         title: name in the tables.
         version: raised by hand when the method's numbers change; results of another version are computed again.
         group: heading of the rows it stands under.
-        backbone: network name in the tables.
+        network_title: network name in the tables.
         network: kind of network, one of those that profiles name the sizes of: "swin" or "resnet".
         architectures: with memory, without, or both.
         pretraining_data: data set of the pre-training, "-" for none.
-        recipe: name of the recipe that makes its weights here, of `RECIPE` in its file; None if it has none.
+        recipe: settings of its pre-training as published; None: it is not pre-trained here.
+        profiles: settings that differ from the recipe under a profile.
         test_time_augmentation: whether the published number used it.
         citation: key or reference of the publication.
         licence: licence of the published weights, "" if there are none.
@@ -37,71 +51,275 @@ class Method:
     title: ClassVar[str] = ""
     version: ClassVar[int] = 1
     group: ClassVar[str] = "Methods added here"
-    backbone: ClassVar[str] = "Swin-T/7"
+    network_title: ClassVar[str] = "Swin-T/7"
     network: ClassVar[str] = "swin"
     architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
     pretraining_data: ClassVar[str] = "-"
-    recipe: ClassVar[str | None] = None
+    recipe: ClassVar[Pretraining | None] = None
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     test_time_augmentation: ClassVar[bool] = False
     citation: ClassVar[str] = ""
     licence: ClassVar[str] = ""
     weights: ClassVar[str] = ""
     summary: ClassVar[str] = ""
 
-    def initialise(self, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
+    @classmethod
+    def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
         """Start `backbone` in place: from `checkpoint` where one is given, else as it was built.
 
         Args:
-            backbone: freshly built with the run's seed.
+            backbone: built with the run's seed.
             checkpoint: weights file, or None.
             seed: the run's seed, for methods that draw numbers.
 
         Raises:
             UserError: the file cannot be read or does not cover the whole backbone.
         """
-        from tespec.weights.load import load_backbone
-
         if checkpoint is None:
             return WeightsReport("random initialisation", "", 0, len(backbone.state_dict()))
         return load_backbone(backbone, checkpoint)
 
-    def require(self, name: str, arch: str) -> None:
-        """Refuse an architecture that the method has not got.
+    @classmethod
+    def require(cls, name: str, arch: str) -> None:
+        """Refuse an architecture that the method does not have.
 
         Raises:
             UserError: names those it has.
         """
-        if arch not in self.architectures:
-            what = f"{self.title} with {self.backbone} is {' or '.join(self.architectures)} alone"
-            raise UserError(f"--method {name} --arch {arch}", what, f"give --arch {self.architectures[0]}")
+        if arch not in cls.architectures:
+            what = f"{cls.title} with {cls.network_title} is {' or '.join(cls.architectures)} alone"
+            raise UserError(f"--method {name} --arch {arch}", what, f"give --arch {cls.architectures[0]}")
 
-    def facts(self) -> dict[str, Any]:
+    @classmethod
+    def facts(cls) -> dict[str, Any]:
         """What a record and `--describe` say about the method."""
+        names = ("pretraining_data", "test_time_augmentation", "citation", "licence", "weights", "summary")
+        row = {"title": cls.title, "group": cls.group, "backbone": cls.network_title}
+        return row | {name: getattr(cls, name) for name in names}
+
+
+class PretrainMethod(Method, nn.Module):
+    """An SSL method: a network that holds the backbone as `backbone` and has a loss.
+
+    It is built with its own settings, of the type of `recipe.objective`, and a randomly initialised backbone. What its
+    loss draws comes from torch's generator, which is seeded at every step alike on every process, so that runs resume
+    exactly: where it draws for each sample, it draws for the batch of all processes and takes its own rows
+    (`tespec.core.distributed.batch_rows`).
+
+    Attributes:
+        data_type: what it learns from; set by the base classes.
+        loss_is: what "loss" is, in words.
+        deviations: of its loss from the authors' code, for records.
+        min_batch_size: lanes, images or pairs that a batch needs; two where batches are normalised or compared.
+        masks_patches: whether it masks patches, which needs a Swin.
+    """
+
+    data_type: ClassVar[type[PretrainData]]
+    loss_is: ClassVar[str]
+    deviations: ClassVar[tuple[str, ...]] = ()
+    min_batch_size: ClassVar[int] = 1
+    masks_patches: ClassVar[bool] = False
+    draws_alike = True  # on all processes
+    backbone: Backbone
+
+    def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
+        """Losses of a step by name, "loss" being minimised, and the detached state for the next step.
+
+        Args:
+            batch: see `EventData`, `ImageData` and `PairData`.
+            state: what the step before returned, None at the start.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no loss")
+
+    @classmethod
+    def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
+        """The method with a randomly initialised backbone for `data`.
+
+        Raises:
+            UserError: settings that do not fit the data.
+        """
+        return cls(own, cls.new_backbone(settings, data))
+
+    @classmethod
+    def new_backbone(cls, settings: Pretraining, data: PretrainData) -> Backbone:
+        """A randomly initialised backbone for `data`.
+
+        Raises:
+            UserError: patches are to be masked, and the architecture has none.
+        """
+        backbone = build_backbone(
+            settings.width,
+            settings.recurrent,
+            settings.bins,
+            padded_size(*data.size),
+            data.channels,
+            settings.drop_path,
+        )
+        if cls.masks_patches and not isinstance(backbone, EventSwin):
+            what = f"{settings.width} has no patches to mask"
+            raise UserError(f"objective {settings.objective['type']}", what, "choose a Swin")
+        return backbone
+
+    def protocol(self, data: PretrainData) -> dict[str, str]:
+        """What the validation metrics mean, in words."""
         return {
-            "title": self.title,
-            "group": self.group,
-            "backbone": self.backbone,
-            "pretraining_data": self.pretraining_data,
-            "test_time_augmentation": self.test_time_augmentation,
-            "citation": self.citation,
-            "licence": self.licence,
-            "weights": self.weights,
-            "summary": self.summary,
+            "loss": self.loss_is,
+            "feature_std": "deviation of unit-length features of all stages on data held out, times root(channels)",
+            "feature_rank": "exponential of the entropy of their singular values",
+            "feature_places": f"{PLACES:,} places of all frames held out, drawn alike for every run; all where fewer",
+            "last_stage_std, last_stage_rank": "the same of the last stage alone",
+            "stages": f"of each stage, on about {FRAMES} frames held out, and before its memory where it has one; "
+            "magnitude is the mean of |x|",
+            **data.counts(),
+            **({"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}),
         }
 
+    def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
+        """Mean loss on the validation data, and std and rank of the features there."""
+        return self.validation_metrics(data, device)
 
-def find_method(name: str) -> Method:
+    @torch.no_grad()
+    def validation_metrics(self, data: PretrainData, device: torch.device, *, scored: bool = True) -> dict[str, float]:
+        """See `validate`; without the loss if not `scored`. Memory does not grow with the data."""
+        self.eval()
+        total, lanes, count = 0.0, 0, 0
+        every, last = FeatureReservoir(PLACES), FeatureReservoir(PLACES)
+        state = memory = None
+        with progress("data held out", "batches") as advance:
+            for batch in data.val_batches(device):
+                if scored:
+                    torch.manual_seed(SEED + count)
+                    losses, state = self.loss(batch, state)
+                features, memory = data.features(self.backbone, batch, memory)
+                every.add(features, features[1].shape[-2:])
+                last.add(features[-1:], features[-1].shape[-2:])
+                if scored:
+                    total += losses["loss"].item() * len(features[0])
+                lanes += len(features[0])
+                count += 1
+                advance(count, None, "")
+        of_all, of_last = feature_std_and_rank(every.features()), feature_std_and_rank(last.features())
+        return ({"loss": total / max(lanes, 1)} if scored else {}) | {
+            "feature_std": of_all.std,
+            "feature_rank": of_all.rank,
+            "last_stage_std": of_last.std,
+            "last_stage_rank": of_last.rank,
+        }
+
+    def stage_spreads(
+        self, data: PretrainData, device: torch.device, stages: Sequence[int] = range(4)
+    ) -> dict[str, dict[str, float]]:
+        """Std, rank and magnitude of some stages' features on a few validation frames; see `stage_spreads`."""
+
+        def features() -> Any:
+            state = None
+            for batch in data.diagnostic_batches(device):
+                maps, state = data.features(self.backbone, batch, state)
+                yield maps
+
+        return stage_spreads(self.backbone, features(), stages)
+
+    def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:  # most draw nothing
+        """Write a picture of what the network does on the validation data, if the method has one to show."""
+
+
+class EventMethod(PretrainMethod):
+    """A method that learns from histograms of recordings; see `EventData` for its batches."""
+
+    data_type = EventData
+
+    @classmethod
+    def mask(cls, own: Any) -> Mask | None:
+        """How masks are drawn that come with the batch; None: none do."""
+        return None
+
+    @classmethod
+    def val_batch_size(cls, settings: Pretraining) -> int:
+        """Lanes of a validation batch: one with memory, whose state follows each recording, else as few as allowed."""
+        return 1 if settings.recurrent else cls.min_batch_size
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """How views of an image are drawn, see `tespec.datasets.images.ViewRule`."""
+
+    size: Count  # px; side of a view
+    channels: Count  # 1, grey, or 3, RGB
+    scale: tuple[Share, Share]  # lowest and highest share of the image that a view shows
+    jitter: FromZero  # of brightness and contrast
+
+
+class ImageMethod(PretrainMethod):
+    """A method that learns from views of images; see `ImageData`. Its own settings include `ViewSettings`.
+
+    Attributes:
+        views: number of views of each image.
+    """
+
+    data_type = ImageData
+    views: ClassVar[int]
+    min_batch_size = 2
+
+
+class PairMethod(PretrainMethod):
+    """A method that learns from pairs of events and image; see `PairData`. It is built with a backbone for each."""
+
+    data_type = PairData
+    min_batch_size = 2
+
+    @classmethod
+    def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
+        """The method with two randomly initialised backbones, for events and for images."""
+        images = build_backbone(settings.width, False, settings.bins, padded_size(*data.size), in_channels=1)
+        return cls(own, cls.new_backbone(settings, data), images)
+
+
+def find_method(name: str) -> type[Method]:
     """The registered method of that name.
 
     Raises:
         UserError: there is none; the message names the nearest or all of them.
     """
-    kind = METHODS.module_dict.get(name)
-    if kind is None:
+    method: type[Method] | None = METHODS.module_dict.get(name)
+    if method is None:
         close = difflib.get_close_matches(name, list(METHODS.module_dict), n=1)
         remedy = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(sorted(METHODS.module_dict))}"
         raise UserError(f"--method {name}", "unknown method", remedy)
-    method: Method = kind()
     if not method.title:
-        raise UserError(f"--method {name}", "has no title for its table row", f"give {kind.__name__} a title")
+        raise UserError(f"--method {name}", "has no title for its table row", f"give {method.__name__} a title")
     return method
+
+
+def open_pretraining(
+    settings: Pretraining, root: Path | None, size: Size | None = None, skip_damaged: bool = False
+) -> PretrainData:
+    """The data in `root` as the method of the settings learns from it, or without data for an input of `size`.
+
+    Raises:
+        UserError: the settings do not fit, or the data cannot be read.
+    """
+    method = pretrain_method(settings)
+    return method.data_type(settings, method, own_settings(settings.objective), root, size, skip_damaged)
+
+
+def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
+    """The method of the settings with a randomly initialised backbone for `data`."""
+    return pretrain_method(settings).from_settings(own_settings(settings.objective), settings, data)
+
+
+def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
+    """The class whose loss is trained, that of the recipe or another one (`--set objective=NAME`)."""
+    register_methods()
+    method: type[PretrainMethod] = METHODS.module_dict[settings.objective["type"]]
+    return method
+
+
+def own_settings(objective: Mapping[str, Any]) -> Any:
+    """A method's own settings, given its name as `type` and values by name.
+
+    Raises:
+        UserError: a setting is unknown, missing or out of range.
+    """
+    register_methods()
+    own = {key: value for key, value in objective.items() if key != "type"}
+    return build(type(METHODS.module_dict[objective["type"]].recipe.objective), own, "objective")

@@ -7,20 +7,32 @@ step, rebuilds the video of all events there (Mohammadi, Wu, Gilitschenski: TESP
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS, MODELS, OBJECTIVES, find_registered
-from tespec.core.settings import Flag, FromZero, Mask, Positive, choice
+from tespec.core.registry import METHODS, MODELS, find_registered
+from tespec.core.settings import (
+    Augmentation,
+    Clip,
+    Downsample,
+    Flag,
+    FromZero,
+    Mask,
+    Optimisation,
+    Positive,
+    Pretraining,
+    choice,
+)
 from tespec.datasets.description import read_description
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
@@ -28,25 +40,7 @@ from tespec.models.event_swin import EventSwin
 from tespec.models.layers import crop, in_fp32
 from tespec.pretraining.held_out import draw_held_out, held_out_losses
 from tespec.pretraining.masking import MaskPatch, check_mask_unit, replace_hidden
-from tespec.pretraining.method import Method
-from tespec.pretraining.objective import EventObjective
-
-__all__ = ["MaskedReconstruction", "Reconstruction"]
-
-
-@METHODS.register_module(name="tespec")
-class Tespec(Method):
-    """The paper's method; a feed-forward backbone takes the Swin part of its weights."""
-
-    title = "TESPEC"
-    group = "TESPEC"
-    pretraining_data = "1Mpx"
-    recipe = "tespec"
-    citation = "Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025"
-    summary = (
-        "Patches of the event histograms are hidden over a whole sequence and a recurrent backbone rebuilds the "
-        "intensity video there (Eq. 7), so that it must remember what it saw."
-    )
+from tespec.pretraining.method import EventMethod
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class MaskedSettings:
+class TespecSettings:
     """Settings of what is hidden, what is rebuilt, and by what.
 
     Raises:
@@ -150,8 +144,8 @@ class _Patches(NamedTuple):
     prediction: Tensor
 
 
-@MODELS.register_module()
-class MaskedReconstruction(nn.Module):
+@METHODS.register_module(name="tespec")
+class Tespec(EventMethod):
     """Mean squared error between the decoder's image and the patch-normalised target video.
 
     The target is the intensity video by Eq. 7 or by Eq. 6, or the input's own histograms (paper, table "Reconstruction
@@ -164,7 +158,67 @@ class MaskedReconstruction(nn.Module):
         bin_seconds: duration of a bin.
     """
 
-    def __init__(self, own: MaskedSettings, backbone: EventSwin, bin_seconds: float = 0.005) -> None:
+    title = "TESPEC"
+    group = "TESPEC"
+    pretraining_data = "1Mpx"
+    citation = "Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025"
+    summary = (
+        "Patches of the event histograms are hidden over a whole sequence and a recurrent backbone rebuilds the "
+        "intensity video there (Eq. 7), so that it must remember what it saw."
+    )
+    loss_is = "mean squared error of the rebuilt target"
+    masks_patches = True
+    # Paper, appendix table "TESPEC pre-training stage" and, of the loss, Sec. 4.1, unless a comment says otherwise.
+    # The main text says a peak learning rate of 1e-4 and 1.5k warm-up steps; the appendix table (2e-4, 2k) wins.
+    recipe = Pretraining(
+        objective=TespecSettings(
+            mask=Mask(32, 0.5),
+            # contrast cancels in the patch normalisation, the paper gives no value
+            target=Target("intensity", alpha=5.0, norm_events=5000.0, contrast=1.0),
+            decoder={"type": "LastStageDecoder"},
+            patch_norm=True,
+            patch_eps=1.0e-6,  # the reference MAE code's
+            counts_eps=1.0e-6,  # likewise
+            visible_weight=0.0,
+        ),
+        dataset="1mpx",
+        recurrent=True,
+        segments=15,
+        batch_size=8,
+        # 1Mpx 720x1280 -> 360x640 as in RVT's archives: of four events one is kept; narrower sensors stay whole
+        downsample=Downsample("auto", "nearest", 640),
+        # "We sequentially sample the same event stream in consecutive training steps" (paper, Sec. 4.1); its appendix
+        # names RVT's loading, of which half of the lanes play random clips: mixed.
+        sampling="streams",
+        drop_path=0.0,  # the paper is silent, RVT has none (config/model/maxvit_yolox/default.yaml)
+        optimisation=Optimisation(
+            optimizer="Adam",
+            peak_lr=2.0e-4,
+            schedule="linear",
+            start_divisor=25,
+            end_divisor=1000,
+            steps=400000,
+            warmup_steps=2000,
+            clip=Clip("value", 1.0),  # as RVT does (config/general.yaml); the paper is silent
+            # No weight decay: the paper is silent; RVT's 0 (config/general.yaml).
+        ),
+        augmentation=Augmentation(flip=0.5, zoom=0.8),
+    )
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "sample": {
+            "objective": {
+                "mask": {"unit": 16},
+                "target": {"norm_events": 3000.0},
+                "decoder": {"type": "AllStagesDecoder"},
+                "patch_eps": 0.05,
+                "counts_eps": 1.0e-4,  # of the patches' variance as much as 0.05 is of intensity's
+                "visible_weight": 0.5,
+            },
+        },
+        "small": {"optimisation": {"peak_lr": 2.5e-4}},  # the best of four by validation loss
+    }
+
+    def __init__(self, own: TespecSettings, backbone: EventSwin, bin_seconds: float = 0.005) -> None:
         super().__init__()
         self.own = own
         self.backbone = backbone
@@ -276,6 +330,55 @@ class MaskedReconstruction(nn.Module):
         """(rows, cols, planes * unit * unit): 1 for a pixel of the image, 0 for one that fills a patch up."""
         return pixels_inside(_size(video), self.own.mask.unit, video.device).repeat(1, 1, video.shape[2])
 
+    @classmethod
+    def mask(cls, own: TespecSettings) -> Mask:
+        """How masks are drawn."""
+        return own.mask
+
+    @classmethod
+    def from_settings(cls, own: TespecSettings, settings: Pretraining, data: Any) -> Self:
+        """The method with a randomly initialised backbone.
+
+        Raises:
+            UserError: an unknown decoder, or a share of patches that masks none.
+        """
+        find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
+        units = math.prod(-(-side // own.mask.unit) for side in data.size)
+        if not own.autoencoding and round(own.mask.ratio * units) == 0:
+            what = f"{own.mask.ratio:g} of {units} patches is none"
+            raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} or more, or 0 for an autoencoder")
+        backbone: Any = cls.new_backbone(settings, data)
+        return cls(own, backbone, settings.window_ms / 1000 / settings.bins)
+
+    @property
+    def _scored(self) -> str:
+        return "loss_all" if self.own.autoencoding else "loss_masked"
+
+    def protocol(self, data: Any) -> dict[str, str]:
+        """What the validation metrics mean, in words."""
+        own = self.own
+        rebuilt = f"{own.target.kind} target{', normalised patch by patch' if own.patch_norm else ''}"
+        where = "all patches: nothing is hidden" if own.autoencoding else "the hidden patches"
+        if own.visible_weight and not own.autoencoding:
+            where += f", plus {own.visible_weight:g} times that on the visible ones"
+        return super().protocol(data) | {
+            "loss": f"mean squared error of the {rebuilt}, on {where}",
+            f"{self._scored}_carried": "backbone state carried from chunk to chunk",
+            f"{self._scored}_zeroed": "backbone state zeroed at each chunk, the target's state carried",
+            "loss_zero": "zero predicted everywhere",
+        }
+
+    def validate(self, data: Any, device: torch.device) -> dict[str, float]:
+        """Loss with and without the carried state, and feature metrics."""
+        losses = held_out_losses(self, data.chunks(device), self._scored)
+        return losses | self.validation_metrics(data, device, scored=False)
+
+    def draw(self, data: Any, device: torch.device, path: Path) -> None:
+        """Two moments of the validation recordings."""
+        sample = data.root.is_dir() and read_description(data.root).data == "sample"
+        titles = ("moving", "standing") if sample else ("busy", "quiet")
+        draw_held_out(self, data.chunks(device), path, titles)
+
 
 def _image(video: Tensor) -> Tensor:
     """(B, T, H, W) of planes (B, T, planes, H, W): the only one, or positive minus negative counts."""
@@ -290,130 +393,3 @@ def _size(video: Tensor) -> tuple[int, int]:
 def _mean(sums: Tensor, pixels: Tensor) -> Tensor:
     """Mean per pixel, given sums per patch (B, T, rows, cols) and the pixels that count in each (B, 1, rows, cols)."""
     return global_mean((sums * (pixels > 0)).sum(), pixels.sum() * sums.shape[1])
-
-
-@OBJECTIVES.register_module(name="masked_reconstruction")
-class MaskedReconstructionTask(EventObjective):
-    """TESPEC's objective: masks beside the histograms, and the worth of the state on data held out."""
-
-    settings_type = MaskedSettings
-    network_type = MaskedReconstruction
-    loss_is = "mean squared error of the rebuilt target"
-    hides_patches = True
-
-    def masks(self) -> Mask:
-        """How masks are drawn."""
-        mask: Mask = self.own.mask
-        return mask
-
-    def network(self) -> MaskedReconstruction:
-        """The network with a fresh backbone."""
-        own, settings = self.own, self.settings
-        find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
-        units = math.prod(-(-side // own.mask.unit) for side in self.size)
-        if not own.autoencoding and round(own.mask.ratio * units) == 0:
-            what = f"{own.mask.ratio:g} of {units} patches is none"
-            raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} or more, or 0 for an autoencoder")
-        backbone: Any = self.backbone()
-        return MaskedReconstruction(own, backbone, settings.window_ms / 1000 / settings.bins)
-
-    @property
-    def _scored(self) -> str:
-        return "loss_all" if self.own.autoencoding else "loss_masked"
-
-    def protocol(self) -> dict[str, str]:
-        """What the numbers mean, in words."""
-        own = self.own
-        rebuilt = f"{own.target.kind} target{', normalised patch by patch' if own.patch_norm else ''}"
-        where = "all patches: nothing is hidden" if self.own.autoencoding else "the hidden patches"
-        if own.visible_weight and not self.own.autoencoding:
-            where += f", plus {own.visible_weight:g} times that on the visible ones"
-        return super().protocol() | {
-            "loss": f"mean squared error of the {rebuilt}, on {where}",
-            f"{self._scored}_carried": "backbone state carried from chunk to chunk",
-            f"{self._scored}_zeroed": "backbone state zeroed at each chunk, the target's state carried",
-            "loss_zero": "zero predicted everywhere",
-        }
-
-    def evaluate(self, model: Any, device: torch.device) -> dict[str, float]:
-        """What the state is worth, and how features spread."""
-        losses = held_out_losses(model, self.chunks(device), self._scored)
-        return losses | self._held_out_measures(model, device, scored=False)
-
-    def draw(self, model: Any, device: torch.device, path: Path) -> bool:
-        """Two moments of the recordings held out."""
-        sample = self.root.is_dir() and read_description(self.root).data == "sample"
-        titles = ("moving", "standing") if sample else ("busy", "quiet")
-        draw_held_out(model, self.chunks(device), path, titles)
-        return True
-
-
-RECIPE = """
-# Settings: paper, appendix table "TESPEC pre-training stage", unless a comment names another source. The main
-# text says a peak learning rate of 1e-4 and 1.5k warm-up steps; the appendix table (2e-4, 2k) wins.
-name: tespec
-version: 2
-objective:
-  # Values: paper, Sec. 4.1 and the appendix's implementation settings, unless a comment names another source.
-  type: masked_reconstruction
-  mask: {unit: 32, ratio: 0.5}  # ratio 0: an autoencoder, its loss on all patches
-  target:
-    # intensity: TESPEC's (Eq. 7); high_pass: the filter of prior work (Eq. 6), each pixel at its own events alone;
-    # uniform_decay: Eq. 7 without n / N, all pixels in every bin, no row of the paper; histograms: the input itself
-    kind: intensity
-    alpha: 5.0             # 1/s
-    norm_events: 5000.0    # N
-    contrast: 1.0          # C; cancels in the patch normalisation, the paper gives no value
-  decoder: {type: LastStageDecoder}
-  patch_norm: true
-  patch_eps: 1.0e-6        # the reference MAE code's
-  counts_eps: 1.0e-6       # likewise
-  visible_weight: 0.0      # the loss is on masked patches only
-dataset: 1mpx
-recurrent: true
-bins: 10
-rule: edges              # bins between the borders of the window, Eq. 3
-window_ms: 50
-segments: 15
-batch_size: 8
-# 1Mpx 720x1280 -> 360x640 as in RVT's archives: of four events one is kept; narrower sensors, as Gen1's, stay whole
-downsample: {factor: auto, keep: nearest, to_width: 640}
-# "We sequentially sample the same event stream in consecutive training steps" (paper, Sec. 4.1); its appendix names
-# RVT's loading, of which half of the lanes play random clips: mixed.
-sampling: streams
-drop_path: 0.0           # stochastic depth; the paper is silent, RVT has none (config/model/maxvit_yolox/default.yaml)
-
-optimisation:
-  optimizer: Adam
-  peak_lr: 2.0e-4
-  schedule: linear
-  start_divisor: 25
-  end_divisor: 1000
-  steps: 400000
-  warmup_steps: 2000
-  clip: {by: value, at: 1.0}  # as RVT does (config/general.yaml); the paper is silent
-  weight_decay: {start: 0.0, end: 0.0, exempt: []}  # the paper is silent; RVT's 0 (config/general.yaml)
-  patch_embed_lr: 1.0    # share of the learning rate for the patch embedding
-  precision: auto
-  non_finite: stop       # or skip: pass over steps whose loss or gradients are not finite
-
-augmentation:
-  flip: 0.5
-  zoom: 0.8
-  zoom_in_share: 0.8
-  zoom_in: [1.0, 1.5]
-  zoom_out: [1.0, 1.2]
-
-deviations: []           # from the paper
-# What differs under a profile, over its general values and what stands here of its base.
-profiles:
-  sample:
-    objective:
-      mask: {unit: 16}
-      target: {norm_events: 3000.0}
-      decoder: {type: AllStagesDecoder}
-      patch_eps: 0.05
-      counts_eps: 1.0e-4   # of the patches' variance as much as 0.05 is of intensity's
-      visible_weight: 0.5
-  small: {optimisation: {peak_lr: 2.5e-4}}  # the best of four by validation loss
-"""

@@ -26,7 +26,8 @@ from tespec.events.opening import open_reader
 from tespec.events.readers.sensor import described_size
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute, has_batch_norm
-from tespec.pretraining.objective import ImageObjective, build_objective
+from tespec.pretraining.data import ImageData
+from tespec.pretraining.method import new_network, open_pretraining
 from tespec.runs.data import SAMPLE, find_data
 from tespec.runs.meta import META, StepCount, count_step
 from tespec.sample.make import description
@@ -194,10 +195,10 @@ def estimate_cell(settings: Finetuning, size: Size) -> TrainingEstimate:
 
 def estimate_pretraining(settings: Pretraining, size: Size) -> TrainingEstimate:
     """A pre-training on histograms of `size` (H, W) in px."""
-    task = build_objective(settings, None, size)
+    data = open_pretraining(settings, None, size)
     with META:
-        model = task.network()
-    return TrainingEstimate(settings, model, task.size, lambda lanes: task.blank_batch(lanes, META))
+        model = new_network(settings, data)
+    return TrainingEstimate(settings, model, data.size, lambda lanes: data.blank_batch(lanes, META))
 
 
 class PlannedData(NamedTuple):
@@ -258,9 +259,9 @@ def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | No
         UserError: nothing states the sensor's size.
     """
     if isinstance(settings, Pretraining):
-        task = build_objective(settings, None)
-        if isinstance(task, ImageObjective):
-            return task.size
+        data = open_pretraining(settings, None)
+        if isinstance(data, ImageData):
+            return data.size
     stated = settings.sensor or sensor or sensor_of(dataset)
     if stated is None:
         raise UserError(f"data set {dataset}", "no config states its sensor's size", "give --sensor WIDTHxHEIGHT")

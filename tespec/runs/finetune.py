@@ -59,7 +59,7 @@ class Wanted:
     """
 
     name: str
-    method: Method
+    method: type[Method]
     settings: Finetuning
     data: Data
     checkpoint: Path | None
@@ -167,7 +167,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     began = time.monotonic()
     name, method, data, setup, seed = wanted.name, wanted.method, wanted.data, wanted.setup, wanted.seed
     checkpoint, changes = wanted.checkpoint, wanted.pretraining_changes
-    settings = with_start(wanted.settings, method, checkpoint, sample=data.is_sample, changes=changes)
+    settings = with_start(wanted.settings, name, method, checkpoint, sample=data.is_sample, changes=changes)
     settings = on_device(settings, setup)
     with rank_zero_first():
         task = build_task(settings, data.root, wanted.split)
@@ -175,9 +175,9 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         if not data.is_sample:
             remedy = f"give --checkpoint FILE, or make one with benchmarks/pretrain.py --method {name} --data FOLDER"
             raise UserError(f"--method {name}", "needs pre-trained weights", remedy)
-        recipe = pretraining_settings(method.recipe, settings.profile, changes, method.network)
+        recipe = pretraining_settings(name, settings.profile, changes)
         of_recipe = seed if wanted.pretraining_seed is None else wanted.pretraining_seed
-        checkpoint = pretrain(name, method, recipe, sibling(data, recipe.dataset), of_recipe, setup).weights
+        checkpoint = pretrain(name, recipe, sibling(data, recipe.dataset), of_recipe, setup).weights
     if checkpoint is None and method.pretraining_data != "-":
         raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
     seed_everything(derive(seed, "model"))
@@ -201,7 +201,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         seed=seed,
         setup=setup,
         plugin=plugin_sha256(
-            {type(method), type(task), type(task.dataset), type(model.backbone), *imported_parts(model)},
+            {method, type(task), type(task.dataset), type(model.backbone), *imported_parts(model)},
             own_files(tasks=settings.task, profiles=settings.profile),
         ),
         # Whatever the method did to it, the backbone training starts from is part of the result's identity.
@@ -219,7 +219,13 @@ def config_of(settings: Finetuning, split: str) -> dict[str, Any]:
 
 
 def with_start(
-    settings: Finetuning, method: Method, checkpoint: Path | None, *, sample: bool, changes: Sequence[str] = ()
+    settings: Finetuning,
+    name: str,
+    method: type[Method],
+    checkpoint: Path | None,
+    *,
+    sample: bool,
+    changes: Sequence[str] = (),
 ) -> Finetuning:
     """A cell's settings once it is known which weights it starts from: they decide the peak learning rate.
 
@@ -227,6 +233,7 @@ def with_start(
 
     Args:
         settings: of the task.
+        name: the method's registered name.
         method: starts the backbone.
         checkpoint: its weights; None where it has none, or where they are made on the sample world.
         sample: whether the cell's data is the sample world.
@@ -242,10 +249,10 @@ def with_start(
         try:
             origin = origin_of(checkpoint)
         except UserError as error:
-            if type(method).initialise is Method.initialise:
+            if method.initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
                 raise
             # The method may read a format of its own; if it does not, `initialise` refuses the file.
             say(f"{error.where}: not known what it was pre-trained on, so the peak learning rate is that of other data")
     elif method.recipe is not None and sample:
-        origin = Origin(pretraining_settings(method.recipe, settings.profile, changes, method.network).dataset, True)
+        origin = Origin(pretraining_settings(name, settings.profile, changes).dataset, True)
     return settings.after_pretraining_on(origin.data) if origin.sample == sample else settings

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
@@ -15,9 +14,9 @@ from tespec.core.distributed import broadcast, is_first, rank_zero_first, single
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
 from tespec.models.layers import with_exact_pools
+from tespec.pretraining.data import PretrainData
 from tespec.pretraining.health import evaluating
-from tespec.pretraining.method import Method
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import PretrainMethod, find_method, new_network, open_pretraining
 from tespec.runs.data import Data
 from tespec.runs.run import Outcome, Run, imported_parts, on_device, run_or_load
 from tespec.runs.setup import Setup
@@ -42,12 +41,11 @@ class Pretrained:
         return {name: value for name, value in self.record.metrics.items() if value is not None}
 
 
-def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed: int, setup: Setup) -> Pretrained:
+def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup) -> Pretrained:
     """Pre-train by `settings` on `data`, or take up the complete result of the same run.
 
     Args:
         name: the method's registered name.
-        method: whose facts go into the record.
         settings: the resolved recipe.
         data: recordings.
         seed: decides everything random.
@@ -56,14 +54,15 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
     Raises:
         UserError: data that cannot be read, too few windows, settings that do not fit.
     """
-    began, overrides = time.monotonic(), changed_pretraining(settings, method.network)
+    began, method = time.monotonic(), find_method(name)
+    overrides = changed_pretraining(settings, method.network)
     settings = on_device(settings, setup)
     with rank_zero_first():
-        objective = build_objective(settings, data.root, skip_damaged=setup.skip_damaged)
-    for note in objective.notes:
+        learned = open_pretraining(settings, data.root, skip_damaged=setup.skip_damaged)
+    for note in learned.notes:
         say(note)
     seed_everything(derive(seed, "model"))
-    model = objective.network()
+    model = new_network(settings, learned)
     run = Run(
         kind="pretraining",
         method_name=name,
@@ -73,52 +72,52 @@ def pretrain(name: str, method: Method, settings: Pretraining, data: Data, seed:
         config=as_facts(settings),
         overrides=overrides,
         data=data.label,
-        data_fingerprint=objective.fingerprint(),
+        data_fingerprint=learned.fingerprint(),
         seed=seed,
         setup=setup,
         plugin=plugin_sha256(
-            {type(method), type(objective), type(model.backbone), *imported_parts(model)},
+            {method, type(model.backbone), *imported_parts(model)},
             own_files(profiles=settings.profile),
         ),
         began=began,
     )
     if setup.deterministic:
         with_exact_pools(model)
-    batches = deal(objective.steps, seed, settings.batch_size, setup.accumulate)
+    batches = deal(learned.steps, seed, settings.batch_size, setup.accumulate)
     record = run_or_load(
         run,
-        partial(_held_out, run, objective, model),
+        partial(_validated, run, learned, model),
         model,
         batches,
         partial(_missing, setup),
-        partial(_last_stage, run, objective, model),
+        partial(_last_stage, run, learned, model),
     )
     weights, picture = setup.runs / record.name / WEIGHTS, setup.picture(record.name)
     return Pretrained(weights, record, picture if picture.is_file() else None)
 
 
-def _last_stage(run: Run, objective: Any, model: Any) -> dict[str, float]:
+def _last_stage(run: Run, data: PretrainData, model: PretrainMethod) -> dict[str, float]:
     """Spread and rank of the last stage's features, on a small part of the data held out, by this rank alone."""
     with single_rank(), evaluating(model):
-        (found,) = objective.spreads(model, run.device, [3]).values()
+        (found,) = model.stage_spreads(data, run.device, [3]).values()
     return {name: found[name] for name in ("std", "rank")}
 
 
-def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
-    """Score the network on held-out data, draw a picture and write the backbone, all on rank 0."""
+def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
+    """Score the network on validation data, draw a picture and write the backbone, all on rank 0."""
     metrics, stages, seconds, sha256 = {}, {}, 0.0, ""
     if is_first():
         with single_rank():
             began = time.monotonic()
-            metrics = objective.evaluate(model, run.device)
-            stages = objective.spreads(model, run.device)
+            metrics = model.validate(data, run.device)
+            stages = model.stage_spreads(data, run.device)
             seconds = time.monotonic() - began
-            objective.draw(model, run.device, run.setup.picture(run.name))
+            model.draw(data, run.device, run.setup.picture(run.name))
         recipe = run.config | {
             "method": run.method_name,
             "overrides": dict(run.choices["overrides"]),
             "seed": run.seed,
-            "sensor": list(objective.size),
+            "sensor": list(data.size),
             "in_channels": model.backbone.in_channels,
             "data": run.data,
             "data_fingerprint": run.data_fingerprint,
@@ -128,10 +127,10 @@ def _held_out(run: Run, objective: Any, model: Any) -> Outcome:
     return Outcome(
         seconds=seconds,
         weights={"source": WEIGHTS, "sha256": sha256},
-        protocol=objective.protocol(),
+        protocol=model.protocol(data),
         metrics=metrics,
         groups=stages,
-        recordings=objective.recordings(),
+        recordings=data.recordings(),
     )
 
 

@@ -26,7 +26,7 @@ class Prior(Method):
 
     title = "Label prior"
     group = "References"
-    backbone = "-"
+    network_title = "-"
     architectures = ("feedforward",)
     summary = "The most frequent label of each pixel in the training set, the same for every test frame; no network."
 
@@ -65,7 +65,7 @@ def label_prior(settings: Finetuning, data: Data, seed: int, setup: Setup, split
     Raises:
         UserError: there is no prior for this kind of task, or data that cannot be used.
     """
-    wanted = Wanted("prior", Prior(), settings, data, None, seed, setup, split=split)
+    wanted = Wanted("prior", Prior, settings, data, None, seed, setup, split=split)
     opened = open_run("reference", wanted)
     task = opened.task
 

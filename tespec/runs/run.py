@@ -79,7 +79,7 @@ class Run:
 
     kind: str
     method_name: str
-    method: Method
+    method: type[Method]
     task: str
     settings: Finetuning | Pretraining
     config: dict[str, Any]

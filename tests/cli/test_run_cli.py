@@ -91,10 +91,11 @@ PRETRAINING = "--method tespec --data {world}/1mpx "
 MISTAKES = [
     (run_cli, "", "--method and --task are needed"),
     (run_cli, "--method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
-    (run_cli, "--method scratch --task ddd71", "choose from 1mpx, ddd17"),
+    (run_cli, "--method scratch --task ddd71", "--task ddd71: unknown task; did you mean 'ddd17'?"),
     (run_cli, CELL + "--arch recurent", "did you mean 'recurrent'"),
     (run_cli, CELL + "--data /nowhere/at/all", "/nowhere/at/all: no such"),
-    (run_cli, CELL + "--profile papre", "papre: no such file in configs/profiles"),
+    (run_cli, CELL + "--set peak_lr=5e-4", "unknown setting 'peak_lr'; did you mean 'optimisation.peak_lr'?"),
+    (run_cli, CELL + "--profile papre", "--profile papre: unknown profile; did you mean 'paper'?"),
     (run_cli, CELL + "--profile paper", "--profile paper: no ddd17 data given"),
     (run_cli, "--reference prior --task ddd17 --profile paper", "--profile paper: no ddd17 data given"),
     (run_cli, CELL + "--set optimisation.step=3", "did you mean 'steps'"),
@@ -200,7 +201,7 @@ def test_dry_run_of_a_pretraining(call, tiny_world, tmp_path):
     code, out, _ = call(pretrain_cli, *arguments, *places(tmp_path))
     assert code == 0
     costs = ("memory", "a step", "kept for the backward pass", "35 % of the peak")
-    for word in ("type: masked_reconstruction", "decoder", "parameters", *costs):
+    for word in ("type: tespec", "decoder", "parameters", *costs):
         assert word in out
     assert list(tmp_path.iterdir()) == []
 

@@ -12,6 +12,7 @@ from tespec.core.config import (
     pretraining_settings,
 )
 from tespec.core.errors import UserError
+from tespec.core.registry import pretrained_methods
 from tespec.core.settings import ARCHITECTURES, merge
 
 
@@ -31,7 +32,7 @@ def test_every_profile_resolves_every_task_and_recipe():
         for task in names("tasks"):
             for arch in ARCHITECTURES:
                 assert finetuning_settings(task, arch, profile).profile == profile
-        for recipe in names("pretraining"):
+        for recipe in pretrained_methods():
             assert pretraining_settings(recipe, profile).profile == profile
 
 
@@ -207,7 +208,7 @@ def test_a_group_of_a_profile_that_holds_no_settings_is_refused(tmp_path, monkey
 
 
 def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples():
-    every = [pretraining_settings(recipe, "small") for recipe in names("pretraining")]
+    every = [pretraining_settings(recipe, "small") for recipe in pretrained_methods()]
     assert len({settings.optimisation.steps for settings in every}) == 1
     assert len({settings.batch_size * settings.segments for settings in every}) == 1
 

@@ -18,7 +18,7 @@ from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import new_network, open_pretraining
 
 WHOLE = Downsample(1, "nearest")
 
@@ -205,9 +205,9 @@ def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
     with pytest.raises(UserError, match=r"r1\.dat: .*, or leave it out with --skip-damaged"):
         divide(tmp_path, 50, WHOLE)
     settings = pretraining_settings("tespec", "sample", ["segments=5"])
-    task = build_objective(settings, tmp_path, skip_damaged=True)
+    task = open_pretraining(settings, tmp_path, skip_damaged=True)
     assert {name.split(" (")[0] for name in task.recordings()} == {"r0.dat", "r2.dat"}
-    assert task.protocol()["left out as damaged"] == "r1.dat"
+    assert new_network(settings, task).protocol(task)["left out as damaged"] == "r1.dat"
     assert any(re.match(r"left out as damaged: .*r1\.dat: ", note) for note in task.notes)
     for name in "r0.dat", "r2.dat":
         (tmp_path / name).unlink()
@@ -219,8 +219,8 @@ def test_too_few_windows_held_out_are_counted(tmp_path):
     """Of 2 s in windows of 50 ms the last quarter, 10 windows, is held out."""
     path = write_recording(tmp_path / "one.dat", height=48, width=64)
     with pytest.raises(UserError, match=r"has 10 windows of 50 ms, not 15 \(segments\); give --set segments=10, or"):
-        build_objective(pretraining_settings("tespec", "sample", ["segments=15"]), path)
-    assert build_objective(pretraining_settings("tespec", "sample", ["segments=10"]), path).recordings()
+        open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
+    assert open_pretraining(pretraining_settings("tespec", "sample", ["segments=10"]), path).recordings()
 
 
 def test_a_damaged_time_does_not_ask_for_windows_without_end(tiny_world, tmp_path):

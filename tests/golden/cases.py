@@ -29,7 +29,7 @@ import tespec
 from tespec.cli.main import main
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
-from tespec.core.registry import METHODS, register_methods
+from tespec.core.registry import pretrained_methods, register_methods
 from tespec.core.settings import ARCHITECTURES, Finetuning, Pretraining
 from tespec.datasets.lanes import Lanes
 from tespec.events import open_events
@@ -41,7 +41,7 @@ from tespec.metrics.segmentation import SegmentationScorer
 from tespec.models import EventMaxViT, EventResNet, EventSwin
 from tespec.plan.jobs import expand, missing_jobs
 from tespec.plan.spec import read_plan
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import open_pretraining
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 from tespec.training.optimizer import learning_rate, weight_decay
@@ -463,7 +463,7 @@ def unlabelled_batches(recipe: str, data: str) -> Case:
     def case(world: Path, folder: Path) -> Values:
         register_methods()
         settings = pretraining_settings(recipe, "sample", ("batch_size=3",))
-        steps = build_objective(settings, world / data).steps(3)
+        steps = open_pretraining(settings, world / data).steps(3)
         return batch_values([steps[number] for number in (0, 1, 40)])
 
     return case
@@ -514,16 +514,9 @@ def recipe_settings(method: str, profile: str) -> Case:
     """Settings of a pre-training."""
 
     def case(world: Path, folder: Path) -> Values:
-        kind = METHODS.module_dict[method]
-        return settings_values(pretraining_settings(kind.recipe, profile, network=kind.network))
+        return settings_values(pretraining_settings(method, profile))
 
     return case
-
-
-def recipes() -> list[str]:
-    """Registered names of the methods that are pre-trained here."""
-    register_methods()
-    return sorted(name for name, kind in METHODS.module_dict.items() if kind.recipe is not None)
 
 
 SETTINGS: dict[str, Case] = {
@@ -531,7 +524,7 @@ SETTINGS: dict[str, Case] = {
     for profile in PROFILES
     for what, make in {
         **{f"{task}, {arch}": partial(task_settings, task, arch) for task in TASKS for arch in ARCHITECTURES},
-        **{method: partial(recipe_settings, method) for method in recipes()},
+        **{method: partial(recipe_settings, method) for method in pretrained_methods()},
     }.items()
 }
 

@@ -13,7 +13,7 @@ from tespec.core.errors import UserError
 from tespec.models import build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import open_pretraining
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.weights.files import write_weights
@@ -35,7 +35,7 @@ def write_backbone(path, recipe, size, in_channels=20):
 @torch.no_grad()
 def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, changes):
     settings = pretraining_settings("tespec", "tiny", changes)
-    task = build_objective(settings, tiny_world / "1mpx")
+    task = open_pretraining(settings, tiny_world / "1mpx")
     assert task.size == ((32, 48) if changes else (64, 96))
     write_backbone(tmp_path / "weights.safetensors", as_facts(settings), task.size)
     backbone = tespec.load(tmp_path / "weights.safetensors")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from baselines.imagenet import Classification, ClassificationSettings
+from baselines.imagenet import Imagenet, ImagenetSettings
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
@@ -116,7 +116,7 @@ class Images(torch.utils.data.Dataset):
 
 
 def trained(accumulate, recompute):
-    model = Classification(ClassificationSettings(64, 1, (0.1, 1.0), 0.4, smoothing=0.1), backbone("micro", 0.5), 3)
+    model = Imagenet(ImagenetSettings(64, 1, (0.1, 1.0), 0.4, smoothing=0.1), backbone("micro", 0.5), 3)
     execute(model, Execution(recompute=recompute))
     settings = pretraining_settings(
         "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]

@@ -7,20 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from baselines.cm3ae import FrameEventAutoencoder
-from baselines.cpc import PredictiveCoding
-from baselines.ecddp import DenseDistillation
-from baselines.mem import MaskedEventModelling
-from baselines.moby import MomentumContrast
-from tespec.core.config import objective_facts
+from baselines.cm3ae import Cm3ae
+from baselines.cpc import Cpc
+from baselines.ecddp import Ecddp
+from baselines.mem import Mem
+from baselines.moby import Moby
+from tespec.core.config import own_facts
 from tespec.models import build_backbone
-from tespec.pretraining.objective import own_settings
+from tespec.pretraining.method import own_settings
 
 SIZE = (64, 96)
 
 
 def own(objective: str, profile: str = "sample", **changes: Any) -> Any:
-    return own_settings(objective_facts(objective, profile) | changes)
+    return own_settings(own_facts(objective, profile) | changes)
 
 
 def backbone(recurrent: bool = False, channels: int | None = None, arch: str = "micro", seed: int = 0) -> Any:
@@ -37,30 +37,28 @@ def views(count: int = 2, lanes: int = 4) -> Tensor:
     return torch.randn(lanes, count, 1, *SIZE, generator=torch.Generator().manual_seed(0))
 
 
-def coding() -> PredictiveCoding:
-    return PredictiveCoding(own("cpc", width=16, ahead=2, places=32), backbone(recurrent=True))
+def coding() -> Cpc:
+    return Cpc(own("cpc", width=16, ahead=2, places=32), backbone(recurrent=True))
 
 
-def distillation(**changes: Any) -> DenseDistillation:
+def distillation(**changes: Any) -> Ecddp:
     heads = {"hidden": 32, "bottleneck": 16, "prototypes": 24, "clusters": 3, "mask_ratio": 0.5, "momentum": 0.9}
     sides = {"local_views": 1, "crop": 64, "large": 64, "small": 32}
-    return DenseDistillation(own("ecddp", **(heads | sides | changes)), backbone())
+    return Ecddp(own("ecddp", **(heads | sides | changes)), backbone())
 
 
-def event_modelling(recurrent: bool = False, unit: int = 16, **changes: Any) -> MaskedEventModelling:
+def event_modelling(recurrent: bool = False, unit: int = 16, **changes: Any) -> Mem:
     """In its last stage, with a tokenizer that has learned nothing."""
-    facts = objective_facts("mem", "sample")
+    facts = own_facts("mem", "sample")
     tokenizer = facts["tokenizer"] | {"tokens": 24, "width": 8, "hidden": 16, "crop": 64, "share": 0.5}
     mask = facts["mask"] | {"unit": unit}
-    return MaskedEventModelling(own("mem", **({"tokenizer": tokenizer, "mask": mask} | changes)), backbone(recurrent))
+    return Mem(own("mem", **({"tokenizer": tokenizer, "mask": mask} | changes)), backbone(recurrent))
 
 
-def momentum_contrast(queue: int = 8, arch: str = "micro") -> MomentumContrast:
-    settings = own("momentum_contrast", hidden=32, out=16, queue=queue, momentum=0.9)
-    return MomentumContrast(settings, backbone(channels=1, arch=arch))
+def momentum_contrast(queue: int = 8, arch: str = "micro") -> Moby:
+    settings = own("moby", hidden=32, out=16, queue=queue, momentum=0.9)
+    return Moby(settings, backbone(channels=1, arch=arch))
 
 
-def autoencoder(**changes: Any) -> FrameEventAutoencoder:
-    return FrameEventAutoencoder(
-        own("frame_event_autoencoder", **({"out": 16} | changes)), backbone(), backbone(channels=1, seed=1)
-    )
+def autoencoder(**changes: Any) -> Cm3ae:
+    return Cm3ae(own("cm3ae", **({"out": 16} | changes)), backbone(), backbone(channels=1, seed=1))

@@ -13,7 +13,7 @@ from tespec.datasets.recording import reduced
 from tespec.events import ArrayStream
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.windows import window_histograms
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import new_network, open_pretraining
 
 PROFILE = "sample"
 
@@ -119,13 +119,13 @@ ROWS = {
     },
     "patch_norm": {"w/o norm": normalises(False), "w/ norm": normalises(True)},
     "objective": {
-        "CPC": learns_by("PredictiveCoding"),
-        "ECDDP": learns_by("DenseDistillation"),
-        "MAE": learns_by("MaskedReconstruction"),
+        "CPC": learns_by("Cpc"),
+        "ECDDP": learns_by("Ecddp"),
+        "MAE": learns_by("Tespec"),
     },
     "memory": {
-        "without": learns_by("MaskedReconstruction", recurrent=False),
-        "with": learns_by("MaskedReconstruction"),
+        "without": learns_by("Tespec", recurrent=False),
+        "with": learns_by("Tespec"),
     },
 }
 
@@ -135,8 +135,8 @@ def test_patches_of_every_target_are_normalised(tiny_world):
     found = {}
     for row in read_ablations()["target"].rows:
         changes = row.changes(as_facts(pretraining_settings("tespec", PROFILE)))
-        task = build_objective(pretraining_settings("tespec", PROFILE, changes), tiny_world / "1mpx")
-        losses, _ = task.network().loss(task.steps(0)[0], None)
+        task = open_pretraining(pretraining_settings("tespec", PROFILE, changes), tiny_world / "1mpx")
+        losses, _ = new_network(task.settings, task).loss(task.steps(0)[0], None)
         found[row.name] = losses["loss_zero"].item()
     assert all(0.5 < each <= 1 for each in found.values()), found
 
@@ -154,10 +154,14 @@ def test_a_row_trains_what_it_says(tiny_world, name, row):
         pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))) * own)
         for profile, own in ((PROFILE, 0), (PROFILE, 1), ("paper", 1))
     )
-    task = build_objective(replace(settings, batch_size=1), tiny_world / "1mpx")
+    task = open_pretraining(replace(settings, batch_size=1), tiny_world / "1mpx")
     torch.manual_seed(0)
     ROWS[name][row](
         SimpleNamespace(
-            settings=settings, default=default, papers=papers, network=task.network(), batch=task.steps(0)[0]
+            settings=settings,
+            default=default,
+            papers=papers,
+            network=new_network(settings, task),
+            batch=task.steps(0)[0],
         )
     )

@@ -6,12 +6,13 @@ import pytest
 import torch
 from small_networks import distillation, histograms, own
 
-from baselines.ecddp import DenseDistillation, DenseDistillationTask
-from tespec.core.config import objective_facts
+from baselines.ecddp import Ecddp
+from tespec.core.config import own_facts
 from tespec.core.errors import UserError
 from tespec.datasets.batches import draw_mask
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import sinkhorn
+from tespec.pretraining.data import EventData
 
 
 def test_nothing_is_learned_by_teachers_but_by_following():
@@ -40,14 +41,14 @@ def test_losses_of_a_student_that_knows_nothing_are_those_of_chance():
 
 
 def test_ecddp_sees_crops_of_the_published_sizes_of_each_segment_by_itself(monkeypatch):
-    settings = objective_facts("ecddp", "paper")
+    settings = own_facts("ecddp", "paper")
     assert {name: settings[name] for name in ("crop", "large", "small", "local_views")} == {
         "crop": 320, "large": 192, "small": 96, "local_views": 8
     }  # fmt: skip
     torch.manual_seed(0)
     whole = build_backbone("micro", True, 10, (384, 640))
     heads = {"hidden": 32, "bottleneck": 16, "prototypes": 24, "clusters": 3}
-    model = DenseDistillation(own("ecddp", "paper", **heads), whole)
+    model = Ecddp(own("ecddp", "paper", **heads), whole)
     seen = []
     monkeypatch.setattr(type(whole), "encode", _spied(type(whole).encode, seen))
     frames = torch.randint(0, 4, (2, 3, 20, 360, 640), dtype=torch.uint8)
@@ -69,12 +70,12 @@ def test_ecddp_sees_crops_of_the_published_sizes_of_each_segment_by_itself(monke
 
 @pytest.mark.parametrize(("recurrent", "lanes"), [(False, [4, 4, 2]), (True, [1] * 10)])
 def test_prototypes_are_balanced_over_as_many_windows_held_out_as_in_training(monkeypatch, recurrent, lanes):
-    settings = SimpleNamespace(recurrent=recurrent, batch_size=4)
-    task = object.__new__(DenseDistillationTask)
-    task.settings = settings
+    task = object.__new__(EventData)
+    task.settings, task.method = SimpleNamespace(recurrent=recurrent, batch_size=4), Ecddp
+    monkeypatch.setattr(Ecddp, "mask", lambda own: None)
     chunks = [SimpleNamespace(batch={"histograms": torch.full((1, 1, 2, 3, 3), number)}) for number in range(10)]
     monkeypatch.setattr(task, "chunks", lambda device: chunks)
-    played = [batch["histograms"] for batch in task.held_out(torch.device("cpu"))]
+    played = [batch["histograms"] for batch in task.val_batches(torch.device("cpu"))]
     assert [len(each) for each in played] == lanes
     assert torch.cat(played)[:, 0, 0, 0, 0].tolist() == list(range(10))
 

@@ -5,7 +5,7 @@ from PIL import Image
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.datasets.images import open_images
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import new_network, open_pretraining
 
 
 def test_a_folder_of_images(tmp_path):
@@ -21,7 +21,7 @@ def test_a_folder_of_images(tmp_path):
     (tmp_path / "a" / "1.png").write_bytes(b"no image")
     assert open_images(tmp_path).fingerprint() != before
     settings = pretraining_settings("imagenet", "sample", ["batch_size=3"])
-    steps = build_objective(settings, tmp_path).steps(0)
+    steps = open_pretraining(settings, tmp_path).steps(0)
     with pytest.raises(UserError, match=r"a/1.png: not a readable image; copy it again or remove it"):
         steps[0]
 
@@ -31,8 +31,8 @@ def test_classes_are_needed_for_classification_alone(tmp_path):
         Image.new("L", (20, 10)).save(tmp_path / f"{number}.png")
     settings = pretraining_settings("imagenet", "sample", [])
     with pytest.raises(UserError, match="its images lie in 1 folder; give a folder with one folder of images"):
-        build_objective(settings, tmp_path)
-    batch = build_objective(pretraining_settings("moby", "sample", ["batch_size=4"]), tmp_path).steps(0)[0]
+        new_network(settings, open_pretraining(settings, tmp_path))
+    batch = open_pretraining(pretraining_settings("moby", "sample", ["batch_size=4"]), tmp_path).steps(0)[0]
     assert batch["views"].shape == (4, 2, 1, 64, 64)
     assert batch["views"].dtype == torch.uint8
     assert batch["light"].shape == (4, 2, 2)

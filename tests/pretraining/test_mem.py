@@ -5,11 +5,11 @@ import pytest
 import torch
 from small_networks import SIZE, backbone, event_modelling, histograms, own
 
-from baselines.mem import MODEL, TOKENIZE, MaskedEventModelling, event_image, gumbel_noise, hidden_units, perplexity
+from baselines.mem import MODEL, TOKENIZE, Mem, event_image, gumbel_noise, hidden_units, perplexity
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import new_network, open_pretraining
 from tespec.runs.cost import ExecutionConfig, estimate_pretraining
 from tespec.training.hooks import CurveHook
 from tespec.training.loop import Loop
@@ -90,7 +90,7 @@ def test_the_backbone_is_watched_in_its_own_phase_alone():
 def test_both_phases_have_a_step(steps, share):
     model = event_modelling()
     settings = own("mem", tokenizer=dataclasses.asdict(model.own.tokenizer) | {"share": share})
-    phases = MaskedEventModelling(settings, backbone()).phases(dataclasses.replace(SETTINGS, steps=steps))
+    phases = Mem(settings, backbone()).phases(dataclasses.replace(SETTINGS, steps=steps))
     assert min(phase.steps for phase in phases) >= 1
     assert sum(phase.steps for phase in phases) == steps
 
@@ -99,7 +99,7 @@ def test_a_single_step_is_refused():
     settings = pretraining_settings("mem", "sample")
     one = dataclasses.replace(settings, optimisation=dataclasses.replace(settings.optimisation, steps=1))
     with pytest.raises(UserError, match=r"optimisation\.steps: 1 is too few for two phases; give 2 or more"):
-        build_objective(one, None, SIZE)
+        new_network(one, open_pretraining(one, None, SIZE))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(14, 14), (6, 10), (3, 2), (1, 1)])
@@ -241,13 +241,13 @@ def test_perplexity_is_the_number_of_tokens_in_use():
 
 
 def test_a_collapse_is_reported(monkeypatch, capsys):
-    task = build_objective(pretraining_settings("mem", "sample"), None, SIZE)
-    monkeypatch.setattr(type(task), "held_out", lambda self, device: iter([batch()] * 2))
+    task = open_pretraining(pretraining_settings("mem", "sample"), None, SIZE)
+    monkeypatch.setattr(type(task), "val_batches", lambda self, device: iter([batch()] * 2))
     torch.manual_seed(0)
-    model = task.network()
+    model = new_network(task.settings, task)
     assert model.phase == MODEL
     torch.nn.init.zeros_(model.tokenizer.encoder[-1].weight)
-    metrics = task.evaluate(model, CPU)
+    metrics = model.validate(task, CPU)
     assert metrics["perplexity"] == pytest.approx(1.0)
     assert (metrics["commonest"], metrics["tokens_used"]) == (1.0, 1 / 32)
     assert "the tokenizer collapsed: 1.00 of 32 tokens are in use on data held out" in capsys.readouterr().err

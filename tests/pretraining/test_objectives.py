@@ -11,9 +11,8 @@ from small_networks import momentum_contrast, views
 from tespec.comparison.records import read_records
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import OBJECTIVES, register_methods
-from tespec.pretraining.method import find_method
-from tespec.pretraining.objective import EventObjective, build_objective, own_settings
+from tespec.core.registry import METHODS, pretrained_methods, register_methods
+from tespec.pretraining.method import EventMethod, find_method, new_network, open_pretraining, own_settings
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import Wanted, open_run
 from tespec.runs.pretrain import pretrain
@@ -54,9 +53,8 @@ def world(tiny_world):
 def run(world, folder, case, **changes):
     register_methods()
     name, dataset, settings = CASES[case]
-    method = find_method(name)
-    resolved = pretraining_settings(method.recipe, "sample", [*settings, *FEW], method.network)
-    return pretrain(name, method, resolved, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
+    resolved = pretraining_settings(name, "sample", [*settings, *FEW])
+    return pretrain(name, resolved, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -127,15 +125,14 @@ def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
 
 
 def held_out_settings(name, *changes):
-    method = find_method(name)
-    return pretraining_settings(method.recipe, "sample", [*FEW, *changes], method.network)
+    return pretraining_settings(name, "sample", [*FEW, *changes])
 
 
 @pytest.mark.parametrize("name", ["ecdp", "cm3ae"])
 @pytest.mark.parametrize("batch", [2, 100_000])
 def test_pairs_are_scored_at_every_batch_size(world, name, batch):
-    task = build_objective(held_out_settings(name, f"batch_size={batch}"), world / "ddd17")
-    scored = sum(len(each["images"]) for each in task.held_out(torch.device("cpu")))
+    task = open_pretraining(held_out_settings(name, f"batch_size={batch}"), world / "ddd17")
+    scored = sum(len(each["images"]) for each in task.val_batches(torch.device("cpu")))
     pairs = sum(each.get("held_out", 0) for each in task.recordings().values())
     assert pairs - 1 <= scored <= pairs
     assert scored > 1
@@ -144,16 +141,16 @@ def test_pairs_are_scored_at_every_batch_size(world, name, batch):
 @pytest.mark.parametrize("least", [1, 2, 3])
 def test_no_batch_of_the_validation_is_smaller_than_an_objective_needs(world, least, monkeypatch):
     settings = held_out_settings("ecddp", "batch_size=4")
-    for kind in (EventObjective, OBJECTIVES.module_dict["ecddp"]):
-        monkeypatch.setattr(kind, "fewest", least)
-    monkeypatch.delattr(OBJECTIVES.module_dict["ecddp"], "lanes_held_out")
-    task = build_objective(settings, world / "1mpx")
-    sizes = [len(batch["fresh"]) for batch in task.held_out(torch.device("cpu"))]
+    for kind in (EventMethod, METHODS.module_dict["ecddp"]):
+        monkeypatch.setattr(kind, "min_batch_size", least)
+    monkeypatch.delattr(METHODS.module_dict["ecddp"], "val_batch_size")
+    task = open_pretraining(settings, world / "1mpx")
+    sizes = [len(batch["fresh"]) for batch in task.val_batches(torch.device("cpu"))]
     assert set(sizes) == {least}
     assert sum(sizes) > len(task.chunks(torch.device("cpu"))) - least
-    monkeypatch.setattr(OBJECTIVES.module_dict["ecddp"], "fewest", 100_000)
+    monkeypatch.setattr(METHODS.module_dict["ecddp"], "min_batch_size", 100_000)
     with pytest.raises(UserError, match="fewer than 100000 stretches of 1 windows are held out; set fewer segments"):
-        build_objective(settings, world / "1mpx")
+        open_pretraining(settings, world / "1mpx")
 
 
 def test_images_are_scored_only_where_enough_are_held_out(world, tmp_path):
@@ -161,20 +158,17 @@ def test_images_are_scored_only_where_enough_are_held_out(world, tmp_path):
     for number, path in enumerate(few):
         shutil.copy(path, tmp_path / f"{number}.png")
     with pytest.raises(UserError, match="fewer than 2 images are left for validation; give more images"):
-        build_objective(held_out_settings("moby"), tmp_path)
+        open_pretraining(held_out_settings("moby"), tmp_path)
 
 
-def test_methods_pretrain_by_objectives_that_exist():
-    register_methods()
+def test_every_recipe_fits_its_method_under_every_profile():
     for profile in names("profiles"):
-        for recipe in names("pretraining"):
-            settings = pretraining_settings(recipe, profile)
-            assert settings.objective["type"] in OBJECTIVES.module_dict
-            own_settings(settings.objective)  # fits its type and ranges
+        for name in pretrained_methods():
+            own_settings(pretraining_settings(name, profile).objective)
 
 
 MISTAKES = [
-    ("tespec", "1mpx", "objective=mae", r"objective mae: no file gives its settings; choose from classification, cpc"),
+    ("tespec", "1mpx", "objective=mae", r"method mae: has no pre-training; choose from cm3ae, cpc"),
     ("tespec", "1mpx", "objective.target.kind=eq6", r"target.kind: unknown value 'eq6'; choose from intensity"),
     ("tespec", "1mpx", "objective.mask.ratio=2", r"objective\.mask\.ratio: 2 is out of range; give a number from 0 to"),
     ("tespec", "1mpx", "objective.mask.unit=24", r"objective.mask.unit: 24 px is not made of whole tokens; choose 4, "),
@@ -200,11 +194,10 @@ MISTAKES = [
 @pytest.mark.parametrize(("name", "data", "change", "message"), MISTAKES)
 def test_mistakes_are_named(world, name, data, change, message):
     register_methods()
-    method = find_method(name)
 
     def network():
-        settings = pretraining_settings(method.recipe, "sample", [change] if change else [], method.network)
-        return build_objective(settings, world / data).network()
+        settings = pretraining_settings(name, "sample", [change] if change else [])
+        return new_network(settings, open_pretraining(settings, world / data))
 
     with pytest.raises(UserError, match=message):
         network()
@@ -212,9 +205,9 @@ def test_mistakes_are_named(world, name, data, change, message):
 
 @pytest.mark.parametrize(
     ("name", "data", "objective"),
-    [("tespec", "1mpx", "masked_reconstruction"), ("cm3ae", "ddd17", "frame_event_autoencoder")],
+    [("tespec", "1mpx", "tespec"), ("cm3ae", "ddd17", "cm3ae")],
 )
 def test_masks_need_patches(world, name, data, objective):
     settings = pretraining_settings(name, "sample", [], "resnet")
-    with pytest.raises(UserError, match=f"objective {objective}: resnet-micro has no patches to hide"):
-        build_objective(settings, world / data).network()
+    with pytest.raises(UserError, match=f"objective {objective}: resnet-micro has no patches to mask"):
+        new_network(settings, open_pretraining(settings, world / data))

@@ -1,9 +1,8 @@
-"""A method from outside of the repository, with an objective and a recipe of its own: the one of the guide."""
+"""A method from outside of the package: the one of the guide."""
 
 import dataclasses
 import hashlib
 import os
-import re
 import subprocess
 import sys
 
@@ -15,12 +14,10 @@ from tespec.comparison.records import read_records
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.core.registry import OBJECTIVES, register_methods
-from tespec.pretraining.method import find_method
-from tespec.pretraining.objective import build_objective
+from tespec.core.registry import register_methods
+from tespec.pretraining.method import find_method, open_pretraining
 
-GUIDE = (REPOSITORY / "docs" / "add_a_method.md").read_text()
-(PROGRAM,) = re.findall(r"Save this as `byol\.py`:\n\n```python\n(.*?)```", GUIDE, re.DOTALL)
+PROGRAM = (REPOSITORY / "examples" / "my_method.py").read_text()
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
 
 
@@ -41,22 +38,13 @@ def byol(file):
 
 def test_it_has_settings_under_every_profile_and_data_of_its_own_choice(byol, tiny_world):
     for profile in names("profiles"):
-        settings = pretraining_settings(byol.recipe, profile, ["objective.scale=[0.2, 1.0]"])
+        settings = pretraining_settings("byol", profile, ["objective.scale=[0.2, 1.0]"])
         assert settings.objective["scale"] == [0.2, 1.0]
-    task = build_objective(settings, tiny_world / "1mpx")
+    task = open_pretraining(settings, tiny_world / "1mpx")
     assert len(task.blank_batch(2, torch.device("cpu"))["histograms"]) == 2
     narrow = dataclasses.replace(settings, objective=settings.objective | {"momentum": 2.0})
     with pytest.raises(UserError, match=r"objective\.momentum: 2 is out of range; give a number from 0 to 1"):
-        build_objective(narrow, tiny_world / "1mpx")
-
-
-def test_a_recipe_whose_objective_nobody_registers_is_refused(byol, tiny_world):
-    OBJECTIVES.module_dict["kept"] = OBJECTIVES.module_dict.pop("byol")
-    try:
-        with pytest.raises(UserError, match=r"objective.type: unknown objective 'byol'; choose from .*cpc"):
-            build_objective(pretraining_settings(byol.recipe, "sample"), tiny_world / "1mpx")
-    finally:
-        OBJECTIVES.module_dict["byol"] = OBJECTIVES.module_dict.pop("kept")
+        open_pretraining(narrow, tiny_world / "1mpx")
 
 
 def called(world, folder, *more, before=(), path=""):

@@ -6,8 +6,8 @@ from tespec.core.errors import UserError
 from tespec.datasets.batches import draw_mask
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models import EventSwin
-from tespec.pretraining.objective import own_settings
-from tespec.pretraining.tespec import MaskedReconstruction
+from tespec.pretraining.method import own_settings
+from tespec.pretraining.tespec import Tespec
 
 HEIGHT, WIDTH, UNIT = 56, 90, 16  # neither side is a multiple of the unit
 ROWS, COLS = 4, 6
@@ -19,8 +19,8 @@ def objective(recurrent=True, unit=UNIT, ratio=0.5, **settings):
     target |= {key: settings.pop(key) for key in list(settings) if key in target}
     own = {"decoder": {"type": "AllStagesDecoder"}, "patch_norm": True, "visible_weight": 0.0}
     own |= {"patch_eps": 1e-6, "counts_eps": 1e-6}
-    own |= {"type": "masked_reconstruction", "mask": {"unit": unit, "ratio": ratio}, "target": target} | settings
-    return MaskedReconstruction(own_settings(own), EventSwin("micro", recurrent, img_size=(64, 96)))
+    own |= {"type": "tespec", "mask": {"unit": unit, "ratio": ratio}, "target": target} | settings
+    return Tespec(own_settings(own), EventSwin("micro", recurrent, img_size=(64, 96)))
 
 
 def masked_batch(lanes=2, segments=3, ratio=0.5, seed=0):

@@ -49,7 +49,7 @@ def pretraining(world: Path, folder: Path, **changes: Any) -> str:
     """SHA-256 of the weights of a pre-training of twelve steps."""
     settings = pretraining_settings("tespec", PROFILE, ["optimisation.steps=12"])
     data, setup = Data(world / "1mpx", "sample"), setup_in(folder, **changes)
-    return sha256_of(pretrain.pretrain("tespec", find_method("tespec"), settings, data, 0, setup).weights)
+    return sha256_of(pretrain.pretrain("tespec", settings, data, 0, setup).weights)
 
 
 def rounds(

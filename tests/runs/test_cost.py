@@ -16,7 +16,7 @@ from tespec.cli.main import main
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
-from tespec.pretraining.objective import build_objective
+from tespec.pretraining.method import new_network, open_pretraining
 from tespec.runs.cost import (
     ExecutionConfig,
     TrainingEstimate,
@@ -118,9 +118,9 @@ def test_a_cell_on_meta_is_a_real_step(task: str, arch: str, network: str) -> No
 def test_a_pretraining_on_meta_is_a_real_step(recipe: str) -> None:
     register_methods()
     settings = pretraining_settings(recipe, "sample", ["batch_size=4", *(["segments=3"] if recipe == "tespec" else [])])
-    task = build_objective(settings, None, SIZE)
+    task = open_pretraining(settings, None, SIZE)
     cost = estimate_pretraining(settings, SIZE).cost(ExecutionConfig(half=False, fused=False))
-    assert cost.kept == pytest.approx(saved(task.network().train(), task.blank_batch(4, CPU)), rel=0.03)
+    assert cost.kept == pytest.approx(saved(new_network(settings, task).train(), task.blank_batch(4, CPU)), rel=0.03)
 
 
 def test_a_run_that_does_not_fit_names_the_options_with_which_it_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def test_weights_of_another_width_are_refused_before_training(tiny_world, tmp_pa
 
 def test_a_pretrained_method_never_starts_at_random(tiny_world, tmp_path, monkeypatch):
     register_methods()
-    monkeypatch.setattr(type(find_method("tespec")), "recipe", None)
+    monkeypatch.setattr(find_method("tespec"), "recipe", None)
     with pytest.raises(UserError, match=r"--method tespec: is pre-trained on 1Mpx; give --checkpoint FILE"):
         run(tiny_world, tmp_path, method="tespec")
 

@@ -119,7 +119,7 @@ def test_an_edited_method_file_or_a_raised_version_voids_that_method_alone(made,
         assert name_of(cell(folder, "mine")) != records["mine"].name
         assert trained == []
     file.write_text(METHOD.format(name="mine"))
-    monkeypatch.setattr(type(find_method("scratch")), "version", 2)
+    monkeypatch.setattr(find_method("scratch"), "version", 2)
     assert name_of(cell(folder)) != records["scratch"].name
     assert name_of(cell(folder, "mine")) == records["mine"].name
 
@@ -177,7 +177,7 @@ def name_of_pretraining(tiny_world, tmp_path, monkeypatch):
     def name_of_pretraining(settings):
         data = Data(tiny_world / "1mpx", "sample")
         with pytest.raises(Named) as named:
-            pretrain.pretrain("tespec", find_method("tespec"), settings, data, 0, setup_in(tmp_path))
+            pretrain.pretrain("tespec", settings, data, 0, setup_in(tmp_path))
         return str(named.value)
 
     register_methods()

@@ -11,7 +11,6 @@ from tespec.comparison.records import read_records
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
-from tespec.pretraining.method import find_method
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
 from tespec.training import hooks
@@ -24,7 +23,7 @@ SETTINGS = pretraining_settings("tespec", "sample", CHANGES)
 def run(world, folder, seed=0, settings=SETTINGS, **changes):
     register_methods()
     data = Data(world / "1mpx", "sample")
-    return pretrain("tespec", find_method("tespec"), settings, data, seed, setup_in(folder, **changes))
+    return pretrain("tespec", settings, data, seed, setup_in(folder, **changes))
 
 
 @pytest.fixture(scope="module")

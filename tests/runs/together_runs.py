@@ -80,9 +80,8 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
             finetune(Wanted("scratch", find_method("scratch"), resolved, data, None, 0, setup))
         else:
             name, dataset, own = OBJECTIVES[case]
-            method = find_method(name)
-            recipe = pretraining_settings(method.recipe, "sample", [*own, *FEW], method.network)
-            pretrain(name, method, recipe, Data(world / dataset, "sample"), 0, setup)
+            recipe = pretraining_settings(name, "sample", [*own, *FEW])
+            pretrain(name, recipe, Data(world / dataset, "sample"), 0, setup)
 
 
 @contextmanager

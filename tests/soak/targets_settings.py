@@ -12,6 +12,7 @@ from remembering import remember_yaml
 from target import Target
 
 from tespec.core.errors import UserError
+from tespec.core.registry import pretrained_methods
 
 
 def write_configs(folder: Path) -> Path:
@@ -28,7 +29,7 @@ def read_configs(folder: Path) -> None:
         config.CONFIGS = folder
         for task in config.names("tasks"):
             config.as_facts(config.finetuning_settings(task, "recurrent", "sample"))
-        for recipe in config.names("pretraining"):
+        for recipe in pretrained_methods():
             config.as_facts(config.pretraining_settings(recipe, "sample"))
     finally:
         config.CONFIGS = real

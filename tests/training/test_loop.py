@@ -92,7 +92,7 @@ class Same(torch.utils.data.Dataset):
         return self.batch
 
 
-OWN_STATE = ("masked_reconstruction", "ecddp", "mem", "momentum_contrast")  # targets, a teacher, phases, a queue
+OWN_STATE = ("tespec", "ecddp", "mem", "moby")  # targets, a teacher, phases, a queue
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def trained(case, device, first, steps=2):
     return loop, losses, waits.found
 
 
-SEEN = ("masked_reconstruction", "ecddp", "detection")
+SEEN = ("tespec", "ecddp", "detection")
 
 
 MARKED = [pytest.param(*each, marks=() if each[0] in SEEN else pytest.mark.slow) for each in STAGES]

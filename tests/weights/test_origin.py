@@ -72,14 +72,16 @@ def test_an_unreadable_file_does_not_change_the_learning_rate_in_silence(tmp_pat
     for path, message in ((damaged, "not a readable torch file"), (tmp_path / "gone", "no such weights file")):
         with pytest.raises(UserError, match=message):
             peak_of("tespec", path)
-    monkeypatch.setattr(type(find_method("tespec")), "initialise", lambda *_: None)
+    monkeypatch.setattr(find_method("tespec"), "initialise", classmethod(lambda *_: None))
     assert peak_of("tespec", damaged) == OTHERS
     assert "weights.pth: not known what it was pre-trained on, so the peak learning rate" in capsys.readouterr().err
 
 
 def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
     settings = finetuning_settings(task, "recurrent", "paper")
-    return with_start(settings, find_method(method), checkpoint, sample=sample, changes=changes).optimisation.peak_lr
+    return with_start(
+        settings, method, find_method(method), checkpoint, sample=sample, changes=changes
+    ).optimisation.peak_lr
 
 
 def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):

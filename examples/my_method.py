@@ -1,0 +1,65 @@
+"""BYOL on frames of events: predict a momentum encoder's projection of another view (Grill et al., NeurIPS 2020)."""
+
+import torch
+from pydantic.dataclasses import dataclass
+from torch.nn.functional import cosine_similarity
+
+from tespec.core.registry import METHODS
+from tespec.core.settings import Count, Downsample, Optimisation, Pretraining, Share
+from tespec.models.layers import in_fp32
+from tespec.pretraining.contrast import projector, whole
+from tespec.pretraining.method import EventMethod
+from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+from tespec.pretraining.views import random_views
+
+
+@dataclass(frozen=True)
+class ByolSettings:
+    hidden: Count = 4096  # width of projector and predictor
+    out: Count = 256  # dimensions that are compared
+    scale: tuple[Share, Share] = (0.08, 1.0)  # lowest and highest share of the frame that a view shows
+    momentum: Share = 0.99  # of the momentum encoder at the start; it rises to 1
+
+
+@METHODS.register_module(name="byol")
+class BYOL(EventMethod):
+    title = "BYOL"
+    group = "Pre-trained on events"
+    pretraining_data = "1Mpx"
+    citation = "Grill et al.: Bootstrap Your Own Latent, NeurIPS 2020"
+    summary = "A network predicts the projection of another view by its own moving average."
+    loss_is = "squared distance of unit-length predictions and projections, summed over both views"
+    min_batch_size = 2  # projector and predictor normalise over the batch
+    recipe = Pretraining(
+        objective=ByolSettings(),
+        dataset="1mpx",
+        batch_size=512,
+        downsample=Downsample("auto", "nearest", to_width=640),
+        optimisation=Optimisation(peak_lr=1.0e-3, steps=100_000, warmup_steps=1_000),
+    )
+    profiles = {"sample": {"batch_size": 16, "segments": 1, "objective": {"hidden": 256, "out": 64}}}
+
+    def __init__(self, own, backbone):
+        super().__init__()
+        self.own, self.backbone = own, backbone
+        self.project = projector(backbone.channels[-1], own.hidden, own.out)
+        self.predict = projector(own.out, own.hidden, own.out)
+        self.slow_backbone, self.slow_project = teacher_of(backbone), teacher_of(self.project)
+
+    def loss(self, batch, state):
+        frames = batch["histograms"][:, -1:]
+        views = random_views(frames, 2, frames.shape[-2:], self.own.scale)
+        predicted = [self.predict(self.project(whole(self.backbone, view))) for view in views]
+        with torch.no_grad():
+            wanted = [self.slow_project(whole(self.slow_backbone, view)) for view in views]
+        return {"loss": distance(predicted[0], wanted[1]) + distance(predicted[1], wanted[0])}, None
+
+    def after_step(self, share):
+        momentum = momentum_at(self.own.momentum, share)
+        follow(self.slow_backbone, self.backbone, momentum)
+        follow(self.slow_project, self.project, momentum)
+
+
+@in_fp32
+def distance(predicted, wanted):
+    return 2 - 2 * cosine_similarity(predicted, wanted, dim=1).mean()

@@ -1,0 +1,366 @@
+"""The data that a pre-training learns from, training and validation part: events, images, or pairs of both."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tespec.core.errors import UserError
+from tespec.core.settings import Pretraining, Size
+from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
+from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batch, open_images
+from tespec.datasets.pairs import PairSteps, paired, some
+from tespec.datasets.recording import fingerprint
+from tespec.datasets.unlabelled import Division, divide, lengths_by_split
+from tespec.models import Backbone
+from tespec.models.backbone import reset
+from tespec.pretraining.health import FRAMES
+from tespec.pretraining.held_out import HeldOut
+
+SHOWN = 8  # names in a line
+VAL_IMAGES, VAL_PAIRS = 512, 256
+Batch = dict[str, Tensor]
+
+
+class PretrainData(ABC):
+    """Batches of a pre-training, and the validation part of its data.
+
+    Args:
+        settings: of the pre-training.
+        method: the class that learns from it, see `tespec.pretraining.method.PretrainMethod`.
+        own: the method's own settings.
+        root: folder or file; None: there is no data, and only `size` and `blank_batch` can be asked for.
+        size: (H, W) in px of the backbone's input where there is no data to tell it.
+        skip_damaged: leave out recordings that cannot be read.
+
+    Attributes:
+        notes: lines for the user.
+        damaged: names of recordings that were left out.
+
+    Raises:
+        UserError: data that cannot be read, or settings that do not fit it.
+    """
+
+    notes: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    channels: int | None = None  # of the backbone's input; None: those of histograms
+    root: Path
+    _size: Size
+
+    def __init__(
+        self,
+        settings: Pretraining,
+        method: Any,
+        own: Any,
+        root: Path | None,
+        size: Size | None = None,
+        skip_damaged: bool = False,
+    ) -> None:
+        self.settings, self.method, self.own, self.skip_damaged = settings, method, own, skip_damaged
+        self.check_settings()
+        if size is not None:
+            self._size = size
+        if root is not None:
+            self.root = root
+            self.open()
+
+    def check_settings(self) -> None:  # noqa: B027  # most fit
+        """Refuse settings that do not fit this kind of data."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Open the data in `root`, and set `_size`."""
+
+    @property
+    def size(self) -> Size:
+        """(H, W) in px of the backbone's input."""
+        return self._size
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hash of the data."""
+
+    @abstractmethod
+    def recordings(self) -> dict[str, dict[str, float]]:
+        """Windows, pairs or images of each recording or folder that are in "train" or "held_out"."""
+
+    @abstractmethod
+    def counts(self) -> dict[str, str]:
+        """How much data there is, in words."""
+
+    @abstractmethod
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
+        """Training batches by step, or a shard of each: see `tespec.datasets.batches.Steps`."""
+
+    @abstractmethod
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """A batch of so many lanes, images or pairs without content, to count what a step costs."""
+
+    @property
+    def val_batch_size(self) -> int:
+        """Lanes, images or pairs of a validation batch."""
+        return max(self.settings.batch_size, self.method.min_batch_size)
+
+    @abstractmethod
+    def val_batches(self, device: torch.device) -> Iterator[Batch]:
+        """Validation batches in order, the same for every run."""
+
+    def diagnostic_batches(self, device: torch.device) -> Iterator[Batch]:
+        """About `FRAMES` frames of the validation data, the same for every run."""
+        return islice(self.val_batches(device), max(1, FRAMES // self.val_batch_size))
+
+    @abstractmethod
+    def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features (B, T, C, h, w) of the backbone's four stages, and its state."""
+
+    def divided(self) -> Division:
+        """The recordings in `root`; `notes` and `damaged` say what was left out."""
+        settings = self.settings
+        division = divide(self.root, settings.window_ms, settings.downsample, settings.sensor, self.skip_damaged)
+        self.damaged = tuple(division.damaged)
+        damaged = (f"left out as damaged: {error}" for error in division.damaged.values())
+        self.notes = (*_excluded(division.tested_on), *damaged)
+        return division
+
+
+class EventData(PretrainData):
+    """Histograms of recordings.
+
+    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, whether a lane starts a recording, and,
+    of a method that masks, `mask` (B, rows, cols) bool, True where a patch is masked.
+    """
+
+    @property
+    def val_batch_size(self) -> int:
+        """See `EventMethod.val_batch_size`."""
+        return self.method.val_batch_size(self.settings)
+
+    def open(self) -> None:
+        """Divide the recordings into training and validation recordings."""
+        settings, root, least = self.settings, self.root, self.method.min_batch_size
+        self._division = self.divided()
+        stepped = (
+            f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
+            for path, count in self._division.clamped.items()
+        )
+        self.notes = (*self.notes, *stepped)
+        longest = max(map(len, self._division.held_out))
+        if longest < settings.segments:
+            what = f"the longest part held out has {longest} windows of {settings.window_ms:g} ms, not "
+            fewer = f"--set segments={longest}, or " if longest else ""
+            raise UserError(root, f"{what}{settings.segments} (segments)", f"give {fewer}longer recordings")
+        if len(self.chunks(torch.device("cpu"))) < min(least, self.val_batch_size):
+            what = f"fewer than {least} stretches of {settings.segments} windows are held out"
+            raise UserError(root, what, "set fewer segments, or give longer recordings")
+        self._size = self._division.size
+
+    def fingerprint(self) -> str:
+        """Hash of the recordings."""
+        return fingerprint(self._division.train, self._division.held_out)
+
+    def recordings(self) -> dict[str, dict[str, float]]:
+        """Windows of each recording."""
+        return lengths_by_split(self._division.train, self._division.held_out)
+
+    def counts(self) -> dict[str, str]:
+        """Recordings, in words."""
+        train, held_out = len(self._division.train), len(self._division.held_out)
+        return {
+            "recordings": f"{train} to train on, {held_out} held out",
+            "split": "held-out recordings, or the last quarter of the time where there are fewer than five",
+        }
+
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
+        """Training batches by step."""
+        return PretrainSteps(self._division.train, self.settings, seed, shard, self.method.mask(self.own))
+
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """Histograms without events, and masks that mask nothing."""
+        settings, mask = self.settings, self.method.mask(self.own)
+        shape = (lanes, settings.segments, 2 * settings.bins, *self.size)
+        batch = {
+            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "fresh": torch.ones(lanes, dtype=torch.bool, device=device),
+        }
+        if mask is None:
+            return batch
+        units = [-(-side // mask.unit) for side in self.size]
+        return batch | {"mask": torch.zeros(lanes, *units, dtype=torch.bool, device=device)}
+
+    def chunks(self, device: torch.device) -> HeldOut:
+        """The validation recordings, chunk by chunk."""
+        return HeldOut(self._division.held_out, self.settings, device, self.method.mask(self.own))
+
+    def val_batches(self, device: torch.device) -> Iterator[Batch]:
+        """Their chunks in order, `val_batch_size` at once; a last batch below `min_batch_size` is left out."""
+        return self._batches(self.chunks(device))
+
+    def diagnostic_batches(self, device: torch.device) -> Iterator[Batch]:
+        """About `FRAMES` frames of several validation recordings, the same for every run."""
+        return self._batches(self.chunks(device).glimpse(FRAMES))
+
+    def _batches(self, chunks: HeldOut) -> Iterator[Batch]:
+        waiting = (chunk.batch for chunk in chunks)
+        least = min(self.method.min_batch_size, self.val_batch_size)
+        while len(several := list(islice(waiting, self.val_batch_size))) >= least:
+            yield {name: torch.cat([each[name] for each in several]) for name in several[0]}
+
+    def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features of events, the state carried along each recording."""
+        features, state = backbone(batch["histograms"], reset(state, batch["fresh"]))
+        return features, state
+
+
+class ImageData(PretrainData):
+    """Views of images, which a feed-forward backbone sees in 1 or 3 channels.
+
+    A batch holds `views` (B, views, C, H, W) uint8 and their `light` (B, views, 2) float32, of which
+    `tespec.datasets.images.as_input` makes the backbone's input, and `labels` (B,) int64, the folder that each image
+    lies in.
+    """
+
+    def check_settings(self) -> None:
+        """Refuse memory, and images that are neither grey nor RGB."""
+        if self.settings.recurrent:
+            raise UserError("recurrent", "images have no order in time", "set it to false")
+        if self.own.channels not in (1, 3):
+            raise UserError("objective.channels", f"{self.own.channels} is neither grey nor RGB", "choose 1 or 3")
+        self.channels = self.own.channels
+
+    def open(self) -> None:
+        """Find the images."""
+        self.images = open_images(self.root)
+        if len(self.images.held_out) < self.method.min_batch_size:
+            what = f"fewer than {self.method.min_batch_size} images are left for validation"
+            raise UserError(self.root, what, "give more images")
+        self.notes = _excluded(self.images.tested_on)
+        self._rule = ViewRule(self.size, self.own.channels, self.own.scale, self.own.jitter, self.method.views)
+
+    @property
+    def size(self) -> Size:
+        """(H, W) of a view in px."""
+        return self.own.size, self.own.size
+
+    def fingerprint(self) -> str:
+        """Hash of the folder."""
+        return self.images.fingerprint()
+
+    def recordings(self) -> dict[str, dict[str, float]]:
+        """Images of each folder."""
+        return self.images.counts()
+
+    def counts(self) -> dict[str, str]:
+        """Images and classes, in words."""
+        images = self.images
+        return {
+            "images": f"{len(images.train):,} to train on, {len(images.held_out):,} held out",
+            "classes": ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else ""),
+        }
+
+    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageSteps:
+        """Training batches by step."""
+        return ImageSteps(self.images, self._rule, self.settings.batch_size, seed, shard)
+
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """Black views, all of the first class."""
+        shape = (lanes, self.method.views, self.own.channels, *self.size)
+        return {
+            "views": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "light": torch.ones(*shape[:2], 2, device=device),
+            "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
+        }
+
+    def val_batches(self, device: torch.device) -> Iterator[Batch]:
+        """Batches of validation images: whole ones, or views where several of each image are compared."""
+        paths, least = self.images.held_out[:VAL_IMAGES], self.method.min_batch_size
+        for first in range(0, len(paths) - least + 1, self.val_batch_size):
+            batch = held_out_batch(self.images, paths[first : first + self.val_batch_size], self._rule)
+            yield {name: value.to(device) for name, value in batch.items()}
+
+    def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features of the first view."""
+        features, _ = backbone(as_input(batch["views"][:, :1]))
+        return features, None
+
+
+class PairData(PretrainData):
+    """Pairs of events and the grey image at their end, for feed-forward backbones.
+
+    A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, of which
+    `tespec.datasets.images.as_input` makes a backbone's input.
+    """
+
+    def check_settings(self) -> None:
+        """Refuse memory, and batches that are too small."""
+        settings = self.settings
+        if settings.recurrent:
+            raise UserError("recurrent", "pairs of events and image have no order in time", "set it to false")
+        if settings.batch_size < self.method.min_batch_size:
+            raise UserError("batch_size", "a pair alone has nothing to be told from", "give 2 or more")
+
+    def open(self) -> None:
+        """Divide the recordings, and find the image at the end of each window."""
+        settings = self.settings
+        division = self.divided()
+        self._train = paired(division.train, settings.window_ms)
+        self._held_out = some(paired(division.held_out, settings.window_ms), VAL_PAIRS)
+        if sum(map(len, self._held_out)) < self.method.min_batch_size:
+            what = f"fewer than {self.method.min_batch_size} pairs are left for validation"
+            raise UserError(self.root, what, "give longer recordings, or more of them")
+        self._size = division.size
+
+    def fingerprint(self) -> str:
+        """Hash of the recordings, and of the names and sizes of their images."""
+        digest = hashlib.sha256(fingerprint(self._train, self._held_out).encode())
+        for path in (path for each in (*self._train, *self._held_out) for path in each.images):
+            digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
+        return digest.hexdigest()[:12]
+
+    def recordings(self) -> dict[str, dict[str, float]]:
+        """Pairs of each recording."""
+        return lengths_by_split(self._train, self._held_out)
+
+    def counts(self) -> dict[str, str]:
+        """Pairs, in words."""
+        train, held_out = sum(map(len, self._train)), sum(map(len, self._held_out))
+        return {"pairs": f"{train:,} to train on, {held_out:,} held out"}
+
+    def steps(self, seed: int, shard: Shard = WHOLE) -> PairSteps:
+        """Training batches by step."""
+        return PairSteps(self._train, self.settings, seed, shard)
+
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """Histograms without events, and black images."""
+        shape = (lanes, 1, 2 * self.settings.bins, *self.size)
+        return {
+            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
+            "images": torch.zeros(lanes, 1, 1, *self.size, dtype=torch.uint8, device=device),
+        }
+
+    def val_batches(self, device: torch.device) -> Iterator[Batch]:
+        """Batches of validation pairs; all of them at once where a training batch has more."""
+        still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
+        pairs = sum(map(len, self._held_out))
+        size = min(self.settings.batch_size, pairs)
+        steps = PairSteps(self._held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
+        for step in range(pairs // size if size >= self.method.min_batch_size else 0):
+            yield {name: value.to(device) for name, value in steps[step].items()}
+
+    def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
+        """Features of events."""
+        features, _ = backbone(batch["histograms"])
+        return features, None
+
+
+def _excluded(names: Sequence[str]) -> tuple[str, ...]:
+    """A line for the user about recordings of test splits; none where there are none."""
+    more = "" if len(names) <= SHOWN else f" and {len(names) - SHOWN} more"
+    return (f"of a test split, so left alone: {', '.join(names[:SHOWN])}{more}",) if names else ()
