@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tespec.cli.command import Parser
-from tespec.cli.processor import tuned
 from tespec.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     load_plugins(options)
     from tespec.pretraining.method import find_method
+    from tespec.training.device import denormals_flushed
     from tespec.training.launch import launched
 
     method = find_method(options.method)
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.dry_run:
         dry_run(options)
         return
-    with launched(options.launcher, options.device), tuned():
+    with launched(options.launcher, options.device), denormals_flushed():
         train(options)
 
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 # Heavy imports stand inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
 from tespec.cli.command import Parser
-from tespec.cli.processor import tuned
 from tespec.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -102,14 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         draw_predictions(options, options.model)
     elif options.dry_run:
         dry_run(options)
-    elif options.reference:
-        with tuned():
-            measure_reference(options)
     else:
+        from tespec.training.device import denormals_flushed
         from tespec.training.launch import launched
 
-        with launched(options.launcher, options.device), tuned():
-            run_cell(options)
+        with launched(options.launcher, options.device), denormals_flushed():
+            (measure_reference if options.reference else run_cell)(options)
 
 
 def run_cell(options: argparse.Namespace) -> None:
