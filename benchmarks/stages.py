@@ -219,7 +219,7 @@ def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
     outputs: list[list[Tensor]] = [[] for _ in states]
     for frame in histograms.unbind(1):
         maps = backbone.embed_patches(frame)
-        for index, (stage, lstm) in enumerate(zip(backbone.stage_functions(), backbone.lstms, strict=True)):
+        for index, (stage, lstm) in enumerate(zip(backbone.stage_modules(), backbone.lstms, strict=True)):
             maps = stage(maps).permute(0, 3, 1, 2)
             hidden, cell = states[index] or (torch.zeros_like(maps), torch.zeros_like(maps))
             forget, write, output, candidate = lstm.gates(torch.cat((maps, hidden), dim=1)).chunk(4, dim=1)

@@ -13,8 +13,8 @@ from tespec.core.config import own_facts
 from tespec.models import build_backbone
 from tespec.pretraining.method import own_settings
 from tespec.pretraining.tespec import Tespec
-from tespec.tasks.depth import DepthModel
-from tespec.tasks.detection import DetectionModel
+from tespec.tasks.depth import DepthHead, DepthModel
+from tespec.tasks.detection import DetectionHead, DetectionModel
 from tespec.tasks.segmentation import SegmentationModel
 
 SIZE = (64, 96)
@@ -101,9 +101,12 @@ CASES = {
         SegmentationModel(backbone(True), 6, channels=16, dropout=0.0),
         labelled(labels=(smooth(0, 5.9).to(torch.uint8))),
     ),
-    "depth": lambda: (DepthModel(backbone(True), features=16), labelled(labels=smooth(3, 60))),
+    "depth": lambda: (
+        DepthModel(backbone(True), DepthHead(channels=16, min_depth=1.978, max_depth=80.0)),
+        labelled(labels=smooth(3, 60)),
+    ),
     "detection": lambda: (
-        DetectionModel(backbone(True), 2),
+        DetectionModel(backbone(True), 2, DetectionHead()),
         labelled(
             boxes=torch.tensor(
                 [

@@ -19,6 +19,7 @@ from tespec.core.settings import parse_size, suggest
 from tespec.training.launch import LAUNCHERS, starting
 
 if TYPE_CHECKING:
+    from tespec.pretraining.method import Method
     from tespec.runs.setup import Setup
 
 
@@ -37,6 +38,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=whole_number, default=0, help="decides everything random (default 0)")
     profiles = ", ".join(names("profiles"))
     group.add_argument("--profile", help=f"{profiles} (default: sample for the sample world, else paper)")
+    group.add_argument("--backbone", metavar="NAME",
+                       help="tiny, micro, resnet50, maxvit-base or a plug-in's (default: the method's)")  # fmt: skip
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting; repeatable")
     add_sensor(group)
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
@@ -244,14 +247,36 @@ def load_plugins(options: argparse.Namespace, *, only_given: bool = False) -> No
         register_methods(options.plugins)
 
 
+def network_of(options: argparse.Namespace, method: type[Method]) -> str:
+    """What decides the network: the architecture that --backbone names, else the kind of network of the method.
+
+    Raises:
+        UserError: no backbone has this architecture, or the method masks patches that it does not have.
+    """
+    if options.backbone is None:
+        return method.network
+    from tespec.models import EventSwin
+    from tespec.models.backbone import architectures
+
+    name, known = options.backbone, architectures()
+    if name not in known:
+        raise UserError(f"--backbone {name[:100]}", "unknown backbone", suggest(name, known))
+    if getattr(method, "masks_patches", False) and not issubclass(known[name], EventSwin):
+        swins = ", ".join(each for each in known if issubclass(known[each], EventSwin))
+        raise UserError(f"--backbone {name}", f"has no patches that {method.title} could mask", f"choose from {swins}")
+    return str(name)
+
+
 def refuse_unknown_names(options: argparse.Namespace) -> None:
     """Refuse a task, a profile or a method that does not exist, before torch is imported.
 
     Raises:
         UserError: names the nearest, or all of them.
     """
+    if options.plugins:  # they may bring one
+        return
     known = {"task": names("tasks"), "profile": names("profiles")}
-    if not options.plugins and (methods := shipped_methods()):
+    if methods := shipped_methods():
         known["method"] = methods
     for option, choices in known.items():
         given = getattr(options, option, None)

@@ -82,27 +82,32 @@ def train(options: argparse.Namespace) -> None:
 
 def resolve(options: argparse.Namespace) -> tuple[Pretraining, Data]:
     """Settings of the pre-training, and its data."""
+    from tespec.cli.options import network_of
     from tespec.core.config import pretraining_settings
     from tespec.core.progress import say
-    from tespec.pretraining.method import own_settings
+    from tespec.pretraining.method import find_method, own_settings
     from tespec.runs.data import find_unlabelled
 
     # Mistakes in the settings come to light before any data is made.
-    named = pretraining_settings(options.method, options.profile or "paper", options.set)
+    network = network_of(options, find_method(options.method))
+    named = pretraining_settings(options.method, options.profile or "paper", options.set, network)
     own_settings(named.objective)
     data = find_unlabelled(named.dataset, options.data, options.profile)
     if data.notice:
         say(data.notice)
-    return pretraining_settings(options.method, options.profile or data.profile, options.set), data
+    return pretraining_settings(options.method, options.profile or data.profile, options.set, network), data
 
 
 def dry_run(options: argparse.Namespace) -> None:
     """Print the settings and the cost of the pre-training."""
     from tespec.cli.cost import print_cost
+    from tespec.cli.options import network_of
     from tespec.core.config import pretraining_settings
+    from tespec.pretraining.method import find_method
     from tespec.runs.cost import estimate_pretraining, input_of, planned_data
 
-    named = pretraining_settings(options.method, options.profile or "paper", options.set)
+    network = network_of(options, find_method(options.method))
+    named = pretraining_settings(options.method, options.profile or "paper", options.set, network)
     data = planned_data(named.dataset, options.data, options.profile, named.sensor)
-    settings = pretraining_settings(options.method, data.profile, options.set)
+    settings = pretraining_settings(options.method, data.profile, options.set, network)
     print_cost(estimate_pretraining(settings, input_of(settings, named.dataset, data.sensor)), data.title, options)

@@ -67,6 +67,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.reference and (options.method or options.probe or options.predict or options.checkpoint):
         parser.error("--reference stands alone: no --method, --probe, --predict or --checkpoint")
+    if options.backbone and (options.reference or options.model):
+        parser.error("--backbone goes with --method: --reference has none, and --model has its own")
     refuse_forecast(parser, options)
     if options.reference and options.dry_run:
         parser.error("--dry-run: --method scratch --arch feedforward --dry-run prints what such a run costs")
@@ -205,6 +207,7 @@ def draw_predictions(options: argparse.Namespace, weights: Path, root: Path | No
 
 def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], Data]:
     """Settings of the cell, changes to its pre-training, and its data."""
+    from tespec.cli.options import network_of
     from tespec.core.config import finetuning_settings
     from tespec.core.progress import say
     from tespec.pretraining.method import find_method
@@ -217,11 +220,12 @@ def resolve(options: argparse.Namespace) -> tuple[Finetuning, tuple[str, ...], D
     method = find_method(options.method)
     method.require(options.method, options.arch)
     profile = options.profile or find_data(options.task, options.data, make=False).profile
-    finetuning_settings(options.task, options.arch, profile, own, network=method.network)
+    network = network_of(options, method)
+    finetuning_settings(options.task, options.arch, profile, own, network=network)
     data = find_data(options.task, options.data, options.profile)
     if data.notice:
         say(data.notice)
-    settings = settings_of(data, options.task, options.arch, options.profile, own, method.network)
+    settings = settings_of(data, options.task, options.arch, options.profile, own, network)
     return settings, recipe, data
 
 
@@ -255,6 +259,7 @@ def describe(name: str, profile: str, changes: Sequence[str]) -> None:
 def dry_run(options: argparse.Namespace) -> None:
     """Print the settings and the cost of the run."""
     from tespec.cli.cost import print_cost
+    from tespec.cli.options import network_of
     from tespec.core.config import finetuning_settings
     from tespec.pretraining.method import find_method
     from tespec.runs.cost import estimate_cell, input_of, planned_data
@@ -265,7 +270,8 @@ def dry_run(options: argparse.Namespace) -> None:
     own = [change for change in options.set if not change.startswith("pretraining.")]
     recipe = [change.removeprefix("pretraining.") for change in options.set if change not in own]
     data = planned_data(options.task, options.data, options.profile)
-    settings = finetuning_settings(options.task, options.arch, data.profile, own, data.overrides, method.network)
+    network = network_of(options, method)
+    settings = finetuning_settings(options.task, options.arch, data.profile, own, data.overrides, network)
     settings = with_start(settings, options.method, method, options.checkpoint, sample=data.is_sample, changes=recipe)
     print_cost(estimate_cell(settings, input_of(settings, options.task, data.sensor)), data.title, options)
 

@@ -70,7 +70,7 @@ def _facts(record: Record) -> dict[str, Any]:
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
         **{name: record.facts.get(name, "") for name in ("title", "group", "backbone", "pretraining_data")},
         "label_fraction": float(record.config.get("label_share", 1.0)),
-        "overrides": _settings({key: value for key, value in record.overrides.items() if key != "label_share"}),
+        "overrides": _settings(record.overrides),
         "pretraining_overrides": _settings(recipe.get("overrides") or {}),
         "weights": _weights(record),
         "pretraining_seed": recipe.get("seed"),
@@ -106,5 +106,5 @@ def _weights(record: Record) -> str:
 
 
 def _settings(overrides: Mapping[str, Any]) -> str:
-    """Changed settings in one line, in order of their names."""
-    return ", ".join(f"{key}={overrides[key]}" for key in sorted(overrides))
+    """Changed settings in one line, in order of their names, but for those that have a column of their own."""
+    return ", ".join(f"{key}={overrides[key]}" for key in sorted(overrides) if key not in ("label_share", "width"))

@@ -68,7 +68,7 @@ def run_inference(
                 prediction = Prediction(float(ends[index]), float(lengths[index]), histogram[0], predicted, truth)
                 yield prediction.above(min_score)
             else:
-                state = model.advance(segments, state)
+                state = model.update_state(segments, state)
             advance(done + 1, len(played), "")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import cast
 
 import tespec.core.compat  # noqa: F401  # before timm
 
@@ -17,16 +17,10 @@ LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.
 LARGEST_PARTITION = 100  # tokens; larger ones are halved along both sides, as RVT does for 1Mpx
 
 
-class Architecture(NamedTuple):
-    """Width of the first stage, and of an attention head."""
-
-    width: int
-    head: int
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "maxvit-base": Architecture(64, 32),  # RVT-B
-    "maxvit-micro": Architecture(24, 8),  # for CPUs
+# Width of the first stage, and of an attention head.
+ARCHITECTURES = {
+    "maxvit-base": (64, 32),  # RVT-B
+    "maxvit-micro": (24, 8),  # for CPUs
 }
 
 
@@ -83,18 +77,11 @@ class EventMaxViT(Backbone):
         super().__init__(arch, recurrent, bins, img_size, in_channels)
         width, head = ARCHITECTURES[arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
-        partition = partition_of(self.img_size)
-        before = (self.in_channels, *self.channels)
+        partition, widths = partition_of(self.img_size), (self.in_channels, *self.channels)
+        rates = [drop_path * branch / 7 for branch in range(8)]  # two branches a stage
         self.stages = nn.ModuleList(
-            Stage(
-                before[index],
-                each,
-                2 if index else 4,
-                partition,
-                head,
-                (drop_path * 2 * index / 7, drop_path * (2 * index + 1) / 7),
-            )
-            for index, each in enumerate(self.channels)
+            Stage(widths[i], widths[i + 1], 2 if i else 4, partition, head, (rates[2 * i], rates[2 * i + 1]))
+            for i in range(4)
         )
         self.lstms = self.memories()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import tespec.core.compat  # noqa: F401  # before timm
 
@@ -11,21 +10,13 @@ from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
 
 from tespec.core.registry import BACKBONES
-from tespec.models.backbone import Backbone, channels_last
+from tespec.models.backbone import Backbone
 from tespec.models.layers import compute_dtype
 
-
-class Architecture(NamedTuple):
-    """Kind of block, blocks per stage, and width of the first stage before its expansion."""
-
-    block: type[BasicBlock] | type[Bottleneck]
-    layers: tuple[int, int, int, int]
-    width: int
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "resnet50": Architecture(Bottleneck, (3, 4, 6, 3), 64),
-    "resnet-micro": Architecture(BasicBlock, (1, 1, 1, 1), 24),  # for CPUs
+# Kind of block, blocks per stage, and width of the first stage before its expansion.
+ARCHITECTURES: dict[str, tuple[Any, tuple[int, ...], int]] = {
+    "resnet50": (Bottleneck, (3, 4, 6, 3), 64),
+    "resnet-micro": (BasicBlock, (1, 1, 1, 1), 24),  # for CPUs
 }
 
 
@@ -38,6 +29,7 @@ class EventResNet(Backbone):
 
     architectures = tuple(ARCHITECTURES)
     stem = "resnet.conv1.weight"
+    channels_last = False
 
     def __init__(
         self,
@@ -51,9 +43,8 @@ class EventResNet(Backbone):
         super().__init__(arch, recurrent, bins, img_size, in_channels)
         block, layers, width = ARCHITECTURES[arch]
         widths = tuple(width << stage for stage in range(4))
-        # timm's annotation asks for a block where it takes its class.
         self.resnet = ResNet(
-            cast("Any", block),
+            block,
             layers,
             num_classes=0,
             in_chans=self.in_channels,
@@ -61,8 +52,7 @@ class EventResNet(Backbone):
             stem_width=width,
             drop_path_rate=drop_path,
         )
-        first, second, third, fourth = (each * int(block.expansion) for each in widths)
-        self.channels = (first, second, third, fourth)
+        self.channels = tuple(each * block.expansion for each in widths)
         self.lstms = self.memories()
 
     def embed_patches(self, frames: Tensor) -> Tensor:
@@ -73,8 +63,4 @@ class EventResNet(Backbone):
 
     def stage_modules(self) -> list[nn.Module]:
         """The residual layers."""
-        return [cast("nn.Module", getattr(self.resnet, f"layer{number}")) for number in (1, 2, 3, 4)]
-
-    def stage_functions(self) -> list[Callable[[Tensor], Tensor]]:
-        """The residual layers over maps with channels last."""
-        return [channels_last(stage) for stage in self.stage_modules()]
+        return [getattr(self.resnet, f"layer{number}") for number in (1, 2, 3, 4)]

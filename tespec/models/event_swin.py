@@ -34,6 +34,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "tiny": Architecture(96, (2, 2, 6, 2), (3, 6, 12, 24)),  # Swin-T
     "micro": Architecture(24, (2, 2, 2, 2), (1, 2, 4, 8)),  # for CPUs
 }
+TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
 
 
 @BACKBONES.register_module()
@@ -101,26 +102,26 @@ class EventSwin(Backbone):
         """
         resized = dict(tensors)
         for name, table in tensors.items():
-            if TABLE.fullmatch(name) and table.ndim == 2 and table.is_floating_point():
-                rows, columns = window_of(built_for, name)
-                if (2 * rows - 1) * (2 * columns - 1) != len(table):
-                    rows = columns = (math.isqrt(len(table)) + 1) // 2
-                if rows <= WINDOW and (2 * rows - 1) * (2 * columns - 1) == len(table):
-                    resized[name] = resize_table(table, (rows, columns), window_of(self.img_size, name))
+            found = TABLE.fullmatch(name)
+            if found is None or table.ndim != 2 or not table.is_floating_point():
+                continue
+            old, new = (window_of(size, int(found[1])) for size in (built_for, self.img_size))
+            if _rows(old) != len(table):
+                old = ((math.isqrt(len(table)) + 1) // 2,) * 2
+            if old[0] <= WINDOW and _rows(old) == len(table):
+                resized[name] = resize_table(table, old, new)
         return resized
 
 
-TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
-
-
-def window_of(img_size: tuple[int, int], name: str) -> tuple[int, int]:
-    """Rows and columns in tokens of a table's windows, which are smaller than 7 where the stage's map is (timm)."""
+def window_of(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
+    """Rows and columns in tokens of a stage's windows, which are smaller than 7 where its map is (timm)."""
     # Not timm's `always_partition`: padding maps of 3x5 tokens to 7x7 makes steps at 160 px 12 to 31 % slower.
-    found = TABLE.fullmatch(name)
-    if found is None:
-        raise ValueError(f"{name} is no table of position biases")
-    rows, columns = (min(WINDOW, side // (PATCH << int(found[1]))) for side in img_size)
+    rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
     return rows, columns
+
+
+def _rows(window: tuple[int, int]) -> int:
+    return (2 * window[0] - 1) * (2 * window[1] - 1)
 
 
 def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,7 +14,7 @@ from timm.layers import DropPath as TimmDropPath
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from tespec.core.distributed import batch_rows
+from tespec.core.distributed import batch_rows, nested
 
 STRIDE = 32  # px per token of the last stage, in both directions
 
@@ -38,7 +38,7 @@ def pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return pad(maps, (0, size[1] - width, 0, size[0] - height))
 
 
-def crop(maps: Tensor, size: tuple[int, int]) -> Tensor:
+def crop(maps: Tensor, size: Sequence[int]) -> Tensor:
     """The top-left `size` of (..., H, W), a view: what `pad_to` was given."""
     return maps[..., : size[0], : size[1]]
 
@@ -57,16 +57,13 @@ def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     nothing is rounded to TF32 either. Tensors are found in the arguments and in the lists, tuples and dicts among them.
     """
 
+    def single(tensor: Tensor) -> Tensor:
+        return tensor.float() if tensor.dtype in HALVES else tensor
+
     @wraps(function)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with ExitStack() as outside:
-            kinds = {tensor.device.type for tensor in _tensors((args, kwargs))}
-            for kind in {AUTOCAST_ON_META if kind == "meta" else kind for kind in kinds}:
-                if torch.amp.is_autocast_available(kind):
-                    outside.enter_context(torch.autocast(kind, enabled=False))
-                if kind == "cuda":
-                    outside.enter_context(without_tf32())
-            return function(*_single(args), **_single(kwargs))
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), without_tf32():
+            return function(*nested(args, single), **nested(kwargs, single))
 
     return computed
 
@@ -97,32 +94,13 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple, dict)):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(each)
-
-
-def _single(value: Any) -> Any:
-    """The same with tensors in half precision as float32."""
-    if isinstance(value, Tensor):
-        return value.float() if value.dtype in HALVES else value
-    if isinstance(value, dict):
-        return {key: _single(each) for key, each in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_single, value))
-    return type(value)(map(_single, value)) if isinstance(value, (list, tuple)) else value
-
-
 def sent(values: Tensor, device: torch.device) -> Tensor:
     """What the CPU made, on `device`, without waiting until it is there."""
     return values.to(device, non_blocking=True)
 
 
 class MatrixPool(nn.Module):
-    """What `nn.AdaptiveAvgPool2d(size)` computes: (..., H, W) -> (..., size[0], size[1])."""
+    """What `nn.AdaptiveAvgPool2d(size)` computes, (..., H, W) -> (..., size[0], size[1]), deterministic on CUDA."""
 
     def __init__(self, size: int | tuple[int | None, int | None] | None) -> None:
         super().__init__()
@@ -145,50 +123,41 @@ def pooling_matrix(length: int, bins: int, like: Tensor) -> Tensor:
     return inside.to(like.dtype) / (end - first).unsqueeze(1)
 
 
-def with_exact_pools(model: nn.Module) -> nn.Module:
-    """Put `MatrixPool` in the place of every adaptive average pooling, in place; gives the model."""
-    for name, child in model.named_children():
-        if isinstance(child, nn.AdaptiveAvgPool2d):
-            setattr(model, name, MatrixPool(child.output_size))
-        else:
-            with_exact_pools(child)
-    return model
+def with_exact_pools(model: nn.Module) -> None:
+    """Put `MatrixPool` in the place of every adaptive average pooling."""
+    _replace(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
 
 
-class DropPath(nn.Module):
-    """Leaves a branch out of some samples, and scales it up in the others.
+class DropPath(TimmDropPath):
+    """timm's stochastic depth, whose draws are those of the whole batch, of which each part takes its own.
 
-    Draws are those of the whole batch, of which each part takes its own; so several processes that draw alike drop what
-    one process drops. They come from torch's generator.
-
-    Args:
-        rate: share of samples that go without; 0 turns it off.
+    So several processes that draw alike drop what one process drops. Draws come from torch's generator.
     """
 
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
     def forward(self, branch: Tensor) -> Tensor:
-        """The branch (N, ...) of each sample."""
-        if not self.training or not self.rate:
+        """The branch (N, ...) of each sample: zero, or scaled up."""
+        if not self.training or not self.drop_prob:
             return branch
         whole, own = batch_rows(len(branch))
-        kept = torch.rand(whole, device=branch.device)[own] >= self.rate
-        return branch * (kept.to(branch.dtype) / (1 - self.rate)).view(-1, *[1] * (branch.dim() - 1))
+        kept = torch.rand(whole, device=branch.device)[own] >= self.drop_prob
+        return branch * (kept.to(branch.dtype) / (1 - self.drop_prob)).view(-1, *[1] * (branch.dim() - 1))
 
 
-def with_shared_draws(module: nn.Module) -> None:
+def with_shared_draws(model: nn.Module) -> None:
     """Put `DropPath` in the place of timm's."""
-    for name, child in module.named_children():
-        if isinstance(child, TimmDropPath):
-            setattr(module, name, DropPath(child.drop_prob))
-        else:
-            with_shared_draws(child)
+    _replace(model, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
 
 
-def without_drop_path(module: nn.Module) -> None:
+def without_drop_path(model: nn.Module) -> None:
     """Turn stochastic depth off for good, as in teachers."""
-    for each in module.modules():
-        if isinstance(each, DropPath):
-            each.rate = 0.0
+    for module in model.modules():
+        if isinstance(module, DropPath):
+            module.drop_prob = 0.0
+
+
+def _replace(model: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
+    for name, child in model.named_children():
+        if isinstance(child, kind):
+            setattr(model, name, make(child))
+        else:
+            _replace(child, kind, make)

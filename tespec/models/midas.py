@@ -26,13 +26,11 @@ class Fusion(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.skip = ResidualConvUnit(channels)
-        self.out = ResidualConvUnit(channels)
+        self.skip, self.out = ResidualConvUnit(channels), ResidualConvUnit(channels)
 
     def forward(self, below: Tensor | None, stage: Tensor) -> Tensor:
         """Maps (L, C, 2h, 2w) of those from below and the stage's (L, C, h, w); the deepest stage has none below."""
-        maps = stage if below is None else below + self.skip(stage)
-        return _doubled(self.out(maps))
+        return _doubled(self.out(stage if below is None else below + self.skip(stage)))
 
 
 class MidasHead(nn.Module):
@@ -47,9 +45,7 @@ class MidasHead(nn.Module):
 
     def __init__(self, in_channels: Sequence[int], features: int = 128) -> None:
         super().__init__()
-        self.project = nn.ModuleList(
-            nn.Conv2d(channels, features, 3, padding=1, bias=False) for channels in in_channels
-        )
+        self.project = nn.ModuleList(nn.Conv2d(width, features, 3, padding=1, bias=False) for width in in_channels)
         self.fuse = nn.ModuleList(Fusion(features) for _ in in_channels)
         self.narrow = nn.Conv2d(features, features // 2, 3, padding=1)
         self.refine = nn.Conv2d(features // 2, 32, 3, padding=1)
@@ -57,17 +53,14 @@ class MidasHead(nn.Module):
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         """Map (L, H, W) of four stages (L, C, H/4, W/4) to (L, C, H/32, W/32); no range is imposed on it."""
-        maps: Tensor | None = None
+        maps = None
         for project, fuse, stage in reversed(list(zip(self.project, self.fuse, features, strict=True))):
             maps = fuse(maps, project(stage))
-        assert maps is not None
         return self.predict(relu(self.refine(_doubled(self.narrow(maps))))).squeeze(1)
 
     def unused(self) -> list[nn.Parameter]:
         """Parameters that no output depends on."""
-        deepest = self.fuse[-1]
-        assert isinstance(deepest, Fusion)
-        return list(deepest.skip.parameters())
+        return list(self.fuse[-1].get_submodule("skip").parameters())
 
 
 def _doubled(maps: Tensor) -> Tensor:

@@ -175,7 +175,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         if not data.is_sample:
             remedy = f"give --checkpoint FILE, or make one with benchmarks/pretrain.py --method {name} --data FOLDER"
             raise UserError(f"--method {name}", "needs pre-trained weights", remedy)
-        recipe = pretraining_settings(name, settings.profile, changes)
+        recipe = pretraining_settings(name, settings.profile, changes, settings.width)
         of_recipe = seed if wanted.pretraining_seed is None else wanted.pretraining_seed
         checkpoint = pretrain(name, recipe, sibling(data, recipe.dataset), of_recipe, setup).weights
     if checkpoint is None and method.pretraining_data != "-":
@@ -197,7 +197,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         config=config_of(settings, wanted.split) | dict(extra or {}),
         overrides=changed_finetuning(wanted.settings, read_description(data.root).overrides(), method.network),
         data=data.label,
-        data_fingerprint=fingerprint(*task.splits),
+        data_fingerprint=fingerprint(task.train, task.scored),
         seed=seed,
         setup=setup,
         plugin=plugin_sha256(

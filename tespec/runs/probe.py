@@ -24,7 +24,7 @@ from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models.backbone import reset
 from tespec.runs.finetune import Opened, Wanted, open_run
 from tespec.runs.run import Outcome, run_or_load
-from tespec.tasks.network import pick
+from tespec.tasks.network import select_labelled
 
 STRIDE = 8  # px of a patch
 PATCHES = 20_000  # of a split that take part, drawn by the seed
@@ -84,7 +84,7 @@ def patches(opened: Opened, recordings: Sequence[LabelledRecording], split: str)
             maps, state = backbone(batch.histograms.to(device), reset(state, batch.fresh.to(device)))
             if not batch.frames:
                 continue
-            for mask, each in zip(batch.labels, _at_stride(pick(maps, batch.place.to(device))), strict=True):
+            for mask, each in zip(batch.labels, _at_stride(select_labelled(maps, batch.place.to(device))), strict=True):
                 classes = patch_classes(mask, len(settings.classes))
                 rows, columns = np.nonzero(classes != IGNORE)
                 drawn = rng.permutation(len(rows))[:share]

@@ -41,7 +41,7 @@ class Constant:
         """Itself."""
         return self
 
-    def advance(self, histograms: Tensor, state: None = None) -> None:
+    def update_state(self, histograms: Tensor, state: None = None) -> None:
         """Nothing is remembered."""
 
     def predict(self, histograms: Tensor, state: None, label_place: Tensor) -> tuple[Tensor | Sequence[Boxes], None]:

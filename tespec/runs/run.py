@@ -258,7 +258,7 @@ def _computed(
     metrics = dict(outcome.metrics) | trained.counts()
     record = new_record(
         run.choices,
-        facts=run.method.facts(),
+        facts=run.method.facts() | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
         variant=setup.variant,
         config=run.config,
         data=run.data,

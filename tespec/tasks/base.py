@@ -1,10 +1,10 @@
-"""What all kinds of task share: data, steps, and playing the recordings scored on; each adds its network and scores."""
+"""The base class of all kinds of task: data, batches and evaluation; each kind adds its network and scores."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,7 +29,7 @@ from tespec.datasets.batches import (
     stack_depths,
     stack_masks,
 )
-from tespec.datasets.evaluation import EvaluationBatch, EvaluationSteps, evaluation_of, windows_alone
+from tespec.datasets.evaluation import EvaluationSteps, evaluation_of, windows_alone
 from tespec.datasets.label_check import BOXES, DEPTH, MASK
 from tespec.datasets.labels import STANDING
 from tespec.datasets.recording import LabelledRecording, with_label_share
@@ -78,7 +78,7 @@ NAMED = 80  # recordings in one text
 class Task(ABC):
     """A kind of task: data with labels, a head on the backbone, scores, and pictures; registered in `TASKS`.
 
-    docs/add_a_task.md shows one in full.
+    docs/add_a_task.md says how to add one.
 
     Args:
         settings: the cell's settings.
@@ -104,26 +104,17 @@ class Task(ABC):
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
+        if settings.test_time_augmentation not in self.test_time_augmentations:
+            what = f"{settings.test_time_augmentation!r} does not go with {settings.kind}"
+            raise UserError("test_time_augmentation", what, f"choose from {', '.join(self.test_time_augmentations)}")
         self.settings, self.split = settings, split
-        self._check_augmentation()
         self.dataset = open_dataset(settings, root)
         self.dataset.names(split)  # before anything is opened
         self.train, self.scored = self._opened(TRAIN), self._opened(split)
 
-    def _check_augmentation(self) -> None:
-        name, known = self.settings.test_time_augmentation, type(self).test_time_augmentations
-        if name not in known:
-            what = f"{name!r} does not go with {self.settings.kind}"
-            raise UserError("test_time_augmentation", what, f"choose from {', '.join(known)}")
-
     def _opened(self, split: str) -> list[LabelledRecording]:
         with progress(f"opening the {split} recordings", "recordings") as advance:
             return self.dataset.recordings(split, lambda done, total: advance(done, total, ""))
-
-    @property
-    def splits(self) -> tuple[list[LabelledRecording], list[LabelledRecording]]:
-        """Recordings trained on, and those scored on."""
-        return self.train, self.scored
 
     @property
     def learned(self) -> list[LabelledRecording]:
@@ -136,13 +127,13 @@ class Task(ABC):
         return self.train[0].region.height, self.train[0].region.width
 
     def model(self) -> Any:
-        """A fresh backbone with a fresh head, for histograms of `size`."""
-        return type(self).network(self.settings, fresh_backbone(self.settings, self.size))
+        """A randomly initialised backbone and head, for histograms of `size`."""
+        return self.network(self.settings, fresh_backbone(self.settings, self.size))
 
     @classmethod
     @abstractmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> Any:
-        """`backbone` with a fresh head; needs no data.
+        """`backbone` with a randomly initialised head; needs no data.
 
         Raises:
             UserError: settings of the head that do not go together.
@@ -154,17 +145,13 @@ class Task(ABC):
 
     @classmethod
     def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
-        """A batch of so many lanes without events, to count what a step costs; as many labels as there can be.
+        """A batch of `lanes` without events and with as many labels as there can be, to count what a step costs.
 
-        Args:
-            settings: the cell's settings.
-            size: (H, W) of the histograms in px.
-            lanes: number of lanes.
-            device: of the batch.
+        `size` is (H, W) of the histograms in px.
         """
         segments = settings.segments
-        labelled = range(segments - cls.labels_in_chunk(settings), segments)
-        place = [(lane, segment) for lane in range(lanes) for segment in labelled]
+        most = most_labels(segments, settings.labels_per_chunk, settings.window_ms, settings.protocol)
+        place = [(lane, segment) for lane in range(lanes) for segment in range(segments - most, segments)]
         shape = (lanes, segments, 2 * settings.bins, *size)
         return {
             "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
@@ -173,46 +160,31 @@ class Task(ABC):
         } | cls.blank_labels(settings, size, len(place), device)
 
     @classmethod
-    def labels_in_chunk(cls, settings: Finetuning) -> int:
-        """The most labels of a lane's chunk that reach the head."""
-        return most_labels(settings.segments, settings.labels_per_chunk, settings.window_ms, settings.protocol)
-
-    @classmethod
     @abstractmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
-        """What `collate` gives for `count` labels, without regard to what they say; `size` is (H, W) in px."""
+        """What `collate` gives for `count` labels, whatever they say; `size` is (H, W) in px."""
 
     def protocol(self) -> dict[str, str]:
         """What the scores mean, in words."""
+        settings, train, state = self.settings, named(self.train), ""
+        if settings.label_share != 1:
+            learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
+            train += f"; {learned:,} of these {every:,} labels are learned from, spread evenly over each recording"
+        if settings.carries_state:
+            state = ", state carried through the whole recording"
+            if settings.evaluate_without_state:
+                state += f"; {ZEROED}: each label scored again after one window from a zero state"
+        elif settings.recurrent:
+            state = f", state zero at the start of a clip of {settings.segments} windows that ends at the label"
         return {
-            TRAIN: named(self.train) + self._learned(),
+            TRAIN: train,
             self.split: named(self.scored),
             **self.dataset.describe(),
-            "events": self.dataset.rule.describe() + self._state(),
-            "scored": f"every {self.split} label once; test-time augmentation: {self.settings.test_time_augmentation}",
-            "histograms": f"{self.settings.bins} bins, rule {self.settings.rule}",
+            "events": self.dataset.rule.describe() + state,
+            "scored": f"every {self.split} label once; test-time augmentation: {settings.test_time_augmentation}",
+            "histograms": f"{settings.bins} bins, rule {settings.rule}",
             "scores": self.scorer().definition(),
         }
-
-    def _learned(self) -> str:
-        """How many of the training labels are learned from, in words; "" for all."""
-        if self.settings.label_share == 1:
-            return ""
-        learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
-        return f"; {learned:,} of these {every:,} labels are learned from, spread evenly over each recording"
-
-    def _state(self) -> str:
-        """What becomes of the state in the evaluation, in words."""
-        if not self.settings.recurrent:
-            return ""
-        if self.settings.carries_state:
-            again = f"; {ZEROED}: each label scored again after one window from a zero state"
-            return ", state carried through the whole recording" + (again if self._scores_without_state else "")
-        return f", state zero at the start of a clip of {self.settings.segments} windows that ends at the label"
-
-    @property
-    def _scores_without_state(self) -> bool:
-        return self.settings.evaluate_without_state and self.settings.carries_state
 
     @abstractmethod
     def scorer(self) -> Any:
@@ -221,7 +193,7 @@ class Task(ABC):
     @staticmethod
     @abstractmethod
     def read(predictions: Any) -> Sequence[Any]:
-        """What a model predicts for labelled segments, as the scorer wants it for each."""
+        """A model's predictions for labelled segments, as the scorer takes them for each."""
 
     @staticmethod
     def draw(axis: Axes, label: Any) -> AxesImage | None:
@@ -239,18 +211,9 @@ class Task(ABC):
         """What is asked for predictions: the model, or its test-time augmentation."""
         return model
 
-    def outcomes(self, predictions: Any, labels: Sequence[Any]) -> Sequence[Any]:
-        """What the scorer is told of each label: by default what `read` makes of its prediction.
-
-        Args:
-            predictions: of a model for labelled segments, on its device.
-            labels: of these segments, as the recordings give them.
-        """
-        return self.read(predictions)
-
-    def score(self, scorer: Any, outcome: Any, truth: Any, recording: LabelledRecording, label: int) -> None:
-        """Tell the scorer of one outcome; `truth` is the recording's label number `label`."""
-        scorer.update(outcome, truth, recording.name, groups_of(recording, label))
+    def score(self, scorer: Any, predicted: Any, truth: Any, recording: LabelledRecording, label: int) -> None:
+        """Give the scorer one prediction; `truth` is the recording's label number `label`."""
+        scorer.update(predicted, truth, recording.name, groups_of(recording, label))
 
     def of_classes(self, overall: Any) -> dict[str, float]:
         """The score of each class, from the scorer's overall scores; none where a task has no classes."""
@@ -258,7 +221,7 @@ class Task(ABC):
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Evaluation:
-        """Play the scored recordings once and score every label; processes share them out, and each has all scores.
+        """Score every label of the scored recordings once; processes share them out, and each has all scores.
 
         Args:
             model: on `device`.
@@ -268,12 +231,12 @@ class Task(ABC):
         Raises:
             UserError: data cannot be read.
         """
-        began, shard = time.monotonic(), (rank(), world_size())
-        scorer = self._scored(model, evaluation_of(self.settings, self.scored, shard), device, workers)
+        began, shard, settings = time.monotonic(), (rank(), world_size()), self.settings
+        scorer = self._scored(model, evaluation_of(settings, self.scored, shard), device, workers)
         overall = scorer.overall()
         groups = {name: each.metrics() for name, each in scorer.by("group").items()}
-        if self._scores_without_state:
-            zeroed = self._scored(model, windows_alone(self.settings, self.scored, shard), device, workers)
+        if settings.evaluate_without_state and settings.carries_state:
+            zeroed = self._scored(model, windows_alone(settings, self.scored, shard), device, workers)
             groups[without_state("")] = zeroed.overall().metrics()
             groups |= {without_state(name): each.metrics() for name, each in zeroed.by("group").items()}
         return Evaluation(
@@ -288,15 +251,23 @@ class Task(ABC):
 
     def _scored(self, model: Any, steps: EvaluationSteps, device: torch.device, workers: int) -> Any:
         """A scorer that has seen every label of the scored recordings once, as `steps` play them."""
-        scorer, done = self.scorer(), 0
+        scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
         total = sum(len(recording.labelled) for recording in self.scored)
+        half = HALF.get(with_precision(self.settings.optimisation, device).precision)
         batches = Batches(steps, 0, len(steps), workers, pin=device.type == "cuda")
         try:
             with progress("evaluation", "labels") as advance:
-                for batch, predictions in self._played(batches, self.player(model.eval()), device):
-                    outcomes = self.outcomes(predictions, batch.labels)
-                    for frame, truth, outcome in zip(batch.frames, batch.labels, outcomes, strict=True):
-                        self.score(scorer, outcome, truth, self.scored[frame.recording], frame.label)
+                batch: Any
+                for batch in batches:
+                    histograms, fresh, place = (each.to(device, non_blocking=True) for each in batch[:3])
+                    state = reset(state, fresh)
+                    with torch.autocast(device.type, half, enabled=half is not None):
+                        if not batch.frames:
+                            state = player.update_state(histograms, state)
+                            continue
+                        predictions, state = player.predict(histograms, state, place)
+                    for frame, truth, predicted in zip(batch.frames, batch.labels, self.read(predictions), strict=True):
+                        self.score(scorer, predicted, truth, self.scored[frame.recording], frame.label)
                     done += len(batch.frames)
                     advance(done, total, "")
         except (RuntimeError, OSError, EOFError) as error:
@@ -306,26 +277,9 @@ class Task(ABC):
         scorer.merge(state for process, state in enumerate(others) if process != rank())
         return scorer
 
-    def _played(
-        self, batches: Iterable[Any], player: Any, device: torch.device
-    ) -> Iterator[tuple[EvaluationBatch, Any]]:
-        """The batches that have labels, and what is predicted for these, state carried through all batches."""
-        half = HALF.get(with_precision(self.settings.optimisation, device).precision)
-        state = None
-        for batch in batches:
-            histograms, fresh, place = (each.to(device, non_blocking=True) for each in batch[:3])
-            state = reset(state, fresh)
-            with torch.autocast(device.type, half, enabled=half is not None):
-                if batch.frames:
-                    predictions, state = player.predict(histograms, state, place)
-                else:
-                    state = player.advance(histograms, state)
-            if batch.frames:
-                yield batch, predictions
-
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
-    """The backbone that the settings name, for histograms of `size` (H, W) in px."""
+    """The backbone that the settings name, randomly initialised, for histograms of `size` (H, W) in px."""
     return build_backbone(
         settings.width, settings.recurrent, settings.bins, padded_size(*size), drop_path=settings.drop_path
     )
@@ -347,8 +301,7 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
         settings.protocol,
         sensor=settings.sensor,
     )
-    task = TASKS.module_dict.get(settings.kind)
-    dataset.label_kind = LABEL_KINDS.get(getattr(task, "collate", None))
+    dataset.label_kind = LABEL_KINDS.get(getattr(TASKS.module_dict.get(settings.kind), "collate", None))
     return dataset
 
 

@@ -25,7 +25,7 @@ from tespec.models import Backbone
 from tespec.models.layers import crop, in_fp32, sent
 from tespec.models.midas import MidasHead
 from tespec.tasks.base import Task
-from tespec.tasks.network import Network, pick, stand_in
+from tespec.tasks.network import Network, dummy_labels, select_labelled
 
 SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))
 
@@ -67,86 +67,9 @@ def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
     return global_mean(total, 0 if has_no_labels() else places)
 
 
-class DepthModel(Network):
-    """Backbone and `MidasHead`, which predicts normalised log depth n = ln(d / max_depth) / alpha + 1.
-
-    Args:
-        backbone: gives the four features.
-        features: width of the head.
-        min_depth: nearest ground truth that counts, in m.
-        max_depth: farthest, in m.
-        alpha: of the normalisation.
-        si_weight: weight of the scale-invariant loss.
-        si_lambda: see `scale_invariant_loss`.
-        gradient_weight: weight of the gradient loss.
-        scales: see `gradient_loss`.
-    """
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        features: int = 128,
-        *,
-        min_depth: float = 1.978,
-        max_depth: float = 80.0,
-        alpha: float = 3.7,
-        si_weight: float = 1.0,
-        si_lambda: float = 0.5,
-        gradient_weight: float = 0.125,
-        scales: int = 3,
-    ) -> None:
-        super().__init__(backbone)
-        self.head = MidasHead(backbone.channels, features)
-        self.min_depth, self.max_depth, self.alpha = min_depth, max_depth, alpha
-        self.si_weight, self.si_lambda, self.gradient_weight, self.scales = (
-            si_weight,
-            si_lambda,
-            gradient_weight,
-            scales,
-        )
-
-    def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Losses "loss", "loss_si" and "loss_gradient"; labels without a depth that counts cost nothing.
-
-        Labels are (L, H, W) float32 in m, NaN where there is none.
-        """
-        place, labels, empty = stand_in(batch["label_place"], batch["labels"], math.nan)
-        # Parameters without use get gradients of zero, as distributed training wants them.
-        nothing = sum((parameter.sum() * 0.0 for parameter in self.head.unused()), features[-1].float().sum() * 0.0)
-        if not len(labels):
-            return {"loss": nothing, "loss_si": nothing.detach(), "loss_gradient": nothing.detach()}
-        with rank_without_labels(empty):
-            return self._losses(pick(features, place), labels, nothing)
-
-    @in_fp32
-    def _losses(self, features: list[Tensor], labels: Tensor, nothing: Tensor) -> dict[str, Tensor]:
-        # The head as well: rounded to 8 bits, its depths have steps where the gradient loss looks for slopes.
-        predicted = self._normalised(features, labels.shape[-2:])
-        valid = torch.isfinite(labels) & (labels >= self.min_depth) & (labels <= self.max_depth)
-        truth = torch.log(torch.where(valid, labels, self.max_depth) / self.max_depth) / self.alpha + 1
-        difference = predicted - truth
-        si = scale_invariant_loss(difference, valid, self.si_lambda)
-        gradient = gradient_loss(difference, valid, self.scales)
-        loss = self.si_weight * si + self.gradient_weight * gradient + nothing
-        return {"loss": loss, "loss_si": si, "loss_gradient": gradient}
-
-    @in_fp32
-    def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Tensor:
-        """Depth (L, H, W) in m; nothing is clipped."""
-        return self._metres(self._normalised(features, size))
-
-    def _normalised(self, features: list[Tensor], size: Sequence[int]) -> Tensor:
-        return crop(self.head(features), (size[0], size[1]))
-
-    def _metres(self, normalised: Tensor) -> Tensor:
-        # Beyond e^20 the exponential of a wild prediction would not be a number any more.
-        exponent = (self.alpha * (normalised.float() - 1)).clamp(-20, 20)
-        return torch.exp(exponent + math.log(self.max_depth))
-
-
-@pydantic.dataclasses.dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class DepthHead:
-    """Width of the MiDaS head, the range of depths in m, and the losses.
+    """The MiDaS head, the range of depths, and the losses.
 
     Attributes:
         channels: width.
@@ -157,16 +80,73 @@ class DepthHead:
         si_lambda: share of the squared mean that it takes off.
         gradient_weight: of the gradient-matching loss.
         gradient_scales: number of scales it is taken at.
+
+    Raises:
+        UserError: the range is empty.
     """
 
-    channels: Width
+    channels: Width = 128
     min_depth: Positive
     max_depth: Positive
-    alpha: Positive
-    si_weight: FromZero
-    si_lambda: Share
-    gradient_weight: FromZero
-    gradient_scales: Count
+    alpha: Positive = 3.7
+    si_weight: FromZero = 1.0
+    si_lambda: Share = 0.5
+    gradient_weight: FromZero = 0.125
+    gradient_scales: Count = 3
+
+    def __post_init__(self) -> None:
+        if not self.min_depth < self.max_depth:
+            what = f"{self.min_depth:g} m is not below head.max_depth, {self.max_depth:g} m"
+            raise UserError("head.min_depth", what, "give a range of depths")
+
+
+class DepthModel(Network):
+    """Backbone and `MidasHead`, which predicts normalised log depth n = ln(d / max_depth) / alpha + 1."""
+
+    def __init__(self, backbone: Backbone, settings: DepthHead) -> None:
+        super().__init__(backbone)
+        self.head, self.settings = MidasHead(backbone.channels, settings.channels), settings
+
+    def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Losses "loss", "loss_si" and "loss_gradient"; labels without a depth that counts cost nothing.
+
+        Labels are (L, H, W) float32 in m, NaN where there is none.
+        """
+        place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], math.nan)
+        # Parameters without use get gradients of zero, as distributed training wants them.
+        zero = sum((parameter.sum() * 0.0 for parameter in self.head.unused()), features[-1].float().sum() * 0.0)
+        if not len(labels):
+            return {"loss": zero, "loss_si": zero.detach(), "loss_gradient": zero.detach()}
+        with rank_without_labels(empty):
+            return self._losses(select_labelled(features, place), labels, zero)
+
+    @in_fp32
+    def _losses(self, features: list[Tensor], labels: Tensor, zero: Tensor) -> dict[str, Tensor]:
+        # The head as well: rounded to 8 bits, its depths have steps where the gradient loss looks for slopes.
+        own = self.settings
+        predicted = crop(self.head(features), labels.shape[-2:])
+        valid = torch.isfinite(labels) & (labels >= own.min_depth) & (labels <= own.max_depth)
+        truth = torch.log(torch.where(valid, labels, own.max_depth) / own.max_depth) / own.alpha + 1
+        difference = predicted - truth
+        si = scale_invariant_loss(difference, valid, own.si_lambda)
+        gradient = gradient_loss(difference, valid, own.gradient_scales)
+        return {
+            "loss": own.si_weight * si + own.gradient_weight * gradient + zero,
+            "loss_si": si,
+            "loss_gradient": gradient,
+        }
+
+    @in_fp32
+    def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Tensor:
+        """Depth (L, H, W) in m; nothing is clipped."""
+        return to_metres(crop(self.head(features), size), self.settings)
+
+
+def to_metres(normalised: Tensor, head: DepthHead) -> Tensor:
+    """Depth in m of normalised log depth."""
+    # Beyond e^20 the exponential of a wild prediction would not be a number any more.
+    exponent = (head.alpha * (normalised.float() - 1)).clamp(-20, 20)
+    return torch.exp(exponent + math.log(head.max_depth))
 
 
 @TASKS.register_module(name="depth")
@@ -177,31 +157,21 @@ class DepthTask(Task):
     scores: ClassVar = SCORES
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
-        self._head = head_of(settings)
+        self._head = build(DepthHead, settings.head, "head")
         if settings.augmentation.zoom:
-            raise UserError("augmentation.zoom", "zooming does not go with depth", "set it to 0")
+            raise UserError("augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0")
         super().__init__(settings, root, split)
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DepthModel:
-        """`backbone` with a fresh MiDaS head."""
-        head = head_of(settings)
-        return DepthModel(
-            backbone,
-            features=head.channels,
-            min_depth=head.min_depth,
-            max_depth=head.max_depth,
-            alpha=head.alpha,
-            si_weight=head.si_weight,
-            si_lambda=head.si_lambda,
-            gradient_weight=head.gradient_weight,
-            scales=head.gradient_scales,
-        )
+        """`backbone` with a randomly initialised MiDaS head."""
+        return DepthModel(backbone, build(DepthHead, settings.head, "head"))
 
     @classmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
         """Depths of half the farthest."""
-        return {"labels": torch.full((count, *size), head_of(settings).max_depth / 2, device=device)}
+        farthest = build(DepthHead, settings.head, "head").max_depth
+        return {"labels": torch.full((count, *size), farthest / 2, device=device)}
 
     def scorer(self) -> DepthScorer:
         """A scorer that has seen nothing."""
@@ -218,16 +188,3 @@ class DepthTask(Task):
         if not np.isfinite(depths).all():
             raise UserError("the trained model", "predicts depths that are no numbers", "lower optimisation.peak_lr")
         return list(depths)
-
-
-def head_of(settings: Finetuning) -> DepthHead:
-    """Settings of the head.
-
-    Raises:
-        UserError: they do not go together.
-    """
-    head = build(DepthHead, settings.head, "head")
-    if not head.min_depth < head.max_depth:
-        what = f"{head.min_depth:g} m is not below head.max_depth, {head.max_depth:g} m"
-        raise UserError("head.min_depth", what, "give a range of depths")
-    return head

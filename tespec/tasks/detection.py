@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tespec.core.boxes import Boxes, make_boxes
-from tespec.core.distributed import global_mean, rank_without_labels, ranks_per_batch
+from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build, choice
@@ -27,7 +27,7 @@ from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import Backbone
 from tespec.models.layers import in_fp32
 from tespec.tasks.base import Task, groups_of
-from tespec.tasks.network import Network, first_place, pick
+from tespec.tasks.network import Network, dummy_labels, select_labelled
 from tespec.tasks.simota import assign, overlaps
 
 STAGES = (1, 2, 3)  # of the backbone that reach the neck, at 1/8, 1/16 and 1/32
@@ -37,9 +37,32 @@ NMS = {"type": "nms", "iou_threshold": OVERLAP}
 BOX_WEIGHT, SMALLEST = 5.0, 1e-16  # of the IoU loss: its weight (YOLOX), and the smallest overlap (mmdetection)
 PRIOR = 0.01  # share of places that are taken for an object at the start
 CANDIDATES = 1000  # best boxes of a frame that reach non-maximum suppression
-SCORES = ("class", "objectness_x_class")
 BOXES = 16  # of a frame, where what a step costs is counted
 NORM = {"type": "mmengine.BN", "momentum": 0.03, "eps": 0.001}
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class DetectionHead:
+    """The YOLOX neck and head, what they predict, and which boxes are scored.
+
+    Attributes:
+        channels: width of neck and head; None: twice that of the backbone's first stage. With Swin-T (192) neck and
+            head have 12,928,341 parameters for two classes.
+        neck_blocks: bottlenecks of each CSP layer of the neck.
+        score: "class" ranks predictions by their class score alone (RVT), "objectness_x_class" by the product.
+        score_threshold: predictions whose product of both is below are dropped.
+        min_diagonal: smallest diagonal of a box that is scored, in px of the histograms.
+        min_side: smallest side, likewise.
+        skip_ms: labels up to this time of a recording are not scored.
+    """
+
+    channels: Width | None = None
+    neck_blocks: Depth = 2
+    score: Annotated[str, choice("class", "objectness_x_class")] = "class"
+    score_threshold: Share = 0.001
+    min_diagonal: FromZero = 0.0
+    min_side: FromZero = 0.0
+    skip_ms: FromZero = 0.0
 
 
 class DetectionModel(Network):
@@ -48,33 +71,18 @@ class DetectionModel(Network):
     Args:
         backbone: gives the features.
         classes: number of classes.
-        channels: width of neck and head; None: twice that of the backbone's first stage. With Swin-T (192) neck and
-            head have 12,928,341 parameters for two classes.
-        neck_blocks: bottlenecks of each CSP layer.
-        score: "class" ranks predictions by their class score alone (RVT), "objectness_x_class" by the product.
-        score_threshold: predictions whose product is below are dropped.
+        settings: of neck and head.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        classes: int,
-        channels: int | None = None,
-        neck_blocks: int = 2,
-        score: str = "class",
-        score_threshold: float = 0.001,
-    ) -> None:
+    def __init__(self, backbone: Backbone, classes: int, settings: DetectionHead) -> None:
         super().__init__(backbone)
-        if score not in SCORES:
-            raise ValueError(f"unknown score {score!r}; choose from {', '.join(SCORES)}")
-        width = channels or 2 * backbone.channels[0]
-        self.score, self.score_threshold = score, score_threshold
+        self.settings, width = settings, settings.channels or 2 * backbone.channels[0]
         self.neck = MODELS.build(
             {
                 "type": "mmdet.YOLOXPAFPN",
                 "in_channels": [backbone.channels[stage] for stage in STAGES],
                 "out_channels": width,
-                "num_csp_blocks": neck_blocks,
+                "num_csp_blocks": settings.neck_blocks,
                 "norm_cfg": NORM,
             }
         )
@@ -88,10 +96,7 @@ class DetectionModel(Network):
                 "norm_cfg": NORM,
             }
         )
-        self._initialise()
-
-    def _initialise(self) -> None:
-        """As YOLOX starts: PyTorch's own convolutions, and one place in a hundred taken for an object."""
+        # As YOLOX starts: PyTorch's own convolutions, and one place in a hundred taken for an object.
         for module in (*self.neck.modules(), *self.head.modules()):
             if isinstance(module, nn.Conv2d):
                 module.reset_parameters()
@@ -105,18 +110,13 @@ class DetectionModel(Network):
         nothing; a label without boxes costs objectness. Boxes are (L, M, 5) float32: class, left, top, right and
         bottom in px, the class -1 where a label has fewer than M; those less than a pixel wide or high are left out.
         """
-        place, boxes = batch["label_place"], batch["boxes"]
-        empty = not len(place)
-        if empty and ranks_per_batch() == 1:
-            nothing = features[-1].float().sum() * 0.0
-            names = ("loss_box", "loss_objectness", "loss_class")
-            return {"loss": nothing} | dict.fromkeys(names, nothing.detach())
-        if empty:
-            place = first_place(place)
-            boxes = torch.full((1, 1, 5), float(NO_BOX), device=boxes.device)
+        place, boxes, empty = dummy_labels(batch["label_place"], batch["boxes"], NO_BOX)
+        if not len(boxes):
+            zero = features[-1].float().sum() * 0.0
+            return {"loss": zero} | dict.fromkeys(("loss_box", "loss_objectness", "loss_class"), zero.detach())
         with rank_without_labels(empty):
-            outputs = self.head(self.neck([feature.float() for feature in pick(features[1:], place)]))
-            named = self._losses(outputs, boxes)
+            levels = [feature.float() for feature in select_labelled(features[1:], place)]
+            named = self._losses(self.head(self.neck(levels)), boxes)
         if empty:
             named = {name: value * 0.0 for name, value in named.items()}
         return {"loss": sum(named.values(), torch.zeros((), device=place.device))} | named
@@ -153,75 +153,39 @@ class DetectionModel(Network):
         classes, offsets, objectness = (
             torch.cat([level.float().flatten(2).transpose(1, 2) for level in kind], dim=1) for kind in outputs
         )
-        places = torch.cat(
-            [
-                places_of(level.shape[2], level.shape[3], stride, level.device)
-                for level, stride in zip(outputs[0], STRIDES, strict=True)
-            ]
-        )
+        levels = zip(outputs[0], STRIDES, strict=True)
+        places = torch.cat([places_of(each.shape[2:], stride, each.device) for each, stride in levels])
         stride = places[:, 2:]
         middle, half = offsets[..., :2] * stride + places[:, :2], offsets[..., 2:].exp() * stride / 2
         return classes, torch.cat([middle - half, middle + half], dim=2), objectness.squeeze(2), places
 
     def outputs(self, features: list[Tensor], size: tuple[int, int]) -> list[Boxes]:
         """Boxes of each segment by falling score, clipped to the image."""
-        return [self._of_frame(*frame) for frame in zip(*self.maps(features, size), strict=True)]
-
-    def maps(self, features: list[Tensor], size: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of every place of every segment: corners (L, P, 4), class, its score, and its product with objectness."""
         classes, corners, objectness, _ = self._decoded(self.head(self.neck(features[1:])))
         limits = corners.new_tensor([size[1], size[0], size[1], size[0]])
         corners = torch.minimum(corners.clamp(min=0), limits)
         best, label = classes.sigmoid().max(dim=2)
-        return corners, label, best, best * objectness.sigmoid()
+        return [self._boxes(*frame) for frame in zip(corners, label, best, best * objectness.sigmoid(), strict=True)]
 
-    def _of_frame(self, corners: Tensor, label: Tensor, best: Tensor, product: Tensor) -> Boxes:
-        inside = ((corners[:, 2:] - corners[:, :2]) > 0).all(dim=1) & (product >= self.score_threshold)
+    def _boxes(self, corners: Tensor, label: Tensor, best: Tensor, product: Tensor) -> Boxes:
+        """Boxes of a frame, from corners (P, 4), class, its score, and its product with objectness, of every place."""
+        inside = ((corners[:, 2:] - corners[:, :2]) > 0).all(dim=1) & (product >= self.settings.score_threshold)
         places = inside.nonzero().squeeze(1)
         places = places[product[places].topk(min(CANDIDATES, len(places))).indices]
         if len(places):
             _, kept = batched_nms(corners[places], product[places], label[places], NMS)
             places = places[kept]
-        score = (best if self.score == "class" else product)[places]
+        score = (best if self.settings.score == "class" else product)[places]
         order = score.argsort(descending=True, stable=True)
         columns = (corners[places], label[places], score)
         return make_boxes(*(column[order].detach().cpu().numpy() for column in columns))
 
 
-def places_of(rows: int, columns: int, stride: int, device: torch.device) -> Tensor:
+def places_of(size: Sequence[int], stride: int, device: torch.device) -> Tensor:
     """(rows * columns, 3) float32, left and top of each place of a level in px, row by row, and its stride."""
-    top, left = (torch.arange(count, device=device) * float(stride) for count in (rows, columns))
-    return torch.stack(
-        [
-            left.repeat(rows),
-            top.repeat_interleave(columns),
-            torch.full((rows * columns,), float(stride), device=device),
-        ],
-        dim=1,
-    )
-
-
-@pydantic.dataclasses.dataclass(frozen=True)
-class DetectionHead:
-    """The YOLOX neck and head, what they predict, and which boxes are scored.
-
-    Attributes:
-        channels: width of neck and head; None: twice that of the backbone's first stage.
-        neck_blocks: bottlenecks of each CSP layer of the neck.
-        score: "class" or "objectness_x_class", what predictions are ranked by.
-        score_threshold: predictions whose product of both is below are dropped.
-        min_diagonal: smallest diagonal of a box that is scored, in px of the histograms.
-        min_side: smallest side, likewise.
-        skip_ms: labels up to this time of a recording are not scored.
-    """
-
-    channels: Width | None
-    neck_blocks: Depth
-    score: Annotated[str, choice(*SCORES)]
-    score_threshold: Share
-    min_diagonal: FromZero
-    min_side: FromZero
-    skip_ms: FromZero
+    sides = (torch.arange(count, device=device) * float(stride) for count in size)
+    top, left = torch.meshgrid(*sides, indexing="ij")
+    return torch.stack([left, top, torch.full_like(top, stride)], dim=-1).flatten(0, 1)
 
 
 @TASKS.register_module(name="detection")
@@ -236,21 +200,13 @@ class DetectionTask(Task):
     }
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
-        self._head = head_of(settings)
+        self._head = build(DetectionHead, settings.head, "head")
         super().__init__(settings, root, split)
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DetectionModel:
-        """`backbone` with fresh neck and head."""
-        head = head_of(settings)
-        return DetectionModel(
-            backbone,
-            len(settings.classes),
-            head.channels,
-            head.neck_blocks,
-            head.score,
-            head.score_threshold,
-        )
+        """`backbone` with randomly initialised neck and head."""
+        return DetectionModel(backbone, len(settings.classes), build(DetectionHead, settings.head, "head"))
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
         """Batches of the training by step; stretches without labels are left out."""
@@ -277,16 +233,11 @@ class DetectionTask(Task):
         """Boxes of each labelled segment."""
         return predictions
 
-    def score(self, scorer: Any, outcome: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
-        """Tell the scorer of one frame, and of the time since the recording's start."""
+    def score(self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
+        """Give the scorer the boxes of one frame, and the time since the recording's start."""
         time_us = int(recording.label_times[label]) - recording.start
-        scorer.update(outcome, truth, recording.name, time_us, groups_of(recording, label))
+        scorer.update(predicted, truth, recording.name, time_us, groups_of(recording, label))
 
     def of_classes(self, overall: Any) -> dict[str, float]:
         """AP of each class that has ground truth."""
         return dict(overall.classes)
-
-
-def head_of(settings: Finetuning) -> DetectionHead:
-    """Settings of neck, head and score."""
-    return build(DetectionHead, settings.head, "head")

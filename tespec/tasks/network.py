@@ -1,4 +1,4 @@
-"""A backbone with a task's head: trained on the labelled segments of a batch, played over recordings."""
+"""A backbone with a task's head: trained on the labelled segments of a batch, run over recordings."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Any:
-        """What is predicted of segments with features (L, C, h, w), for histograms of `size` (H, W) in px."""
-
-    def maps(self, features: list[Tensor], size: tuple[int, int]) -> Any:
-        """What `outputs` computes on the device, before it looks at any number; by default all of it."""
-        return self.outputs(features, size)
+        """Predictions of segments with features (L, C, h, w), for histograms of `size` (H, W) in px."""
 
     def answer(self, outputs: Any) -> Any:
         """What `step` makes of the outputs: by default the outputs."""
@@ -77,11 +73,11 @@ class Network(nn.Module, ABC):
         features, state = self.backbone(histograms, state)
         size = (histograms.shape[-2], histograms.shape[-1])
         if label_place is not None:
-            return self.outputs(pick(features, label_place), size), state
+            return self.outputs(select_labelled(features, label_place), size), state
         outputs = self.outputs([feature.flatten(0, 1) for feature in features], size)
         return outputs.unflatten(0, histograms.shape[:2]) if isinstance(outputs, Tensor) else outputs, state
 
-    def advance(self, histograms: Tensor, state: State = None) -> State:
+    def update_state(self, histograms: Tensor, state: State = None) -> State:
         """The state after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
         after: State = self.backbone(histograms, state)[1]
         return after
@@ -93,31 +89,21 @@ class Network(nn.Module, ABC):
         return self.answer(self.outputs(features, (histogram.shape[-2], histogram.shape[-1]))), state
 
 
-def pick(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:
-    """Features (L, C, h, w) of the labelled segments, from those (B, T, C, h, w) of all.
-
-    Args:
-        features: of the stages.
-        place: (L, 2) int64 lane and segment of each label.
-    """
+def select_labelled(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:
+    """Features (L, C, h, w) of the segments at place (L, 2), lane and segment, from those (B, T, C, h, w) of all."""
     return [feature[place[:, 0], place[:, 1]] for feature in features]
 
 
-def stand_in(place: Tensor, labels: Tensor, nothing: float) -> tuple[Tensor, Tensor, bool]:
-    """Places and labels for the head, and whether they only stand in for none at all.
+def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor, Tensor, bool]:
+    """Places and labels for the head, and whether they are a dummy for none at all.
 
     A rank without labels must go through the head as well where the others exchange something inside it.
 
     Args:
         place: (L, 2) int64 lane and segment of each label.
-        labels: (L, ...) maps.
-        nothing: the value of a pixel without a label.
+        labels: (L, ...).
+        no_label: the value of a pixel, or of the numbers of a box, without a label.
     """
     if len(place) or ranks_per_batch() == 1:
         return place, labels, False
-    return first_place(place), labels.new_full((1, *labels.shape[1:]), nothing), True
-
-
-def first_place(place: Tensor) -> Tensor:
-    """(1, 2) int64, the first segment of the first lane."""
-    return torch.zeros(1, 2, dtype=torch.int64, device=place.device)
+    return place.new_zeros(1, 2), labels.new_full((1, *labels.shape[1:]), no_label), True

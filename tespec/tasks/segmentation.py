@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import tespec.core.compat  # noqa: F401  # before mmseg
 
@@ -22,13 +22,12 @@ from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_masks
-from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
 from tespec.models.backbone import BackboneState, resized
 from tespec.models.layers import crop, in_fp32, padded_size
-from tespec.tasks.base import Task, groups_of
-from tespec.tasks.network import Network, pick, stand_in
+from tespec.tasks.base import Task
+from tespec.tasks.network import Network, dummy_labels, select_labelled
 
 SMOOTH = 1.0
 
@@ -90,22 +89,17 @@ class SegmentationModel(Network):
 
         Labels are (L, H, W) uint8 with 255 where there is none.
         """
-        place, labels, empty = stand_in(batch["label_place"], batch["labels"], IGNORE)
+        place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], IGNORE)
         with rank_without_labels(empty):
-            logits = self.logits(pick(features, place), self.backbone.img_size, labels.shape[-2:])
+            logits = self.logits(select_labelled(features, place), self.backbone.img_size, labels.shape[-2:])
         return self._losses(logits, labels, empty)
 
     @in_fp32
     def _losses(self, logits: Tensor, labels: Tensor, empty: bool) -> dict[str, Tensor]:
-        # Pixels in a row: over maps CUDA has no deterministic way.
-        rows, classes = logits.movedim(1, -1).flatten(0, -2), labels.long().flatten()
-        flat = torch.are_deterministic_algorithms_enabled()
-        ce = cross_entropy(
-            rows if flat else logits,
-            classes if flat else labels.long(),
-            ignore_index=IGNORE,
-            reduction="sum",
-        )
+        inputs, targets = logits, labels.long()
+        if torch.are_deterministic_algorithms_enabled():  # over maps CUDA has no deterministic way
+            inputs, targets = logits.movedim(1, -1).flatten(0, -2), targets.flatten()
+        ce = cross_entropy(inputs, targets, ignore_index=IGNORE, reduction="sum")
         ce = global_mean(ce, (labels != IGNORE).sum())
         dices = dice_losses(logits, labels)
         dice = global_mean(dices.sum(), 0 if empty else dices.numel())
@@ -127,29 +121,20 @@ class SegmentationModel(Network):
             img_size: (H, W) in px of the padded input they were made from.
             size: (H, W) in px of the input without its padding.
         """
-        logits = self.head(features).float()
-        logits = interpolate(logits, size=img_size, mode="bilinear", align_corners=False)
-        return crop(logits, (size[0], size[1]))
+        logits = interpolate(self.head(features).float(), size=img_size, mode="bilinear", align_corners=False)
+        return crop(logits, size)
 
 
 States = tuple[BackboneState | None, ...]
-
-
-class Views(NamedTuple):
-    """Scales at which an image is seen, and whether it is also mirrored at each."""
-
-    scales: tuple[float, ...]
-    flip: bool
-
-
-VIEWS: Mapping[str, Views | None] = {
-    "none": None,
-    "flip": Views((1.0,), True),
-    "ecddp": Views((1.0, 1.5, 2.0), True),  # Yan98/ECDDP, eval_seg.py
+# Scales at which an image is seen, at each of them as it is and mirrored.
+VIEWS: Mapping[str, tuple[float, ...]] = {
+    "none": (),
+    "flip": (1.0,),
+    "ecddp": (1.0, 1.5, 2.0),  # Yan98/ECDDP, eval_seg.py
 }
 
 
-class Variants:
+class AveragedViews:
     """A segmentation network that is asked once for each view; logits are averaged.
 
     Histograms are scaled bilinearly. Each view plays the recording with a state, and a backbone, of its own: the same
@@ -157,82 +142,51 @@ class Variants:
 
     Args:
         model: the trained network.
-        views: how images are seen.
+        scales: one of `VIEWS`.
         size: (H, W) of the histograms in px.
     """
 
-    def __init__(self, model: SegmentationModel, views: Views, size: tuple[int, int]) -> None:
+    def __init__(self, model: SegmentationModel, scales: Sequence[float], size: tuple[int, int]) -> None:
         self._model = model
-        self._seen = [
-            ((round(scale * size[0]), round(scale * size[1])), mirrored)
-            for scale in views.scales
-            for mirrored in ((False, True) if views.flip else (False,))
-        ]
-        built = {seen: resized(model.backbone, padded_size(*seen)) for seen, _ in self._seen}
-        self._backbones = [built[seen] for seen, _ in self._seen]
+        self._views: list[tuple[tuple[int, int], bool, Backbone]] = []  # size in px, mirrored, backbone
+        for scale in scales:
+            seen = (round(scale * size[0]), round(scale * size[1]))
+            backbone = resized(model.backbone, padded_size(*seen))
+            self._views += [(seen, False, backbone), (seen, True, backbone)]
 
-    def advance(self, histograms: Tensor, state: States | None = None) -> States:
+    def update_state(self, histograms: Tensor, state: States | None = None) -> States:
         """The states of the views after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
-        return self._play(histograms, state)[1]
+        return self._run(histograms, state)[1]
 
     def predict(self, histograms: Tensor, state: States | None, label_place: Tensor) -> tuple[Tensor, States]:
         """Mean logits (L, classes, H, W) of the segments at label_place (L, 2) lane and segment, and the states."""
-        features, states = self._play(histograms, state)
+        features, states = self._run(histograms, state)
         logits = []
-        for (size, mirrored), backbone, maps in zip(self._seen, self._backbones, features, strict=True):
-            seen = self._model.logits(pick(maps, label_place), backbone.img_size, size)
-            whole = interpolate(seen, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
-            logits.append(whole.flip(-1) if mirrored else whole)
+        for (size, mirrored, backbone), maps in zip(self._views, features, strict=True):
+            seen = self._model.logits(select_labelled(maps, label_place), backbone.img_size, size)
+            seen = interpolate(seen, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
+            logits.append(seen.flip(-1) if mirrored else seen)
         return torch.stack(logits).mean(dim=0), states
 
-    def _play(self, histograms: Tensor, state: States | None) -> tuple[list[list[Tensor]], States]:
-        states = (None,) * len(self._seen) if state is None else state
-        played = [
-            backbone(_view(histograms, *seen), before)
-            for seen, backbone, before in zip(self._seen, self._backbones, states, strict=True)
-        ]
-        return [features for features, _ in played], tuple(after for _, after in played)
-
-
-def _view(histograms: Tensor, size: tuple[int, int], mirrored: bool) -> Tensor:
-    frames = histograms.flip(-1) if mirrored else histograms
-    if frames.shape[-2:] == size:
-        return frames
-    scaled = interpolate(frames.flatten(0, 1).float(), size=size, mode="bilinear", align_corners=False)
-    return scaled.unflatten(0, histograms.shape[:2])
-
-
-def confusions(predicted: Tensor, labels: Tensor, classes: int) -> NDArray[np.int64]:
-    """The `tespec.metrics.segmentation.confusion` of each image, counted on the device of the predictions.
-
-    Args:
-        predicted: (L, H, W) classes 0 to `classes` - 1, of any type of whole numbers.
-        labels: (L, H, W) uint8, 255 where there is none.
-        classes: number of classes.
-
-    Returns:
-        (L, classes, classes) int64 number of pixels by label (row) and prediction (column).
-
-    Raises:
-        ValueError: there are other labels than 255 and the classes.
-    """
-    images, cells = len(labels), classes * classes
-    # Pixels without a label, and with one that is no class, have a cell each: dropping them would wait for the device.
-    other = torch.where(labels == IGNORE, cells, cells + 1)
-    cell = torch.where(labels < classes, labels.long() * classes + predicted, other)
-    cell += (cells + 2) * torch.arange(images, device=cell.device)[:, None, None]
-    counted = torch.bincount(cell.flatten(), minlength=images * (cells + 2)).view(images, cells + 2).cpu().numpy()
-    if counted[:, cells + 1].any():
-        raise ValueError(f"labels that are neither {IGNORE} nor one of {classes} classes")
-    return counted[:, :cells].reshape(images, classes, classes)
+    def _run(self, histograms: Tensor, state: States | None) -> tuple[list[list[Tensor]], States]:
+        features, states = [], []
+        for (size, mirrored, backbone), before in zip(self._views, state or [None] * len(self._views), strict=True):
+            frames = histograms.flip(-1) if mirrored else histograms
+            if frames.shape[-2:] != size:
+                scaled = interpolate(frames.flatten(0, 1).float(), size=size, mode="bilinear", align_corners=False)
+                frames = scaled.unflatten(0, histograms.shape[:2])
+            maps, after = backbone(frames, before)
+            features.append(maps)
+            states.append(after)
+        return features, tuple(states)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class SegmentationHead:
     """Width and dropout of UperNet."""
 
-    channels: Width
-    dropout: Share
+    channels: Width = 288
+    dropout: Share = 0.1
 
 
 @TASKS.register_module(name="segmentation")
@@ -256,14 +210,14 @@ class SegmentationTask(Task):
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
-        """`backbone` with a fresh UperNet."""
+        """`backbone` with a randomly initialised UperNet."""
         head = build(SegmentationHead, settings.head, "head")
         return SegmentationModel(backbone, len(settings.classes), head.channels, head.dropout)
 
-    def player(self, model: SegmentationModel) -> SegmentationModel | Variants:
+    def player(self, model: SegmentationModel) -> SegmentationModel | AveragedViews:
         """The model, or its test-time augmentation."""
-        views = VIEWS[self.settings.test_time_augmentation]
-        return model if views is None else Variants(model, views, self.size)
+        scales = VIEWS[self.settings.test_time_augmentation]
+        return AveragedViews(model, scales, self.size) if scales else model
 
     @classmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
@@ -277,19 +231,7 @@ class SegmentationTask(Task):
     @staticmethod
     def read(predictions: Tensor) -> Sequence[NDArray[np.uint8]]:
         """Class of each pixel, from logits (L, classes, H, W)."""
-        classes: NDArray[np.uint8] = predictions.argmax(dim=1).to(torch.uint8).cpu().numpy()
-        return list(classes)
-
-    def outcomes(self, predictions: Tensor, labels: Sequence[NDArray[np.uint8]]) -> Sequence[NDArray[np.int64]]:
-        """The confusion matrix of each label, counted on the device."""
-        truth = torch.from_numpy(np.stack(labels)).to(predictions.device, non_blocking=True)
-        return list(confusions(predictions.argmax(dim=1), truth, predictions.shape[1]))
-
-    def score(
-        self, scorer: Any, outcome: NDArray[np.int64], truth: Any, recording: LabelledRecording, label: int
-    ) -> None:
-        """Tell the scorer of one confusion matrix."""
-        scorer.add(outcome, recording.name, groups_of(recording, label))
+        return list(predictions.argmax(dim=1).to(torch.uint8).cpu().numpy())
 
     def of_classes(self, overall: Any) -> dict[str, float]:
         """Intersection over union of each class."""

@@ -7,6 +7,7 @@ from PIL import Image
 from tespec.cli import pretrain as pretrain_cli
 from tespec.cli import run as run_cli
 from tespec.cli.command import run
+from tespec.comparison.frame import to_frame
 from tespec.comparison.records import read_records
 from tespec.core.config import finetuning_settings
 from tespec.core.paths import REPOSITORY
@@ -237,3 +238,21 @@ def test_mistakes_of_a_forecast_are_named(call, tmp_path, monkeypatch, options, 
     code, _, err = call(run_cli, *arguments, *places(tmp_path))
     assert code == 2
     assert message in err
+
+
+def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables(call, tiny_world, tmp_path):
+    what = ["--method", "tespec", "--task", "ddd17", "--data", tiny_world / "ddd17", "--profile", "tiny"]
+    for name, message in (("microo", "unknown backbone; did you mean 'micro'"), ("resnet-micro", "has no patches")):
+        code, _, err = call(run_cli, *what, "--backbone", name, *places(tmp_path))
+        assert (code, message in err, list(tmp_path.iterdir())) == (2, True, [])
+    what[1] = "cpc"
+    code, _, err = call(run_cli, *what, "--backbone", "resnet-micro", *places(tmp_path))
+    assert code == 0, err
+    records = {record.kind: record for record in read_records(tmp_path / "results")[0]}
+    assert set(records) == {"pretraining", "evaluation"}
+    for record in records.values():
+        assert record.overrides == {"width": "resnet-micro"}
+        assert record.config["width"] == record.facts["backbone"] == "resnet-micro"
+    rows = to_frame(records.values())
+    assert set(rows["backbone"]) == {"resnet-micro"}
+    assert set(rows["overrides"]) == set(rows["pretraining_overrides"]) == {""}

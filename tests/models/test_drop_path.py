@@ -60,11 +60,11 @@ def test_parts_that_draw_alike_drop_what_the_whole_batch_drops():
 
 @pytest.mark.parametrize("arch", BRANCHES)
 def test_rates_rise_block_by_block_to_the_one_that_is_set(arch):
-    rates = [module.rate for module in backbone(arch, 0.2).modules() if isinstance(module, DropPath)]
+    rates = [module.drop_prob for module in backbone(arch, 0.2).modules() if isinstance(module, DropPath)]
     assert len(rates) == BRANCHES[arch]
     assert rates == sorted(rates)
     assert rates[-1] == pytest.approx(0.2)
-    assert not [module for module in backbone(arch, 0.0).modules() if isinstance(module, DropPath) and module.rate]
+    assert not [module for module in backbone(arch, 0.0).modules() if isinstance(module, DropPath) and module.drop_prob]
 
 
 @pytest.mark.parametrize("arch", BRANCHES)

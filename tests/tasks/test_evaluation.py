@@ -3,37 +3,19 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as st_numpy
+import yaml
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
+from tespec.core.registry import TASKS
 from tespec.datasets.recording import Recording
-from tespec.metrics.segmentation import confusion
+from tespec.metrics.depth import NAMES
 from tespec.runs.data import Data, settings_of
-from tespec.tasks import build_task
-from tespec.tasks.segmentation import confusions
+from tespec.tasks import build_task, import_tasks
 
 CPU = torch.device("cpu")
-CLASSES = 4
 WAYS = ((0, 1), (2, 1), (0, 3), (2, 3))  # workers and lanes
-
-
-@given(
-    st_numpy.arrays(np.uint8, (3, 5, 7), elements=st.integers(0, CLASSES - 1)),
-    st_numpy.arrays(np.uint8, (3, 5, 7), elements=st.sampled_from([*range(CLASSES), 255])),
-)
-def test_confusion_matrices_of_a_batch_are_those_of_its_images(predicted, labels):
-    counted = confusions(torch.from_numpy(predicted), torch.from_numpy(labels), CLASSES)
-    for matrix, found, truth in zip(counted, predicted, labels, strict=True):
-        np.testing.assert_array_equal(matrix, confusion(found, truth, CLASSES))
-
-
-def test_a_label_that_is_no_class_is_refused():
-    labels = torch.tensor([[[0, 255, CLASSES]]], dtype=torch.uint8)
-    with pytest.raises(ValueError, match="neither 255"):
-        confusions(torch.zeros_like(labels), labels, CLASSES)
 
 
 def predicted_one_by_one(task, model):
@@ -51,17 +33,12 @@ def predicted_one_by_one(task, model):
 
 def predicted_in_evaluation(task, model, workers, monkeypatch):
     """By recording and label: what the evaluation predicts, and its scores."""
-    waiting, found = [], {}
+    found = {}
 
-    def outcomes(predictions, labels):
-        waiting.extend(task.read(predictions))
-        return type(task).outcomes(task, predictions, labels)
+    def score(scorer, predicted, truth, recording, label):
+        found[task.scored.index(recording), label] = predicted
+        type(task).score(task, scorer, predicted, truth, recording, label)
 
-    def score(scorer, outcome, truth, recording, label):
-        found[task.scored.index(recording), label] = waiting.pop(0)
-        type(task).score(task, scorer, outcome, truth, recording, label)
-
-    monkeypatch.setattr(task, "outcomes", outcomes)
     monkeypatch.setattr(task, "score", score)
     return found, task.evaluate(model, CPU, workers)
 
@@ -127,8 +104,7 @@ def test_scores_without_state_are_those_of_each_window_alone(tiny_world):
             one = torch.from_numpy(recording.histograms(window, 1, task.settings.bins, task.settings.rule))[None]
             with torch.no_grad():
                 predictions, _ = model.predict(one, None, torch.zeros(1, 2, dtype=torch.int64))
-            truth = [recording.labels[label]]
-            task.score(scorer, task.outcomes(predictions, truth)[0], truth[0], recording, label)
+            task.score(scorer, task.read(predictions)[0], recording.labels[label], recording, label)
     zeroed = {name for name in found.groups if name.endswith("state zeroed")}
     assert zeroed == {"state zeroed", *(f"{name}, state zeroed" for name in found.groups if name not in zeroed)}
     # A pixel whose two best logits lie within the rounding of another batch size may fall to either.
@@ -147,3 +123,15 @@ def test_what_carries_no_state_is_not_scored_without_it(tiny_world, arch, change
     torch.manual_seed(0)
     assert not any("zeroed" in name for name in task.evaluate(task.model(), CPU).groups)
     assert "zeroed" not in task.protocol()["events"]
+
+
+@pytest.mark.parametrize(("kind", "main"), [("segmentation", "miou"), ("detection", "map"), ("depth", "abs")])
+def test_titles_and_directions_of_scores_are_those_of_the_paper(kind, main):
+    import_tasks()
+    scores = TASKS.module_dict[kind].scores
+    published = yaml.safe_load((REPOSITORY / "results" / "paper" / f"{kind}.yaml").read_text())
+    for metric in published["metrics"]:
+        assert (scores[metric["name"]].title, scores[metric["name"]].better) == (metric["title"], metric["better"])
+    assert next(iter(scores)) == main
+    assert all(score.title.endswith("↑" if score.better == "higher" else "↓") for score in scores.values())
+    assert kind != "depth" or set(scores) == set(NAMES)

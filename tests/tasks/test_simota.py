@@ -8,7 +8,7 @@ from mmengine.structures import InstanceData
 
 from tespec.core.registry import MODELS
 from tespec.models import EventSwin
-from tespec.tasks.detection import STRIDES, DetectionModel, places_of
+from tespec.tasks.detection import STRIDES, DetectionHead, DetectionModel, places_of
 from tespec.tasks.simota import assign
 
 SIZES = ((8, 12), (4, 6), (2, 3))  # rows and columns of the three levels: 64 x 96 px
@@ -45,7 +45,7 @@ def reference():
 
 def centres():
     places = torch.cat(
-        [places_of(*size, stride, torch.device("cpu")) for size, stride in zip(SIZES, STRIDES, strict=True)]
+        [places_of(size, stride, torch.device("cpu")) for size, stride in zip(SIZES, STRIDES, strict=True)]
     )
     return torch.cat([places[:, :2] + places[:, 2:] / 2, places[:, 2:]], 1)
 
@@ -98,13 +98,13 @@ def assert_alike(places, corners, scores, boxes):
 
 
 @pytest.mark.parametrize("good", [0.0, 0.2, 0.9])
-@pytest.mark.parametrize("seed", range(8))
-def test_random_frames_are_assigned_as_mmdetection_assigns_them(seed, good):
-    generator = torch.Generator().manual_seed(seed)
-    boxes = random_boxes([0, 1, 3, 12, 40, 2], generator)
-    learns = assert_alike(centres(), *predictions(boxes, centres(), generator, good), boxes)
-    assert not learns[0].any()
-    assert learns[4].sum() > 12
+def test_random_frames_are_assigned_as_mmdetection_assigns_them(good):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4):
+        boxes = random_boxes([0, 1, 3, 12, 40, 2], generator)
+        learns = assert_alike(centres(), *predictions(boxes, centres(), generator, good), boxes)
+        assert not learns[0].any()
+        assert learns[4].sum() > 12
 
 
 def test_no_boxes_at_all_and_boxes_far_outside_are_learned_nowhere():
@@ -145,7 +145,7 @@ def test_of_places_that_cost_the_same_as_many_are_taken():
 
 def model_and_maps(seed, scale):
     torch.manual_seed(seed)
-    model = DetectionModel(EventSwin("micro", img_size=(64, 96)), CLASSES, channels=8)
+    model = DetectionModel(EventSwin("micro", img_size=(64, 96)), CLASSES, DetectionHead(channels=8))
     maps = [[scale * torch.randn(4, channels, *size) for size in SIZES] for channels in (CLASSES, 4, 1)]
     for level in (level for kind in maps for level in kind):
         level.requires_grad_()

@@ -4,7 +4,7 @@ import torch
 from tespec.models import EventSwin
 from tespec.models.backbone import resized
 from tespec.models.event_swin import resize_table
-from tespec.tasks.segmentation import VIEWS, SegmentationModel, Variants, Views
+from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationModel
 
 SIZE = (50, 70)
 PLACE = torch.tensor([[0, 1], [0, 2], [1, 2]])
@@ -22,37 +22,29 @@ def histograms():
 
 
 @torch.no_grad()
-def test_a_single_view_is_the_model_itself(model, histograms):
-    expected, state = model.predict(histograms, None, PLACE)
-    seen, states = Variants(model, Views((1.0,), flip=False), SIZE).predict(histograms, None, PLACE)
-    torch.testing.assert_close(seen, expected)
-    torch.testing.assert_close(states[0], state)
-
-
-@torch.no_grad()
 def test_flip_is_the_mean_with_the_mirrored_image(model, histograms):
     straight, _ = model.predict(histograms, None, PLACE)
     mirrored, _ = model.predict(histograms.flip(-1), None, PLACE)
-    seen, _ = Variants(model, VIEWS["flip"], SIZE).predict(histograms, None, PLACE)
+    seen, _ = AveragedViews(model, VIEWS["flip"], SIZE).predict(histograms, None, PLACE)
     torch.testing.assert_close(seen, (straight + mirrored.flip(-1)) / 2)
 
 
 @pytest.mark.parametrize("name", ["flip", "ecddp"])
 @torch.no_grad()
 def test_a_mirrored_image_has_the_mirrored_prediction(model, histograms, name):
-    variants = Variants(model, VIEWS[name], SIZE)
-    seen, _ = variants.predict(histograms, None, PLACE)
-    mirrored, _ = variants.predict(histograms.flip(-1), None, PLACE)
+    views = AveragedViews(model, VIEWS[name], SIZE)
+    seen, _ = views.predict(histograms, None, PLACE)
+    mirrored, _ = views.predict(histograms.flip(-1), None, PLACE)
     torch.testing.assert_close(mirrored.flip(-1), seen, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
 def test_each_view_carries_its_own_state(model, histograms):
-    variants = Variants(model, VIEWS["ecddp"], SIZE)
-    whole, _ = variants.predict(histograms, None, PLACE)
-    state = variants.advance(histograms[:, :1])
-    state = variants.advance(histograms[:, 1:2], state)
-    last, _ = variants.predict(histograms[:, 2:], state, torch.tensor([[0, 0], [1, 0]]))
+    views = AveragedViews(model, VIEWS["ecddp"], SIZE)
+    whole, _ = views.predict(histograms, None, PLACE)
+    state = views.update_state(histograms[:, :1])
+    state = views.update_state(histograms[:, 1:2], state)
+    last, _ = views.predict(histograms[:, 2:], state, torch.tensor([[0, 0], [1, 0]]))
     torch.testing.assert_close(last, whole[[1, 2]], rtol=1e-4, atol=1e-5)
 
 

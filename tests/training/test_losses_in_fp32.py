@@ -96,7 +96,7 @@ def test_autocast_leaves_gradients_as_they_are(case, phase):
 def test_the_slopes_of_a_smooth_residual_keep_their_gradient():
     """A depth map whose residual is half a unit and varies by a thousandth from pixel to pixel."""
     model, batch = CASES["depth"]()
-    truth = torch.log(batch["labels"] / model.max_depth) / model.alpha + 1
+    truth = torch.log(batch["labels"] / model.settings.max_depth) / model.settings.alpha + 1
     wave = torch.sin(torch.arange(SIZE[1]) / 20.0) * torch.cos(torch.arange(SIZE[0]) / 15.0).view(-1, 1)
     residual = 0.5 + 0.02 * wave
     found = []

@@ -1,0 +1,31 @@
+"""A backbone: timm's ConvNeXt over event histograms, in two sizes (Liu et al., CVPR 2022)."""
+
+import tespec.core.compat  # noqa: F401  # before timm
+
+from timm.models.convnext import ConvNeXt
+
+from tespec.core.registry import BACKBONES
+from tespec.models.backbone import Backbone
+
+SIZES = {"convnext-tiny": ((3, 3, 9, 3), 96), "convnext-micro": ((1, 1, 2, 1), 24)}  # blocks per stage, first width
+
+
+@BACKBONES.register_module()
+class EventConvNeXt(Backbone):
+    architectures = tuple(SIZES)
+    stem = "patches.0.weight"
+    channels_last = False  # its stages are convolutions
+
+    def __init__(self, arch, recurrent, bins, img_size, in_channels=None, drop_path=0.0):
+        super().__init__(arch, recurrent, bins, img_size, in_channels)
+        depths, width = SIZES[arch]
+        self.channels = (width, 2 * width, 4 * width, 8 * width)
+        network = ConvNeXt(self.in_channels, depths=depths, dims=self.channels, num_classes=0, drop_path_rate=drop_path)
+        self.patches, self.blocks = network.stem, network.stages
+        self.lstms = self.memories()
+
+    def embed_patches(self, frames):
+        return self.patches(frames.to(self.patches[0].weight.dtype)).permute(0, 2, 3, 1)
+
+    def stage_modules(self):
+        return list(self.blocks)

@@ -1,0 +1,107 @@
+"""A kind of task: count the objects of each class, on any data set with boxes; the task `cars` is in cars.yaml."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import softplus
+
+from tespec.core.boxes import Boxes
+from tespec.core.config import add_file
+from tespec.core.distributed import global_mean
+from tespec.core.registry import TASKS
+from tespec.core.scores import Score
+from tespec.datasets.batches import pad_boxes
+from tespec.metrics.frames import members
+from tespec.models.layers import in_fp32
+from tespec.tasks.base import Task
+from tespec.tasks.network import Network, select_labelled
+
+add_file("tasks", Path(__file__).with_name("cars.yaml"))
+
+
+class CountingNetwork(Network):
+    def __init__(self, backbone, classes):
+        super().__init__(backbone)
+        self.head = nn.Linear(backbone.channels[-1], classes)
+
+    def losses(self, features, batch):
+        classes = torch.arange(self.head.out_features, device=batch["boxes"].device)
+        counts = (batch["boxes"][..., :1] == classes).sum(1)
+        predicted = self.outputs(select_labelled(features, batch["label_place"]), batch["histograms"].shape[-2:])
+        return {"loss": absolute_error(predicted, counts)}
+
+    def outputs(self, features, size):
+        return softplus(self.head(features[-1].mean(dim=(2, 3))))
+
+
+@in_fp32
+def absolute_error(predicted, counts):
+    return global_mean((predicted - counts).abs().sum(), counts.numel())
+
+
+class Frame(NamedTuple):
+    recording: str
+    groups: tuple
+    error: float
+
+
+class Mean(NamedTuple):
+    error: float
+
+    def metrics(self):
+        return {"mae": self.error}
+
+
+class CountingScorer:
+    def __init__(self, classes):
+        self.classes, self.frames = classes, []
+
+    def update(self, predicted, truth, recording, groups=()):
+        true = np.bincount(truth.label, minlength=self.classes)
+        self.frames.append(Frame(recording, tuple(groups), float(np.abs(predicted - true).mean())))
+
+    def state(self):
+        return self.frames
+
+    def merge(self, states):
+        for state in states:
+            self.frames = [*self.frames, *state]
+
+    def definition(self):
+        return "mae: mean over frames and classes of the absolute error of the number of objects"
+
+    def overall(self):
+        return Mean(float(np.mean([frame.error for frame in self.frames])))
+
+    def by(self, kind):
+        named = members(self.frames, kind)
+        return {name: Mean(float(np.mean([frame.error for frame in frames]))) for name, frames in named.items()}
+
+
+@TASKS.register_module(name="counting")
+class CountingTask(Task):
+    collate = pad_boxes
+    scores = {"mae": Score("MAE ↓", "lower", "objects")}
+
+    @classmethod
+    def network(cls, settings, backbone):
+        return CountingNetwork(backbone, len(settings.classes))
+
+    @classmethod
+    def blank_labels(cls, settings, size, count, device):
+        return {"boxes": torch.zeros(count, 1, 5, device=device)}
+
+    def scorer(self):
+        return CountingScorer(len(self.settings.classes))
+
+    @staticmethod
+    def read(predictions):
+        return list(predictions.float().cpu().numpy())
+
+    @staticmethod
+    def draw(axis, label):
+        counts = np.bincount(label.label) if isinstance(label, Boxes) else label
+        axis.text(0.03, 0.9, "  ".join(f"{count:.1f}" for count in counts), transform=axis.transAxes)

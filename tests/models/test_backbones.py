@@ -1,0 +1,206 @@
+"""Every backbone: features, state, sizes; then what is of one kind alone."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tespec.core.errors import UserError
+from tespec.models import EventMaxViT, EventResNet, EventSwin, build_backbone
+from tespec.models.backbone import detach, reset
+from tespec.models.event_maxvit import partition_of
+from tespec.models.layers import MatrixPool, crop, pad_to, padded_size, with_exact_pools
+
+SIZE = (64, 96)
+NAMES = ("micro", "resnet-micro", "maxvit-micro")
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def backbone(arch="micro", recurrent=True, size=SIZE):
+    torch.manual_seed(0)
+    return build_backbone(arch, recurrent, 10, size).eval()
+
+
+def counts(height=64, width=96, segments=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 4, (2, segments, 20, height, width), generator=generator, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("arch", "recurrent", "parameters"),
+    [
+        ("tiny", False, 27_543_930),
+        ("tiny", True, 33_816_570),
+        ("resnet50", False, 23_561_344),
+        ("maxvit-base", True, 12_786_688),
+    ],
+)
+def test_parameters(arch, recurrent, parameters):
+    assert sum(each.numel() for each in build_backbone(arch, recurrent, 10, (256, 320)).parameters()) == parameters
+
+
+@pytest.mark.parametrize("recurrent", [True, False])
+@pytest.mark.parametrize("arch", NAMES)
+@torch.no_grad()
+def test_a_sequence_equals_its_steps_with_zeros_at_the_right_and_bottom(arch, recurrent):
+    model, histograms = backbone(arch, recurrent), counts(50, 70)
+    features, end = model(histograms)
+    assert [feature.shape for feature in features] == [
+        (2, 3, channels, SIZE[0] // stride, SIZE[1] // stride)
+        for channels, stride in zip(model.channels, (4, 8, 16, 32), strict=True)
+    ]
+    padded = torch.zeros(2, 3, 20, *SIZE)
+    padded[..., :50, :70] = histograms
+    state = None
+    for t in range(3):
+        of_step, state = model.step(padded[:, t], state)
+        for whole, step in zip(features, of_step, strict=True):
+            torch.testing.assert_close(step, whole[:, t], **CLOSE)
+    if not recurrent:
+        assert end is state is None
+        return
+    for feature, here, there in zip(features, end, state, strict=True):
+        torch.testing.assert_close(here, there, **CLOSE)
+        assert torch.equal(feature[:, -1], here[0])  # the hidden state is the feature
+
+
+@torch.no_grad()
+def test_the_state_matters_and_lanes_do_not_mix():
+    model, histograms = backbone(), counts()
+    _, state = model(counts(seed=1))
+    carried, afresh = model(histograms, state)[0], model(histograms)[0]
+    alone, _ = model(histograms[1:], tuple((hidden[1:], cell[1:]) for hidden, cell in state))
+    assert (carried[3] - afresh[3]).abs().max() > 1e-3
+    torch.testing.assert_close(carried[3][1:], alone[3], **CLOSE)
+
+
+@pytest.mark.parametrize("arch", NAMES)
+def test_gradients_reach_every_parameter_and_the_state_is_float32_under_autocast(arch):
+    model = backbone(arch).train()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features, state = model(counts())
+    assert all(part.dtype == torch.float32 for pair in state for part in pair)
+    sum(feature.float().square().mean() for feature in features).backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+    # timm starts the last normalisation of a residual block at zero, so that no gradient passes it in the first step.
+    kept = [parameter for name, parameter in model.named_parameters() if ".conv" not in name and ".bn1" not in name]
+    assert all(parameter.grad.abs().sum() > 0 for parameter in kept)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: build_backbone("vgg", True, 10, SIZE), "arch: unknown value 'vgg'; choose from maxvit-base, maxvit-m"),
+        (lambda: EventSwin("huge"), "unknown value 'huge'"),
+        *((lambda kind=kind: kind(img_size=(60, 96)), "multiples of 32") for kind in (EventResNet, EventMaxViT)),
+    ],
+)
+def test_unknown_names_and_sizes_are_refused(make, message):
+    with pytest.raises(UserError, match=message):
+        make()
+
+
+# State.
+
+
+def test_reset_zeroes_the_lanes_that_start_and_detach_cuts_every_part():
+    def ones(*shape):
+        return torch.ones(3, *shape, requires_grad=True)
+
+    nested = (((ones(2, 4, 5), ones(2, 4, 5)), (ones(4, 2, 3), ones(4, 2, 3))), ones(8, 9))
+    (((h, _), (_, c)), image) = reset(nested, torch.tensor([True, False, True]))
+    for part in (h, c, image):
+        assert [each.sum().item() for each in part] == [0, part[1].numel(), 0]
+    (((h, _), (_, c)), image) = detach(nested)
+    assert not any(part.requires_grad for part in (h, c, image))
+    assert reset(torch.tensor([float("nan"), 1.0]), torch.tensor([True, False])).tolist() == [0.0, 1.0]
+    assert reset(None, torch.tensor([True])) is None
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize(
+    ("native", "padded"),
+    [
+        ((240, 304), (256, 320)),  # Gen1
+        ((360, 640), (384, 640)),  # 1Mpx halved
+        ((440, 640), (448, 640)),  # DSEC
+        ((200, 346), (224, 352)),  # DDD17
+        ((260, 346), (288, 352)),  # MVSEC
+    ],
+)
+def test_sizes_of_the_datasets(native, padded):
+    assert padded_size(*native) == padded
+
+
+def test_crop_undoes_pad_and_maps_that_do_not_fit_are_refused():
+    maps = torch.arange(2 * 33 * 70).view(2, 33, 70)
+    padded = pad_to(maps, padded_size(33, 70))
+    assert padded.shape == (2, 64, 96)
+    assert torch.equal(crop(padded, (33, 70)), maps)
+    assert padded.sum() == maps.sum()
+    with pytest.raises(ValueError, match="96x33 px do not fit the 96x32 px"):
+        pad_to(torch.zeros(1, 96, 33), (96, 32))
+
+
+def test_partitions_of_maxvit_are_rvts():
+    found = [partition_of(size) for size in ((256, 320), (384, 640), (224, 352))]  # Gen1, 1Mpx halved, DDD17
+    assert found == [(8, 10), (6, 10), (7, 11)]
+
+
+# Swin.
+
+
+def test_windows_of_swin_follow_the_true_padded_size_and_names_of_tensors_are_timms():
+    model = EventSwin("tiny", recurrent=True, img_size=(224, 352))
+    shifted = [stage.blocks[1] for stage in model.swin.layers]
+    assert [block.shift_size for block in shifted] == [(3, 3), (3, 3), (3, 3), (0, 3)]
+    assert {block.window_size for block in shifted} == {(7, 7)}
+    names = model.state_dict().keys()
+    assert {name.split(".")[0] for name in names} == {"swin", "lstms"}
+    assert not any(name.startswith(("swin.norm", "swin.head")) for name in names)
+
+
+@torch.no_grad()
+def test_feed_forward_features_of_swin_are_those_of_timm():
+    import timm  # after tespec: see tespec.core.compat
+
+    model = backbone("tiny", recurrent=False)
+    reference = timm.create_model(
+        "swin_tiny_patch4_window7_224", features_only=True, in_chans=20, img_size=SIZE, drop_path_rate=0.0
+    ).eval()
+    tensors = {name.removeprefix("swin."): tensor for name, tensor in model.state_dict().items()}
+    reference.load_state_dict({name.replace("layers.", "layers_"): tensor for name, tensor in tensors.items()})
+    histograms = counts(segments=1)
+    for feature, expected in zip(model(histograms)[0], reference(histograms[:, 0].float()), strict=True):
+        torch.testing.assert_close(feature[:, 0], expected.permute(0, 3, 1, 2), rtol=1e-4, atol=1e-4)
+
+
+# Pooling.
+
+SIDES = st.integers(1, 13)
+
+
+@settings(deadline=None)
+@given(SIDES, SIDES, st.one_of(st.none(), st.integers(1, 7)), st.integers(1, 7))
+def test_exact_pooling_is_torchs_forward_and_backward(height, width, rows, columns):
+    maps = torch.randn(2, 3, height, width, dtype=torch.float64, requires_grad=True)
+    again = maps.detach().clone().requires_grad_()
+    wanted, found = nn.AdaptiveAvgPool2d((rows, columns))(maps), MatrixPool((rows, columns))(again)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    weights = torch.randn_like(wanted)
+    (wanted * weights).sum().backward()
+    (found * weights).sum().backward()
+    torch.testing.assert_close(again.grad, maps.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_every_pooling_of_a_model_is_replaced_and_its_weights_stay():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Conv2d(2, 2, 1)))
+    maps, names = torch.randn(1, 1, 9, 8), list(model.state_dict())
+    before = model(maps)
+    with_exact_pools(model)
+    assert not any(isinstance(each, nn.AdaptiveAvgPool2d) for each in model.modules())
+    assert list(model.state_dict()) == names
+    torch.testing.assert_close(model(maps), before, rtol=1e-6, atol=1e-6)

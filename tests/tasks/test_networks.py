@@ -1,0 +1,245 @@
+"""The networks of the three tasks: what all of them do, then the losses and predictions of each."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from loss_cases import CASES
+from mmengine.registry import DefaultScope
+from torch.nn.functional import cross_entropy, one_hot
+
+from tespec.core.boxes import Boxes
+from tespec.core.errors import UserError
+from tespec.core.settings import build
+from tespec.models import EventSwin
+from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, gradient_loss, scale_invariant_loss, to_metres
+from tespec.tasks.detection import DetectionHead, DetectionModel
+from tespec.tasks.segmentation import SegmentationModel, dice_losses
+
+TASKS = ("segmentation", "depth", "detection")
+HEIGHT, WIDTH = 50, 70
+NO_LABEL = {"segmentation": 255, "depth": math.nan, "detection": -1}
+RANGE = {"min_depth": 1.978, "max_depth": 80.0}
+
+
+def case(task):
+    """A network for 64x96 px, and a batch of 50x70 px."""
+    model, batch = CASES[task]()
+    if task == "detection":  # so that an untrained network finds boxes
+        for conv in (*model.head.multi_level_conv_cls, *model.head.multi_level_conv_obj):
+            torch.nn.init.zeros_(conv.bias)
+            conv.weight.data *= 30
+    cropped = {name: batch[name][..., :HEIGHT, :WIDTH] for name in ("histograms", "labels") if name in batch}
+    return model, batch | cropped
+
+
+def numbers_of(prediction):
+    if isinstance(prediction, Boxes):
+        return np.column_stack([prediction.corners, prediction.label, prediction.score])
+    return prediction.numpy()
+
+
+@pytest.mark.parametrize(
+    ("make", "parts", "parameters"),
+    [
+        (lambda swin: SegmentationModel(swin, classes=11), ("head",), 11_290_475),
+        (lambda swin: DepthModel(swin, DepthHead(**RANGE)), ("head",), 4_112_513),
+        (lambda swin: DetectionModel(swin, 2, DetectionHead()), ("neck", "head"), 12_928_341),
+        (lambda swin: DetectionModel(swin, 3, DetectionHead()), ("neck", "head"), 12_928_920),
+    ],
+)
+def test_parameters_of_the_heads(make, parts, parameters):
+    model = make(EventSwin("tiny", recurrent=False, img_size=(32, 32)))
+    assert sum(each.numel() for part in parts for each in model.get_submodule(part).parameters()) == parameters
+
+
+@pytest.mark.parametrize("task", TASKS)
+@torch.no_grad()
+def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequence(task):
+    model, batch = case(task)
+    histograms = batch["histograms"]
+    whole, _ = model.eval().predict(histograms)
+    whole = whole.flatten(0, 1) if isinstance(whole, torch.Tensor) else whole
+    chosen, _ = model.predict(histograms, None, batch["label_place"])
+    for found, (lane, segment) in zip(chosen, batch["label_place"].tolist(), strict=True):
+        assert numbers_of(found).size
+        np.testing.assert_allclose(numbers_of(found), numbers_of(whole[3 * lane + segment]), rtol=1e-3, atol=1e-3)
+    state = None
+    for segment in range(3):
+        alone, _ = model.predict(histograms[:, segment : segment + 1], state)
+        alone = alone[:, 0] if isinstance(alone, torch.Tensor) else alone
+        streamed, state = model.step(histograms[:, segment], state)
+        for lane in range(2):
+            here, there = numbers_of(alone[lane]), numbers_of(whole[3 * lane + segment])
+            np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-3)
+            np.testing.assert_array_equal(numbers_of(streamed[lane]), numbers_of(model.answer(alone)[lane]))
+            assert task == "detection" or streamed[lane].shape == (HEIGHT, WIDTH)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_step_trains_everything_and_hands_on_a_detached_state(task):
+    model, batch = case(task)
+    losses, state = model.loss(batch, None)
+    losses["loss"].backward()
+    assert all(torch.isfinite(each.grad).all() for each in model.parameters())
+    assert model.backbone.get_parameter("swin.patch_embed.proj.weight").grad.abs().sum() > 0
+    assert not any(part.requires_grad for pair in state for part in pair)
+    if task != "depth":
+        torch.testing.assert_close(losses["loss"], sum(each for name, each in losses.items() if name != "loss"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("labels", ["none", "empty", "out of range"])
+def test_a_step_without_labels_that_count_costs_nothing(task, labels):
+    model, batch = case(task)
+    name = "boxes" if "boxes" in batch else "labels"
+    if labels == "none" and task != "segmentation":  # whose head normalises over its labels
+        batch |= {"label_place": batch["label_place"][:0], name: batch[name][:0]}
+    else:
+        beyond = 500.0 if (task, labels) == ("depth", "out of range") else NO_LABEL[task]
+        batch[name] = torch.full_like(batch[name], beyond)
+    losses, state = model.loss(batch, None)
+    losses["loss"].backward()
+    if task == "detection" and labels != "none":
+        assert losses["loss_objectness"] > 0  # a frame known to be without boxes
+        assert losses["loss_box"] == losses["loss_class"] == 0
+    else:
+        assert losses["loss"].item() == pytest.approx(0, abs=1e-6)
+    assert all(torch.isfinite(each.grad).all() for each in model.parameters() if each.grad is not None)
+    assert state is not None
+
+
+@torch.no_grad()
+def test_lanes_that_start_afresh_forget_and_the_others_do_not():
+    model, batch = case("segmentation")
+    _, state = model.eval().loss(batch, None)
+    afresh = model.loss(batch, None)[0]["loss"].item()
+    both, first, neither = (
+        model.loss(batch | {"fresh": torch.tensor(fresh)}, state)[0]["loss"].item()
+        for fresh in ([True, True], [True, False], [False, False])
+    )
+    assert both == pytest.approx(afresh, rel=1e-6)
+    assert len({both, first, neither}) == 3
+
+
+# Segmentation.
+
+
+@torch.no_grad()
+def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_segments():
+    model, batch = case("segmentation")
+    batch["labels"][..., :5, :] = 255
+    seen = []
+    model.head.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0][0])))
+    losses, _ = model.eval().loss(batch, None)
+    assert seen == [3]
+    logits, _ = model.predict(batch["histograms"], None, batch["label_place"])
+    expected = cross_entropy(logits, batch["labels"].long(), ignore_index=255)
+    torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(losses["loss_dice"], dice_losses(logits, batch["labels"]).mean(), rtol=1e-5, atol=1e-6)
+
+
+def test_dice_is_its_definition_and_a_certain_correct_answer_costs_nothing():
+    rng, expected = np.random.default_rng(0), []
+    logits, labels = rng.normal(size=(3, 4, 5, 6)), rng.choice([0, 1, 3, 255], size=(3, 5, 6)).astype(np.uint8)
+    for share, label in zip(np.exp(logits) / np.exp(logits).sum(1, keepdims=True), labels, strict=True):
+        valid = label != 255
+        for number in range(4):
+            p, t = share[number][valid], (label[valid] == number).astype(float)
+            expected.append(1 - (2 * (p * t).sum() + 1) / ((p**2 + t**2).sum() + 1))
+    found = dice_losses(torch.tensor(logits), torch.tensor(labels))
+    np.testing.assert_allclose(found.flatten(), expected, rtol=1e-5)
+    labels = torch.tensor([[[0, 1], [2, 1]]], dtype=torch.uint8)
+    certain = 50 * one_hot(labels.long(), 3).permute(0, 3, 1, 2).float()
+    assert dice_losses(certain, labels).mean().item() == pytest.approx(0, abs=1e-6)
+
+
+def test_another_default_scope_changes_nothing():
+    with DefaultScope.overwrite_default_scope("mmdet"):
+        model, _ = case("segmentation")
+    expected = case("segmentation")[0].state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+
+
+# Depth.
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize("scales", [1, 3, 4])
+def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
+    rng = np.random.default_rng(scales)
+    difference, valid = rng.normal(size=(3, 25, 34)), rng.random((3, 25, 34)) < 0.6
+    valid[1] = False
+    maps = [image[counts] for image, counts in zip(difference, valid, strict=True)]
+    si = np.mean([np.mean(each**2) - share * np.mean(each) ** 2 if each.size else 0.0 for each in maps])
+    total, places, kernel = 0.0, 0, np.array(SOBEL)
+    for scale in range(scales):
+        size = 2**scale
+        rows, columns = 25 // size, 34 // size
+        cut = np.where(valid, difference, 0)[:, : rows * size, : columns * size]
+        for image in cut.reshape(-1, rows, size, columns, size).mean(axis=(2, 4)):
+            for i, j in np.ndindex(rows - 2, columns - 2):
+                patch = image[i : i + 3, j : j + 3]
+                total, places = total + abs((patch * kernel).sum()) + abs((patch * kernel.T).sum()), places + 1
+    tensors = torch.from_numpy(difference), torch.from_numpy(valid)
+    assert scale_invariant_loss(*tensors, share).item() == pytest.approx(si, abs=1e-9)
+    assert gradient_loss(*tensors, scales).item() == pytest.approx(total / places, abs=1e-9)
+
+
+@torch.no_grad()
+def test_the_loss_of_depth_is_on_normalised_log_depth_between_the_limits():
+    model, batch = case("depth")
+    labels = batch["labels"] = torch.rand(3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0)) * 99 + 1
+    labels[:, ::3] = math.nan
+    losses, _ = model.eval().loss(batch, None)
+    predicted, _ = model.predict(batch["histograms"], None, batch["label_place"])
+    valid = (labels >= 1.978) & (labels <= 80)
+    difference = torch.where(valid, (torch.log(predicted / 80) - torch.log(labels / 80)) / 3.7, 0.0).double()
+    si, gradient = scale_invariant_loss(difference, valid, 0.5), gradient_loss(difference, valid, 3)
+    assert losses["loss_si"].item() == pytest.approx(si.item(), rel=1e-4)
+    assert losses["loss"].item() == pytest.approx((si + 0.125 * gradient).item(), rel=1e-4)
+
+
+def test_wild_depths_stay_numbers_and_a_range_has_to_be_one():
+    head = DepthHead(**RANGE)
+    assert torch.isfinite(to_metres(torch.tensor([-1e9, 1e9]), head)).all()
+    assert to_metres(torch.tensor([1.0, 0.0]), head).tolist() == pytest.approx([80.0, 1.978], rel=1e-3)
+    with pytest.raises(UserError, match=r"head\.min_depth: 90 m is not below head\.max_depth, 80 m"):
+        build(DepthHead, RANGE | {"min_depth": 90.0}, "head")
+
+
+# Detection.
+
+
+@pytest.mark.parametrize("box", [[0, 10, 10, 10.5, 30], [1, 20, 20, 40, 20], [0, 500, 500, 600, 600]])
+def test_boxes_without_area_or_outside_of_the_image_do_no_harm(box):
+    model, batch = case("detection")
+    batch["boxes"] = torch.tensor([[box]] * 3, dtype=torch.float32)
+    losses, _ = model.loss(batch, None)
+    assert losses["loss_box"] == 0
+    assert torch.isfinite(losses["loss"])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("score", ["class", "objectness_x_class"])
+def test_boxes_lie_in_the_image_and_do_not_overlap_within_a_class(score):
+    model, batch = case("detection")
+    model.settings = DetectionHead(score=score, score_threshold=0.0001)
+    (boxes, *_), _ = model.eval().predict(batch["histograms"])
+    assert len(boxes.label) > 3
+    assert boxes.corners.min() >= 0
+    assert (boxes.corners <= (WIDTH, HEIGHT, WIDTH, HEIGHT)).all()
+    assert (np.diff(boxes.score) <= 0).all()
+    assert (boxes.size > 0).all()
+    for label in range(2):
+        corners = boxes.keep(boxes.label == label).corners
+        left_top = np.maximum(corners[:, None, :2], corners[None, :, :2])
+        right_bottom = np.minimum(corners[:, None, 2:], corners[None, :, 2:])
+        shared = np.clip(right_bottom - left_top, 0, None).prod(axis=2)
+        area = (corners[:, 2:] - corners[:, :2]).prod(axis=1)
+        overlap = shared / (area[:, None] + area[None, :] - shared)
+        np.fill_diagonal(overlap, 0)
+        assert overlap.max(initial=0) <= 0.45 + 1e-4
+    model.settings = DetectionHead(score_threshold=1.0)
+    assert not any(len(each.label) for each in model.predict(batch["histograms"])[0])
