@@ -50,6 +50,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--seeds", type=whole_number, nargs="+", metavar="N", help="several seeds, one after the other")
     what.add_argument("--pretraining-seed", type=whole_number, metavar="N",
                       help="of the pre-training on the sample world that it starts from (default: own)")  # fmt: skip
+    what.add_argument("--freeze", action="store_true", help="train the head alone, on a frozen backbone")
     what.add_argument("--probe", action="store_true", help="linear and k-NN probe of the frozen backbone")
     what.add_argument("--reference", choices=REFERENCES, help="not a method but the label prior, without input")
     what.add_argument("--variant", default="", metavar="NAME", help="row of an ablation, for the record")
@@ -72,6 +73,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     refuse_forecast(parser, options)
     if options.reference and options.dry_run:
         parser.error("--dry-run: --method scratch --arch feedforward --dry-run prints what such a run costs")
+    if options.freeze and (options.reference or options.probe or options.model):
+        parser.error("--freeze goes with a fine-tuning: no --reference, --probe or --model")
     if options.probe and options.predict:
         parser.error("--probe trains no model that could --predict")
     if bool(options.predict) != bool(options.out):
@@ -133,7 +136,19 @@ def run_cell(options: argparse.Namespace) -> None:
     checkpoint = fetched(options.checkpoint)
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
-        wanted = Wanted(options.method, method, settings, data, checkpoint, seed, setup, recipe, options.split, first)
+        wanted = Wanted(
+            options.method,
+            method,
+            settings,
+            data,
+            checkpoint,
+            seed,
+            setup,
+            recipe,
+            options.split,
+            first,
+            options.freeze,
+        )
         record = measure(wanted)
         if is_first():
             print_result(record)
@@ -273,7 +288,10 @@ def dry_run(options: argparse.Namespace) -> None:
     network = network_of(options, method)
     settings = finetuning_settings(options.task, options.arch, data.profile, own, data.overrides, network)
     settings = with_start(settings, options.method, method, options.checkpoint, sample=data.is_sample, changes=recipe)
-    print_cost(estimate_cell(settings, input_of(settings, options.task, data.sensor)), data.title, options)
+    estimate = estimate_cell(settings, input_of(settings, options.task, data.sensor))
+    if options.freeze:
+        estimate.model.freeze_backbone()
+    print_cost(estimate, data.title, options)
 
 
 def print_result(record: Record) -> None:

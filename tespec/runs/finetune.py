@@ -56,6 +56,7 @@ class Wanted:
         pretraining_changes: `KEY=VALUE` settings of that pre-training.
         split: "test" or "val", on which it is scored.
         pretraining_seed: of that pre-training; None: `seed`.
+        freeze: whether the head alone is trained, on a backbone that stays as it starts.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Wanted:
     pretraining_changes: tuple[str, ...] = ()
     split: str = TEST
     pretraining_seed: int | None = None
+    freeze: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,14 +190,17 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     require_other_labels(weights, labels, checkpoint)
     if weights.loaded:
         say(weights.summary())
+    frozen = {"freeze": True} if wanted.freeze else {}
+    if wanted.freeze:
+        model.freeze_backbone()
     run = Run(
         kind=kind,
         method_name=name,
         method=method,
         task=settings.task,
         settings=settings,
-        config=config_of(settings, wanted.split) | dict(extra or {}),
-        overrides=changed_finetuning(wanted.settings, read_description(data.root).overrides(), method.network),
+        config=config_of(settings, wanted.split) | dict(extra or {}) | frozen,
+        overrides=changed_finetuning(wanted.settings, read_description(data.root).overrides(), method.network) | frozen,
         data=data.label,
         data_fingerprint=fingerprint(task.train, task.scored),
         seed=seed,

@@ -113,6 +113,8 @@ class DetectionModel(Network):
         place, boxes, empty = dummy_labels(batch["label_place"], batch["boxes"], NO_BOX)
         if not len(boxes):
             zero = features[-1].float().sum() * 0.0
+            if self.frozen:
+                zero = zero.requires_grad_()  # trains nothing, but can be differentiated
             return {"loss": zero} | dict.fromkeys(("loss_box", "loss_objectness", "loss_class"), zero.detach())
         with rank_without_labels(empty):
             levels = [feature.float() for feature in select_labelled(features[1:], place)]

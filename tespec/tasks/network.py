@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +23,26 @@ class Network(nn.Module, ABC):
 
     Attributes:
         recipe: settings of the training, where the network was loaded from a file that names them.
+        frozen: whether the head alone is trained.
     """
 
     recipe: Mapping[str, Any] | None = None
+    frozen: bool = False
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
+
+    def freeze_backbone(self) -> None:
+        """Train the head alone: the backbone has no gradients, and stays in evaluation mode."""
+        self.frozen = True
+        self.backbone.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of the network; a frozen backbone stays in evaluation mode."""
+        super().train(mode)
+        self.backbone.train(mode and not self.frozen)
+        return self
 
     @abstractmethod
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,8 +11,11 @@ from tespec.comparison.frame import to_frame
 from tespec.comparison.records import read_records
 from tespec.core.config import finetuning_settings
 from tespec.core.paths import REPOSITORY
+from tespec.inference.load import load_trained
 from tespec.models import EventSwin
-from tespec.weights.files import write_weights
+from tespec.tasks import build_task
+from tespec.training.device import derive, seed_everything
+from tespec.weights.files import state_sha256, write_weights
 
 WARMUP = ["--set", "optimisation.warmup_steps=1"]
 FEW = ["--set", "optimisation.steps=3", *WARMUP, "--set", "batch_size=2", "--set", "segments=3"]
@@ -256,3 +259,27 @@ def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables
     rows = to_frame(records.values())
     assert set(rows["backbone"]) == {"resnet-micro"}
     assert set(rows["overrides"]) == set(rows["pretraining_overrides"]) == {""}
+
+
+def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(call, tiny_world, tmp_path):
+    what = ["--method", "scratch", "--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17"]
+    what += ["--profile", "tiny", "--backbone", "resnet-micro", "--no-picture", *places(tmp_path)]
+    networks, records = {}, {}
+    for options in ((), ("--freeze",)):
+        code, _, err = call(run_cli, *what, *options)
+        assert code == 0, err
+        (records[options],) = (each for each in read_records(tmp_path / "results")[0] if each not in records.values())
+        networks[options] = load_trained(tmp_path / "runs" / records[options].name / "model.safetensors")
+    tuned, frozen = records.values()
+    assert frozen.overrides == tuned.overrides | {"freeze": True}
+    assert frozen.config["freeze"]
+    # The running statistics of its batch normalisations included.
+    hashes = [state_sha256(each.model.backbone.state_dict()) for each in networks.values()]
+    assert hashes[1] == frozen.start_sha256 == tuned.start_sha256 != hashes[0]
+    model, settings = networks["--freeze",].model, networks["--freeze",].settings
+    seed_everything(derive(0, "model"))
+    fresh = build_task(settings, tiny_world / "ddd17").model()
+    assert state_sha256(fresh.backbone.state_dict()) == frozen.start_sha256
+    head = fresh.head.state_dict()
+    assert not any(torch.equal(each, head[name]) for name, each in model.head.named_parameters())
+    assert call(run_cli, *what, "--freeze", "--probe")[0] == 2

@@ -110,6 +110,20 @@ def test_a_step_without_labels_that_count_costs_nothing(task, labels):
     assert state is not None
 
 
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("labels", [0, 3])
+def test_a_frozen_backbone_has_no_gradient_with_labels_and_without(task, labels):
+    model, batch = case(task)
+    model.freeze_backbone()
+    assert not model.train().backbone.training
+    if task != "segmentation":  # see above
+        names = ("label_place", "boxes" if "boxes" in batch else "labels")
+        batch |= {name: batch[name][:labels] for name in names}
+    model.loss(batch, None)[0]["loss"].backward()
+    assert all(each.grad is None for each in model.backbone.parameters())
+    assert labels == 0 or all(each.grad is not None for each in model.head.parameters())
+
+
 @torch.no_grad()
 def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     model, batch = case("segmentation")
