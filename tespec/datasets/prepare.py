@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tespec.core.description import FILE as DESCRIPTION
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time, write_whole
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.description import FILE as DESCRIPTION
 from tespec.datasets.sources import EventSource, store_of
 from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack

@@ -16,10 +16,10 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
+from tespec.datasets.folder import TrainValSplit, divide, lengths_by_split
 from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batch, open_images
 from tespec.datasets.pairs import PairSteps, paired, some
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.unlabelled import Division, divide, lengths_by_split
 from tespec.models import Backbone
 from tespec.models.backbone import reset
 from tespec.pretraining.health import FRAMES
@@ -121,13 +121,13 @@ class PretrainData(ABC):
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features (B, T, C, h, w) of the backbone's four stages, and its state."""
 
-    def divided(self) -> Division:
+    def divided(self) -> TrainValSplit:
         """The recordings in `root`; `notes` and `damaged` say what was left out."""
         settings = self.settings
         division = divide(self.root, settings.window_ms, settings.downsample, settings.sensor, self.skip_damaged)
         self.damaged = tuple(division.damaged)
         damaged = (f"left out as damaged: {error}" for error in division.damaged.values())
-        self.notes = (*_excluded(division.tested_on), *damaged)
+        self.notes = (*_excluded(division.excluded_test), *damaged)
         return division
 
 
@@ -241,7 +241,7 @@ class ImageData(PretrainData):
         if len(self.images.held_out) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
             raise UserError(self.root, what, "give more images")
-        self.notes = _excluded(self.images.tested_on)
+        self.notes = _excluded(self.images.excluded_test)
         self._rule = ViewRule(self.size, self.own.channels, self.own.scale, self.own.jitter, self.method.views)
 
     @property

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
+from tespec.core.description import read_description
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, MODELS, find_registered
@@ -33,7 +34,6 @@ from tespec.core.settings import (
     Pretraining,
     choice,
 )
-from tespec.datasets.description import read_description
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin

@@ -5,8 +5,8 @@ import pytest
 from ddd17_copies import copy_archive, extract, open_ddd17, png
 
 from tespec.core.settings import Downsample
+from tespec.datasets.folder import divide
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.unlabelled import divide
 
 
 def of_archive(root, window_ms=None):

@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 
 from tespec.core.config import finetuning_settings
+from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.settings import Downsample
 from tespec.datasets import sources
 from tespec.datasets import survey as report
-from tespec.datasets.description import read_description
-from tespec.datasets.finding import Recordings
+from tespec.datasets.folder import EventFolder, divide
 from tespec.datasets.pairs import paired
 from tespec.datasets.prepare import prepare
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, store_of
 from tespec.datasets.survey import survey
-from tespec.datasets.unlabelled import divide
 from tespec.events import load_events, open_events, packing
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
@@ -71,14 +70,14 @@ def other_version(path):
 
 def test_a_store_of_another_version_of_the_file_is_not_read(tmp_path):
     path = recording(tmp_path / "a.dat")
-    prepare(Recordings(path))
+    prepare(EventFolder(path))
     assert EventSource(path).stream.count == 20_000
     other_version(path)
     sources._open.cache_clear()
     with pytest.raises(UserError, match=r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec"):
         EventSource(path).stream  # noqa: B018
     # A new name is no new version.
-    prepare(Recordings(path))
+    prepare(EventFolder(path))
     path, _ = path.rename(tmp_path / "b.dat"), store_of(path).rename(tmp_path / "b.dat.store")
     assert EventSource(path).stream.count == 20_000
 
@@ -96,11 +95,11 @@ def test_preparing_again_replaces_a_store_of_another_version(tmp_path, elsewhere
     (tmp_path / "a").mkdir()
     path = recording(tmp_path / "a" / "a.dat")
     out = tmp_path / "b" if elsewhere else None
-    prepare(Recordings(path.parent), out)
+    prepare(EventFolder(path.parent), out)
     store = store_of((out or path.parent) / "a.dat")
     before = (store / "events.u32").read_bytes()
     other_version(path)
-    prepare(Recordings(path.parent), out)
+    prepare(EventFolder(path.parent), out)
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
     wanted, found = everything(load_events(path)), everything(open_events(store))
@@ -169,11 +168,11 @@ def test_check_compares_every_byte_of_a_store(twin, tmp_path):
 
 def test_check_compares_every_byte_of_what_a_store_was_made_from(tmp_path):
     path = recording(tmp_path / "a.dat", count=100_000)
-    prepare(Recordings(path))
+    prepare(EventFolder(path))
     change_the_middle(path)  # between the samples: as open to the quick look as before
     sources._open.cache_clear()
     assert EventSource(path).stream.count == 100_000
-    (problem,) = report.problems(list(survey(Recordings(path))))
+    (problem,) = report.problems(list(survey(EventFolder(path))))
     assert f"{store_of(path)}: was made from another version of a.dat" in problem
 
 
@@ -194,7 +193,7 @@ def test_preparing_what_is_packed_already_changes_nothing(twin, tmp_path, datase
 @pytest.mark.parametrize("labelled", [True, False])
 def test_packed_copies_keep_the_frames(twin, tmp_path, labelled):
     root, out = twin("ddd17"), tmp_path / "out"
-    prepare(opened(root, "ddd17") if labelled else Recordings(root), out)
+    prepare(opened(root, "ddd17") if labelled else EventFolder(root), out)
     assert not list(out.rglob("events.dat.xyp"))
     for original in sorted(root.glob("dir*/imgs/*.png")):
         assert (out / original.relative_to(root)).read_bytes() == original.read_bytes()
@@ -208,12 +207,12 @@ def test_packed_copies_keep_the_frames(twin, tmp_path, labelled):
 
 def test_a_store_alone_is_prepared_already(tmp_path):
     path = recording(tmp_path / "a.dat")
-    prepare(Recordings(path))
+    prepare(EventFolder(path))
     path.unlink()
     (tmp_path / "alone").mkdir()
     shutil.move(store_of(path), tmp_path / "alone" / "drive")
     (store,) = (tmp_path / "alone").iterdir()
-    prepare(Recordings(store.parent))
+    prepare(EventFolder(store.parent))
     assert sorted(each.name for each in store.iterdir()) == ["events.u32", "header.json", "index.i64"]
 
 

@@ -14,7 +14,7 @@ from recording_files import ddd17
 
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
-from tespec.datasets.finding import Recordings
+from tespec.datasets.folder import EventFolder
 from tespec.datasets.prepare import prepare
 from tespec.events import load_events, open_events, opening, packing
 from tespec.events.opening import cache_path, open_reader
@@ -124,7 +124,7 @@ def test_so_is_that_in_a_folder(cache, tmp_path):
 
 def test_preparing_a_recording_leaves_no_second_store(cache, recording):
     open_events(recording)
-    prepare(Recordings(recording))
+    prepare(EventFolder(recording))
     assert stores(cache) == []
     assert open_events(recording).folder == store_of(recording)
 
