@@ -16,10 +16,9 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import Windows
-from tespec.events import EventStream, window_histograms
+from tespec.events import PackedEvents, window_histograms
+from tespec.events.histogram import window_words
 from tespec.events.spatial import Region, View, apply_maps
-from tespec.events.store import PackedEvents
-from tespec.events.windows import window_words
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -49,7 +48,7 @@ class Recording:
         return self.source.path
 
     @property
-    def stream(self) -> EventStream:
+    def stream(self) -> PackedEvents:
         """The open recording."""
         return self.source.stream
 
@@ -79,15 +78,13 @@ class Recording:
             histograms = self.source.histograms(windows, bins, rule, self.region)
             out[...] = histograms if view is None else apply_maps(histograms, view, 0)
 
-    def words(self, first: int, count: int, bins: int, rule: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def words(self, first: int, count: int, bins: int, rule: str) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Packed events of `count` windows from `first` on, where `has_words`: see `window_words`.
 
         Raises:
             UserError: the events cannot be read.
         """
-        stream = self.stream
-        assert isinstance(stream, PackedEvents)
-        return window_words(stream, self.windows[first : first + count], bins, rule=rule)
+        return window_words(self.stream, self.windows[first : first + count], bins, rule=rule, region=self.region)
 
 
 class Labels(Protocol[T_co]):
@@ -178,7 +175,7 @@ class ChosenLabels:
         return self.every.checksums()
 
 
-def spread(count: int) -> NDArray[np.int64]:
+def van_der_corput_order(count: int) -> NDArray[np.int64]:
     """The numbers 0 to `count` - 1 in an order of which any beginning is spread evenly (van der Corput's sequence)."""
     bits = max(1, (count - 1).bit_length())
     places = np.arange(1, 2**bits + 1) % 2**bits
@@ -198,7 +195,7 @@ def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> l
 
 def _thinned(recording: LabelledRecording, share: float) -> LabelledRecording:
     count = len(recording.labelled)
-    kept = np.sort(spread(count)[: max(1, round(share * count))]) if count else np.empty(0, np.int64)
+    kept = np.sort(van_der_corput_order(count)[: max(1, round(share * count))]) if count else np.empty(0, np.int64)
     if len(kept) == count:
         return recording
     return replace(

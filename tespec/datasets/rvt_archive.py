@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.datasets.windows import Windows
-from tespec.events import EventStream
+from tespec.events import PackedEvents
 from tespec.events.provenance import quick_hash
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
@@ -83,7 +83,7 @@ class ArchiveSource:
         return [quick_hash(file) for file in self.files]
 
     @property
-    def stream(self) -> EventStream:
+    def stream(self) -> PackedEvents:
         """Refused: the archive has no events.
 
         Raises:

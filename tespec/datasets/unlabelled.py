@@ -12,6 +12,7 @@ from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.description import read_description
 from tespec.datasets.finding import find_recordings, names_of
+from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import Recording, reduced
 from tespec.datasets.rvt_archive import WINDOW_US, ArchiveSource, archive_of, is_archive
 from tespec.datasets.sources import EventSource
@@ -85,7 +86,9 @@ def divide(
     recordings: dict[Path, Recording] = {}
     clamped: dict[Path, int] = {}
     damaged: dict[str, UserError] = {}
-    for path in (every := (*train, *held_out)):
+    every = (*train, *held_out)
+    pack_missing((EventSource(path, sensor) for path in every if not is_archive(path)), skip_damaged)
+    for path in every:
         try:
             recordings[path] = cut(root, path, window_ms, downsample, sensor)
         except UserError as error:

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from tespec.core.errors import UserError
-from tespec.events.stream import ArrayStream, Events, Reader
+from tespec.events.stream import Events, Reader
 
 EARLIEST = np.iinfo(np.int64).min
 
@@ -38,19 +38,6 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
         yield Events(x, y, times // reader.ticks_per_us if reader.ticks_per_us > 1 else times, p), raised
     if not columns:
         raise UserError(reader.path, "holds no events", "give a recording with events")
-
-
-def into_memory(reader: Reader) -> ArrayStream:
-    """All events of a recording in memory.
-
-    Raises:
-        UserError: see `in_order`.
-    """
-    chunks, raised = zip(*in_order(reader), strict=True)
-    x, y, t, p = (np.concatenate(column) for column in zip(*chunks, strict=True))
-    stream = ArrayStream(x, y, t, p, reader.height, reader.width)
-    stream.clamped = sum(raised)
-    return stream
 
 
 @njit(cache=True, nogil=True)

@@ -11,7 +11,7 @@ from tespec.core.errors import UserError
 from tespec.datasets.dsec import Dsec
 from tespec.datasets.labels import read_stamps, speed_at
 from tespec.datasets.mvsec import Mvsec
-from tespec.datasets.rectification import read_rectification
+from tespec.datasets.sources import read_rectification
 from tespec.datasets.windows import WindowRule
 from tespec.events import ArrayStream, open_events
 from tespec.events.packing import pack

@@ -18,7 +18,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.survey import event_facts, label_facts, require_sound, survey, survey_recording, write_csv
 from tespec.events import open_events
 from tespec.events.spatial import Region
-from tespec.events.stream import ArrayStream, Events
+from tespec.events import ArrayStream, Events
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset

@@ -22,7 +22,7 @@ from tespec.datasets.prophesee_boxes import (
     raw_boxes,
     read_boxes,
 )
-from tespec.datasets.rectification import read_rectification
+from tespec.datasets.sources import read_rectification
 from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, read_places
 from tespec.events import ArrayStream, event_histogram
 from tespec.events.packing import pack

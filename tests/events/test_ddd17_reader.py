@@ -10,7 +10,7 @@ from recording_files import ddd17
 from tespec.core.errors import UserError
 from tespec.datasets import ddd17 as ddd17_reader
 from tespec.datasets.ddd17 import Ddd17, image_index
-from tespec.events import Events, EventStream, open_events
+from tespec.events import Events, PackedEvents, open_events
 
 EPOCH_US = 1_487_842_276_585_000  # a day in 2017: in ns it does not fit a double
 EVENTS = random_events(2_000, height=260, width=346, start=EPOCH_US, end=EPOCH_US + 200_000)
@@ -22,7 +22,7 @@ WHOLE = (EPOCH_US, EPOCH_US + 200_000)
 def test_times_come_out_in_microseconds_whatever_the_unit(tmp_path, ticks_per_us, frame_period_us):
     folder = ddd17(tmp_path / "dir0", EVENTS, ticks_per_us=ticks_per_us, frame_period_us=frame_period_us)
     stream = open_events(folder)
-    assert isinstance(stream, EventStream)
+    assert isinstance(stream, PackedEvents)
     assert (stream.height, stream.width, stream.count, stream.clamped) == (260, 346, 2_000, 0)
     assert (stream.t_first, stream.t_last) == (EVENTS.t[0], EVENTS.t[-1])
     assert_same_events(stream.slice(*WHOLE), EVENTS)

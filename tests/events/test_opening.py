@@ -5,7 +5,7 @@ from event_cases import assert_same_events, random_events
 from recording_files import ddd17, evt3, evt3_events
 
 from tespec.core.errors import UserError
-from tespec.events import ArrayStream, EventStream, open_events
+from tespec.events import ArrayStream, PackedEvents, open_events
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee_dat import write_dat
 
@@ -34,7 +34,7 @@ def as_ddd17(folder):
 def test_every_format_gives_the_same_events(tmp_path, write, as_text):
     path = write(tmp_path)
     stream = open_events(str(path) if as_text else path)
-    assert isinstance(stream, EventStream)
+    assert isinstance(stream, PackedEvents)
     assert (stream.count, stream.t_first, stream.t_last) == (400, EVENTS.t[0], EVENTS.t[-1])
     assert_same_events(stream.slice(0, 200_000), EVENTS)
     kept = (EVENTS.t >= 50_123) & (EVENTS.t < 61_007)

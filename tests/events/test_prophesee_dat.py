@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from recording_files import dat
 
 from tespec.core.errors import UserError
-from tespec.events import Events, EventStream, load_events, open_events
+from tespec.events import Events, PackedEvents, load_events, open_events
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
 from tespec.events.readers import prophesee_dat
@@ -17,7 +17,7 @@ from tespec.events.readers.prophesee_dat import write_dat
 def test_words_are_read_as_described(tmp_path):
     path = dat(tmp_path / "a_td.dat", [(3, 2, 100, 1), (639, 479, 2**31 + 5, 0)])
     stream = open_events(path)
-    assert isinstance(stream, EventStream)
+    assert isinstance(stream, PackedEvents)
     assert (stream.height, stream.width, stream.count) == (480, 640, 2)
     assert (stream.t_first, stream.t_last) == (100, 2**31 + 5)
     events = stream.slice(0, 2**32)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.datasets.sources import EventSource
-from tespec.events import ArrayStream, Events, EventStream, open_events, packing, provenance
+from tespec.events import ArrayStream, Events, PackedEvents, open_events, packing, provenance
 from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.provenance import SourceHash
@@ -54,7 +54,7 @@ def test_the_largest_sensor_and_late_times_are_kept(tmp_path):
     start = 1_700_000_000_000_000
     events = random_events(5_000, height=1024, width=2048, start=start, end=start + 3_000_000)
     stream = open_events(pack(ArrayStream(*events, 1024, 2048), tmp_path / "store"))
-    assert isinstance(stream, EventStream)
+    assert isinstance(stream, PackedEvents)
     assert_same_events(stream.slice(start, start + 3_000_000), events)
 
 

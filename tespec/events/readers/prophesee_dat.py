@@ -16,7 +16,8 @@ from tespec.core.files import whole_file
 from tespec.events.readers.header import read_header, sensor_size
 from tespec.events.readers.records import read_records
 from tespec.events.readers.sensor import resolve_size
-from tespec.events.stream import ArrayStream, Events, Reader
+from tespec.events.store import ArrayStream
+from tespec.events.stream import Events, Reader
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
