@@ -21,6 +21,7 @@ from tespec.datasets.label_check import with_checks
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import WindowRule
+from tespec.events.stream import Reader
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
 UNKNOWN = "unknown"  # in place of a split: a recording of the dataset, of which nothing says to which it belongs
@@ -122,6 +123,26 @@ class LabelledDataset(ABC):
             remedy = "take some out of splits.train and name them as splits.val: --set, a config, or a dataset.json"
             raise UserError(self.root, f"{self.title} has no validation split: no recordings are named for one", remedy)
         raise UserError(self.root, f"no recordings are named for split {split}", "name them in the settings' splits")
+
+    @classmethod
+    def reads(cls, path: Path) -> bool:
+        """Whether a file or folder has the data set's own format of events, by the names in it."""
+        return False
+
+    @classmethod
+    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+        """What reads a recording of the data set's own format.
+
+        Args:
+            path: file or folder, of which `reads` is true.
+            height: rows of the sensor in px, together with `width`; default: as the recording, a `dataset.json` above
+                it or the data set says.
+            width: columns, likewise.
+
+        Raises:
+            UserError: damaged or incomplete recording.
+        """
+        raise NotImplementedError(f"{cls.__name__} reads no format of its own")
 
     @abstractmethod
     def find(self, split: str, name: str) -> RecordingFiles:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pydantic
+from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
@@ -16,7 +18,20 @@ from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
+from tespec.events.readers.hdf5 import (
+    AGAIN,
+    COLUMNS,
+    SUFFIXES,
+    dataset,
+    holds,
+    number_of_events,
+    part,
+    read_events,
+    reading,
+)
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
+from tespec.events.stream import Events, Reader
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
 NUMBER = re.compile(r"(?:^|/)(\d+)\.png$")
@@ -34,6 +49,10 @@ LAYOUTS = {
     "archive of the labels, <n>classes": (("{classes}classes",), "{name}_semantic_timestamps.txt"),
 }
 LABEL_SETS = {"all": slice(None), "ess": slice(6, None, 2)}
+SENSOR = (480, 640)
+INDEX, OFFSET = "ms_to_idx", "t_offset"
+PLACES = 64  # of the index that are checked
+LARGEST_OFFSET = 1 << 60  # us; the sum with a 32-bit time fits 64 bits
 LONGEST_AFTER_US = 1_000_000  # a label later than this after the last event shows that events are missing
 
 
@@ -66,6 +85,37 @@ class Dsec(LabelledDataset):
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
         self.layout = self._layout()
+
+    @classmethod
+    def reads(cls, path: Path) -> bool:
+        """Whether an HDF5 file has events and DSEC's offset or index of their times."""
+        return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS) and holds(path, OFFSET, INDEX)
+
+    @classmethod
+    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+        """What reads an `events.h5`, whose times are given out as t + t_offset, the clock of the labels."""
+        count = number_of_events(path)
+        with reading(path, OFFSET):
+            offset = int(dataset(path, OFFSET, "iu", 0)[()])
+        if abs(offset) > LARGEST_OFFSET:
+            raise UserError(path, f"{OFFSET} is {offset}", AGAIN)
+        with reading(path, INDEX):
+            index = dataset(path, INDEX, "iu")[()].astype(np.int64)
+        if not len(index) or index[0] != 0 or index.max() > count or index.min() < 0:
+            raise _no_fit(path)
+        size = resolve_size(path, height, width, default=SENSOR)
+
+        def chunks() -> Iterator[Events]:
+            latest, rising = np.iinfo(np.int64).min, True
+            for x, y, t, p in read_events(path, size, count):
+                # Times that step back may shift the index, which then says nothing of the file.
+                rising = rising and bool(t[0] >= latest) and bool((t[1:] >= t[:-1]).all())
+                latest = int(t[-1])
+                yield Events(x, y, t + offset, p)
+            if rising:
+                _check_index(path, index, count)
+
+        return Reader(path, *size, count, chunks)
 
     def _layout(self) -> str:
         found: dict[str, Path] = {}
@@ -154,3 +204,17 @@ class Dsec(LabelledDataset):
             "labels": f"{which}, {len(self.classes)} classes, {self.protocol.rows} rows",
             "coordinates": f"{place}; events outside of the image are dropped",
         }
+
+
+def _check_index(path: Path, index: NDArray[np.int64], count: int) -> None:
+    """Refuse an index of milliseconds that points elsewhere than it should."""
+    for millisecond in np.unique(np.linspace(0, len(index) - 1, PLACES).astype(int)).tolist():
+        place = int(index[millisecond])
+        around = part(path, "events/t")[max(place - 1, 0) : min(place + 1, count)]
+        before, after = around[:1] if place else around[:0], around[-1:] if place < count else around[:0]
+        if (before >= 1000 * millisecond).any() or (after < 1000 * millisecond).any():
+            raise _no_fit(path)
+
+
+def _no_fit(path: Path) -> UserError:
+    return UserError(path, f"{INDEX} does not fit the events' times", AGAIN)

@@ -5,23 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.ddd17 import IMAGES, INDEX
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.rvt_archive import ArchiveSource, archive_of, is_archive
 from tespec.datasets.sources import STORE, EventSource
 from tespec.datasets.windows import windows_side_by_side
-from tespec.events.opening import READERS
-from tespec.events.readers.ddd17 import EVENTS, IMAGES, INDEX, TIMES
-from tespec.events.readers.hdf5 import SUFFIXES, recording_kind
+from tespec.events.opening import READERS, dataset_of
+from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER
 
-PROPHESEE = "CD"  # group of Prophesee's own HDF5 files, whose codec nothing here reads
 ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
 
 
@@ -46,24 +44,23 @@ def find_recordings(root: Path) -> list[Path]:
         if path.is_dir():
             if _is_recording(path):
                 found.add(_packed_from(path))
-        elif path.suffix.lower() in READERS and (path.suffix.lower() not in SUFFIXES or _may_hold_events(path)):
+        elif path.suffix.lower() in READERS or _has_own_format(path):
             found.add(path)
     if not found:
-        kinds = ", ".join((*READERS, "packed store", "DDD17 recording", "RVT's preprocessed archive"))
+        kinds = ", ".join((*READERS, *SUFFIXES, "packed store", "DDD17 recording", "RVT's preprocessed archive"))
         raise UserError(root, f"holds no recording ({kinds})", "give another file or folder")
     return sorted(found)
 
 
 def _is_recording(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (HEADER, TIMES, EVENTS)) or is_archive(folder)
+    return (folder / HEADER).is_file() or is_archive(folder) or dataset_of(folder) is not None
 
 
-def _may_hold_events(path: Path) -> bool:
-    """Whether an HDF5 file is a recording of a known kind or Prophesee's own, or is too damaged to tell."""
+def _has_own_format(path: Path) -> bool:
+    """Whether a file is a recording in a data set's own format, or is too damaged to tell."""
     try:
-        with h5py.File(path, "r") as file:
-            return recording_kind(path) is not None or PROPHESEE in file
-    except (OSError, RuntimeError):
+        return dataset_of(path) is not None
+    except UserError:
         return True
 
 

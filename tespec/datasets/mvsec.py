@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +17,17 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps, open_depths, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
-from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
-from tespec.events.readers.mvsec import LATEST, seconds_to_us
+from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, as_events, dataset, holds, part, reading
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
+from tespec.events.stream import Events, Reader
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
 DEPTHS = ("raw",)
+SENSOR = (260, 346)
+EVENTS = "davis/left/events"
+X, Y, T, P = range(4)
+LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -45,6 +51,34 @@ class Mvsec(LabelledDataset):
     protocol_type = MvsecProtocol
     not_downsampled = "depth is"
     protocol: MvsecProtocol
+
+    @classmethod
+    def reads(cls, path: Path) -> bool:
+        """Whether an HDF5 file has MVSEC's events of the left camera."""
+        return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
+
+    @classmethod
+    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+        """What reads a `_data.hdf5`: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
+        shape = dataset(path, EVENTS, "f", 2).shape
+        if shape[1] != 4:
+            raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
+        count, size = shape[0], resolve_size(path, height, width, default=SENSOR)
+        if not count:
+            raise UserError(path, "holds no events", "give a recording with events")
+
+        def chunks() -> Iterator[Events]:
+            for begin in range(0, count, AT_ONCE):
+                with reading(path, "a part of the events"):
+                    rows = part(path, EVENTS)[begin : begin + AT_ONCE]
+                seconds, values = np.asarray(rows[:, T], np.float64), rows[:, (X, Y, P)]
+                if not (np.isfinite(seconds).all() and (np.abs(seconds) < LATEST).all()):
+                    raise UserError(path, f"{EVENTS} holds times that are none", AGAIN)
+                if not (values == np.rint(values)).all():
+                    raise UserError(path, f"{EVENTS} holds coordinates that are no whole numbers", AGAIN)
+                yield as_events(path, size, values[:, 0], values[:, 1], seconds_to_us(seconds), values[:, 2])
+
+        return Reader(path, *size, count, chunks)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """What one sequence consists of."""
@@ -117,3 +151,12 @@ def read_times(path: Path, name: str) -> NDArray[np.int64]:
     if (np.diff(times) <= 0).any():
         raise UserError(path, f"the times in {name} step back or repeat", AGAIN)
     return times
+
+
+def seconds_to_us(seconds: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Times in us (int64) of times in s (float64).
+
+    Seconds since 1970 in float64 are 0.24 us apart, so that the nearest microsecond is the one that was meant.
+    Events and ground truth go through this function alike, and so share one clock.
+    """
+    return np.rint(np.asarray(seconds, np.float64) * 1e6).astype(np.int64)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import h5py
 import numpy as np
 
 from tespec.core.errors import UserError
@@ -26,10 +27,24 @@ from tespec.datasets.prophesee_boxes import (
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, WINDOW_US, ArchiveSource, archive_of, read_places
 from tespec.datasets.sources import STORE, EventSource, names_size
-from tespec.events.readers.sensor import described_size
+from tespec.events.readers.hdf5 import (
+    AGAIN,
+    COLUMNS,
+    SUFFIXES,
+    found_within,
+    holds,
+    number_of_events,
+    open_file,
+    part,
+    read_events,
+    reading,
+)
+from tespec.events.readers.sensor import described_size, resolve_size
+from tespec.events.stream import Reader
 
 DAT, H5, ARCHIVE = "Prophesee .dat", "RVT's intermediate .h5", "RVT's preprocessed archive"
 BOXES = "_bbox.npy"
+PROPHESEE_H5 = "CD/events"  # of Prophesee's own HDF5 files, whose codec nothing here reads
 # What event files end with, by layout; each may have been replaced by its packed store.
 ENDINGS = {"_td.dat": DAT, "_td.dat.h5": H5, "_td.h5": H5}
 
@@ -119,6 +134,24 @@ class PropheseeDataset(LabelledDataset):
             said = " and ".join(f"{layout} ({path.name})" for layout, path in layouts.items())
             raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
         self.layout = next(iter(layouts), "no recordings")
+
+    @classmethod
+    def reads(cls, path: Path) -> bool:
+        """Whether an HDF5 file has events as RVT's preprocessing starts from, or as Prophesee's own recorders write."""
+        if path.suffix.lower() not in SUFFIXES:
+            return False
+        of_dsec = holds(path, "t_offset", "ms_to_idx")
+        return holds(path, PROPHESEE_H5) or (holds(path, *COLUMNS) and not of_dsec)
+
+    @classmethod
+    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+        """What reads RVT's intermediate HDF5: x, y, t, p in us, polarities 0 and 1 or -1 and 1."""
+        if holds(path, PROPHESEE_H5):
+            what = "is Prophesee's own HDF5 format, whose codec is not read"
+            raise UserError(path, what, "convert it to .raw or .dat")
+        count = number_of_events(path)
+        size = resolve_size(path, height, width, _named_size(path))
+        return Reader(path, *size, count, lambda: read_events(path, size, count))
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split; those with faulty labels are left out."""
@@ -246,6 +279,20 @@ class PropheseeDataset(LabelledDataset):
             "labels": f"{frames}; boxes cropped to the sensor, {boxes}{reduced_by}",
             "left out": f"{len(chosen.skip)} recordings with faulty labels",
         }
+
+
+def _named_size(path: Path) -> tuple[int, int] | None:
+    """(height, width) as the file names them."""
+    found = []
+    for name in ("height", "width"):
+        with reading(path, name):
+            value = found_within(path, open_file(path), f"events/{name}")
+            if not isinstance(value, h5py.Dataset):
+                return None
+            if value.dtype.kind not in "iu" or value.size != 1:
+                raise UserError(path, f"its {name} is {value.dtype} of shape {value.shape}", AGAIN)
+            found.append(int(part(path, f"events/{name}")[()].item()))
+    return found[0], found[1]
 
 
 @DATASETS.register_module()

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
+from typing import Any
 
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
@@ -20,11 +21,7 @@ from tespec.events import readers
 from tespec.events.in_order import into_memory
 from tespec.events.packing import pack
 from tespec.events.provenance import files_of, is_of, is_recorded, quick_hash
-from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
-from tespec.events.readers.dsec import open_dsec
-from tespec.events.readers.hdf5 import recording_kind
-from tespec.events.readers.mvsec import open_mvsec
-from tespec.events.readers.rvt import open_rvt
+from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.store import HEADER, PackedEvents, header_of, is_complete, open_store, store_of
 from tespec.events.stream import ArrayStream, Reader
@@ -34,31 +31,25 @@ NAME_LETTERS = 40  # of a recording, in the name of its store in the cache
 Open = Callable[[Path, int | None, int | None], Reader]
 
 
-def open_h5(path: Path, height: int | None = None, width: int | None = None) -> Reader:
-    """Open an HDF5 recording, of DSEC, MVSEC or RVT's preprocessing, by what it holds.
-
-    Raises:
-        UserError: it is none of them, or damaged.
-    """
-    kind = recording_kind(path)
-    if kind is None:
-        what = "holds no events (events/x, y, t, p, or davis/left/events)"
-        raise UserError(path, what, "give the recording itself")
-    if kind == "prophesee":
-        raise UserError(path, "is Prophesee's own HDF5 format, whose codec is not read", "convert it to .raw or .dat")
-    return H5_KINDS[kind](path, height, width)
-
-
-H5_KINDS: dict[str, Open] = {"dsec": open_dsec, "mvsec": open_mvsec, "rvt": open_rvt}
-
-
 def readers_in(package: ModuleType) -> dict[str, Open]:
     """What the modules of a package say they read: `READS`, which gives an opening function for each suffix."""
     modules = (import_module(f"{package.__name__}.{found.name}") for found in iter_modules(package.__path__))
     return {suffix: reader for module in modules for suffix, reader in getattr(module, "READS", {}).items()}
 
 
-READERS: dict[str, Open] = {**readers_in(readers), ".h5": open_h5, ".hdf5": open_h5}
+READERS: dict[str, Open] = readers_in(readers)
+
+
+def dataset_of(path: Path) -> Any:
+    """The registered data set whose own format a file or folder has, None where it has none of theirs.
+
+    Raises:
+        UserError: an HDF5 file that cannot be opened.
+    """
+    from tespec.core.registry import DATASETS
+
+    import_module("tespec.datasets")  # registers those of the harness
+    return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)
 
 
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:
@@ -101,21 +92,18 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None)
     require_both(height, width)
     if not path.exists():
         raise UserError(path, "no such file or folder", "check the path")
-    if path.is_dir():
-        if (path / TIMES).is_file() or (path / EVENTS).is_file():
-            return open_ddd17(path, height, width)
-        raise UserError(
-            path,
-            "neither a packed store nor a DDD17 recording",
-            f"give a recording's own folder, or a file ({', '.join(READERS)})",
-        )
-    if not path.is_file():
-        raise UserError(path, "neither a file nor a folder", "give a recording")
     suffix = path.suffix.lower()
-    if suffix not in READERS:
-        what = f"no reader for {suffix or 'files without a suffix'!r}"
-        raise UserError(path, what, f"give a file of {', '.join(READERS)}")
-    return READERS[suffix](path, height, width)
+    if path.is_file() and suffix in READERS:
+        return READERS[suffix](path, height, width)
+    if (dataset := dataset_of(path)) is not None:
+        return dataset.reader(path, height, width)
+    if path.is_dir():
+        what, remedy = "neither a packed store nor a DDD17 recording", "give a recording's own folder, or a file"
+    elif suffix in SUFFIXES:
+        what, remedy = "holds no events (events/x, y, t, p, or davis/left/events)", "give the recording itself, a file"
+    else:
+        what, remedy = f"no reader for {suffix or 'files without a suffix'!r}", "give a file"
+    raise UserError(path, what, f"{remedy} of {', '.join((*READERS, *SUFFIXES))}")
 
 
 def require_both(height: int | None, width: int | None) -> None:

@@ -17,13 +17,13 @@ from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.registry import import_file
 from tespec.core.settings import Downsample
+from tespec.datasets.ddd17 import image_index
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.prepare import prepare
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.survey import problems, require_sound, survey
 from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
-from tespec.events.readers.ddd17 import image_index
 from tespec.events.readers.prophesee_dat import write_dat
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset

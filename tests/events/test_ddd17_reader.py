@@ -8,9 +8,9 @@ from event_cases import assert_same_events, random_events
 from recording_files import ddd17
 
 from tespec.core.errors import UserError
+from tespec.datasets import ddd17 as ddd17_reader
+from tespec.datasets.ddd17 import Ddd17, image_index
 from tespec.events import Events, EventStream, open_events
-from tespec.events.readers import ddd17 as ddd17_reader
-from tespec.events.readers.ddd17 import image_index, open_ddd17
 
 EPOCH_US = 1_487_842_276_585_000  # a day in 2017: in ns it does not fit a double
 EVENTS = random_events(2_000, height=260, width=346, start=EPOCH_US, end=EPOCH_US + 200_000)
@@ -55,8 +55,8 @@ def test_the_sensor_is_the_given_one_else_that_of_the_data_set(tmp_path):
     events = random_events(500, height=80, width=96, end=100_000)
     folder = ddd17(tmp_path / "dir0", events)
     (tmp_path / "dataset.json").write_text(json.dumps({"sensor": {"height": 80, "width": 96}}))
-    assert (open_ddd17(folder).height, open_ddd17(folder).width) == (80, 96)
-    assert open_ddd17(folder, 120, 160).height == 120
+    assert (Ddd17.reader(folder).height, Ddd17.reader(folder).width) == (80, 96)
+    assert Ddd17.reader(folder, 120, 160).height == 120
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_size_that_is_none_is_refused(tmp_path, facts, message):
     folder = ddd17(tmp_path / "dir0", EVENTS)
     (tmp_path / "dataset.json").write_text(facts)
     with pytest.raises(UserError, match=message):
-        open_ddd17(folder)
+        Ddd17.reader(folder)
 
 
 def test_events_outside_of_the_sensor_are_refused(tmp_path):

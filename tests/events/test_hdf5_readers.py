@@ -8,9 +8,9 @@ from h5_files import EPOCH, OFFSET, dsec, mvsec, rvt, write
 
 from tespec.core.errors import UserError
 from tespec.datasets.finding import find_recordings
+from tespec.datasets.mvsec import seconds_to_us
 from tespec.events import Events, open_events
-from tespec.events.readers.hdf5 import recording_kind
-from tespec.events.readers.mvsec import seconds_to_us
+from tespec.events.opening import dataset_of
 
 HEIGHT, WIDTH = 48, 64
 EVENTS = random_events(3_000, height=HEIGHT, width=WIDTH, end=120_000)
@@ -37,10 +37,10 @@ def recordings(tmp_path):
 @pytest.mark.parametrize("block", [1 << 20, 700])
 @pytest.mark.parametrize("kind", ["dsec", "rvt", "mvsec"])
 def test_every_event_comes_back(recordings, monkeypatch, kind, block):
-    for module in ("hdf5", "mvsec"):
-        monkeypatch.setattr(f"tespec.events.readers.{module}.AT_ONCE", block)
+    for module in ("tespec.events.readers.hdf5", "tespec.datasets.mvsec"):
+        monkeypatch.setattr(f"{module}.AT_ONCE", block)
     path, wanted = recordings[kind]
-    assert recording_kind(path) == kind
+    assert dataset_of(path).__name__ == {"dsec": "Dsec", "rvt": "Gen1", "mvsec": "Mvsec"}[kind]
     stream = open_events(path, **SIZE)
     assert (stream.height, stream.width, stream.count, stream.clamped) == (HEIGHT, WIDTH, len(EVENTS.t), 0)
     assert (stream.t_first, stream.t_last) == (wanted.t[0], wanted.t[-1])
@@ -120,13 +120,13 @@ def test_files_that_are_no_recordings(tmp_path):
     }
     for name, content in files.items():
         path = write(tmp_path / name, content)
-        assert recording_kind(path) is None
+        assert dataset_of(path) is None
         with pytest.raises(UserError, match=r"holds no events \(events/x, y, t, p, or davis/left/events\)"):
             open_events(path)
     (tmp_path / "text.h5").write_text("hello")
     for name, said in (("text.h5", "not a whole HDF5 file"), ("missing.h5", "no such file")):
         with pytest.raises(UserError, match=said):
-            recording_kind(tmp_path / name)
+            dataset_of(tmp_path / name)
 
 
 def test_a_damaged_file_in_a_folder_is_named_and_other_content_is_left_alone(tmp_path):

@@ -29,7 +29,7 @@ READS = {".txt": open_text}
 
 
 def test_the_formats_of_the_harness_are_found() -> None:
-    assert set(READERS) == {".dat", ".raw", ".aedat4", ".h5", ".hdf5"}
+    assert set(READERS) == {".dat", ".raw", ".aedat4"}
 
 
 def test_a_file_among_the_readers_reads_its_suffix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

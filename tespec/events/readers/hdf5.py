@@ -24,6 +24,7 @@ CHUNK_CACHE = 1 << 22  # bytes for each dataset: successive readings share a chu
 LINKS = 8  # that lead from one to the next
 AT_ONCE = 1 << 20  # events read together
 SUFFIXES = (".h5", ".hdf5")
+COLUMNS = ("events/x", "events/y", "events/t", "events/p")
 DAMAGED = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
 AGAIN = "copy it again"
 
@@ -133,25 +134,17 @@ def _check_codecs(path: Path, name: str, found: h5py.Dataset) -> None:
             raise UserError(path, what, "install its HDF5 plugin, or copy the file again")
 
 
-def recording_kind(path: Path) -> str | None:
-    """Which recording an HDF5 file is: "dsec", "rvt", "mvsec", "prophesee", or None if it holds other things.
+def holds(path: Path, *names: str) -> bool:
+    """Whether an HDF5 file has one of these datasets or groups, or a damaged link in its place.
 
     Raises:
         UserError: it is missing or no HDF5 file.
     """
     file = open_file(path)
-
-    def holds(name: str) -> bool:
-        try:
-            return found_within(path, file, name) is not None
-        except (*DAMAGED, UserError):
-            return True  # opening it says what is wrong
-
-    if holds("davis/left/events"):
-        return "mvsec"
-    if any(holds(f"events/{name}") for name in "xytp"):
-        return "dsec" if holds("t_offset") or holds("ms_to_idx") else "rvt"
-    return "prophesee" if holds("CD/events") else None
+    try:
+        return any(found_within(path, file, name) is not None for name in names)
+    except (*DAMAGED, UserError):
+        return True  # opening it says what is wrong
 
 
 def found_within(path: Path, file: h5py.File, name: str, links: int = LINKS) -> h5py.Dataset | h5py.Group | None:
