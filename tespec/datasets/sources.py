@@ -16,8 +16,8 @@ from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
 from tespec.events.opening import NotPacked, require_same
 from tespec.events.provenance import SourceHash, files_of, is_recorded, quick_hash
-from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, found_within, open_file, reading
-from tespec.events.readers.header import read_header, sensor_size
+from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, resolve, translate_errors
+from tespec.events.readers.prophesee import read_header
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE, header_of, store_of, verify_store
 
@@ -160,7 +160,7 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
     found = dataset(path, RECTIFY_MAP, "f", 3)
     if found.shape != (height, width, 2):
         raise UserError(path, f"{RECTIFY_MAP} has the shape {found.shape} instead of {(height, width, 2)}", AGAIN)
-    with reading(path, RECTIFY_MAP):
+    with translate_errors(path, RECTIFY_MAP):
         pixels = found[()]
     if not np.isfinite(pixels).all():
         raise UserError(path, f"{RECTIFY_MAP} holds places that are no numbers", AGAIN)
@@ -179,7 +179,6 @@ def names_size(path: Path) -> bool:
     if (store_of(path) / HEADER).is_file():
         return True
     if path.suffix in SUFFIXES:
-        with reading(path, "the sensor's size"):
-            file = open_file(path)
-            return all(found_within(path, file, f"events/{side}") is not None for side in ("height", "width"))
-    return sensor_size(read_header(path)) is not None
+        with translate_errors(path, "the sensor's size"):
+            return all(resolve(path, f"events/{side}") is not None for side in ("height", "width"))
+    return read_header(path).sensor is not None

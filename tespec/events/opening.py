@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
@@ -20,9 +20,6 @@ from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.store import HEADER, PackedEvents, header_of, is_complete, open_store, store_of
 from tespec.events.stream import Reader
-
-if TYPE_CHECKING:
-    from tespec.datasets.base import LabelledDataset
 
 NAME_LETTERS = 40  # of a recording, in the name of its store in the cache
 Open = Callable[[Path, int | None, int | None], Reader]
@@ -41,15 +38,15 @@ def readers_in(package: ModuleType) -> dict[str, Open]:
 READERS: dict[str, Open] = readers_in(readers)
 
 
-def dataset_of(path: Path) -> type[LabelledDataset] | None:
+def dataset_of(path: Path) -> Any:
     """The registered data set whose own format a file or folder has, None where it has none of theirs.
 
     Raises:
         UserError: an HDF5 file that cannot be opened.
     """
     from tespec.core.registry import DATASETS
-    from tespec.datasets import ddd17, dsec, mvsec, prophesee  # noqa: F401  # each registers its own
 
+    import_module("tespec.datasets")  # registers those of the harness
     return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)
 
 
