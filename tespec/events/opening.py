@@ -82,8 +82,12 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
 
 
 def load_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:
-    """All events of a recording as it was recorded, in memory, 4 bytes each; see `open_events`."""
-    return load(open_reader(Path(path), height, width))
+    """All events of a recording as it was recorded, in memory, 4 bytes each; a packed store is opened.
+
+    See `open_events` for arguments and errors.
+    """
+    path = Path(path)
+    return open_events(path, height, width) if store_of(path) == path else load(open_reader(path, height, width))
 
 
 def open_reader(path: Path, height: int | None = None, width: int | None = None) -> Reader:

@@ -23,7 +23,7 @@ from tespec.datasets.prepare import prepare
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.survey import problems, require_sound, survey
 from tespec.datasets.unlabelled import divide
-from tespec.events import open_events
+from tespec.events import load_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset
@@ -42,7 +42,7 @@ def drives(tiny_world, tmp_path_factory):
     root = tmp_path_factory.mktemp("own") / "drives"
     for name, (recording, split) in DRIVES.items():
         source, folder = tiny_world / "ddd17" / recording, root / split / name
-        stream = open_events(source)
+        stream = load_events(source)
         (folder / "masks").mkdir(parents=True)
         events = stream.slice(stream.t_first, stream.t_last + 1)
         write_dat(folder / "events.dat", *events, stream.height, stream.width)

@@ -11,7 +11,7 @@ from twins.layouts import of_type_0, rvt_files, without_size
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.datasets.recording import fingerprint
-from tespec.events import open_events
+from tespec.events import load_events
 from tespec.events.packing import pack
 from tespec.tasks.detection import DetectionTask
 
@@ -147,7 +147,7 @@ def test_packed_stores_stand_for_the_events(root, tmp_path_factory):
     packed = tmp_path_factory.mktemp("packed")
     shutil.copytree(root, packed, dirs_exist_ok=True)
     (path,) = packed.glob("test/*.dat")
-    pack(open_events(path), path.with_name(path.name + ".store"), path)
+    pack(load_events(path), path.with_name(path.name + ".store"), path)
     path.unlink()
     before, after = (opened(folder).recordings("test") for folder in (root, packed))
     same(before[0], after[0])

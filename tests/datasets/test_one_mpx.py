@@ -3,7 +3,7 @@ import pytest
 from prophesee_files import boxes, frames_at, opened, write_recording
 
 from tespec.core.errors import UserError
-from tespec.events import open_events
+from tespec.events import load_events
 
 END = 1_000_000
 
@@ -46,7 +46,7 @@ def test_histograms_keep_the_events_of_odd_rows_and_columns(tmp_path):
     path = one_recording(tmp_path, frames_at([200_000]), count=200_000)
     (recording,) = opened(tmp_path, "1mpx").recordings("test")
     found = recording.histograms(3, 1, 10, "edges")
-    x, y, _, p = open_events(path).slice(150_000, 200_000)
+    x, y, _, p = load_events(path).slice(150_000, 200_000)
     expected = np.zeros((2, 360, 640), np.int64)
     kept = (x % 2 == 1) & (y % 2 == 1)
     np.add.at(expected, (p[kept].astype(int), y[kept] // 2, x[kept] // 2), 1)

@@ -18,7 +18,7 @@ from tespec.datasets.finding import find_recordings
 from tespec.datasets.images import open_images
 from tespec.datasets.splits import Splits
 from tespec.datasets.unlabelled import divide
-from tespec.events import open_events
+from tespec.events import load_events
 from tespec.events.packing import pack
 from tespec.pretraining.objective import build_objective
 
@@ -227,10 +227,10 @@ def test_several_archives_below_one_folder_each_keep_their_splits(tiny_world, tm
 
 def test_packed_renamed_and_linked_test_recordings_are_known(tiny_world, tmp_path):
     root = official(tiny_world, tmp_path, "ddd17")
-    pack(open_events(root / "dir1"), tmp_path / "packed" / "drive.store", root / "dir1")
+    pack(load_events(root / "dir1"), tmp_path / "packed" / "drive.store", root / "dir1")
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "drive").symlink_to(root / "dir1")
-    pack(open_events(root / "dir1"), root / "dir1" / "events.store", root / "dir1")
+    pack(load_events(root / "dir1"), root / "dir1" / "events.store", root / "dir1")
     (root / "dir1" / "events.dat.t").unlink()
     for path in (tmp_path / "packed" / "drive.store", tmp_path / "linked" / "drive", root / "dir1"):
         with pytest.raises(UserError, match="is of a test split"):

@@ -15,7 +15,7 @@ from tespec.datasets.finding import Recordings, find_recordings
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.survey import problems, survey
 from tespec.datasets.unlabelled import divide
-from tespec.events import open_events
+from tespec.events import load_events
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
 from tespec.pretraining.objective import build_objective
@@ -93,7 +93,7 @@ def test_windows_lie_side_by_side_within_the_events(tmp_path):
 
 def test_every_kind_of_recording_is_found(tiny_world, tmp_path):
     path = write_recording(tmp_path / "a" / "one.DAT")
-    pack(open_events(path), tmp_path / "packed")
+    pack(load_events(path), tmp_path / "packed")
     shutil.copytree(tiny_world / "ddd17" / "dir0", tmp_path / "archive" / "dir0")
     found = find_recordings(tmp_path)
     assert found == [path, tmp_path / "archive" / "dir0", tmp_path / "packed"]
@@ -278,7 +278,7 @@ def test_a_packed_store_stands_for_what_it_was_made_from(tiny_world, tmp_path):
     shutil.copytree(tiny_world / "1mpx", root)
     before = divide(tiny_world / "1mpx", 50, WHOLE)
     for path in root.glob("train/*_td.dat"):
-        pack(open_events(path), path.with_name(path.name + ".store"), path)
+        pack(load_events(path), path.with_name(path.name + ".store"), path)
         path.unlink()
     after = divide(root, 50, WHOLE)
     assert names(after.train) == names(before.train)
