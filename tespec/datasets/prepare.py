@@ -83,7 +83,7 @@ def require_space(folder: Path, needed: Iterable[int]) -> None:
     Raises:
         UserError: it has too little.
     """
-    sizes = list(needed)
+    sizes = [size for size in needed if size]
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
     if sum(sizes) > free:
         what = f"has {free:,} bytes free, the packed events of {len(sizes)} recordings need about {sum(sizes):,}"
