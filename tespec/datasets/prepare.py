@@ -67,7 +67,7 @@ def pack_missing(sources: Iterable[Source], skip_damaged: bool = False) -> None:
                 advance(before + count, max(total, before + count), name)
 
             try:
-                pack(reader, folder, reader.path, packed, waiting, replace=True)
+                pack(reader, folder, reader.path, packed, waiting)
             except UserError as error:
                 if error.where.startswith(str(folder.parent)):
                     remedy = "make room, or let TESPEC_CACHE name another folder"

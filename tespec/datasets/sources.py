@@ -26,38 +26,25 @@ RECTIFY_MAP = "rectify_map"
 
 
 class Source(Protocol):
-    """Gives histograms of windows; hashable, and small when pickled."""
+    """Gives histograms of windows; hashable, and small when pickled. `UserError` is raised for what cannot be read."""
 
     @property
     def path(self) -> Path:
         """File or folder that messages name."""
-        ...
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file that determines the histograms, in a fixed order."""
-        ...
-
-    def identity(self) -> list[dict[str, Any]]:
-        """Name, size and sampled SHA-256 of each file, wherever it lies."""
-        ...
 
     @property
     def stream(self) -> PackedEvents:
-        """The open recording.
+        """The open recording; refused by those that hold no events but histograms."""
 
-        Raises:
-            UserError: it cannot be read, or holds no events but histograms.
-        """
-        ...
+    def identity(self) -> list[dict[str, Any]]:
+        """Name, size and sampled SHA-256 of each file, wherever it lies."""
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
-        """(N, 2*bins, H, W) uint8 of windows (N, 2) in us.
-
-        Raises:
-            UserError: they cannot be read, or not with these bins or by this rule.
-        """
-        ...
+        """(N, 2*bins, H, W) uint8 of windows (N, 2) in us; refused with bins or a rule that histograms do not have."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from tespec.events.store import (
     FORMAT,
     HEADER,
     INDEX,
-    LATEST_MS,
     LONGEST_MS,
     MAX_HEIGHT,
     MAX_WIDTH,
@@ -53,10 +52,10 @@ def load(reader: Reader) -> PackedEvents:
         UserError: it cannot be read, the sensor is larger than 2048x1024 px, or it is longer than a week or than its
             events can be.
     """
-    every_words, every_starts, first_ms, raised = zip(*_packed(reader), strict=True)
-    words = np.concatenate(every_words)
-    index = np.append(np.concatenate(every_starts), len(words))
-    return PackedEvents(reader.path, (reader.height, reader.width), first_ms[0], sum(raised), lambda: (words, index))
+    parts = list(_packed(reader))
+    words, index = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
+    size, (*_, first_ms, _), raised = (reader.height, reader.width), parts[0], sum(part[-1] for part in parts)
+    return PackedEvents(reader.path, size, first_ms, raised, lambda: (words, index))
 
 
 def pack(
@@ -65,13 +64,12 @@ def pack(
     source: Path | None = None,
     progress: Progress = lambda done, total: None,
     waiting: Callable[[], None] | None = None,
-    replace: bool = False,
 ) -> Path:
     """Write a recording as a packed store into a folder that appears when it is whole.
 
-    A whole store of the same source is left as it is, one of another version of the source is replaced. Of several
-    processes that pack into one folder the first does the work, the others wait for it. What a killed process has left
-    is cleared. Hashes are taken by a second thread.
+    A whole store of the same source is left as it is; a damaged one, and one of another version of the source, is
+    replaced. Of several processes that pack into one folder the first does the work, the others wait for it. What a
+    killed process has left is cleared. Hashes are taken by a second thread.
 
     Args:
         recording: to be packed.
@@ -79,7 +77,6 @@ def pack(
         source: file or folder the recording was read from, whose size and SHA-256 go into the header.
         progress: called with the events packed and all there are.
         waiting: called where another process packs into the folder.
-        replace: the folder may hold anything; what is no whole store is replaced.
 
     Returns:
         `folder`.
@@ -89,12 +86,12 @@ def pack(
     """
     clamped, reader = 0, recording
     if isinstance(recording, PackedEvents):
-        clamped, size, count = recording.clamped, (recording.height, recording.width), recording.count
-        ends = recording.t_first, recording.t_last + 1
+        clamped, ends = recording.clamped, (recording.t_first, recording.t_last + 1)
+        size, count = (recording.height, recording.width), recording.count
         reader = Reader(source or folder, *size, count, lambda: iter([recording.slice(*ends)]))
     try:
         with one_at_a_time(folder, waiting):
-            if not folder.exists() or (not is_complete(folder) if replace else not _is_packed(folder, reader, source)):
+            if not _is_packed(folder, reader, source):
                 _pack(reader, folder, source, clamped, progress)
     except OSError as error:
         if error.errno not in NOT_OURS:
@@ -110,21 +107,25 @@ def disk_needed(events: int, milliseconds: int = 0) -> int:
 
 
 def _is_packed(folder: Path, reader: Reader, source: Path | None) -> bool:
-    """Whether what is in the folder is what would be packed; False where it is of another version of the source.
+    """Whether a folder holds what would be packed; False where it holds nothing, or a store that is to be replaced.
 
     Raises:
-        UserError: it is something else.
+        UserError: it holds something else.
     """
-    made_from = header_of(folder)["source"] if is_complete(folder) else None
-    if source is None or made_from is None or not (same := is_of(made_from, source)):
-        if source is not None and made_from is not None and made_from.get("name") == source.name:
+    if not folder.exists() or ((folder / HEADER).is_file() and not is_complete(folder)):
+        return False
+    header = header_of(folder) if (folder / HEADER).is_file() else {}
+    made_from = header.get("source")
+    if source is None or made_from is None:
+        raise UserError(folder, "exists already", "remove it or choose another folder")
+    if not is_of(made_from, source):
+        if made_from.get("name") == source.name:
             return False
         raise UserError(folder, "exists already", "remove it or choose another folder")
-    header = header_of(folder)
     if (header["height"], header["width"]) != (reader.height, reader.width):
         size = f"{header['width']}x{header['height']} px, not {reader.width}x{reader.height}"
         raise UserError(folder, f"was packed for a sensor of {size}", "remove it, or give that size")
-    return same
+    return True
 
 
 def _pack(reader: Reader, folder: Path, source: Path | None, clamped: int, progress: Progress) -> None:
@@ -152,31 +153,28 @@ def _pack(reader: Reader, folder: Path, source: Path | None, clamped: int, progr
 
 def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int, progress: Progress) -> dict[str, Any]:
     """Write words and index; returns the header. `clamped` events were raised before the reader gives them out."""
-    first_ms, written = None, 0
-    digests = {name: hashlib.sha256() for name in (WORDS, INDEX)}
+    first_ms, written, digests = None, 0, (hashlib.sha256(), hashlib.sha256())
     with (folder / WORDS).open("wb") as words, (folder / INDEX).open("wb") as index, ThreadPoolExecutor(1) as thread:
-        files, pending = {WORDS: words, INDEX: index}, Future[None]()
-        pending.set_result(None)
+        files, hashing = (words, index), thread.submit(int)
 
-        def hash_all(parts: dict[str, NDArray[np.generic]], share: float) -> None:
-            for name, part in parts.items():
-                digests[name].update(part.data)
+        def take_hashes(parts: Iterable[NDArray[np.generic]], share: float) -> None:
+            for digest, part in zip(digests, parts, strict=True):
+                digest.update(part.data)
             if source is not None:
                 source.advance(share)
 
-        def put(parts: dict[str, NDArray[np.generic]]) -> Future[None]:
-            for name, part in parts.items():
-                files[name].write(part.data)
-            pending.result()  # one piece is hashed while the next is decoded, so that few are held
-            return thread.submit(hash_all, parts, written / max(written, reader.events))
-
         for chunk, starts, begin, raised in _packed(reader):
+            parts = chunk.astype("<u4", copy=False), starts.astype("<i8", copy=False)
             first_ms = begin if first_ms is None else first_ms
             written, clamped = written + len(chunk), clamped + raised
-            pending = put({WORDS: chunk.astype("<u4", copy=False), INDEX: starts.astype("<i8", copy=False)})
-            progress(written, max(written, reader.events))
-        put({INDEX: np.array([written], "<i8")}).result()
-        for file in (words, index):
+            total = max(written, reader.events)
+            for file, part in zip(files, parts, strict=True):
+                file.write(part.data)
+            hashing.result()  # of the part before, so that few are held
+            hashing = thread.submit(take_hashes, parts, written / total)
+            progress(written, total)
+        hashing.result()
+        for file in files:
             file.flush()
             os.fsync(file.fileno())
         of_source = None if source is None else source.describe()
@@ -189,12 +187,12 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
         "clamped": clamped,
         "source": of_source,
         "count": written,
-        "sha256": {name: digest.hexdigest() for name, digest in digests.items()},
+        "sha256": {name: digest.hexdigest() for name, digest in zip((WORDS, INDEX), digests, strict=True)},
     }
 
 
 def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
-    """Words of a part, where its milliseconds begin among all words, the first of them, and how many times were raised.
+    """Words of a part, a part of the index, the first millisecond of both, and how many times were raised.
 
     Raises:
         UserError: see `load`.
@@ -210,13 +208,10 @@ def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int
         if last_ms - first_ms >= min(LONGEST_MS, QUIET_MS + MS_PER_EVENT * reader.events):
             what = f"lasts {(last_ms - first_ms) / 3.6e6:,.0f} h by its time stamps, so one is damaged"
             raise UserError(reader.path, what, "copy it again")
-        if abs(first_ms) > LATEST_MS:
-            what = f"begins at {first_ms} ms by its time stamps, so they are damaged"
-            raise UserError(reader.path, what, "copy it again")
         # No later event lies before the last millisecond of these: where it and those before it begin is known.
         for begin in range(next_ms, max(last_ms, next_ms) + 1, AT_ONCE):
-            starts = written + np.searchsorted(
-                events.t, MILLISECOND * np.arange(begin, min(begin + AT_ONCE, last_ms + 1))
-            )
-            yield words if begin == next_ms else words[:0], starts, begin, raised if begin == next_ms else 0
-        next_ms, written = last_ms + 1, written + len(words)
+            milliseconds = np.arange(begin, min(begin + AT_ONCE, last_ms + 1))
+            yield words, written + np.searchsorted(events.t, MILLISECOND * milliseconds), begin, raised
+            words, raised = words[:0], 0
+        next_ms, written = last_ms + 1, written + len(events.t)
+    yield np.empty(0, np.uint32), np.array([written]), next_ms, 0

@@ -230,7 +230,7 @@ def test_open_stores_are_mapped_anew_so_that_open_files_are_bounded(tmp_path, mo
 
 
 def test_a_whole_store_of_the_same_recording_stays_and_nothing_else_is_overwritten(recording, tmp_path):
-    path, _ = recording
+    path, wanted = recording
     before = (tmp_path / "whole" / "events.u32").stat().st_mtime_ns
     assert pack(open_reader(path), tmp_path / "whole", path) == tmp_path / "whole"
     assert (tmp_path / "whole" / "events.u32").stat().st_mtime_ns == before
@@ -246,9 +246,11 @@ def test_a_whole_store_of_the_same_recording_stays_and_nothing_else_is_overwritt
             attempt()
     with pytest.raises(UserError, match=r"gone\.raw: no such file"):
         pack(in_memory(3), tmp_path / "other", tmp_path / "gone.raw")
+    (tmp_path / "files").mkdir()
+    with pytest.raises(UserError, match="files: exists already"):
+        pack(open_reader(path), tmp_path / "files", path)
     (tmp_path / "whole" / "index.i64").write_bytes(b"")
-    with pytest.raises(UserError, match="exists already"):
-        pack(open_reader(path), tmp_path / "whole", path)
+    assert content(pack(open_reader(path), tmp_path / "whole", path)) == wanted
 
 
 def interrupt(path, folder, monkeypatch):
