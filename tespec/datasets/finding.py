@@ -16,6 +16,7 @@ from tespec.datasets.rvt_archive import ArchiveSource, archive_of, is_archive
 from tespec.datasets.sources import STORE, EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.events.opening import READERS, dataset_of
+from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER
@@ -27,8 +28,8 @@ def find_recordings(root: Path) -> list[Path]:
     """Every recording at or under `root`, sorted by path.
 
     That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
-    that it was made from stands for it, under the recording's path. HDF5 files that hold other things are left alone;
-    those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
+    that it was made from stands for it, under the recording's path. HDF5 files and arrays that hold other things are
+    left alone; those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
 
     Raises:
         UserError: there is none.
@@ -44,7 +45,7 @@ def find_recordings(root: Path) -> list[Path]:
         if path.is_dir():
             if _is_recording(path):
                 found.add(_packed_from(path))
-        elif path.suffix.lower() in READERS or _has_own_format(path):
+        elif _is_recording_file(path):
             found.add(path)
     if not found:
         kinds = ", ".join((*READERS, *SUFFIXES, "packed store", "DDD17 recording", "RVT's preprocessed archive"))
@@ -56,10 +57,13 @@ def _is_recording(folder: Path) -> bool:
     return (folder / HEADER).is_file() or is_archive(folder) or dataset_of(folder) is not None
 
 
-def _has_own_format(path: Path) -> bool:
-    """Whether a file is a recording in a data set's own format, or is too damaged to tell."""
+def _is_recording_file(path: Path) -> bool:
+    """Whether a file is a recording, or is too damaged to tell."""
+    suffix = path.suffix.lower()
+    if suffix in arrays.READS:
+        return arrays.holds_events(path)
     try:
-        return dataset_of(path) is not None
+        return suffix in READERS or dataset_of(path) is not None
     except UserError:
         return True
 

@@ -19,7 +19,7 @@ from PIL import Image, ImageFile
 
 from tespec.core.errors import UserError
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
+from tespec.events.readers.hdf5 import AGAIN, dataset, part, translate_errors
 
 IGNORE = 255
 NUMBER = re.compile(r"_(\d{8})\.png$")
@@ -192,7 +192,7 @@ class DepthMaps:
             UserError: the map cannot be read, or holds depths below zero.
         """
         number = self.maps[index]
-        with reading(self.path, f"map {number} of {self.name}"):
+        with translate_errors(self.path, f"map {number} of {self.name}"):
             depth = np.asarray(part(self.path, self.name)[number : number + 1][0], np.float32)
         known = np.isfinite(depth)
         if (depth[known] < 0).any():

@@ -31,13 +31,12 @@ from tespec.events.readers.hdf5 import (
     AGAIN,
     COLUMNS,
     SUFFIXES,
-    found_within,
     holds,
     number_of_events,
-    open_file,
     part,
     read_events,
-    reading,
+    resolve,
+    translate_errors,
 )
 from tespec.events.readers.sensor import described_size, resolve_size
 from tespec.events.stream import Reader
@@ -285,8 +284,8 @@ def _named_size(path: Path) -> tuple[int, int] | None:
     """(height, width) as the file names them."""
     found = []
     for name in ("height", "width"):
-        with reading(path, name):
-            value = found_within(path, open_file(path), f"events/{name}")
+        with translate_errors(path, name):
+            value = resolve(path, f"events/{name}")
             if not isinstance(value, h5py.Dataset):
                 return None
             if value.dtype.kind not in "iu" or value.size != 1:

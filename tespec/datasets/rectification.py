@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.readers.hdf5 import AGAIN, dataset, reading
+from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 
 KEY = "rectify_map"
 OUTSIDE = -1
@@ -33,7 +33,7 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
     found = dataset(path, KEY, "f", 3)
     if found.shape != (height, width, 2):
         raise UserError(path, f"{KEY} has the shape {found.shape} instead of {(height, width, 2)}", AGAIN)
-    with reading(path, KEY):
+    with translate_errors(path, KEY):
         places = found[()]
     if not np.isfinite(places).all():
         raise UserError(path, f"{KEY} holds places that are no numbers", AGAIN)

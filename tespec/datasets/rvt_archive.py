@@ -15,7 +15,7 @@ from tespec.datasets.windows import Windows
 from tespec.events import EventStream
 from tespec.events.provenance import quick_hash
 from tespec.events.readers.arrays import load_array, load_arrays
-from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
+from tespec.events.readers.hdf5 import AGAIN, dataset, part, translate_errors
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
 
@@ -137,7 +137,7 @@ class ArchiveSource:
         places = np.searchsorted(ends, windows[:, 1])
         if (places >= len(ends)).any() or (ends[places] != windows[:, 1]).any():
             raise UserError(self.path, "has no histogram of one of the windows", "give the raw recordings")
-        with reading(self.file, "a histogram"):
+        with translate_errors(self.file, "a histogram"):
             frames_on_disk = part(self.file, "data")
             frames = np.empty((len(places), *dataset(self.file, "data", "u", 4).shape[1:]), np.uint8)
             for row, place in enumerate(places.tolist()):

@@ -16,8 +16,8 @@ from tespec.datasets.windows import Windows
 from tespec.events import EventStream, open_events
 from tespec.events.opening import require_same
 from tespec.events.provenance import SourceHash, files_of, is_recorded, quick_hash
-from tespec.events.readers.hdf5 import SUFFIXES, found_within, open_file, reading
-from tespec.events.readers.header import read_header, sensor_size
+from tespec.events.readers.hdf5 import SUFFIXES, resolve, translate_errors
+from tespec.events.readers.prophesee import read_header
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE, header_of, store_of, verify_store
 from tespec.events.windows import window_histograms
@@ -125,10 +125,9 @@ def names_size(path: Path) -> bool:
     if (store_of(path) / HEADER).is_file():
         return True
     if path.suffix in SUFFIXES:
-        with reading(path, "the sensor's size"):
-            file = open_file(path)
-            return all(found_within(path, file, f"events/{side}") is not None for side in ("height", "width"))
-    return sensor_size(read_header(path)) is not None
+        with translate_errors(path, "the sensor's size"):
+            return all(resolve(path, f"events/{side}") is not None for side in ("height", "width"))
+    return read_header(path).sensor is not None
 
 
 @lru_cache(maxsize=OPEN_RECORDINGS)

@@ -24,7 +24,7 @@ from tespec.datasets.recording import fingerprint
 from tespec.datasets.survey import problems, require_sound, survey
 from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset
 

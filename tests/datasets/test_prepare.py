@@ -26,7 +26,7 @@ from tespec.datasets.unlabelled import divide
 from tespec.events import load_events, open_events, packing
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import open_store, verify_store
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset

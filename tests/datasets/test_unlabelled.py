@@ -17,7 +17,7 @@ from tespec.datasets.survey import problems, survey
 from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
 from tespec.events.packing import pack
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.pretraining.objective import build_objective
 
 WHOLE = Downsample(1, "nearest")

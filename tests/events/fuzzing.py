@@ -27,7 +27,7 @@ from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, 
 from tespec.events import ArrayStream, event_histogram
 from tespec.events.packing import pack
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.sample.prophesee import BOX
 
 RULES = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())

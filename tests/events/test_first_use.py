@@ -19,7 +19,7 @@ from tespec.datasets.prepare import prepare
 from tespec.events import load_events, open_events, opening, packing
 from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.events.readers.records import read_records
 from tespec.events.store import store_of
 

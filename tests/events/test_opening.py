@@ -7,7 +7,7 @@ from recording_files import ddd17, evt3, evt3_events
 from tespec.core.errors import UserError
 from tespec.events import ArrayStream, EventStream, open_events
 from tespec.events.packing import pack
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 
 EVENTS = random_events(400, height=260, width=346, end=200_000)
 

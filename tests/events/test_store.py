@@ -20,8 +20,8 @@ from tespec.events import ArrayStream, Events, EventStream, open_events, packing
 from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.provenance import SourceHash
-from tespec.events.readers import prophesee_dat
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers import prophesee
+from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import is_complete, open_store, verify_store
 from tespec.events.stream import Reader
 
@@ -100,7 +100,7 @@ def test_the_header_says_what_the_store_is_and_where_it_came_from(tmp_path):
 
 def test_the_source_is_hashed_as_far_as_it_is_decoded_and_not_again(tmp_path, monkeypatch):
     path, hashed, order = tmp_path / "a.dat", [], []
-    monkeypatch.setattr(prophesee_dat, "BLOCK", 100)
+    monkeypatch.setattr(prophesee, "BLOCK", 100)
     monkeypatch.setattr(provenance, "BLOCK", 64)
     write_dat(path, *random_events(400, height=6, width=8), 6, 8)
     reader = open_reader(path)
@@ -281,7 +281,7 @@ def test_a_whole_store_of_the_same_recording_is_left_as_it_is(recording, tmp_pat
 @pytest.mark.parametrize("after", [0, 1, 3_000, 18_000])
 def test_an_interrupted_packing_of_a_file_leaves_nothing(recording, tmp_path, monkeypatch, after):
     path, wanted = recording
-    monkeypatch.setattr(prophesee_dat, "BLOCK", 500)
+    monkeypatch.setattr(prophesee, "BLOCK", 500)
 
     def stop(done, total):
         assert total == 20_000
@@ -300,8 +300,8 @@ import os, signal, sys
 from pathlib import Path
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
-from tespec.events.readers import prophesee_dat
-prophesee_dat.BLOCK = 500
+from tespec.events.readers import prophesee
+prophesee.BLOCK = 500
 path, store, after = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 def stop(done, total):
     if done > after:
