@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tespec.core.description import FILE as DESCRIPTION
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file, write_whole
 from tespec.core.paths import cache_root
 from tespec.core.progress import progress as bar
 from tespec.core.progress import say
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.description import FILE as DESCRIPTION
 from tespec.datasets.sources import EventSource, Source, store_of
 from tespec.events.opening import NotPacked, cache_path, open_events, open_reader
 from tespec.events.packing import disk_needed, pack

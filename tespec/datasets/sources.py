@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -111,7 +111,7 @@ class EventSource:
         return window_histograms(self.stream, windows, bins, rule=rule, region=region)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _packed(source: EventSource) -> PackedEvents:
     # As many as there are: an open store is small, and maps its files anew where they have not been used for long.
     return _rectified(source, open_events(source.path, *(source.sensor or (None, None))))

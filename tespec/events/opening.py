@@ -138,4 +138,6 @@ def cache_path(reader: Reader) -> Path:
     """
     state = [[file.stat().st_mtime_ns, quick_hash(file)] for file in files_of(reader.path)]
     text = json.dumps([reader.width, reader.height, state])
-    return cache_root() / "stores" / f"{reader.path.name[:NAME_LETTERS]}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+    return (
+        cache_root() / "stores" / f"{reader.path.name[:NAME_LETTERS]}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+    )

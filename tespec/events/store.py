@@ -211,9 +211,7 @@ def open_store(folder: Path) -> PackedEvents:
     _, index = mapped()
     if index[0] or index[1] < 1 or index[-2] >= index[-1] or index[-1] != header["count"] or (np.diff(index) < 0).any():
         raise UserError(folder / INDEX, "does not fit the events", AGAIN)
-    return PackedEvents(
-        folder, (header["height"], header["width"]), header["first_ms"], header["clamped"], mapped
-    )
+    return PackedEvents(folder, (header["height"], header["width"]), header["first_ms"], header["clamped"], mapped)
 
 
 @lru_cache(maxsize=MAPPED)

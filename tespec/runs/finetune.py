@@ -14,12 +14,12 @@ from torch import Tensor
 from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, changed_finetuning, own_files, pretraining_settings
+from tespec.core.description import read_description
 from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.description import read_description
 from tespec.datasets.evaluation import evaluation_of
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
@@ -198,7 +198,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         method=method,
         task=settings.task,
         settings=settings,
-        config=config_of(settings, wanted.split) | dict(extra or {}),
+        config=config_of(settings, task.dataset.splits, wanted.split) | dict(extra or {}),
         overrides=changed_finetuning(wanted.settings, read_description(data.root).overrides(), method.network),
         data=data.label,
         data_fingerprint=fingerprint(*task.splits),
@@ -217,9 +217,9 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     return Opened(run, settings, task, model)
 
 
-def config_of(settings: Finetuning, split: str) -> dict[str, Any]:
+def config_of(settings: Finetuning, splits: Mapping[str, Sequence[str]], split: str) -> dict[str, Any]:
     """Settings as the records of runs on a split hold them: recordings that have no part in the result are left out."""
-    return as_facts(settings) | {"splits": {name: list(settings.splits.get(name, ())) for name in (TRAIN, split)}}
+    return as_facts(settings) | {"splits": {name: list(splits.get(name, ())) for name in (TRAIN, split)}}
 
 
 def with_start(

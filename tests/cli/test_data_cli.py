@@ -239,7 +239,7 @@ def test_a_guide_for_every_dataset(call, dataset):
     code, out, _ = call("download-guide", dataset)
     assert code == 0
     assert "https://" in out
-    assert "licence" in out
+    assert "Licence" in out
     assert "Nothing is downloaded" in out
 
 

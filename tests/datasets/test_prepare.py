@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 
 from tespec.core.config import finetuning_settings
+from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets import prepare as prepare_module
 from tespec.datasets import sources
 from tespec.datasets import survey as report
-from tespec.datasets.description import read_description
-from tespec.datasets.finding import Recordings
+from tespec.datasets.folder import EventFolder, divide
 from tespec.datasets.pairs import paired
 from tespec.datasets.prepare import pack_missing, prepare
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, store_of
 from tespec.datasets.survey import survey
-from tespec.datasets.unlabelled import divide
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import verify_store
@@ -68,7 +67,7 @@ def damage(path):
 def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("tespec.core.progress.SECONDS_BETWEEN_LINES", -1.0)
     every = [EventSource(recording(tmp_path / "in" / f"{number}.dat", seed=number)) for number in range(3)]
-    prepare(Recordings(every[0].path))
+    prepare(EventFolder(every[0].path))
     pack_missing(every)
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith(f"packing into {cache}: 20000/40000 events")
@@ -80,14 +79,14 @@ def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys,
 
 def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, monkeypatch):
     paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
-    prepare(Recordings(paths[0]))
+    prepare(EventFolder(paths[0]))
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 159_999))
     what = "has 159,999 bytes free, the packed events of 2 recordings need about 160,000; make room"
     with pytest.raises(UserError, match=f"stores: {what}"):
         pack_missing(map(EventSource, paths))
     with pytest.raises(UserError, match=f"in: {what}"):
-        prepare(Recordings(tmp_path / "in"))
+        prepare(EventFolder(tmp_path / "in"))
     assert sorted(tmp_path.rglob("*")) == before
     monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 160_000))
     pack_missing(map(EventSource, paths))
@@ -102,8 +101,8 @@ def test_a_damaged_recording_ends_it_or_is_left_to_those_who_open_it(cache, tmp_
     assert [open_events(paths[number]).count for number in (0, 2)] == [20_000] * 2
     assert len(list(cache.iterdir())) == 2
     with pytest.raises(UserError, match=r"1\.dat: .*, or leave it out with --skip-damaged"):
-        prepare(Recordings(tmp_path / "in"))
-    manifest = json.loads(prepare(Recordings(tmp_path / "in"), skip_damaged=True).read_text())
+        prepare(EventFolder(tmp_path / "in"))
+    manifest = json.loads(prepare(EventFolder(tmp_path / "in"), skip_damaged=True).read_text())
     assert (len(manifest["recordings"]), list(manifest["left_out"])) == (2, ["all/1.dat"])
 
 
@@ -125,14 +124,16 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path, elsewhere)
     path = recording(tmp_path / "a" / "a.dat")
     out = tmp_path / "b" if elsewhere else None
     store = store_of((out or path.parent) / "a.dat")
-    prepare(Recordings(path.parent), out)
+    prepare(EventFolder(path.parent), out)
     before, size = (store / "events.u32").read_bytes(), path.stat().st_size
     recording(path, seed=7)
     assert path.stat().st_size == size
     if not elsewhere:
-        with pytest.raises(UserError, match=r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec"):
+        with pytest.raises(
+            UserError, match=r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec"
+        ):
             EventSource(path).stream  # noqa: B018
-    prepare(Recordings(path.parent), out)
+    prepare(EventFolder(path.parent), out)
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
     for one, other in zip(everything(open_events(store)), everything(load_events(path)), strict=True):
@@ -161,18 +162,18 @@ def test_labels_that_changed_are_copied_again_and_others_left(twin, tmp_path):
 
 def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_path):
     path = recording(tmp_path / "in" / "a.dat", count=100_000)
-    prepare(Recordings(path))
-    assert report.problems(list(survey(Recordings(path)))) == []
+    prepare(EventFolder(path))
+    assert report.problems(list(survey(EventFolder(path)))) == []
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1  # between the samples: as open to the quick look as before
     path.write_bytes(content)
     assert EventSource(path).stream.count == 100_000
-    (problem,) = report.problems(list(survey(Recordings(path))))
+    (problem,) = report.problems(list(survey(EventFolder(path))))
     assert f"{store_of(path)}: was made from another version of a.dat" in problem
     words = np.fromfile(store_of(path) / "events.u32", "<u4")
     words[len(words) // 2] ^= 1 << 21  # a polarity
     words.tofile(store_of(path) / "events.u32")
-    (problem,) = report.problems(list(survey(Recordings(path))))
+    (problem,) = report.problems(list(survey(EventFolder(path))))
     assert problem == f"{store_of(path) / 'events.u32'}: is not what was written; pack the recording again"
 
 
@@ -193,7 +194,7 @@ def test_preparing_what_is_packed_already_changes_nothing(twin, tmp_path, datase
 @pytest.mark.parametrize("labelled", [True, False])
 def test_packed_copies_keep_the_frames(twin, tmp_path, labelled):
     root, out = twin("ddd17"), tmp_path / "out"
-    prepare(opened(root, "ddd17") if labelled else Recordings(root), out)
+    prepare(opened(root, "ddd17") if labelled else EventFolder(root), out)
     assert not list(out.rglob("events.dat.xyp"))
     for original in sorted(root.glob("dir*/imgs/*.png")):
         assert (out / original.relative_to(root)).read_bytes() == original.read_bytes()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
+from tespec.datasets.folder import divide
 from tespec.datasets.recording import LabelledRecording, Recording, cut_at_gaps, fingerprint
 from tespec.datasets.sources import EventSource
-from tespec.datasets.unlabelled import divide
 from tespec.datasets.windows import WindowRule, windows_on_grid, windows_side_by_side
 from tespec.events.spatial import Region
 
@@ -104,7 +104,9 @@ def test_cut_at_gaps_every_chunk_has_a_label_and_no_label_is_lost(drawn, longest
         assert len(part) == max(part.labelled[-1] + 1, min(longest, length))
     gaps = np.diff(places, prepend=-1)
     assert len(parts) == (0 if not places else 1 + int((gaps[1:] > longest).sum()))
-    assert [part.name for part in parts] == (["r"] if len(parts) == 1 else [f"r (part {n + 1})" for n in range(len(parts))])
+    assert [part.name for part in parts] == (
+        ["r"] if len(parts) == 1 else [f"r (part {n + 1})" for n in range(len(parts))]
+    )
 
 
 @pytest.fixture
@@ -154,4 +156,6 @@ def test_the_reduction_and_the_split_of_a_recording_count(tiny_world):
     whole, again, half = (fingerprint(division.train) for division in divisions)
     assert whole == again != half
     first, second = open_ddd17(tiny_world / "ddd17").recordings("train")
-    assert len({fingerprint(*splits) for splits in ([[first], [second]], [[first, second], []], [[second], [first]])}) == 3
+    assert (
+        len({fingerprint(*splits) for splits in ([[first], [second]], [[first, second], []], [[second], [first]])}) == 3
+    )

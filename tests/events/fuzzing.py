@@ -12,21 +12,23 @@ from test_aedat4 import packet, parts_of, recording
 
 from tespec.core.errors import UserError
 from tespec.datasets.dsec import NUMBER as DSEC_NUMBER
-from tespec.datasets.labels import DepthMaps, MaskFiles, mask_names, open_depths
+from tespec.datasets.labels import DepthMaps, MaskFiles, mask_names
 from tespec.datasets.mvsec import read_times
-from tespec.datasets.prophesee_boxes import (
+from tespec.datasets.prophesee import (
+    LABELS,
+    REPRESENTATIONS,
+    ArchiveSource,
     PropheseeProtocol,
     box_labels,
     choose_boxes,
     choose_frames,
     raw_boxes,
-    read_boxes,
 )
 from tespec.datasets.sources import read_rectification
-from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, ArchiveSource, read_places
 from tespec.events import ArrayStream, event_histogram
 from tespec.events.packing import pack
 from tespec.events.readers.arrays import load_array
+from tespec.events.readers.hdf5 import part
 from tespec.events.readers.prophesee import write_dat
 from tespec.sample.prophesee import BOX
 
@@ -86,8 +88,8 @@ def write_boxes(folder):
 
 
 def read_all_boxes(path):
-    boxes = read_boxes(path, 2)
-    kept = choose_boxes(boxes, RULES, 2, 240, 304, training=True)
+    boxes = raw_boxes(load_array(path), path, 2)
+    kept = choose_boxes(boxes, RULES, 2, (240, 304), training=True)
     labels = box_labels(kept, choose_frames(kept.t, RULES), 1)
     assert all(np.isfinite(labels[index].corners).all() for index in range(len(labels)))
 
@@ -107,8 +109,7 @@ def write_archive(folder):
 def read_archive(path):
     source = ArchiveSource(path)
     windows = source.windows()
-    stored, _, _ = read_places(path, len(windows))
-    raw_boxes(stored, path, 2)
+    source.labels(2)
     assert source.histograms(windows, 10, "rvt", source.region).max() <= 10
 
 
@@ -119,10 +120,10 @@ def write_depth(folder):
 
 
 def read_depth(path):
-    count = open_depths(path, "davis/left/depth_image_raw", 9, 12)
+    count = len(part(path, "davis/left/depth_image_raw"))
     if len(read_times(path, "davis/left/depth_image_raw_ts")) != count:
         raise UserError(path, "has other times than maps", "copy it again")  # as the dataset has it
-    maps = DepthMaps(path, "davis/left/depth_image_raw", tuple(range(count)), 9, 12)
+    maps = DepthMaps(path, "davis/left/depth_image_raw", tuple(range(count)))
     assert all(not (maps[index] < 0).any() for index in range(len(maps)))
 
 
@@ -141,9 +142,9 @@ def write_masks(folder):
 
 
 def read_masks(path):
-    masks = MaskFiles(path, tuple(mask_names(path, DSEC_NUMBER).values()), 9, 12, 6)
+    masks = MaskFiles(path, tuple(mask_names(path, DSEC_NUMBER).values()))
     masks.checksums()
-    assert all(masks[index].shape == (9, 12) for index in range(len(masks)))
+    assert all(masks[index].ndim == 2 for index in range(len(masks)))
 
 
 WRITERS |= {

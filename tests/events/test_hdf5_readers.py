@@ -7,7 +7,7 @@ from event_cases import assert_same_events, random_events
 from h5_files import EPOCH, OFFSET, dsec, mvsec, rvt, write
 
 from tespec.core.errors import UserError
-from tespec.datasets.finding import find_recordings
+from tespec.datasets.folder import find_recordings
 from tespec.datasets.mvsec import seconds_to_us
 from tespec.events import Events, open_events
 from tespec.events.opening import dataset_of

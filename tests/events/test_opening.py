@@ -14,7 +14,7 @@ from tespec.cli.data import main as data
 from tespec.cli.pretrain import main as pretrain
 from tespec.cli.run import main as run
 from tespec.core.errors import UserError
-from tespec.datasets.finding import Recordings
+from tespec.datasets.folder import EventFolder
 from tespec.datasets.prepare import pack_missing, prepare
 from tespec.datasets.sources import EventSource
 from tespec.events import ArrayStream, PackedEvents, load_events, open_events
@@ -62,7 +62,9 @@ LOOKS = {
     "stats --quick": lambda world, out: data(["stats", "mvsec", str(world / "mvsec"), "--quick"]),
     "preview": lambda world, out: data(["preview", "gen1", str(world / "gen1"), "--out", f"{out}/a.png"]),
     "intensity": lambda world, out: data(["intensity", str(REAL / "davis.aedat4"), "--out", f"{out}/a.png"]),
-    "run --dry-run": lambda world, out: run(["--method", "tespec", "--task", "gen1", "--data", str(world), "--dry-run"]),
+    "run --dry-run": lambda world, out: run(
+        ["--method", "tespec", "--task", "gen1", "--data", str(world), "--dry-run"]
+    ),
     "pretrain --dry-run": lambda world, out: pretrain(["--method", "tespec", "--data", str(world), "--dry-run"]),
     "tespec.stream": play,
 }
@@ -173,7 +175,7 @@ def test_a_store_beside_the_recording_is_read_in_its_place(cache, tmp_path, writ
 
 def test_preparing_a_recording_leaves_no_second_store(cache, recording):
     pack_missing([EventSource(recording)])
-    prepare(Recordings(recording))
+    prepare(EventFolder(recording))
     assert list((cache / "stores").iterdir()) == []
     assert open_events(recording).path == store_of(recording)
 

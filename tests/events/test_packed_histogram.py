@@ -139,7 +139,9 @@ def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule):
 
 def test_keeping_the_nearest_equals_nearest_exact_sub_sampling():
     rng, factor = np.random.default_rng(0), 3
-    stream = ArrayStream(rng.integers(0, 60, 20_000), rng.integers(0, 36, 20_000), np.arange(20_000), np.ones(20_000, int), 36, 60)
+    stream = ArrayStream(
+        rng.integers(0, 60, 20_000), rng.integers(0, 36, 20_000), np.arange(20_000), np.ones(20_000, int), 36, 60
+    )
     full = torch.from_numpy(window_histograms(stream, [0, 20_000], 4))
     wanted = torch.nn.functional.interpolate(full.float(), scale_factor=1 / factor, mode="nearest-exact")
     found = window_histograms(stream, [0, 20_000], 4, region=Region(12, 20, factor, "nearest"))

@@ -15,11 +15,10 @@ from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets import sources
-from tespec.datasets.finding import Recordings
+from tespec.datasets.folder import EventFolder, divide
 from tespec.datasets.prepare import prepare
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, names_size
-from tespec.datasets.unlabelled import divide
 from tespec.events import open_events
 from tespec.inference.predict import find
 
@@ -117,7 +116,7 @@ def test_the_size_reaches_workers_stores_and_the_fingerprint(nameless, tmp_path)
     larger = divide(folder, 50, WHOLE, (720, 1280))
     assert fingerprint(division.train) != fingerprint(larger.train)
     before = fingerprint(division.train)
-    prepare(Recordings(folder, (480, 640)))
+    prepare(EventFolder(folder, (480, 640)))
     assert size(folder / "drive.raw.store") == (640, 480)
     assert fingerprint(divide(folder, 50, WHOLE).train) == before
     sources._open.cache_clear()  # another process would have opened nothing yet

@@ -63,7 +63,9 @@ def test_the_largest_sensor_and_late_times_are_kept(tmp_path, span):
 def test_words_index_and_header_are_laid_out_as_described(tmp_path):
     source = tmp_path / "a.raw"
     source.write_bytes(b"the recording")
-    x, y, t, p = (np.array(values) for values in ([2047, 1, 1], [3, 1023, 0], [7_000_999, 6_999_000, 7_002_000], [1, 0, 0]))
+    x, y, t, p = (
+        np.array(values) for values in ([2047, 1, 1], [3, 1023, 0], [7_000_999, 6_999_000, 7_002_000], [1, 0, 0])
+    )
     folder = pack(ArrayStream(x, y, t, p, 1024, 2048), tmp_path / "stores" / "store", source)
     assert names(folder) == ["events.u32", "header.json", "index.i64"]
     words = np.fromfile(folder / "events.u32", "<u4")
@@ -132,7 +134,10 @@ def test_the_source_is_hashed_as_far_as_it_is_decoded_and_not_again(recording, t
     assert b"".join(hashed) == path.read_bytes()
     assert max(ahead) <= 2 * 512
     assert min(ahead[1:]) >= -2 * 4000  # that of the chunk before may be under way
-    assert json.loads((folder / "header.json").read_text())["source"]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert (
+        json.loads((folder / "header.json").read_text())["source"]["sha256"]
+        == hashlib.sha256(path.read_bytes()).hexdigest()
+    )
 
 
 def test_chunks_of_any_length_give_the_same_store(tmp_path, monkeypatch):
@@ -143,7 +148,9 @@ def test_chunks_of_any_length_give_the_same_store(tmp_path, monkeypatch):
     monkeypatch.setattr(packing, "AT_ONCE", 1_000)
     wanted, folders = events._replace(t=np.maximum.accumulate(t)), []
     for length in (1, 3, 100, 1_000):
-        parts = [Events(*(column[at : at + length] for column in events._replace(t=t))) for at in range(0, 1_000, length)]
+        parts = [
+            Events(*(column[at : at + length] for column in events._replace(t=t))) for at in range(0, 1_000, length)
+        ]
         reader = Reader(tmp_path / "a", 6, 8, 1_000, lambda parts=parts: iter(parts))
         folders.append(pack(reader, tmp_path / str(length)))
         for stream in (open_store(folders[-1]), load(reader)):
