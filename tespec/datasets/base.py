@@ -25,7 +25,7 @@ from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels
 from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import WindowRule
-from tespec.events import EventStream
+from tespec.events import PackedEvents
 from tespec.events.spatial import Region
 from tespec.events.stream import Reader
 
@@ -271,7 +271,7 @@ class LabelledDataset(ABC):
         return _unpickled, (Path(inspect.getfile(kind)), kind.__module__, kind.__qualname__, self.__dict__)
 
 
-def _require_one_clock(files: RecordingFiles, times: NDArray[np.int64], stream: EventStream) -> None:
+def _require_one_clock(files: RecordingFiles, times: NDArray[np.int64], stream: PackedEvents) -> None:
     """Refuse labels before the first event, or long after the last: of another recording, or by another clock."""
     if len(times) and (times[-1] <= stream.t_first or times[-1] > stream.t_last + LATEST_US):
         what = f"its labels lie at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"

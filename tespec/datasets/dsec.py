@@ -27,7 +27,7 @@ from tespec.events.readers.hdf5 import (
     number_of_events,
     part,
     read_events,
-    reading,
+    translate_errors,
 )
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
@@ -126,11 +126,11 @@ class Dsec(LabelledDataset):
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
         """What reads an `events.h5`: times are given out as t + t_offset, the clock of the labels."""
         count = number_of_events(path)
-        with reading(path, OFFSET):
+        with translate_errors(path, OFFSET):
             offset = int(dataset(path, OFFSET, "iu", 0)[()])
         if abs(offset) > LARGEST_OFFSET:
             raise UserError(path, f"{OFFSET} is {offset}", AGAIN)
-        with reading(path, INDEX):
+        with translate_errors(path, INDEX):
             index = dataset(path, INDEX, "iu")[()].astype(np.int64)
         if not len(index) or index[0] != 0 or index.max() > count or index.min() < 0:
             raise _no_fit(path)

@@ -19,6 +19,7 @@ from tespec.core.registry import DATASETS, find_registered
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.ddd17 import IMAGES, INDEX
+from tespec.datasets.prepare import pack_missing
 from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
 from tespec.datasets.recording import LabelledRecording, Recording, reduced
 from tespec.datasets.sources import STORE, EventSource
@@ -293,7 +294,9 @@ def divide(
         raise UserError(root, "names no recording to train on", "give some, or name others in its dataset.json")
     recordings: dict[Path, Recording] = {}
     damaged: dict[str, UserError] = {}
-    for path in (every := (*train, *held_out)):
+    every = (*train, *held_out)
+    pack_missing((EventSource(path, sensor) for path in every if not is_archive(path)), skip_damaged)
+    for path in every:
         try:
             recordings[path] = fixed_windows(root, path, window_ms, downsample, sensor)
         except UserError as error:

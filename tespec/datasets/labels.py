@@ -21,7 +21,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.datasets.recording import LabelledRecording, Labels
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.hdf5 import AGAIN, part, reading
+from tespec.events.readers.hdf5 import AGAIN, part, translate_errors
 
 MASK, DEPTH, BOXES = "mask", "depth", "boxes"  # kinds of labels
 DTYPES: dict[str, Any] = {MASK: np.uint8, DEPTH: np.float32}
@@ -142,7 +142,7 @@ class DepthMaps:
             UserError: the map cannot be read, or holds depths below zero.
         """
         number = self.maps[index]
-        with reading(self.path, f"map {number} of {self.name}"):
+        with translate_errors(self.path, f"map {number} of {self.name}"):
             depth = np.asarray(part(self.path, self.name)[number], np.float32)
         known = np.isfinite(depth)
         if (depth[known] < 0).any():

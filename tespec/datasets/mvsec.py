@@ -17,7 +17,8 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DEPTH, DepthMaps, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
-from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, as_events, dataset, holds, part, reading
+from tespec.events.readers.arrays import as_events
+from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
 from tespec.events.stream import Events, Reader
@@ -85,7 +86,7 @@ class Mvsec(LabelledDataset):
 
         def chunks() -> Iterator[Events]:
             for begin in range(0, count, AT_ONCE):
-                with reading(path, "a part of the events"):
+                with translate_errors(path, "a part of the events"):
                     rows = part(path, EVENTS)[begin : begin + AT_ONCE]
                 seconds, values = np.asarray(rows[:, T], np.float64), rows[:, (X, Y, P)]
                 if not (np.isfinite(seconds).all() and (np.abs(seconds) < LATEST).all()):
@@ -148,8 +149,9 @@ def read_times(path: Path, name: str) -> NDArray[np.int64]:
     Raises:
         UserError: it is missing, empty, or its times step back.
     """
-    with reading(path, name):
-        seconds = dataset(path, name, "f")[()].astype(np.float64)
+    with translate_errors(path, name):
+        dataset(path, name, "f")
+        seconds = part(path, name)[()].astype(np.float64)
     if not len(seconds) or not (np.abs(seconds) < LATEST).all():
         raise UserError(path, f"{name} holds no times", AGAIN)
     times = seconds_to_us(seconds)

@@ -23,7 +23,7 @@ from tespec.datasets.labels import BOXES, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import STORE, EventSource, names_size
 from tespec.datasets.windows import Windows
-from tespec.events import EventStream
+from tespec.events import PackedEvents
 from tespec.events.provenance import quick_hash
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.hdf5 import (
@@ -35,7 +35,7 @@ from tespec.events.readers.hdf5 import (
     number_of_events,
     part,
     read_events,
-    reading,
+    translate_errors,
 )
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
@@ -275,7 +275,7 @@ class ArchiveSource:
         return [quick_hash(file) for file in self.files]
 
     @property
-    def stream(self) -> EventStream:
+    def stream(self) -> PackedEvents:
         """Refused: the archive has no events.
 
         Raises:
@@ -336,7 +336,7 @@ class ArchiveSource:
         places = np.searchsorted(ends, windows[:, 1])
         if (places >= len(ends)).any() or (ends[places] != windows[:, 1]).any():
             raise UserError(self.path, "has no histogram of one of the windows", "give the raw recordings")
-        with reading(self.file, "a histogram"):
+        with translate_errors(self.file, "a histogram"):
             data = part(self.file, "data")
             frames = np.empty((len(places), *data.shape[1:]), np.uint8)
             for row, place in enumerate(places.tolist()):
@@ -560,7 +560,7 @@ def _named_size(path: Path) -> Size | None:
     """(height, width) as RVT's intermediate HDF5 file states them."""
     if not (holds(path, "events/height") and holds(path, "events/width")):
         return None
-    with reading(path, "the sensor's size"):
+    with translate_errors(path, "the sensor's size"):
         height, width = (part(path, f"events/{name}") for name in ("height", "width"))
         if any(side.dtype.kind not in "iu" or side.size != 1 for side in (height, width)):
             raise UserError(path, "its height and width are no whole numbers", AGAIN)

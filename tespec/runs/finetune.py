@@ -21,6 +21,7 @@ from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.evaluation import evaluation_of
+from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.models.backbone import reset
 from tespec.models.layers import with_exact_pools
@@ -30,8 +31,8 @@ from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, imported_parts, on_device, run_or_load
 from tespec.runs.setup import Setup
-from tespec.tasks import build_task
-from tespec.tasks.base import Evaluation
+from tespec.tasks import build_task, import_tasks
+from tespec.tasks.base import Evaluation, open_dataset
 from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
@@ -169,7 +170,10 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     checkpoint, changes = wanted.checkpoint, wanted.pretraining_changes
     settings = with_start(wanted.settings, name, method, checkpoint, sample=data.is_sample, changes=changes)
     settings = on_device(settings, setup)
+    import_tasks()
     with rank_zero_first():
+        dataset = open_dataset(settings, data.root)
+        pack_missing(files.source for each in (TRAIN, wanted.split) for files in dataset.files(each))
         task = build_task(settings, data.root, wanted.split)
     if checkpoint is None and method.recipe is not None:
         if not data.is_sample:

@@ -10,9 +10,9 @@ import pytest
 from tespec.core.errors import UserError
 from tespec.datasets.dsec import Dsec
 from tespec.datasets.mvsec import Mvsec
-from tespec.datasets.rectification import read_rectification
+from tespec.datasets.sources import read_rectification
 from tespec.datasets.windows import WindowRule
-from tespec.events import ArrayStream, open_events
+from tespec.events import ArrayStream, load_events
 from tespec.events.packing import pack
 from tespec.events.store import open_store
 
@@ -130,7 +130,7 @@ def test_a_sequence_may_lie_in_any_folder(tiny_world, tmp_path):
 def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kept):
     """A label is kept where its period, since the label before, begins neither before nor after the events."""
     root = shutil.copytree(tiny_world / "mvsec", tmp_path / "mvsec")
-    stream = open_events(root / "outdoor_day1_data.hdf5")
+    stream = load_events(root / "outdoor_day1_data.hdf5")
     with h5py.File(root / "outdoor_day1_gt.hdf5", "r+") as file:
         stamps = file["davis/left/depth_image_raw_ts"]
         spacing = int(np.median(np.diff(np.rint(stamps[:] * 1e6).astype(np.int64))))

@@ -23,7 +23,7 @@ from tespec.datasets.recording import fingerprint
 from tespec.datasets.survey import problems, survey
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.pretraining.method import new_network, open_pretraining
 
 WHOLE = Downsample(1, "nearest")

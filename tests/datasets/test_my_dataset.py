@@ -21,7 +21,7 @@ from tespec.datasets.folder import divide
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.survey import problems, survey
 from tespec.events import load_events
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset
 

@@ -16,9 +16,8 @@ from tespec.datasets import survey as report
 from tespec.datasets.folder import EventFolder
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.survey import event_facts, label_facts, require_sound, survey, survey_recording, write_csv
-from tespec.events import open_events
+from tespec.events import ArrayStream, Events, load_events
 from tespec.events.spatial import Region
-from tespec.events.stream import ArrayStream, Events
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
@@ -57,7 +56,7 @@ def test_no_peak_lies_below_the_mean(span, where):
 
 
 def test_the_peak_of_a_short_real_recording_is_its_rate():
-    facts = event_facts(open_events(REAL / "davis.aedat4"))
+    facts = event_facts(load_events(REAL / "davis.aedat4"))
     assert facts.seconds < 0.2
     assert facts.peak == facts.rate > 800_000
 

@@ -24,12 +24,12 @@ from tespec.datasets.prophesee import (
     choose_frames,
     raw_boxes,
 )
-from tespec.datasets.rectification import read_rectification
+from tespec.datasets.sources import read_rectification
 from tespec.events import ArrayStream, event_histogram
 from tespec.events.packing import pack
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import part
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.sample.prophesee import BOX
 
 RULES = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())

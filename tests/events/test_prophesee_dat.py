@@ -7,17 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from recording_files import dat
 
 from tespec.core.errors import UserError
-from tespec.events import Events, EventStream, load_events, open_events
+from tespec.events import Events, PackedEvents, load_events, open_events
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
-from tespec.events.readers import prophesee_dat
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers import prophesee
+from tespec.events.readers.prophesee import write_dat
 
 
 def test_words_are_read_as_described(tmp_path):
     path = dat(tmp_path / "a_td.dat", [(3, 2, 100, 1), (639, 479, 2**31 + 5, 0)])
     stream = open_events(path)
-    assert isinstance(stream, EventStream)
+    assert isinstance(stream, PackedEvents)
     assert (stream.height, stream.width, stream.count) == (480, 640, 2)
     assert (stream.t_first, stream.t_last) == (100, 2**31 + 5)
     events = stream.slice(0, 2**32)
@@ -39,7 +39,7 @@ def test_what_is_written_is_read(tmp_path, events):
 
 
 def test_slices_are_half_open_within_and_across_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(prophesee_dat, "BLOCK", 1_000)
+    monkeypatch.setattr(prophesee, "BLOCK", 1_000)
     events = random_events(3_005, end=700)
     write_dat(tmp_path / "a.dat", *events, 6, 8)
     stream = open_events(tmp_path / "a.dat")
@@ -49,7 +49,7 @@ def test_slices_are_half_open_within_and_across_blocks(tmp_path, monkeypatch):
 
 
 def test_times_that_step_back_are_raised_in_every_slice(tmp_path, monkeypatch):
-    monkeypatch.setattr(prophesee_dat, "BLOCK", 10_000)
+    monkeypatch.setattr(prophesee, "BLOCK", 10_000)
     rng = np.random.default_rng(0)
     times = np.sort(rng.integers(0, 10_000, 30_000)) - rng.integers(0, 3, 30_000)
     times = np.maximum(times, 0)
@@ -120,7 +120,7 @@ def wrapped(path, times):
 
 
 def test_time_goes_on_where_its_32_bits_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(prophesee_dat, "BLOCK", 7_000)
+    monkeypatch.setattr(prophesee, "BLOCK", 7_000)
     rng = np.random.default_rng(0)
     # Three hours, over two ends of the clock; more events than a block, and some that step back, across an end as well.
     times = np.sort(rng.integers(WRAP - 1_800_000_000, 3 * WRAP - 2_000_000_000, 50_000))

@@ -24,7 +24,7 @@ from recording_files import (
 
 from tespec.core.errors import UserError
 from tespec.events import open_events
-from tespec.events.readers import prophesee_raw
+from tespec.events.readers import prophesee
 
 REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"
 POSITIVE = 1 << 11
@@ -203,7 +203,7 @@ def test_rows_stay_as_they_were_between_words(tmp_path):
 @pytest.mark.parametrize("words", [1_000, 77_777])
 def test_blocks_of_any_length_give_the_same_events(monkeypatch, tmp_path, words):
     whole = open_events(REAL)
-    monkeypatch.setattr(prophesee_raw, "BLOCK", words)
+    monkeypatch.setattr(prophesee, "BLOCK", words)
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))  # of no other length
     stream = open_events(REAL)
     assert (stream.count, stream.clamped, stream.t_first, stream.t_last) == (

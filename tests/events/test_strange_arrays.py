@@ -9,7 +9,7 @@ import pytest
 from tespec.core.errors import UserError
 from tespec.events import open_events
 from tespec.events.readers.arrays import load_array, load_arrays
-from tespec.events.readers.header import read_header, sensor_size
+from tespec.events.readers.prophesee import read_header
 
 
 def npy(header, content=b"", version=(1, 0)):
@@ -80,13 +80,6 @@ def test_neither_a_missing_file_nor_a_missing_array_is_a_defect(tmp_path):
 )
 def test_a_number_without_end_is_no_size(tmp_path, lines):
     (tmp_path / "a.raw").write_bytes(f"% {lines.format('9' * 5000)}\n% evt 3.0\n% end\n".encode())
-    assert sensor_size(read_header(tmp_path / "a.raw")) is None
+    assert read_header(tmp_path / "a.raw").sensor is None
     with pytest.raises(UserError, match="does not name the sensor's size"):
         open_events(tmp_path / "a.raw")
-
-
-@pytest.mark.parametrize("name", ["a.dat", "a.raw", "a.aedat4", "a.h5"])
-def test_a_pipe_in_the_place_of_a_recording_is_not_waited_for(tmp_path, name):
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match="neither a file nor a folder"):
-        open_events(tmp_path / name)

@@ -85,9 +85,9 @@ def _write_chunk(found: h5py.Dataset, rng: Rng) -> None:
 
 
 def _read_any(path: Path) -> None:
-    from tespec.events import open_events
+    from tespec.events import load_events
 
-    check_whole(open_events(path))
+    check_whole(load_events(path))
     require_within(path)
 
 

@@ -11,9 +11,9 @@ from target import Target
 
 
 def _read(path: Path) -> Any:
-    from tespec.events import open_events
+    from tespec.events import load_events
 
-    return check_whole(open_events(path))
+    return check_whole(load_events(path))
 
 
 RECORDINGS: dict[str, Target] = {
