@@ -20,7 +20,7 @@ class Drives(LabelledDataset):
     """
 
     title = "Drives"
-    splits = {"train": ["alley", "bridge"], "test": ["canal"]}  # noqa: RUF012
+    splits = {"train": ["alley", "bridge"], "test": ["canal"]}
     layout = "a folder for each drive, below train and test"
 
     def find(self, split, name):

@@ -1,4 +1,3 @@
-import os
 import resource
 import struct
 import zipfile
