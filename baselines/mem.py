@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy, log_softmax, pixel_shuffle, softmax
@@ -35,10 +36,8 @@ from tespec.core.settings import (
     Optimisation,
     Positive,
     Pretraining,
-    choice,
-    number,
+    Share,
 )
-from tespec.core.settings import whole as whole_number
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
@@ -56,12 +55,12 @@ class TokenizerSettings:
         UserError: a share that leaves one of the phases without a step.
     """
 
-    share: Annotated[float, number(0, 1)]  # of the steps, the first ones, that train it
+    share: Share  # of the steps, the first ones, that train it
     peak_lr: Positive
     end_divisor: Positive  # its learning rate falls evenly to peak_lr / end_divisor
     clip_norm: Positive  # of its gradients
     crop: Count  # px; side of the squares it learns from
-    tokens: Annotated[int, whole_number(2)]  # in the codebook
+    tokens: Annotated[int, Field(strict=True, ge=2)]  # in the codebook
     width: Count  # dimensions of a token's vector
     hidden: Count  # channels of its convolutions
     blocks: Depth  # residual blocks, as many in the encoder as in the decoder
@@ -86,7 +85,7 @@ class MemSettings:
 
     mask: Mask  # the unit is a token's side as well
     smallest_block: Count  # units; areas of blocks lie between this and all that is hidden
-    features: Annotated[str, choice("last", "all")]  # of the last stage, or of all stages
+    features: Literal["last", "all"]  # of the last stage, or of all stages
     tokenizer: TokenizerSettings
 
     def __post_init__(self) -> None:

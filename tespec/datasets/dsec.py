@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.core.settings import Count, Flag, choice
+from tespec.core.settings import Count, Flag
 from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MASK, MaskFiles, mask_names, read_stamps, speed_file
 from tespec.datasets.recording import LabelledRecording
@@ -65,7 +65,7 @@ class DsecProtocol:
     """
 
     rows: Count
-    labels: Annotated[str, choice(*LABEL_SETS)]
+    labels: Literal["all", "ess"]
     rectify: Flag
 
 

@@ -43,8 +43,8 @@ LONGEST_US = 7 * 24 * 3600 * 1_000_000  # no recording is longer; a damaged time
 def find_recordings(root: Path) -> list[Path]:
     """Every recording at or under `root`, sorted by path.
 
-    That is what `open_events` reads but for arrays, and folders of RVT's archives of histograms. A packed store beside the recording
-    that it was made from stands for it, under the recording's path. HDF5 files that hold other things are left alone;
+    That is what `open_events` reads but for arrays, and folders of RVT's archives of histograms. A packed store beside
+    its recording stands for it, under the recording's path. HDF5 files that hold other things are left alone;
     those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
 
     Raises:

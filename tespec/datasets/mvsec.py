@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import numpy as np
 import pydantic
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.core.settings import choice
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DEPTH, DepthMaps, speed_file
 from tespec.datasets.recording import LabelledRecording
@@ -33,7 +32,7 @@ LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 class MvsecProtocol:
     """Which depth is the truth: "raw", the only one that fits MVSEC's events, which are not rectified."""
 
-    depth: Annotated[str, choice("raw")]
+    depth: Literal["raw"]
 
 
 @DATASETS.register_module()

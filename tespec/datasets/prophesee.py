@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pydantic
@@ -17,7 +17,7 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS, described_size
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.core.settings import Flag, FromZero, Positive, Share, Size, choice
+from tespec.core.settings import Flag, FromZero, Positive, Share, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import BOXES, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording, reduced
@@ -120,8 +120,8 @@ class PropheseeProtocol:
         skip: recordings left out for faulty labels.
     """
 
-    boxes: Annotated[str, choice("rvt", "all")]
-    frames: Annotated[str, choice("rvt", "all")]
+    boxes: Literal["rvt", "all"]
+    frames: Literal["rvt", "all"]
     period_ms: Positive
     period_from_labels: Flag
     min_diagonal: FromZero

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import tespec.core.compat  # noqa: F401  # before mmdet
 
@@ -19,7 +19,7 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_without_labels, ranks_per_batch
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build, choice
+from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import NO_BOX, WHOLE, LabelledSteps, Shard, Steps, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
@@ -217,7 +217,7 @@ class DetectionHead:
 
     channels: Width | None
     neck_blocks: Depth
-    score: Annotated[str, choice(*SCORES)]
+    score: Literal["class", "objectness_x_class"]
     score_threshold: Share
     min_diagonal: FromZero
     min_side: FromZero

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -23,13 +24,13 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, whole_file
-from tespec.core.settings import Flag, build, whole
+from tespec.core.settings import Flag, build
 
 RECIPE_KEY = "tespec"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # Beyond any network and sensor there is.
-Channels = Annotated[int, whole(1, 1024)]
-Side = Annotated[int, whole(1, 2048)]
+Channels = Annotated[int, Field(strict=True, ge=1, le=1024)]
+Side = Annotated[int, Field(strict=True, ge=1, le=2048)]
 WRAPPERS = ("state_dict", "model", "checkpoint", "weights")
 
 

@@ -85,5 +85,5 @@ def test_the_protocol_says_how_many_there_are(tiny_world):
 
 @pytest.mark.parametrize("share", ["0", "1.5", "-1"])
 def test_a_share_lies_above_0_and_reaches_1(tiny_world, share):
-    with pytest.raises(UserError, match=r"label_share: .* is out of range; give a number above 0 to 1"):
+    with pytest.raises(UserError, match=r"label_share: .* is not allowed; it should be (greater|less) than"):
         built(tiny_world, "ddd17", "recurrent", share)

@@ -366,7 +366,7 @@ BROKEN = [
      r"c_bbox\.npy: has no label frame left after the filters, of those from 3599500000 to 3599500000 us"),
     ((), save("c_bbox.npy", frames_at(TIMES, size=(9, 90))), r"no label frame left .*; leave the recording out"),
     ((), save("c_bbox.npy", frames_at(TIMES, label=2)), "a class other than 0 to 1"),
-    (("protocol.boxes=none",), lambda root: None, "protocol.boxes: unknown value 'none'; choose from rvt, all"),
+    (("protocol.boxes=none",), lambda root: None, "protocol.boxes: 'none' is not allowed; it should be 'rvt' or 'all'"),
     (("protocol.period_ms=0.0001",), lambda root: None, "protocol.period_ms: 0.0001 ms is less than 1 us"),
 ]  # fmt: skip
 
