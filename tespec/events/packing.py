@@ -84,11 +84,12 @@ def pack(
     Raises:
         UserError: the folder holds something else or cannot be made, the disk is full, or see `load`.
     """
-    clamped, reader = 0, recording
     if isinstance(recording, PackedEvents):
-        clamped, ends = recording.clamped, (recording.t_first, recording.t_last + 1)
-        size, count = (recording.height, recording.width), recording.count
-        reader = Reader(source or folder, *size, count, lambda: iter([recording.slice(*ends)]))
+        clamped, events = recording.clamped, recording.slice(recording.t_first, recording.t_last + 1)
+        size = recording.height, recording.width
+        reader = Reader(source or folder, *size, recording.count, lambda: iter([events]))
+    else:
+        clamped, reader = 0, recording
     try:
         with one_at_a_time(folder, waiting):
             if not _is_packed(folder, reader, source):
@@ -155,7 +156,7 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
     """Write words and index; returns the header. `clamped` events were raised before the reader gives them out."""
     first_ms, written, digests = None, 0, (hashlib.sha256(), hashlib.sha256())
     with (folder / WORDS).open("wb") as words, (folder / INDEX).open("wb") as index, ThreadPoolExecutor(1) as thread:
-        files, hashing = (words, index), thread.submit(int)
+        files, hashing = (words, index), thread.submit(lambda: None)
 
         def take_hashes(parts: Iterable[NDArray[np.generic]], share: float) -> None:
             for digest, part in zip(digests, parts, strict=True):
