@@ -1,4 +1,7 @@
-"""Packs recordings, so that training reads memory-mapped events instead of decoding files."""
+"""Packs recordings, so that training reads memory-mapped events instead of decoding files.
+
+A recording that cannot be read, and a folder without room or permission for all of them, are a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +41,6 @@ def pack_missing(sources: Iterable[Source], skip_damaged: bool | None = None) ->
         sources: of recordings that are about to be read many times.
         skip_damaged: whether recordings that cannot be read are left to those who open them; None: that cannot be asked
             for.
-
-    Raises:
-        UserError: a recording cannot be read, or there is no room for the packed events of all.
     """
     folder, missing = cache_root() / "stores", {}
     wanted = [source for source in sources if isinstance(source, EventSource)]
@@ -88,11 +88,7 @@ def or_leave_out(error: UserError, offered: bool) -> UserError:
 
 
 def require_space(folder: Path, needed: Iterable[int]) -> None:
-    """Refuse to pack more bytes into a folder than its disk has free.
-
-    Raises:
-        UserError: it has too little.
-    """
+    """Refuse to pack more bytes into a folder than its disk has free."""
     sizes = [size for size in needed if size]
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
     if sum(sizes) > free:
@@ -112,11 +108,7 @@ class Packing:
 
 
 def packings(dataset: LabelledDataset, out: Path | None) -> list[Packing]:
-    """What is to be packed: beside the recordings, or in `out`, where their labels are then copied to.
-
-    Raises:
-        UserError: a recording is missing, or holds histograms instead of events.
-    """
+    """What is to be packed: beside the recordings, or in `out`, where their labels are then copied to."""
     return [
         _packing(dataset.root, files, out or dataset.root) for split in dataset.splits for files in dataset.files(split)
     ]
@@ -152,9 +144,6 @@ def prepare(
     Returns:
         The manifest: of each recording its source's size and SHA-256, and its store's number of events and hashes; and
         what is wrong with those left out.
-
-    Raises:
-        UserError: a recording cannot be read, or the folder cannot be written to or has too little room.
     """
     planned, place = packings(dataset, out), out or dataset.root
     if not os.access(next(parent for parent in (place, *place.absolute().parents) if parent.exists()), os.W_OK):

@@ -1,4 +1,8 @@
-"""Packs a recording, read once from front to back: into memory, or into a store that appears when it is whole."""
+"""Packs a recording, read once from front to back: into memory, or into a store that appears when it is whole.
+
+What cannot be read or is no recording (a sensor of more than 2048x1024 px, a duration of more than a week or than its
+number of events allows), a disk that is full, and a folder that cannot be written to are a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +50,7 @@ Progress = Callable[[int, int], None]
 
 
 def load(reader: Reader) -> PackedEvents:
-    """All events of a recording in memory.
-
-    Raises:
-        UserError: it cannot be read, the sensor is larger than 2048x1024 px, or it is longer than a week or than its
-            events can be.
-    """
+    """All events of a recording in memory."""
     parts = list(_packed(reader))
     words, index = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
     size, (*_, first_ms, _), raised = (reader.height, reader.width), parts[0], sum(part[-1] for part in parts)
@@ -80,9 +79,6 @@ def pack(
 
     Returns:
         `folder`.
-
-    Raises:
-        UserError: the folder holds something else or cannot be made, the disk is full, or see `load`.
     """
     if isinstance(recording, PackedEvents):
         clamped, events = recording.clamped, recording.slice(recording.t_first, recording.t_last + 1)
@@ -108,11 +104,7 @@ def disk_needed(events: int, milliseconds: int = 0) -> int:
 
 
 def _is_packed(folder: Path, reader: Reader, source: Path | None) -> bool:
-    """Whether a folder holds what would be packed; False where it holds nothing, or a store that is to be replaced.
-
-    Raises:
-        UserError: it holds something else.
-    """
+    """Whether a folder holds what would be packed; False where it holds nothing, or a store that is to be replaced."""
     if not folder.exists() or ((folder / HEADER).is_file() and not is_complete(folder)):
         return False
     header = header_of(folder) if (folder / HEADER).is_file() else {}
@@ -193,11 +185,7 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
 
 
 def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
-    """Words of a part, a part of the index, the first millisecond of both, and how many times were raised.
-
-    Raises:
-        UserError: see `load`.
-    """
+    """Words of a part, a part of the index, the first millisecond of both, and how many times were raised."""
     if reader.width > MAX_WIDTH or reader.height > MAX_HEIGHT:
         what = f"a sensor of {reader.width}x{reader.height} px does not fit the packed store"
         raise UserError(reader.path, what, f"give one of {MAX_WIDTH}x{MAX_HEIGHT} px at most")
