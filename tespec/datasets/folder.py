@@ -25,6 +25,8 @@ from tespec.datasets.recording import LabelledRecording, Recording, reduced
 from tespec.datasets.sources import STORE, EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.events.opening import READERS, dataset_of
+from tespec.events.readers.arrays import READS as ARRAYS
+from tespec.events.readers.arrays import holds_events
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, header_of
@@ -65,6 +67,8 @@ def find_recordings(root: Path) -> list[Path]:
 def _is_recording(path: Path) -> bool:
     if path.is_dir():
         return (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
+    if path.suffix.lower() in ARRAYS:
+        return holds_events(path)
     try:
         suffix = path.suffix.lower()
         return (suffix in READERS and suffix not in ARRAYS) or dataset_of(path) is not None
