@@ -124,7 +124,7 @@ BAD = {
     "below zero": (
         lambda path: recording(path, packet(EVENTS._replace(y=EVENTS.y.astype(int) - 40))), "coordinates below zero",
     ),
-    "nanoseconds": (lambda path: recording(path, packet(NANOSECONDS)), "after the year 5138.* write its times in micro"),
+    "nanoseconds": (lambda path: recording(path, packet(NANOSECONDS)), "after the year 5138.* write its times"),
 }  # fmt: skip
 
 
