@@ -25,14 +25,12 @@ from tespec.datasets.recording import LabelledRecording, Recording, reduced
 from tespec.datasets.sources import STORE, EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.events.opening import READERS, dataset_of
-from tespec.events.readers.arrays import READS as ARRAYS
-from tespec.events.readers.arrays import holds_events
+from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, header_of
 
 ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
-ARRAYS = (".npy", ".npz")  # hold labels, times and speeds more often than events: read only where one is named
 BESIDE = (INDEX, IMAGES)  # of a DDD17 recording: pre-training on pairs of events and image needs them
 ALL = "all"  # split of an `EventFolder`
 LEFT_OUT = "left out"  # in place of a split: lies beside splits and is in none of them
@@ -45,9 +43,9 @@ LONGEST_US = 7 * 24 * 3600 * 1_000_000  # no recording is longer; a damaged time
 def find_recordings(root: Path) -> list[Path]:
     """Every recording at or under `root`, sorted by path.
 
-    That is what `open_events` reads but for arrays, and folders of RVT's archives of histograms. A packed store beside
-    its recording stands for it, under the recording's path. HDF5 files that hold other things are left alone;
-    those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
+    That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
+    that it was made from stands for it, under the recording's path. HDF5 files and arrays that hold other things are
+    left alone; those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
 
     Raises:
         UserError: there is none.
@@ -67,11 +65,10 @@ def find_recordings(root: Path) -> list[Path]:
 def _is_recording(path: Path) -> bool:
     if path.is_dir():
         return (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
-    if path.suffix.lower() in ARRAYS:
-        return holds_events(path)
+    if path.suffix.lower() in arrays.READS:
+        return arrays.holds_events(path)
     try:
-        suffix = path.suffix.lower()
-        return (suffix in READERS and suffix not in ARRAYS) or dataset_of(path) is not None
+        return path.suffix.lower() in READERS or dataset_of(path) is not None
     except UserError:
         return True  # too damaged to tell
 
