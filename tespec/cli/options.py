@@ -250,10 +250,10 @@ def refuse_unknown_names(options: argparse.Namespace) -> None:
     Raises:
         UserError: names the nearest, or all of them.
     """
-    known = {"task": names("tasks"), "profile": names("profiles")}
-    if not options.plugins and (methods := shipped_methods()):
-        known["method"] = methods
+    if options.plugins:
+        return  # which may bring any of them
+    known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
     for option, choices in known.items():
         given = getattr(options, option, None)
-        if given is not None and given not in choices:
+        if given is not None and choices and given not in choices:
             raise UserError(f"--{option} {given[:100]}", f"unknown {option}", suggest(given, choices))
