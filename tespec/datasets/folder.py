@@ -264,7 +264,6 @@ def divide(
     if not train:
         raise UserError(root, "names no recording to train on", "give some, or name others in its dataset.json")
     recordings: dict[Path, Recording] = {}
-    clamped: dict[Path, int] = {}
     damaged: dict[str, UserError] = {}
     for path in (every := (*train, *held_out)):
         try:
@@ -274,12 +273,11 @@ def divide(
                 others = ", or leave it out with --skip-damaged" if len(every) > 1 else ""
                 raise UserError(error.where, error.what, error.remedy + others) from error
             damaged[name_of(root, path)] = error
-            continue
-        if isinstance(recordings[path].source, EventSource) and (count := recordings[path].stream.clamped):
-            clamped[path] = count
     for split_of in filter(None, (train, held_out)):
         if not recordings.keys() & split_of:
             raise next(iter(damaged.values()))
+    of_events = {path: each for path, each in recordings.items() if isinstance(each.source, EventSource)}
+    clamped = {path: count for path, each in of_events.items() if (count := each.stream.clamped)}
     train, held_out = ([path for path in paths if path in recordings] for paths in (train, held_out))
     _check(root, list(recordings.values()), window_ms)
     if held_out:
