@@ -25,8 +25,7 @@ from tespec.datasets.recording import LabelledRecording, Recording, reduced
 from tespec.datasets.sources import STORE, EventSource
 from tespec.datasets.windows import windows_side_by_side
 from tespec.events.opening import READERS, dataset_of
-from tespec.events.readers.arrays import READS as ARRAYS
-from tespec.events.readers.arrays import holds_events
+from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, header_of
@@ -45,8 +44,8 @@ def find_recordings(root: Path) -> list[Path]:
     """Every recording at or under `root`, sorted by path.
 
     That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
-    that it was made from stands for it, under the recording's path. HDF5 files that hold other things are left alone;
-    those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
+    that it was made from stands for it, under the recording's path. HDF5 files and arrays that hold other things are
+    left alone; those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
 
     Raises:
         UserError: there is none.
@@ -66,8 +65,8 @@ def find_recordings(root: Path) -> list[Path]:
 def _is_recording(path: Path) -> bool:
     if path.is_dir():
         return (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
-    if path.suffix.lower() in ARRAYS:
-        return holds_events(path)
+    if path.suffix.lower() in arrays.READS:
+        return arrays.holds_events(path)
     try:
         return path.suffix.lower() in READERS or dataset_of(path) is not None
     except UserError:
