@@ -1,4 +1,7 @@
-"""A labelled data set: its recordings by split, in whichever layout they lie on disk."""
+"""A labelled data set: its recordings by split, in whichever layout they lie on disk.
+
+Whatever is missing, damaged or does not fit together on disk is a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -76,9 +79,6 @@ class LabelledDataset(ABC):
         label_kind: kind of its labels, as in `tespec.datasets.labels`; None: not known, and not checked.
         protocol: the choices, as an instance of `protocol_type`.
         not_downsampled: what `downsample` does not go with, and its verb; "" where it does.
-
-    Raises:
-        UserError: the folder is missing, holds no known layout, or two of them mixed.
     """
 
     title: ClassVar[str]
@@ -137,25 +137,15 @@ class LabelledDataset(ABC):
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """What reads a recording of the data set's own format.
+        """What reads a file or folder of which `reads` is true.
 
-        Args:
-            path: file or folder, of which `reads` is true.
-            height: rows of the sensor in px, together with `width`; default: as the recording, a `dataset.json` above
-                it or the data set says.
-            width: columns, likewise.
-
-        Raises:
-            UserError: damaged or incomplete recording.
+        `height` and `width` of the sensor in px are given together, or as the recording, a `dataset.json` above it or
+        the data set states them.
         """
         raise NotImplementedError(f"{cls.__name__} reads no format of its own")
 
     def names(self, split: str) -> tuple[str, ...]:
-        """Names of the recordings of a split.
-
-        Raises:
-            UserError: none are named.
-        """
+        """Names of the recordings of a split."""
         if split in self.splits:
             return tuple(self.splits[split])
         if split == HELD_OUT:
@@ -165,27 +155,15 @@ class LabelledDataset(ABC):
 
     @abstractmethod
     def find(self, split: str, name: str) -> RecordingFiles:
-        """Files of one recording of a split.
-
-        Raises:
-            UserError: it is missing, or a part of it.
-        """
+        """Files of one recording of a split."""
 
     def files(self, split: str) -> list[RecordingFiles]:
-        """Files of each recording of a split, in the order of `names`.
-
-        Raises:
-            UserError: see `names` and `find`.
-        """
+        """Files of each recording of a split, in the order of `names`."""
         return [self.find(split, name) for name in self.names(split)]
 
     @abstractmethod
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording with its windows and labels; see `labelled`.
-
-        Raises:
-            UserError: its files cannot be read or do not fit each other.
-        """
+        """One recording with its windows and labels; see `labelled`."""
 
     def labelled(
         self,
@@ -205,9 +183,6 @@ class LabelledDataset(ABC):
             times: (K,) of the labels in us, rising, by the clock of the events.
             begin: where the first label's events begin, in us; before the first label.
             more: other fields of `LabelledRecording`.
-
-        Raises:
-            UserError: labels and events are of other times.
         """
         _require_one_clock(files, times, files.source.stream)
         windows, labelled = self.rule.apply(times, begin)
@@ -215,26 +190,14 @@ class LabelledDataset(ABC):
         return LabelledRecording(files.name, files.source, region, windows, labels, labelled, **more)
 
     def open_checked(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording whose labels are checked as they are read, where it is known what they have to be.
-
-        Raises:
-            UserError: see `open`; or labels, windows and events do not fit each other.
-        """
+        """One recording whose labels are checked as they are read, where it is known what they have to be."""
         recording = self.open(files)
         if isinstance(files.source, EventSource):
             _require_one_clock(files, recording.label_times, recording.stream)
         return with_checks(recording, self.label_kind, len(self.classes)) if self.label_kind else recording
 
     def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
-        """All recordings of a split.
-
-        Args:
-            split: "train", "val" or "test".
-            opened: called with the recordings that are open and all there are; the first opening reads their times.
-
-        Raises:
-            UserError: see `files` and `open`.
-        """
+        """All recordings of a split; `opened` is called with the numbers of open recordings and of all there are."""
         found = []
         every = self.files(split)
         for files in every:
@@ -245,14 +208,9 @@ class LabelledDataset(ABC):
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
-        """The split that a recording of the official archive belongs to, wherever it lies.
+        """The split of `splits` that a recording of the official archive is in, wherever it, or a folder in it, lies.
 
-        Args:
-            path: of the recording, or of a folder within it.
-            splits: names of the recordings of each split.
-
-        Returns:
-            the split, None where it is in none or of another data set, `UNKNOWN` where that cannot be told.
+        None where it is in none or of another data set, `UNKNOWN` where that cannot be told.
         """
         return next((split for split in splits for name in splits[split] if cls.is_called(path, name)), None)
 

@@ -1,4 +1,7 @@
-"""Folders of recordings of any kind: found, split so that nothing that is tested on is trained on, cut into windows."""
+"""Folders of recordings of any kind: found, split so that nothing that is tested on is trained on, cut into windows.
+
+Whatever is missing, damaged or does not fit together on disk is a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,6 @@ def find_recordings(root: Path) -> list[Path]:
     That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
     that it was made from stands for it, under the recording's path. HDF5 files and arrays that hold other things are
     left alone; those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
-
-    Raises:
-        UserError: there is none.
     """
     if not root.exists():
         raise UserError(root, "no such file or folder", "check the path")
@@ -110,11 +110,7 @@ class NoLabels:
 
 
 class EventFolder(LabelledDataset):
-    """Every recording at or below `root`, without labels; those that do not name their sensor have the size `sensor`.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Every recording at or below `root`, without labels; `sensor` is the size of those that do not name it."""
 
     title = "recordings"
     layout = "events without labels"
@@ -153,9 +149,6 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     this one, it is left out; where it names none, and where there is no such file, the names of the official archives
     decide, as data sets and the configs of tasks hold them, then folders train, val and test. What is in no split can
     be trained on.
-
-    Raises:
-        UserError: all of them are tested on, one may be and does not show it, or a `dataset.json` is damaged.
     """
     base, description = root.absolute(), cache(read_description)
 
@@ -281,10 +274,6 @@ def divide(
         downsample: how coordinates are reduced.
         sensor: (height, width) in px, for recordings that do not name it.
         skip_damaged: leave out recordings that cannot be read, as long as there are others of their split.
-
-    Raises:
-        UserError: no recording to train on, one that cannot be read, none as long as a window, or sensors of different
-            sizes.
     """
     split = split_recordings(root, found := find_recordings(root))
     named = read_description(root).splits
@@ -329,11 +318,7 @@ def divide(
 def fixed_windows(
     root: Path, path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None
 ) -> Recording:
-    """The recording `path` at or under `root`, in windows side by side of `window_ms`.
-
-    Raises:
-        UserError: it cannot be read, or one of its times is damaged.
-    """
+    """The recording `path` at or under `root`, in windows side by side of `window_ms`."""
     name = name_of(root, path)
     if is_archive(path):
         if window_ms * 1000 != WINDOW_US:

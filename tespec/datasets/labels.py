@@ -1,4 +1,7 @@
-"""Labels of recordings: masks, depth maps and their times, read when they are asked for and checked as they are."""
+"""Labels of recordings: masks, depth maps and their times, read when they are asked for and checked as they are.
+
+Whatever is missing, damaged or not what it should be is a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,6 @@ def mask_names(place: Path, number: re.Pattern[str] = NUMBER) -> dict[int, str]:
     Args:
         place: folder or archive.
         number: finds the number in a name; files without one are left alone.
-
-    Raises:
-        UserError: there are none, two have the same number, or the archive cannot be read.
     """
     if place.is_dir():
         names = sorted(str(path.relative_to(place)) for path in place.rglob("*.png"))
@@ -72,11 +72,7 @@ class MaskFiles:
         return len(self.names)
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        """(H, W) uint8 class of each pixel, 255 where there is none.
-
-        Raises:
-            UserError: the mask cannot be read, or its pixels are no numbers of at most 8 bits.
-        """
+        """(H, W) uint8 class of each pixel, 255 where there is none."""
         name = self.names[index]
         try:
             with Image.open(io.BytesIO(self._read(name)), formats=("PNG",)) as image:
@@ -136,11 +132,7 @@ class DepthMaps:
         return len(self.maps)
 
     def __getitem__(self, index: int) -> NDArray[np.float32]:
-        """(H, W) float32 depth in m, NaN where there is none.
-
-        Raises:
-            UserError: the map cannot be read, or holds depths below zero.
-        """
+        """(H, W) float32 depth in m, NaN where there is none."""
         number = self.maps[index]
         with translate_errors(self.path, f"map {number} of {self.name}"):
             depth = np.asarray(part(self.path, self.name)[number], np.float32)
@@ -160,21 +152,15 @@ class DepthMaps:
 
 
 def read_stamps(path: Path) -> NDArray[np.int64]:
-    """Times (N,) int64 in us from a text file with one on each line.
-
-    Raises:
-        UserError: the file is missing, holds other things than whole numbers, none at all, or times that step back.
-    """
+    """Times (N,) int64 in us, rising, from a text file with one on each line."""
     try:
         times = np.array([int(line) for line in path.read_text().split()], np.int64)
     except FileNotFoundError as error:
         raise UserError(path, "no such file", "copy the times of the masks") from error
     except (ValueError, OverflowError, OSError) as error:
         raise UserError(path, "holds other things than one whole number on each line", AGAIN) from error
-    if not len(times):
-        raise UserError(path, "the file is empty", AGAIN)
-    if (np.diff(times) <= 0).any():
-        raise UserError(path, "its times step back or repeat", AGAIN)
+    if not len(times) or (np.diff(times) <= 0).any():
+        raise UserError(path, "its times step back or repeat" if len(times) else "the file is empty", AGAIN)
     return times
 
 
@@ -186,10 +172,7 @@ def speed_file(root: Path, name: str) -> Path:
 def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
     """Speed (N,) float32 in m/s at `times` (N,) in us, interpolated; None where the data set does not state it.
 
-    `<root>/ego_speed/<name>.npy` holds (M, 2) float64, time in us in the recording's clock and speed in m/s.
-
-    Raises:
-        UserError: the file is damaged, or its times step back.
+    `<root>/ego_speed/<name>.npy` holds (M, 2) float64, rising time in us in the recording's clock and speed in m/s.
     """
     path = speed_file(root, name)
     if not path.is_file():
@@ -227,18 +210,15 @@ class CheckedLabels:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Any:
-        """The label number `index`.
-
-        Raises:
-            UserError: it cannot be read, or is not of its kind.
-        """
+        """The label number `index`."""
         label = self.labels[index]
-        file = f" ({self.labels.names[index]})" if isinstance(self.labels, MaskFiles) else ""
-        where = f"{self.where}, label {self.first + index}{file}"
         if self.kind == BOXES:
-            check_boxes(label, self.size, self.classes, where)
+            problem = box_problem(label, self.size, self.classes)
         else:
-            check_map(label, self.kind, self.size, self.classes, where)
+            problem = map_problem(label, self.kind, self.size, self.classes)
+        if problem:
+            file = f" ({self.labels.names[index]})" if isinstance(self.labels, MaskFiles) else ""
+            raise UserError(f"{self.where}, label {self.first + index}{file}", *problem)
         return label
 
     def part(self, first: int, end: int) -> CheckedLabels:
@@ -251,11 +231,7 @@ class CheckedLabels:
 
 
 def with_checks(recording: LabelledRecording, kind: str, classes: int) -> LabelledRecording:
-    """The recording with labels that are checked as they are read.
-
-    Raises:
-        UserError: its labels and their windows do not fit each other.
-    """
+    """The recording with labels that are checked as they are read; they and their windows have to fit each other."""
     where, labelled = f"{recording.path}, recording {recording.name}", recording.labelled
     remedy = "give the window that each label stands at the end of"
     if len(recording.labels) != len(labelled):
@@ -266,46 +242,34 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
     return replace(recording, labels=CheckedLabels(recording.labels, where, kind, size, classes))
 
 
-def check_map(label: Any, kind: str, size: Size, classes: int, where: str) -> None:
-    """Check a mask (H, W) uint8, 255 where there is no label, or a depth (H, W) float32 in m, NaN where there is none.
-
-    Raises:
-        UserError: another type, size or dtype, an unknown class, or a depth that is infinite or not above zero.
-    """
+def map_problem(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
+    """Fault and remedy of a mask (H, W) uint8, 255 for no label, or a depth (H, W) float32 in m, NaN for none."""
+    wanted = np.dtype(DTYPES[kind])
     if not isinstance(label, np.ndarray) or label.ndim != 2:
-        raise UserError(where, f"{kind} is {_described(label)}", "give an array (H, W)")
+        return f"{kind} is {_described(label)}", "give an array (H, W)"
     if label.shape != size:
         what = f"{kind} has {label.shape[1]}x{label.shape[0]} px, the histograms have {size[1]}x{size[0]}"
-        raise UserError(where, what, "crop or resize it to the histograms, or check the sensor's size")
-    if label.dtype != DTYPES[kind]:
-        wanted = np.dtype(DTYPES[kind])
-        raise UserError(where, f"{kind} is {label.dtype}, not {wanted}", f"convert it to {wanted}")
-    if kind == MASK:
-        unknown = label[(label >= classes) & (label != IGNORE)]
-        if len(unknown):
-            remedy = f"give classes 0 to {classes - 1}, and {IGNORE} for pixels without a label"
-            raise UserError(where, f"mask holds class {int(unknown[0])} of {classes}", remedy)
-    else:
-        wrong = label[~(np.isnan(label) | ((label > 0) & (label < np.inf)))]
-        if len(wrong):
-            raise UserError(where, f"depth holds {wrong[0]:g} m", "give depths above 0, and NaN where there is none")
+        return what, "crop or resize it to the histograms, or check the sensor's size"
+    if label.dtype != wanted:
+        return f"{kind} is {label.dtype}, not {wanted}", f"convert it to {wanted}"
+    if kind == MASK and len(unknown := label[(label >= classes) & (label != IGNORE)]):
+        remedy = f"give classes 0 to {classes - 1}, and {IGNORE} for pixels without a label"
+        return f"mask holds class {int(unknown[0])} of {classes}", remedy
+    if kind == DEPTH and len(wrong := label[~(np.isnan(label) | ((label > 0) & (label < np.inf)))]):
+        return f"depth holds {wrong[0]:g} m", "give depths above 0, and NaN where there is none"
+    return None
 
 
-def check_boxes(label: Any, size: Size, classes: int, where: str) -> None:
-    """Check boxes in px of histograms of `size` (H, W).
-
-    Raises:
-        UserError: no `Boxes`, arrays of other shapes or dtypes, an unknown class, or a box that is turned around, not
-            finite, or reaches more than a pixel beyond the image.
-    """
+def box_problem(label: Any, size: Size, classes: int) -> tuple[str, str] | None:
+    """Fault and remedy of boxes in px of histograms of `size` (H, W), which may reach a pixel beyond them."""
     form = "give tespec.core.boxes.make_boxes(corners, classes)"
     if not isinstance(label, Boxes):
-        raise UserError(where, f"boxes are {_described(label)}", form)
+        return f"boxes are {_described(label)}", form
     corners, numbers = np.asarray(label.corners), np.asarray(label.label)
     count = numbers.size
     for name, values, shape, of in (("corners", corners, (count, 4), "f"), ("classes", numbers, (count,), "iu")):
         if values.shape != shape or values.dtype.kind not in of:
-            raise UserError(where, f"{name} of {count} boxes are {_described(values)}", form)
+            return f"{name} of {count} boxes are {_described(values)}", form
     (height, width), (left, top, right, bottom) = size, corners.T
     # Downsampling to whole pixels leaves up to one beyond the border.
     outside = ~((left >= 0) & (top >= 0) & (right <= width + 1) & (bottom <= height + 1))
@@ -318,7 +282,8 @@ def check_boxes(label: Any, size: Size, classes: int, where: str) -> None:
         if wrong.any():
             number = int(np.argmax(wrong))
             box = f"{', '.join(f'{value:g}' for value in corners[number])}; class {numbers[number]}"
-            raise UserError(where, f"box {number} ({box}) {what}", remedy)
+            return f"box {number} ({box}) {what}", remedy
+    return None
 
 
 def _described(value: Any) -> str:

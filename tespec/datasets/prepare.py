@@ -1,4 +1,7 @@
-"""Packs recordings, so that training reads memory-mapped events instead of decoding files."""
+"""Packs recordings, so that training reads memory-mapped events instead of decoding files.
+
+A recording that cannot be read, and a folder without room or permission for all of them, are a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -17,72 +20,75 @@ from tespec.core.description import FILE as DESCRIPTION
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file, write_whole
 from tespec.core.paths import cache_root
+from tespec.core.progress import Advance, say
 from tespec.core.progress import progress as bar
-from tespec.core.progress import say
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.sources import EventSource, Source, store_of
 from tespec.events.opening import NotPacked, cache_path, open_events, open_reader
 from tespec.events.packing import disk_needed, pack
 from tespec.events.provenance import is_recorded, size_of
 from tespec.events.store import HEADER, is_complete
+from tespec.events.stream import Reader
 
 MANIFEST = "packed.json"
 Progress = Callable[[str, int, int], None]
 
 
-def pack_missing(sources: Iterable[Source], skip_damaged: bool = False) -> None:
+def pack_missing(sources: Iterable[Source], skip_damaged: bool | None = None) -> None:
     """Pack into the cache what has no packed store, with one bar; nothing is written where the disk has too little.
 
     Args:
         sources: of recordings that are about to be read many times.
-        skip_damaged: leave recordings that cannot be read to those who open them.
-
-    Raises:
-        UserError: a recording cannot be read, or there is no room for the packed events of all.
+        skip_damaged: whether recordings that cannot be read are left to those who open them; None: that cannot be asked
+            for.
     """
-    missing = {}
-    for source in sources:
-        if not isinstance(source, EventSource):
-            continue
-        size = source.sensor or (None, None)
+    folder, missing = cache_root() / "stores", {}
+    wanted = [source for source in sources if isinstance(source, EventSource)]
+
+    def leave_out(error: UserError) -> None:
+        if not skip_damaged:
+            raise or_leave_out(error, skip_damaged is not None and len(wanted) > 1) from error
+
+    for source in wanted:
         try:
-            open_events(source.path, *size)
+            open_events(source.path, *(source.sensor or (None, None)))
         except NotPacked:
-            reader = open_reader(source.path, *size)
+            reader = open_reader(source.path, *(source.sensor or (None, None)))
             missing[cache_path(reader)] = reader
-        except UserError:
-            if not skip_damaged:
-                raise
-    require_space(cache_root() / "stores", (disk_needed(reader.events) for reader in missing.values()))
-    total, done = sum(reader.events for reader in missing.values()), 0
-    if not missing:
-        return
-    with bar(f"packing into {cache_root() / 'stores'}", "events") as advance:
-        for folder, reader in missing.items():
+        except UserError as error:
+            leave_out(error)
+    require_space(folder, (disk_needed(reader.events) for reader in missing.values()))
+    total, before = sum(reader.events for reader in missing.values()), 0
 
-            def waiting(path: Path = reader.path) -> None:
-                say(f"{path}: another process packs it; waiting for it")
+    def pack_one(store: Path, reader: Reader, advance: Advance) -> None:
+        def packed(done: int, _: int) -> None:
+            advance(before + done, max(total, before + done), reader.path.name)
 
-            def packed(count: int, _: int, before: int = done, name: str = reader.path.name) -> None:
-                advance(before + count, max(total, before + count), name)
+        def waiting() -> None:
+            say(f"{reader.path}: another process packs it; waiting for it")
 
-            try:
-                pack(reader, folder, reader.path, packed, waiting)
-            except UserError as error:
-                if error.where.startswith(str(folder.parent)):
-                    remedy = "make room, or let TESPEC_CACHE name another folder"
-                    raise UserError(error.where, error.what, remedy) from error
-                if not skip_damaged:
-                    raise
-            done += reader.events
+        try:
+            pack(reader, store, reader.path, packed, waiting)
+        except UserError as error:
+            if error.where.startswith(str(folder)):
+                remedy = "make room, or let TESPEC_CACHE name another folder"
+                raise UserError(error.where, error.what, remedy) from error
+            leave_out(error)
+
+    if missing:
+        with bar(f"packing into {folder}", "events") as advance:
+            for store, reader in missing.items():
+                pack_one(store, reader, advance)
+                before += reader.events
+
+
+def or_leave_out(error: UserError, offered: bool) -> UserError:
+    """The error of a recording, its remedy naming `--skip-damaged` where there are others to go on with."""
+    return UserError(error.where, error.what, error.remedy + ", or leave it out with --skip-damaged" * offered)
 
 
 def require_space(folder: Path, needed: Iterable[int]) -> None:
-    """Refuse to pack more bytes into a folder than its disk has free.
-
-    Raises:
-        UserError: it has too little.
-    """
+    """Refuse to pack more bytes into a folder than its disk has free."""
     sizes = [size for size in needed if size]
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
     if sum(sizes) > free:
@@ -102,11 +108,7 @@ class Packing:
 
 
 def packings(dataset: LabelledDataset, out: Path | None) -> list[Packing]:
-    """What is to be packed: beside the recordings, or in `out`, where their labels are then copied to.
-
-    Raises:
-        UserError: a recording is missing, or holds histograms instead of events.
-    """
+    """What is to be packed: beside the recordings, or in `out`, where their labels are then copied to."""
     return [
         _packing(dataset.root, files, out or dataset.root) for split in dataset.splits for files in dataset.files(split)
     ]
@@ -142,9 +144,6 @@ def prepare(
     Returns:
         The manifest: of each recording its source's size and SHA-256, and its store's number of events and hashes; and
         what is wrong with those left out.
-
-    Raises:
-        UserError: a recording cannot be read, or the folder cannot be written to or has too little room.
     """
     planned, place = packings(dataset, out), out or dataset.root
     if not os.access(next(parent for parent in (place, *place.absolute().parents) if parent.exists()), os.W_OK):
@@ -160,8 +159,7 @@ def prepare(
             if not of_source or error.where.startswith(str(packing.target)):
                 raise error  # of the place where the store belongs: no recording is damaged
             if not skip_damaged:
-                others = ", or leave it out with --skip-damaged" if len(planned) > 1 else ""
-                raise UserError(error.where, error.what, error.remedy + others) from error
+                raise or_leave_out(error, len(planned) > 1) from error
             left_out[f"{packing.split}/{packing.name}"] = str(error)
             continue
         for source, target in packing.copies:

@@ -1,4 +1,7 @@
-"""Gen1 and 1Mpx: recordings with boxes, from raw files, RVT's intermediate .h5 or RVT's archives of histograms."""
+"""Gen1 and 1Mpx: recordings with boxes, from raw files, RVT's intermediate .h5 or RVT's archives of histograms.
+
+Whatever is missing, damaged or does not fit together on disk is a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +77,7 @@ class RawBoxes(NamedTuple):
 
 
 def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
-    """Boxes of a structured array with x, y, w, h, class_id, and t, which old files call ts.
-
-    Raises:
-        UserError: a field is missing, a time steps back, a number is none, a side is negative, a class is unknown.
-    """
+    """Boxes of a structured array with x, y, w, h, class_id, and t, which old files call ts."""
     names = stored.dtype.names or ()
     time = "ts" if "ts" in names and "t" not in names else "t"
     missing = [name for name in (time, "x", "y", "w", "h", "class_id") if name not in names]
@@ -249,11 +248,7 @@ class ArchiveSource:
 
     @property
     def file(self) -> Path:
-        """The HDF5 file.
-
-        Raises:
-            UserError: there is none.
-        """
+        """The HDF5 file."""
         folder = self.path / REPRESENTATIONS
         found = next((folder / name for name in FACTORS if (folder / name).is_file()), None)
         if found is None:
@@ -276,20 +271,12 @@ class ArchiveSource:
 
     @property
     def stream(self) -> PackedEvents:
-        """Refused: the archive has no events.
-
-        Raises:
-            UserError: always.
-        """
+        """Refused: the archive has no events."""
         raise UserError(self.path, "holds histograms, not events", "give the raw recordings")
 
     @property
     def region(self) -> Region:
-        """Size of the stored histograms.
-
-        Raises:
-            UserError: they are damaged, or of another kind or sensor.
-        """
+        """Size of the stored histograms."""
         stored = dataset(self.file, "data", "u", 4)
         if stored.dtype != np.uint8 or stored.shape[1] != 2 * BINS:
             what = f"data is {stored.dtype} {stored.shape} instead of uint8 (windows, {2 * BINS}, H, W)"
@@ -300,11 +287,7 @@ class ArchiveSource:
         return Region(height, width)
 
     def windows(self) -> Windows:
-        """(N, 2) windows in us that the histograms are of, border events included on both sides.
-
-        Raises:
-            UserError: times are missing, step back, or leave gaps between the windows.
-        """
+        """(N, 2) windows in us that the histograms are of, border events included on both sides."""
         path = self.files[1]
         ends, count = load_array(path), dataset(self.file, "data", "u", 4).shape[0]
         if ends.shape != (count,) or ends.dtype.kind not in "iu":
@@ -321,11 +304,7 @@ class ArchiveSource:
         return np.stack([times - WINDOW_US, times], axis=1)
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
-        """(N, 2*bins, H, W) uint8 of stored windows (N, 2) in us.
-
-        Raises:
-            UserError: other bins, another rule, or another size is asked for than is stored, or it is damaged.
-        """
+        """(N, 2*bins, H, W) uint8 of stored windows (N, 2) in us."""
         for name, asked, stored in (("bins", bins, BINS), ("rule", rule, RULE)):
             if asked != stored:
                 what = f"holds histograms with {name} {stored}, not {asked}"
@@ -346,11 +325,7 @@ class ArchiveSource:
         return frames
 
     def labels(self, known_classes: int) -> tuple[RawBoxes, NDArray[np.int64], NDArray[np.int64]]:
-        """Boxes (M,) in px of the sensor, the first box (K,) of each label frame, and the window (K,) that ends at it.
-
-        Raises:
-            UserError: a file is missing or damaged, or they do not fit each other.
-        """
+        """Boxes (M,) in px of the sensor, the first box (K,) of each label frame, the window (K,) that ends at it."""
         path, place_path = self.path / LABELS, self.path / REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"
         stored, first = load_arrays(path, ("labels", "objframe_idx_2_label_idx"))
         stored_places = load_array(place_path)
@@ -376,9 +351,6 @@ def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
 
     A folder that has the histograms of an archive, or the labels, counts as a recording: that the other is missing is
     said when it is opened, instead of it being passed over.
-
-    Raises:
-        UserError: a recording is there twice.
     """
     found: dict[str, tuple[Path, str]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():

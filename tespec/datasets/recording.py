@@ -233,11 +233,7 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
 
 
 def reduced(height: int, width: int, downsample: Downsample) -> Region:
-    """The whole of a sensor of height x width px, downsampled.
-
-    Raises:
-        UserError: a factor that is neither a number nor "auto".
-    """
+    """The whole of a sensor of height x width px, downsampled."""
     factor = downsample.factor
     if factor == "auto":
         factor = -(-width // (downsample.to_width or width))

@@ -1,4 +1,7 @@
-"""Where the histograms of a recording come from; opened where they are used, so that workers open their own."""
+"""Where the histograms of a recording come from; opened where they are used, so that workers open their own.
+
+What is missing, damaged or does not fit is a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -93,9 +96,6 @@ class EventSource:
         """Read packed events whole, and compare them and their recording with the SHA-256 in the header.
 
         The recording of packed events in the cache is not read: their folder is named by its state.
-
-        Raises:
-            UserError: they are damaged, or were packed from another version of the recording.
         """
         try:
             store = open_events(self.path, *(self.sensor or (None, None))).path
@@ -138,9 +138,6 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
 
     Returns:
         (H, W, 2) int16 x and y; -1 where the place lies outside of the sensor.
-
-    Raises:
-        UserError: the file is missing, damaged, of another size, or holds no numbers.
     """
     if not path.is_file():
         raise UserError(path, "no such file, and labels need rectified events", "copy it beside the events")

@@ -1,4 +1,7 @@
-"""Opens any recording by what it is. Nothing here writes: what is not packed is read through, or refused."""
+"""Opens any recording by what it is. Nothing here writes: what is not packed is read through, or refused.
+
+What is missing, of no known kind, empty, inconsistent or of another size than given is a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,7 @@ READERS: dict[str, Open] = readers_in(readers)
 
 
 def dataset_of(path: Path) -> Any:
-    """The registered data set whose own format a file or folder has, None where it has none of theirs.
-
-    Raises:
-        UserError: an HDF5 file that cannot be opened.
-    """
+    """The registered data set whose own format a file or folder has, None where it has none of theirs."""
     from tespec.core.registry import DATASETS
 
     import_module("tespec.datasets")  # registers those of the harness
@@ -120,11 +119,7 @@ def require_both(height: int | None, width: int | None) -> None:
 
 
 def require_same(store: Path, path: Path, same: bool) -> None:
-    """Refuse a store that was made from another version of a recording.
-
-    Raises:
-        UserError: it was.
-    """
+    """Refuse a store that was made from another version of a recording."""
     if not same:
         what = f"was made from another version of {path.name} than the one beside it"
         raise UserError(store, what, "remove the store and prepare the recording again")

@@ -1,4 +1,8 @@
-"""Packs a recording, read once from front to back: into memory, or into a store that appears when it is whole."""
+"""Packs a recording, read once from front to back: into memory, or into a store that appears when it is whole.
+
+What cannot be read or is no recording (a sensor of more than 2048x1024 px, a duration of more than a week or than its
+number of events allows), a disk that is full, and a folder that cannot be written to are a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +50,7 @@ Progress = Callable[[int, int], None]
 
 
 def load(reader: Reader) -> PackedEvents:
-    """All events of a recording in memory.
-
-    Raises:
-        UserError: it cannot be read, the sensor is larger than 2048x1024 px, or it is longer than a week or than its
-            events can be.
-    """
+    """All events of a recording in memory."""
     parts = list(_packed(reader))
     words, index = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
     size, (*_, first_ms, _), raised = (reader.height, reader.width), parts[0], sum(part[-1] for part in parts)
@@ -80,15 +79,13 @@ def pack(
 
     Returns:
         `folder`.
-
-    Raises:
-        UserError: the folder holds something else or cannot be made, the disk is full, or see `load`.
     """
-    clamped, reader = 0, recording
     if isinstance(recording, PackedEvents):
-        clamped, ends = recording.clamped, (recording.t_first, recording.t_last + 1)
-        size, count = (recording.height, recording.width), recording.count
-        reader = Reader(source or folder, *size, count, lambda: iter([recording.slice(*ends)]))
+        clamped, events = recording.clamped, recording.slice(recording.t_first, recording.t_last + 1)
+        size = recording.height, recording.width
+        reader = Reader(source or folder, *size, recording.count, lambda: iter([events]))
+    else:
+        clamped, reader = 0, recording
     try:
         with one_at_a_time(folder, waiting):
             if not _is_packed(folder, reader, source):
@@ -107,11 +104,7 @@ def disk_needed(events: int, milliseconds: int = 0) -> int:
 
 
 def _is_packed(folder: Path, reader: Reader, source: Path | None) -> bool:
-    """Whether a folder holds what would be packed; False where it holds nothing, or a store that is to be replaced.
-
-    Raises:
-        UserError: it holds something else.
-    """
+    """Whether a folder holds what would be packed; False where it holds nothing, or a store that is to be replaced."""
     if not folder.exists() or ((folder / HEADER).is_file() and not is_complete(folder)):
         return False
     header = header_of(folder) if (folder / HEADER).is_file() else {}
@@ -155,7 +148,7 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
     """Write words and index; returns the header. `clamped` events were raised before the reader gives them out."""
     first_ms, written, digests = None, 0, (hashlib.sha256(), hashlib.sha256())
     with (folder / WORDS).open("wb") as words, (folder / INDEX).open("wb") as index, ThreadPoolExecutor(1) as thread:
-        files, hashing = (words, index), thread.submit(int)
+        files, hashing = (words, index), thread.submit(lambda: None)
 
         def take_hashes(parts: Iterable[NDArray[np.generic]], share: float) -> None:
             for digest, part in zip(digests, parts, strict=True):
@@ -192,11 +185,7 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
 
 
 def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
-    """Words of a part, a part of the index, the first millisecond of both, and how many times were raised.
-
-    Raises:
-        UserError: see `load`.
-    """
+    """Words of a part, a part of the index, the first millisecond of both, and how many times were raised."""
     if reader.width > MAX_WIDTH or reader.height > MAX_HEIGHT:
         what = f"a sensor of {reader.width}x{reader.height} px does not fit the packed store"
         raise UserError(reader.path, what, f"give one of {MAX_WIDTH}x{MAX_HEIGHT} px at most")

@@ -3,7 +3,7 @@
 A store is a folder of three files. `events.u32` holds one little-endian word an event: x in 11 bits, y in 10, polarity
 in 1, the microsecond within its millisecond in 10. `index.i64` holds the index of the first event of every millisecond,
 from the millisecond of the first event to the one after the last. `header.json` says what they are and where they came
-from.
+from. Whatever is missing, truncated, damaged or of another version is a `UserError`.
 """
 
 from __future__ import annotations
@@ -79,16 +79,13 @@ class PackedEvents:
             pixels: (H, W, 2) x and y of each pixel, below 0 where it lies outside of the sensor.
         """
         x, y = pixels[..., 0].astype(np.int64), pixels[..., 1].astype(np.int64)
-        other = copy(self)
-        other._table = np.where((x < 0) | (y < 0), OUTSIDE, x | y << X_BITS).astype(np.uint32)
+        other, x_y = copy(self), x | y << X_BITS
+        other._cells = None
+        other._table = np.where((x < 0) | (y < 0), OUTSIDE, x_y).astype(np.uint32)
         return other
 
     def slice(self, t0: int, t1: int) -> Events:
-        """Events with t0 <= t < t1 (us).
-
-        Raises:
-            UserError: the words read are damaged.
-        """
+        """Events with t0 <= t < t1 (us)."""
         x, y, t, p = self._read(*self._milliseconds(t0, t1))
         begin, end = np.searchsorted(t, (t0, t1))
         return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
@@ -101,9 +98,6 @@ class PackedEvents:
             seen: where the events are counted, see `Region.seen`.
             clip: largest count, at most 255.
             out: (2 * bins, H, W) of the region's size, negative polarity first; whatever it holds is replaced.
-
-        Raises:
-            UserError: the words read are damaged.
         """
         words, ends = self._bins(times)
         cells = None
@@ -192,11 +186,7 @@ class ArrayStream(PackedEvents):
 
 
 def open_store(folder: Path) -> PackedEvents:
-    """Open a packed store.
-
-    Raises:
-        UserError: a file is missing, truncated, of another version, or does not fit the others.
-    """
+    """Open a packed store."""
     header, sizes = header_of(folder), {}
     for name in (WORDS, INDEX):
         if not (folder / name).is_file():
@@ -222,11 +212,7 @@ def _mapped(folder: Path, made_ns: int) -> Arrays:
 
 
 def header_of(folder: Path) -> dict[str, Any]:
-    """What the header of a packed store says.
-
-    Raises:
-        UserError: it is missing, of another version, or makes no sense.
-    """
+    """What the header of a packed store says."""
     path = folder / HEADER
     if not path.is_file():
         raise UserError(path, "no such file", AGAIN)
@@ -265,11 +251,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def verify_store(folder: Path) -> None:
-    """Read a packed store through and compare it with the SHA-256 in its header.
-
-    Raises:
-        UserError: it cannot be opened, or its files are not those that were written.
-    """
+    """Read a packed store through and compare it with the SHA-256 in its header."""
     open_store(folder)
     header = header_of(folder)
     for name in (WORDS, INDEX):

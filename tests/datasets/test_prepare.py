@@ -1,4 +1,4 @@
-"""Packing a data set: before a training into the cache, or by hand; content and not size decides, room is asked once."""
+"""Packing a data set: before a training into the cache, or by hand; content and not size decides."""
 
 import json
 import shutil
@@ -95,8 +95,9 @@ def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, m
 def test_a_damaged_recording_ends_it_or_is_left_to_those_who_open_it(cache, tmp_path):
     paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
     damage(paths[1])
-    with pytest.raises(UserError, match=r"1\.dat: has events on \d+x\d+ px, its sensor is 80x20 px"):
-        pack_missing(map(EventSource, paths))
+    for asked, remedy in ((None, "give its true size$"), (False, "true size, or leave it out with --skip-damaged")):
+        with pytest.raises(UserError, match=rf"1\.dat: has events on \d+x\d+ px, its sensor is 80x20 px; .*{remedy}"):
+            pack_missing(map(EventSource, paths), asked)
     pack_missing(map(EventSource, paths), skip_damaged=True)
     assert [open_events(paths[number]).count for number in (0, 2)] == [20_000] * 2
     assert len(list(cache.iterdir())) == 2

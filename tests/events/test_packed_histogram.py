@@ -1,4 +1,4 @@
-"""Histograms of windows of a recording: rules, regions, rectified pixels, views, on the CPU and where torch computes."""
+"""Histograms of windows of a recording: rules, regions, rectified pixels, views, on the CPU and by torch."""
 
 from itertools import pairwise
 

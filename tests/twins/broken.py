@@ -142,7 +142,7 @@ def with_palette(mask: Image.Image) -> Image.Image:
 def masks(mask: Callable[[Spoil], Spoil], classes: int) -> dict[str, Way]:
     """Ways to break a mask."""
     return {
-        "mask of another size": Way(mask(image(lambda _: Image.new("L", (3, 3)))), "mask has 3x3 px, the histograms have"),
+        "mask of another size": Way(mask(image(lambda _: Image.new("L", (3, 3)))), "mask has 3x3 px, the histograms"),
         "unknown class": Way(mask(image(lambda old: Image.new("L", old.size, 77))), f"holds class 77 of {classes}"),
         "coloured mask": Way(mask(image(lambda old: old.convert("RGB"))), "is an image of mode RGB"),
         "mask of 16 bits": Way(mask(image(lambda old: old.convert("I;16"))), "is an image of mode I;16"),
