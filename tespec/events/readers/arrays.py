@@ -55,6 +55,8 @@ def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
                     arrays.append(np.lib.format.read_array(file, allow_pickle=False))
     except KeyError as error:
         raise UserError(path, f"holds no array {name}", f"give a file with the arrays {', '.join(names)}") from error
+    except FileNotFoundError as error:
+        raise UserError(path, "no such file", "copy it again") from error
     except DAMAGED_ARCHIVE as error:
         raise UserError(path, "not a readable .npz file", "copy it again") from error
     return arrays
