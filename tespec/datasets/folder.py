@@ -26,7 +26,7 @@ from tespec.datasets.labels import MaskFiles
 from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
 from tespec.datasets.recording import LabelledRecording, Recording, reduced
 from tespec.datasets.sources import STORE, EventSource
-from tespec.datasets.windows import windows_side_by_side
+from tespec.datasets.windows import contiguous_windows
 from tespec.events.opening import READERS, dataset_of
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
@@ -119,7 +119,7 @@ class EventFolder(LabelledDataset):
         if isinstance(source, ArchiveSource):
             return LabelledRecording(files.name, source, source.region, source.windows(), NO_LABELS, none)
         stream = source.stream
-        windows = windows_side_by_side(stream.t_first, stream.t_last + 1, WINDOW_US)
+        windows = contiguous_windows(stream.t_first, stream.t_last + 1, WINDOW_US)
         region = Region(stream.height, stream.width)
         return LabelledRecording(files.name, source, region, windows, NO_LABELS, none)
 
@@ -317,7 +317,7 @@ def fixed_windows(
     if stream.t_last - stream.t_first > LONGEST_US:
         hours = (stream.t_last - stream.t_first) / 3.6e9
         raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")
-    windows = windows_side_by_side(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
+    windows = contiguous_windows(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
     return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
 
 

@@ -57,7 +57,7 @@ def windows_of_length(times: NDArray[np.int64], length: int) -> Windows:
     return np.stack([times - length, times], axis=1).astype(np.int64)
 
 
-def windows_side_by_side(first: int, end: int, length: int) -> Windows:
+def contiguous_windows(first: int, end: int, length: int) -> Windows:
     """(N, 2) windows of `length` us, one after the other, from `first` on; none goes beyond `end`."""
     starts = first + length * np.arange(max(0, (end - first) // length), dtype=np.int64)
     return np.stack([starts, starts + length], axis=1)

@@ -174,8 +174,8 @@ def estimate_high_pass(
 
     All events of a bin count as events of its end. A pixel with events in a bin decays by exp(-alpha * time since the
     end of the bin of its last event) and gains contrast * (positive - negative); a pixel without stays the same to the
-    bit, so that blur persists (paper, Sec. 3), unlike in the filter that Eq. 6 builds upon, whose image decays when it is
-    read (Scheerlinck et al., "Continuous-time Intensity Estimation Using Event Cameras", ACCV 2018).
+    bit, so that blur persists (paper, Sec. 3). The image of the filter that Eq. 6 builds upon decays when it is read
+    (Scheerlinck et al., "Continuous-time Intensity Estimation Using Event Cameras", ACCV 2018).
 
     Args:
         histograms: (B, T, 2*bins, H, W) counts, negative polarity first.

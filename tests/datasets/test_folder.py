@@ -239,7 +239,7 @@ def test_without_a_validation_split_a_fifth_of_train_is_held_out_by_name(tmp_pat
     assert names(division.held_out) == names(other.held_out)
 
 
-def test_of_few_recordings_the_last_quarter_is_held_out_in_windows_side_by_side(tmp_path):
+def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tmp_path):
     division = divide(write_recording(tmp_path / "one.dat", seconds=2.03), 50, WHOLE)
     (train,), (held_out,) = division.train, division.held_out
     assert names([train, held_out]) == ["one.dat (first 75% of its time)", "one.dat (after 75% of its time)"]

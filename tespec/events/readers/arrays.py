@@ -35,7 +35,7 @@ def load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
             warnings.simplefilter("ignore")  # damage may spell a type in a way that NumPy warns of
             if mapped:
                 return np.lib.format.open_memmap(path, mode="r")
-            return np.lib.format.read_array(file, allow_pickle=False)  # type: ignore[no-any-return]
+            return np.lib.format.read_array(file, allow_pickle=False)
     except DAMAGED as error:
         raise UserError(path, "not a readable .npy file", "copy it again") from error
 
@@ -55,6 +55,8 @@ def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
                     arrays.append(np.lib.format.read_array(file, allow_pickle=False))
     except KeyError as error:
         raise UserError(path, f"holds no array {name}", f"give a file with the arrays {', '.join(names)}") from error
+    except FileNotFoundError as error:
+        raise UserError(path, "no such file", "copy it again") from error
     except DAMAGED_ARCHIVE as error:
         raise UserError(path, "not a readable .npz file", "copy it again") from error
     return arrays
