@@ -10,12 +10,11 @@ import pytest
 from event_cases import assert_refused, assert_same_events, random_events, read
 from h5_files import EPOCH, OFFSET, dsec, mvsec, rvt, write
 
-from tespec.core.errors import UserError
 from tespec.datasets.folder import find_recordings
 from tespec.datasets.mvsec import seconds_to_us
 from tespec.events import load_events
 from tespec.events.opening import open_reader
-from tespec.events.readers.hdf5 import dataset, part
+from tespec.events.readers.hdf5 import part
 
 SIZE = (48, 64)
 EVENTS = random_events(3_000, height=48, width=64, end=120_000)
@@ -242,10 +241,3 @@ def test_bad_files_are_refused(tmp_path, kind):
     path = tmp_path / "recording ü.h5"
     make(path)
     assert_refused(path, message, *SIZE)
-
-
-def test_other_files_are_not_read_by_any_way(tmp_path):
-    elsewhere(link_of_the_group, "events")(tmp_path / "a.h5")
-    for read_it in (lambda: part(tmp_path / "a.h5", "events/x"), lambda: dataset(tmp_path / "a.h5", "events/x", "iu")):
-        with pytest.raises(UserError, match="lies in another file"):
-            read_it()

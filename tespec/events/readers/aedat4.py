@@ -19,11 +19,10 @@ from tespec.events.readers.sensor import resolve_size
 from tespec.events.stream import Events, Reader
 
 MAGIC = b"#!AER-DAT4.0\r\n"
-NONE, LZ4, LZ4_HIGH, ZSTD, ZSTD_HIGH = range(5)
+NONE, LZ4, ZSTD = (0,), (1, 2), (3, 4)  # ways of compression, the second of each at a higher level
 EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("on", "u1"), ("padding", "V3")])
-LARGEST_PACKET = 1 << 26  # bytes once it is decompressed: 4 million events
 AGAIN = "copy it again"
-DAMAGED = (struct.error, ValueError, RuntimeError, EOFError, ElementTree.ParseError, zstandard.ZstdError)
+DAMAGED = (struct.error, ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
 
 
 def open_aedat4(path: Path, height: int | None = None, width: int | None = None) -> Reader:
@@ -40,11 +39,14 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
     if magic != MAGIC:
         raise UserError(path, "does not begin like an AEDAT 4 file", "give one of version 4.0")
     try:
-        compression, end, text = _header_fields(header)
-        stream, named = _first_events(text)
+        compression, end, start = (_field(header, number) for number in range(3))
+        compression = _unpack("<i", header, compression) if compression else 0
+        end = _unpack("<q", header, end) if end else whole  # of the packets
+        start, count = _vector(header, start)
+        stream, named = _first_events(header[start : start + count].decode())
     except DAMAGED as error:
         raise UserError(path, "its header is damaged", AGAIN) from error
-    if compression not in range(5):
+    if compression not in NONE + LZ4 + ZSTD:
         raise UserError(path, f"is compressed by unknown method {compression}", "give one with LZ4, ZSTD or none")
     if stream is None:
         raise UserError(path, "has no stream of events", "give a recording with events")
@@ -64,17 +66,6 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
 
     # A packed event takes about as many bytes as one of the store.
     return Reader(path, *size, sum(length for _, length in packets) // 4, chunks)
-
-
-def _header_fields(header: bytes) -> tuple[int, int, str]:
-    """Compression, end of the packets in bytes (-1: not known), and the XML that describes the streams."""
-    compression, end, text = (_field(header, number) for number in range(3))
-    start, count = _vector(header, text)
-    return (
-        _unpack("<i", header, compression) if compression else NONE,
-        _unpack("<q", header, end) if end else -1,
-        header[start : start + count].decode(),
-    )
 
 
 def _first_events(text: str) -> tuple[int | None, tuple[int, int]]:
@@ -119,17 +110,14 @@ def _decode(packed: bytes, compression: int) -> Events:
 
 
 def _decompress(packed: bytes, compression: int) -> bytes:
-    if compression == NONE:
+    if compression in NONE:
         return packed
-    if compression in (LZ4, LZ4_HIGH):
-        decompressor = lz4.frame.LZ4FrameDecompressor()
-        content = decompressor.decompress(packed, max_length=LARGEST_PACKET)
-        whole = decompressor.eof
-    else:
-        with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
-            content, whole = stream.read(LARGEST_PACKET), not stream.read(1)
-    if not whole:
-        raise ValueError("does not end, or is larger than any packet")
+    if compression in LZ4:
+        return bytes(lz4.frame.decompress(packed))
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    content = decompressor.decompress(packed)
+    if not decompressor.eof:
+        raise ValueError("it does not end")
     return content
 
 

@@ -35,7 +35,7 @@ def load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
             warnings.simplefilter("ignore")  # damage may spell a type in a way that NumPy warns of
             if mapped:
                 return np.lib.format.open_memmap(path, mode="r")
-            return np.lib.format.read_array(file, allow_pickle=False)  # type: ignore[no-any-return]
+            return np.lib.format.read_array(file, allow_pickle=False)
     except DAMAGED as error:
         raise UserError(path, "not a readable .npy file", "copy it again") from error
 

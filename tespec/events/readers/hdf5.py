@@ -126,13 +126,7 @@ def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
 
 
 def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Dataset:
-    """A dataset of a file, of the dtype and shape that it should have; see `part`.
-
-    Args:
-        path: of the file.
-        name: of the dataset.
-        kinds: letters of the dtypes it may have, as in `numpy.dtype.kind`.
-        dimensions: number of its axes.
+    """A dataset of one of these `numpy.dtype.kind`s and of as many dimensions; see `part`.
 
     Raises:
         UserError: it is missing, of another kind, or not stored whole in this file.
