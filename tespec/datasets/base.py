@@ -125,6 +125,13 @@ class LabelledDataset(ABC):
                     what = f"{name} is a recording of both {other} and {split}"
                     raise UserError(self.root, what, "leave it in one of the splits")
 
+    def _one_layout(self, found: Mapping[str, Path], none: str) -> str:
+        """The layout that was found, by an example of each; `none` where there is none."""
+        if len(found) > 1:
+            said = " and ".join(f"{layout} ({path.name})" for layout, path in found.items())
+            raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
+        return next(iter(found), none)
+
     @classmethod
     def guide(cls) -> str:
         """Where to get the data set, its licence, size and layout: the docstring of the class."""

@@ -106,7 +106,7 @@ class Ddd17(LabelledDataset):
             what = f"has {sizes[EVENTS]} bytes, not the {XYP.itemsize * count} of {count} events in {TIMES}"
             raise UserError(path / EVENTS, what, "copy both files again")
         sensor = resolve_size(path, height, width, default=cls.sensor)
-        ticks_per_us = _ticks_per_us(path, _index(path)[:, 0])
+        _, ticks_per_us = _index(path)
         limits = np.array([sensor[1], sensor[0], 2])
 
         def chunks() -> Iterator[Events]:
@@ -154,8 +154,11 @@ class Ddd17(LabelledDataset):
             what = f"truncated: {stream.count} events, the masks need {needed}"
             raise UserError(folder / EVENTS, what, "copy the events' files again")
         labels, region = MaskFiles(place, tuple(masks.values())), Region(rows, stream.width)
-        speed = _speed(folder, len(image_times))
-        ego_speed = None if speed is None else speed[images]
+        speed = load_array(folder / SPEED) if (folder / SPEED).is_file() else None
+        if speed is not None and (speed.shape != image_times.shape or speed.dtype.kind != "f"):
+            what = f"holds {speed.dtype} of shape {speed.shape} for {len(image_times)} images"
+            raise UserError(folder / SPEED, what, "remove it or copy it again")
+        ego_speed = None if speed is None else np.asarray(speed[images], np.float32)
         return self.labelled(files, region, labels, times, int(start), ego_speed=ego_speed)
 
     @classmethod
@@ -170,19 +173,13 @@ class Ddd17(LabelledDataset):
 
 
 def image_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """When the images of a recording were taken.
-
-    Returns:
-        times (images,) int64 in us, and the index (images,) int64 of the first event after each.
-
-    Raises:
-        UserError: there is no index, or its times are not those of a camera.
-    """
-    rows = _index(folder)
-    return rows[:, 0] // _ticks_per_us(folder, rows[:, 0]), rows[:, 1]
+    """Times (images,) int64 in us of a recording's images, and the index (images,) of the first event after each."""
+    rows, ticks = _index(folder)
+    return rows[:, 0] // ticks, rows[:, 1]
 
 
-def _index(folder: Path) -> NDArray[np.int64]:
+def _index(folder: Path) -> tuple[NDArray[np.int64], int]:
+    """Rows (images, 3) of time, first event after it and first event of its window; ticks of the clock in a us."""
     path = next((folder / INDEX / name for name in INDICES if (folder / INDEX / name).is_file()), None)
     if path is None:
         raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")
@@ -191,24 +188,10 @@ def _index(folder: Path) -> NDArray[np.int64]:
         raise UserError(path, f"has shape {rows.shape} instead of (images, 3)", "copy it again")
     if rows.dtype.kind not in "iuf" or not np.isfinite(rows).all():
         raise UserError(path, "holds other things than numbers", "copy it again")
-    return rows.astype(np.int64)
-
-
-def _ticks_per_us(folder: Path, stamps: NDArray[np.int64]) -> int:
-    spacing = float(np.median(np.diff(stamps)))
-    for ticks in TICKS_PER_US:
-        if FRAME_PERIOD_US[0] <= spacing / ticks <= FRAME_PERIOD_US[1]:
-            return ticks
-    what = f"images are {spacing:g} ticks apart, which is 10 to 100 ms neither in ns nor in us"
-    raise UserError(folder / INDEX, what, "copy the folder again")
-
-
-def _speed(folder: Path, images: int) -> NDArray[np.float32] | None:
-    path = folder / SPEED
-    if not path.is_file():
-        return None
-    speed = load_array(path)
-    if speed.shape != (images,) or speed.dtype.kind != "f":
-        what = f"holds {speed.dtype} of shape {speed.shape} for {images} images"
-        raise UserError(path, what, "remove it or copy it again")
-    return np.asarray(speed, np.float32)
+    index = rows.astype(np.int64)
+    spacing, (shortest, longest) = float(np.median(np.diff(index[:, 0]))), FRAME_PERIOD_US
+    ticks = next((ticks for ticks in TICKS_PER_US if shortest <= spacing / ticks <= longest), None)
+    if ticks is None:
+        what = f"images are {spacing:g} ticks apart, which is 10 to 100 ms neither in ns nor in us"
+        raise UserError(folder / INDEX, what, "copy the folder again")
+    return index, ticks

@@ -112,10 +112,7 @@ class Dsec(LabelledDataset):
             folder = self._folder(name)
             if folder is not None and (masks := self._masks(folder, name)) is not None:
                 found.setdefault(masks[0], folder)
-        if len(found) > 1:
-            said = " and ".join(f"{layout} ({folder.name})" for layout, folder in found.items())
-            raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
-        self.layout = next(iter(found), "no labels")
+        self.layout = self._one_layout(found, "no labels")
 
     @classmethod
     def reads(cls, path: Path) -> bool:

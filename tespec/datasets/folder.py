@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from tespec.core.registry import DATASETS, find_registered
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.ddd17 import IMAGES, INDEX
+from tespec.datasets.labels import MaskFiles
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
 from tespec.datasets.recording import LabelledRecording, Recording, reduced
@@ -35,6 +35,7 @@ from tespec.events.store import HEADER, header_of
 
 ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
 BESIDE = (INDEX, IMAGES)  # of a DDD17 recording: pre-training on pairs of events and image needs them
+NO_LABELS = MaskFiles(Path(), ())
 ALL = "all"  # split of an `EventFolder`
 LEFT_OUT = "left out"  # in place of a split: lies beside splits and is in none of them
 HELD_OUT_SHARE = 0.2
@@ -91,24 +92,6 @@ def names_of(path: Path) -> set[str]:
     return {*path.parts, path.stem, *(path.name.removesuffix(ending) for ending in ENDINGS)}
 
 
-class NoLabels:
-    """Labels of a recording that has none."""
-
-    def __len__(self) -> int:
-        return 0
-
-    def __getitem__(self, index: int) -> Any:
-        raise IndexError(index)
-
-    def part(self, first: int, end: int) -> NoLabels:
-        """No label either."""
-        return self
-
-    def checksums(self) -> list[int]:
-        """Of no label."""
-        return []
-
-
 class EventFolder(LabelledDataset):
     """Every recording at or below `root`, without labels; `sensor` is the size of those that do not name it."""
 
@@ -131,11 +114,11 @@ class EventFolder(LabelledDataset):
         """One recording, cut into windows of 50 ms."""
         source, none = files.source, np.empty(0, np.int64)
         if isinstance(source, ArchiveSource):
-            return LabelledRecording(files.name, source, source.region, source.windows(), NoLabels(), none)
+            return LabelledRecording(files.name, source, source.region, source.windows(), NO_LABELS, none)
         stream = source.stream
         windows = contiguous_windows(stream.t_first, stream.t_last + 1, WINDOW_US)
         region = Region(stream.height, stream.width)
-        return LabelledRecording(files.name, source, region, windows, NoLabels(), none)
+        return LabelledRecording(files.name, source, region, windows, NO_LABELS, none)
 
     def describe(self) -> dict[str, str]:
         """The layout in words."""
@@ -299,8 +282,8 @@ def divide(
     for split_of in filter(None, (train, held_out)):
         if not recordings.keys() & split_of:
             raise next(iter(damaged.values()))
-    streams = {path: each.stream for path, each in recordings.items() if isinstance(each.source, EventSource)}
-    clamped = {path: stream.clamped for path, stream in streams.items() if stream.clamped}
+    of_events = {path: each for path, each in recordings.items() if isinstance(each.source, EventSource)}
+    clamped = {path: count for path, each in of_events.items() if (count := each.stream.clamped)}
     train, held_out = ([path for path in paths if path in recordings] for paths in (train, held_out))
     _check(root, list(recordings.values()), window_ms)
     if held_out:
@@ -308,7 +291,7 @@ def divide(
     elif len(train) >= ENOUGH:
         by_hash = sorted(recordings.values(), key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
         count = round(HELD_OUT_SHARE * len(by_hash))
-        parts = _by_name(by_hash[count:]), _by_name(by_hash[:count])
+        parts = sorted(by_hash[count:], key=lambda each: each.name), sorted(by_hash[:count], key=lambda each: each.name)
     else:
         halves = [_part_in_time(recording) for recording in recordings.values()]
         parts = [before for before, _ in halves], [after for _, after in halves]
@@ -343,10 +326,6 @@ def _check(root: Path, recordings: Sequence[Recording], window_ms: float) -> Non
     if len(sizes) > 1:
         found = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
         raise UserError(root, f"recordings of different sizes: {found} px", "give those of one sensor")
-
-
-def _by_name(recordings: Sequence[Recording]) -> list[Recording]:
-    return sorted(recordings, key=lambda recording: recording.name)
 
 
 def _part_in_time(recording: Recording) -> tuple[Recording, Recording]:

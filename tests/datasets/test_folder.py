@@ -15,7 +15,6 @@ from twins.layouts import LAYOUTS, relayout
 from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import DATASETS
 from tespec.core.settings import Downsample
 from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
 from tespec.datasets.images import open_images
@@ -104,13 +103,6 @@ def test_no_layout_lets_in_what_is_tested_or_validated_on(tiny_world, tmp_path, 
         division = divide(root, 50, WHOLE)
         assert_validated_apart(dataset, names(division.train), names(division.held_out))
         assert division.excluded_test
-
-
-def test_the_names_above_are_those_of_the_archives(tiny_world):
-    for dataset, kind in (("ddd17", "Ddd17"), ("mvsec", "Mvsec"), ("dsec", "Dsec")):
-        assert set(TESTED[dataset]) <= set(DATASETS.get(kind).splits["test"])
-        found = "\n".join(path.as_posix() for path in find_recordings(tiny_world / dataset))
-        assert all(name in found for name in (*TESTED[dataset], *TRAINED[dataset]))
 
 
 @pytest.mark.parametrize("dataset", ["ddd17", "mvsec", "dsec"])
