@@ -21,8 +21,8 @@ from tespec.core.registry import DATASETS, find_registered
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.ddd17 import IMAGES, INDEX
-from tespec.datasets.prepare import pack_missing
 from tespec.datasets.labels import MaskFiles
+from tespec.datasets.prepare import pack_missing
 from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
 from tespec.datasets.recording import LabelledRecording, Recording, reduced
 from tespec.datasets.sources import STORE, EventSource

@@ -92,7 +92,8 @@ def require_space(folder: Path, needed: Iterable[int]) -> None:
     sizes = [size for size in needed if size]
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
     if sum(sizes) > free:
-        what = f"has {free:,} bytes free, the packed events of {len(sizes)} recordings need about {sum(sizes):,}"
+        recordings = f"{len(sizes)} recording{'s' * (len(sizes) > 1)}"
+        what = f"has {free:,} bytes free, the packed events of {recordings} need about {sum(sizes):,}"
         raise UserError(folder, what, "make room, or name another folder (prepare --out, or TESPEC_CACHE)")
 
 

@@ -119,7 +119,12 @@ def _packed(source: EventSource) -> PackedEvents:
 
 @lru_cache(maxsize=1)
 def _in_memory(source: EventSource) -> PackedEvents:
-    return _rectified(source, load_events(source.path, *(source.sensor or (None, None))))
+    return _rectified(source, _loaded(source.path, source.sensor))
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: Path, sensor: Size | None) -> PackedEvents:
+    return load_events(path, *(sensor or (None, None)))  # once, rectified or not
 
 
 def _rectified(source: EventSource, stream: PackedEvents) -> PackedEvents:

@@ -27,6 +27,7 @@ from tespec.events.stream import Events, check_events
 VERSION, FORMAT = 2, "tespec packed events"
 HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
 STORE = ".store"  # what the folder of a store adds to the name of the file it was made from
+NUMBERS = ("height", "width", "count", "clamped", "first_ms")  # of a header
 AGAIN = "pack the recording again"
 MAPPED = 128  # stores whose files are mapped at once: two open files each
 LONGEST_MS = 7 * 24 * 3600 * 1000  # a week, whose index is 4.8 GB; anything longer is a broken time
@@ -218,19 +219,17 @@ def header_of(folder: Path) -> dict[str, Any]:
         raise UserError(path, "no such file", AGAIN)
     try:
         header: dict[str, Any] = read_json(path)
-        version, first_ms = header["version"], header["first_ms"]
-        numbers = height, width, count, _ = [header[name] for name in ("height", "width", "count", "clamped")]
+        height, width, count, clamped, first_ms = (header[name] for name in NUMBERS)
+        fits = 0 < height <= MAX_HEIGHT and 0 < width <= MAX_WIDTH and count > 0 <= clamped
+        fits &= abs(first_ms) <= LATEST_MS and all(isinstance(header[name], int) for name in NUMBERS)
         if not isinstance(header["source"], dict | None) or not isinstance(header["sha256"], dict):
             raise TypeError("its source or its hashes")
     except (*UNREADABLE, KeyError, TypeError) as error:
         raise UserError(path, "not a readable header", AGAIN) from error
-    if version != VERSION:
-        raise UserError(path, f"format version {version!r}, this harness reads {VERSION}", AGAIN)
-    whole = all(isinstance(number, int) and number >= 0 for number in numbers)
-    if not whole or not (0 < height <= MAX_HEIGHT and 0 < width <= MAX_WIDTH and count):
+    if header.get("version") != VERSION:
+        raise UserError(path, f"format version {header.get('version')!r}, this harness reads {VERSION}", AGAIN)
+    if not fits:
         raise UserError(path, "its numbers make no sense", AGAIN)
-    if not isinstance(first_ms, int) or abs(first_ms) > LATEST_MS:
-        raise UserError(path, f"its first millisecond is {first_ms!r}", AGAIN)
     return header
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from event_cases import assert_same_events, random_events
@@ -14,6 +15,7 @@ from tespec.cli.data import main as data
 from tespec.cli.pretrain import main as pretrain
 from tespec.cli.run import main as run
 from tespec.core.errors import UserError
+from tespec.datasets import sources
 from tespec.datasets.folder import EventFolder
 from tespec.datasets.prepare import pack_missing, prepare
 from tespec.datasets.sources import EventSource
@@ -208,13 +210,16 @@ def test_sizes_that_do_not_fit_are_refused(cache, tmp_path):
             opening(as_raw(tmp_path), height=480)
 
 
-def test_rows_read_whole_are_held_for_one_recording_at_a_time(cache, tmp_path):
-    paths = [tmp_path / f"{number}.dat" for number in range(3)]
+def test_one_recording_that_is_not_packed_is_held_at_a_time_and_read_once(cache, tmp_path, monkeypatch):
+    paths, read = [tmp_path / f"{number}.dat" for number in range(3)], []
     for path in paths:
         write_dat(path, *EVENTS, 260, 346)
-    from tespec.datasets import sources
-
+    with h5py.File(tmp_path / "map.h5", "w") as file:
+        file["rectify_map"] = np.stack(np.mgrid[:260, :346][::-1], axis=-1).astype(np.float32)
+    monkeypatch.setattr(sources, "load_events", lambda path, *size: read.append(path) or load_events(path, *size))
     streams = [EventSource(path).stream for path in paths]
     assert EventSource(paths[-1]).stream is streams[-1]
-    assert sources._in_memory.cache_info().currsize == 1
-    np.testing.assert_array_equal(everything(streams[0]).t, EVENTS.t)
+    rectified = EventSource(paths[-1], None, tmp_path / "map.h5").stream
+    assert_same_events(everything(rectified), everything(streams[0]))
+    assert read == paths
+    assert sources._in_memory.cache_info().currsize == sources._loaded.cache_info().currsize == 1
