@@ -56,7 +56,7 @@ def clamp_timestamps(times, latest, period):  # type: ignore[no-untyped-def]
     """
     ordered, raised = np.empty(len(times), np.int64), 0
     half = period // 2 if period else FAR
-    start = latest // period * period if period else 0  # of the clock's present round
+    start = latest // period * period if period else 0  # of the clock's round; with it few times need more
     for i in range(len(times)):
         time = np.int64(times[i]) + start
         if not latest <= time < latest + half:  # seldom
