@@ -1,9 +1,11 @@
-"""`dataset.json`: what a data set states of itself, beside or above its recordings. Official archives have none."""
+"""`dataset.json`: what a data set states of itself, beside or above its recordings. Official archives have none.
+
+A file of this name that is not such a description is a `UserError`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
@@ -63,11 +65,7 @@ class Description(BaseModel):
 
 
 def read_description(folder: Path) -> Description:
-    """The `dataset.json` of a folder; an empty description where there is none.
-
-    Raises:
-        UserError: it is not a description.
-    """
+    """The `dataset.json` of a folder; an empty description where there is none."""
     path = folder / FILE
     if not path.is_file():
         return Description()
@@ -81,23 +79,25 @@ def read_description(folder: Path) -> Description:
         raise UserError(path, "not a description of a data set", "correct or remove it") from error
 
 
-def descriptions_above(path: Path) -> Iterator[tuple[Path, Description]]:
-    """Each `dataset.json` in a recording's folder and in the five above it, the nearest first, with its folder.
+def descriptions_above(
+    path: Path, root: Path | None = None, read: Callable[[Path], Description] = read_description
+) -> Iterator[tuple[Path, Description]]:
+    """Each `dataset.json` in a recording's folder and in those above it, the nearest first, with its folder.
 
-    Raises:
-        UserError: one is not a description.
+    Args:
+        path: of the recording.
+        root: folder up to which they are searched; at least five folders are.
+        read: reads the one of a folder.
     """
-    for folder in islice((path, *path.parents), LEVELS + 1):
+    for level, folder in enumerate((path, *path.parents)):
+        if level > LEVELS and not (root is not None and folder.is_relative_to(root)):
+            return
         if (folder / FILE).is_file():
-            yield folder, read_description(folder)
+            yield folder, read(folder)
 
 
 def described_size(path: Path) -> Size | None:
-    """(height, width) in px that the nearest `dataset.json` above a recording states, None where none does.
-
-    Raises:
-        UserError: it is no size of a sensor, or the file is not a description.
-    """
+    """(height, width) in px that the nearest `dataset.json` above a recording states, None where none does."""
     for folder, description in descriptions_above(path):
         if (sensor := description.sensor) is not None:
             if not is_size((sensor.height, sensor.width)):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from tespec.core.config import splits_of_tasks
-from tespec.core.description import LEVELS, read_description
+from tespec.core.description import LEVELS, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS, find_registered
 from tespec.core.settings import Downsample, Size
@@ -133,7 +133,7 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     decide, as data sets and the configs of tasks hold them, then folders train, val and test. What is in no split can
     be trained on.
     """
-    base, description = root.absolute(), cache(read_description)
+    base, read = root.absolute(), cache(read_description)
 
     def above(path: Path) -> list[Path]:
         """A recording and the folders above it that may say something of it."""
@@ -142,10 +142,10 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
 
     def described(path: Path) -> tuple[Path | None, str | None]:
         """Folder of the nearest description with splits, and which of them it gives `path`."""
-        for folder in above(path):
-            if splits := description(folder).splits:
+        for folder, description in descriptions_above(path, base, read):
+            if description.splits:
                 names = names_of(path.relative_to(folder))
-                found = [split for split, each in splits.items() if not names.isdisjoint(each)]
+                found = [split for split, each in description.splits.items() if not names.isdisjoint(each)]
                 # What is named twice is tested on as well; splits of other names are not trained on.
                 known = next((split for split in (TEST, HELD_OUT, TRAIN) if split in found), LEFT_OUT)
                 return folder, known if found else None

@@ -113,12 +113,6 @@ def test_the_first_image_has_the_events_before_it_and_counts_without_any(tmp_pat
     assert not open_test(tmp_path / "b").histograms(0, 1, 10, "edges").any()
 
 
-def test_feedforward_windows_end_at_the_label(archive):
-    windows = open_test(archive, window_ms=100).windows
-    np.testing.assert_array_equal(windows[:, 1], open_test(archive).label_times)
-    np.testing.assert_array_equal(windows[:, 1] - windows[:, 0], 100_000)
-
-
 def test_recordings_travel_to_workers_closed(archive):
     recording = open_test(archive)
     recording.histograms(0, 1, 10, "edges")

@@ -24,6 +24,7 @@ def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size
     recording.parent.mkdir(parents=True)
     (tmp_path / "dataset.json").write_text('{"sensor": {"height": 9, "width": 9}}')
     assert described_size(recording) is None  # six folders up
+    assert [folder for folder, _ in descriptions_above(recording, tmp_path)] == [tmp_path]
     (tmp_path / "a" / "dataset.json").write_text('{"sensor": {"height": 480, "width": 640}}')
     assert described_size(recording) == (480, 640)
     (recording.parent / "dataset.json").write_text('{"splits": {"train": ["drive"]}}')
