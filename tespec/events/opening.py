@@ -10,24 +10,31 @@ import json
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
+from tespec.events import readers
 from tespec.events.packing import load
 from tespec.events.provenance import files_of, is_of, is_recorded, quick_hash
-from tespec.events.readers import aedat4, arrays, prophesee
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.store import HEADER, PackedEvents, header_of, is_complete, open_store, store_of
 from tespec.events.stream import Reader
 
 NAME_LETTERS = 40  # of a recording, in the name of its store in the cache
-READERS: dict[str, Callable[[Path, int | None, int | None], Reader]] = {
-    **aedat4.READS,
-    **arrays.READS,
-    **prophesee.READS,
-}
+Open = Callable[[Path, int | None, int | None], Reader]
+
+
+def readers_in(package: ModuleType) -> dict[str, Open]:
+    """Opening functions by suffix: `READS` of the modules of a package."""
+    modules = (import_module(f"{package.__name__}.{found.name}") for found in iter_modules(package.__path__))
+    return {suffix: reader for module in modules for suffix, reader in getattr(module, "READS", {}).items()}
+
+
+READERS: dict[str, Open] = readers_in(readers)
 
 
 class NotPacked(UserError):

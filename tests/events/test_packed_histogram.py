@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation
 from tespec.datasets.augment import Maps, draw_maps
-from tespec.events import ArrayStream, Events, event_histogram, on_device, window_histograms
-from tespec.events.histogram import window_words
+from tespec.events import ArrayStream, Events, on_device, window_histograms
+from tespec.events.histogram import bin_times, rvt_bin_times, window_words
 from tespec.events.on_device import as_seen, count_words
 from tespec.events.packing import pack
 from tespec.events.spatial import Region, apply_maps
@@ -42,28 +42,18 @@ def in_region(events, region):
     return Events(x[kept] // factor, y[kept] // factor, t[kept], p[kept])
 
 
-def plain(events, windows, bins, region, rule, clip=10):
-    """Histograms by `event_histogram`; bins of the rule "rvt" go by all events."""
-    found = []
-    for start, end in windows:
-        ends = start, end
-        if rule == "rvt":
-            t = events.t[(events.t >= start) & (events.t <= end)]
-            ends = (t[0], t[-1]) if len(t) else ends
-            if len(t) and t[0] == t[-1]:
-                ends = t[0], t[0] + 1
-        options = {"bins": bins, "height": region.height, "width": region.width, "rule": rule, "clip": clip}
-        # An event of no pixel cannot mark the ends of the bins: those in the region stand between two that are counted
-        # beside it.
-        kept = in_region(events, region)
-        marks = [(region.width, region.height, time, 0) for time in ends] if rule == "rvt" else []
-        columns = [np.concatenate([column, [mark[i] for mark in marks]]) for i, column in enumerate(kept)]
-        order = np.argsort(columns[2], kind="stable")
-        columns = [column[order].astype(int) for column in columns]
-        options |= {"height": region.height + 1, "width": region.width + 1}
-        counted = event_histogram(*columns, t_start=start, t_end=end, **options)
-        found.append(counted[:, : region.height, : region.width])
-    return np.stack(found)
+def plain(events, windows, bins, region, rule, clip):
+    """Histograms of events in a region; bins of the rule "rvt" go by the events of the whole sensor."""
+    found = np.zeros((len(windows), 2 * bins, region.height, region.width), int)
+    x, y, time, p = in_region(events, region)
+    for histogram, (start, end) in zip(found, windows, strict=True):
+        t = events.t[(events.t >= start) & (events.t < end + (rule == "rvt"))]
+        if len(t):
+            times = bin_times(start, end, bins) if rule == "edges" else rvt_bin_times(int(t[0]), int(t[-1]), bins)
+            k = np.searchsorted(times, time, side="right") - 1
+            inside = (k >= 0) & (k < bins)
+            np.add.at(histogram, ((k + bins * p)[inside], y[inside], x[inside]), 1)
+    return np.minimum(found, clip)
 
 
 @given(

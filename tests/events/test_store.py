@@ -61,8 +61,10 @@ def test_the_largest_sensor_and_late_times_are_kept(tmp_path, span):
 
 
 def test_words_index_and_header_are_laid_out_as_described(tmp_path):
-    source = tmp_path / "a.raw"
-    source.write_bytes(b"the recording")
+    source = tmp_path / "dir0"
+    (source / "imgs").mkdir(parents=True)
+    (source / "b").write_bytes(b"recording")
+    (source / "a").write_bytes(b"the ")
     x, y, t, p = (
         np.array(values) for values in ([2047, 1, 1], [3, 1023, 0], [7_000_999, 6_999_000, 7_002_000], [1, 0, 0])
     )
@@ -71,7 +73,7 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path):
     words = np.fromfile(folder / "events.u32", "<u4")
     assert words.tolist() == [2047 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11 | 999 << 22, 1]
     assert np.fromfile(folder / "index.i64", "<i8").tolist() == [0, 2, 2, 3]
-    whole, sampled = hashlib.sha256(b"the recording"), hashlib.sha256(2 * b"the recording")  # its head and its tail
+    halves = [(b"the ", "a"), (b"recording", "b")]  # a file shorter than the sample is its head and its tail
     assert json.loads((folder / "header.json").read_text()) == {
         "format": "tespec packed events",
         "version": 2,
@@ -81,27 +83,19 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path):
         "first_ms": 7000,
         "clamped": 1,
         "source": {
-            "name": "a.raw",
+            "name": "dir0",
             "bytes": 13,
-            "sha256": whole.hexdigest(),
-            "files": [{"name": "a.raw", "bytes": 13, "sampled_sha256": sampled.hexdigest()}],
+            "sha256": hashlib.sha256(b"the recording").hexdigest(),
+            "files": [
+                {"name": name, "bytes": len(half), "sampled_sha256": hashlib.sha256(half + half).hexdigest()}
+                for half, name in halves
+            ],
         },
         "sha256": {
             name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("events.u32", "index.i64")
         },
     }
     assert open_store(folder).clamped == 1
-
-
-def test_a_folder_as_source_is_the_files_in_it(tmp_path):
-    folder = tmp_path / "dir0"
-    (folder / "imgs").mkdir(parents=True)
-    (folder / "b").write_bytes(b"second")
-    (folder / "a").write_bytes(b"first ")
-    source = json.loads((pack(in_memory(3), tmp_path / "store", folder) / "header.json").read_text())["source"]
-    assert (source["name"], source["bytes"]) == ("dir0", 12)
-    assert source["sha256"] == hashlib.sha256(b"first second").hexdigest()
-    assert [each["name"] for each in source["files"]] == ["a", "b"]
 
 
 @pytest.fixture
@@ -342,8 +336,7 @@ def test_a_file_system_without_locks_is_packed_on(recording, tmp_path, monkeypat
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("tespec.core.files.fcntl.lockf", none)
-    path, wanted = recording
-    assert content(pack(open_reader(path), tmp_path / "store", path)) == wanted
+    assert content(pack(open_reader(recording[0]), tmp_path / "store", recording[0])) == recording[1]
 
 
 @pytest.mark.parametrize(("size", "t"), [((1025, 8), [1]), ((6, 8), [0, 8 * 24 * 3600 * 10**6])])
