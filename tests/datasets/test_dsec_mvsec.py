@@ -146,7 +146,7 @@ def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kep
 
 def test_depth_at_rectified_pixels_is_refused(tiny_world):
     """Events of MVSEC lie at raw pixels (hamarh/HMNet_pth, hmnet/dataset/mvsec.py)."""
-    with pytest.raises(UserError, match=r"protocol.depth: unknown value 'rect'; choose from raw"):
+    with pytest.raises(UserError, match=r"protocol.depth: 'rect' is not allowed; it should be 'raw'"):
         mvsec(tiny_world / "mvsec", depth="rect")
 
 

@@ -111,7 +111,7 @@ def recipe_without(*names):
     [
         (recipe_without("window_ms", "rule"), 20, r"does not say how .* \(window_ms, rule\); load weights"),
         (recipe_without() | {"rule": "sum"}, 20, r"rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
-        (recipe_without() | {"window_ms": "long"}, 20, r"window_ms: 'long' is not allowed; it should be a valid number"),
+        (recipe_without() | {"window_ms": "long"}, 20, "window_ms: 'long' is not allowed; it should be a valid"),
         (recipe_without() | {"window_ms": 1000.0}, 20, r"is shorter than a window of 1000 ms; give a longer"),
         (recipe_without(), 3, r"was trained on images of 3 channels, not on events; give a network trained on events"),
     ],
