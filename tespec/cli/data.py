@@ -13,7 +13,6 @@ python benchmarks/data.py download-guide mvsec              # where to get it, l
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,8 +65,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if name == "stats":
             command.add_argument("--out", type=Path, metavar="FILE", help="write the figures as CSV")
         if name == "prepare":
-            command.add_argument("--out", type=Path, metavar="DIR", help="make a packed copy of the dataset there "
-                                 "(default: pack beside the files)")  # fmt: skip
             command.add_argument("--skip-damaged", action="store_true",
                                  help="name recordings that cannot be read, and go on")  # fmt: skip
         if name == "preview":
@@ -237,28 +234,18 @@ def print_disk(dataset: LabelledDataset, found: list[RecordingFacts]) -> None:
 
 
 def prepare(options: argparse.Namespace) -> int:
-    """Pack every recording."""
-    from tespec.core.progress import progress
-    from tespec.datasets.prepare import packings
-    from tespec.datasets.prepare import prepare as pack_all
+    """Pack every recording, beside its file."""
+    from tespec.datasets.prepare import pack_missing
+    from tespec.datasets.sources import EventSource
 
     dataset = find_dataset(options)
-    totals = {packing.name: 0 for packing in packings(dataset, options.out)}
-    done = dict.fromkeys(totals, 0)
-    with progress("packing", "events") as advance:
-
-        def report(name: str, packed: int, count: int) -> None:
-            totals[name], done[name] = count, packed
-            known = [count for count in totals.values() if count]
-            # Recordings that wait are taken to be as long as those begun are on average.
-            expected = sum(known) * len(totals) // len(known)
-            advance(sum(done.values()), expected, name)
-
-        manifest = pack_all(dataset, options.out, options.processes, report, options.skip_damaged)
-    left_out = json.loads(manifest.read_text()).get("left_out", {})
-    for problem in left_out.values():
+    sources = [files.source for split in dataset.splits for files in dataset.files(split)]
+    if not any(isinstance(source, EventSource) for source in sources):
+        raise UserError(dataset.root, "holds histograms, which are read as they are", "leave it as it is")
+    left_out = pack_missing(sources, beside=True, processes=options.processes, skip_damaged=options.skip_damaged)
+    for problem in left_out:
         print(f"left out: {problem}")
-    print(f"packed {counted(len(totals) - len(left_out), 'recording')}; manifest: {manifest}")
+    print(f"packed: {counted(len(sources) - len(left_out), 'recording')}")
     return WRONG if left_out else 0
 
 

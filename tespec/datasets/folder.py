@@ -273,7 +273,7 @@ def divide(
     recordings: dict[Path, Recording] = {}
     damaged: dict[str, UserError] = {}
     every = (*train, *held_out)
-    pack_missing((EventSource(path, sensor) for path in every if not is_archive(path)), skip_damaged)
+    pack_missing((EventSource(path, sensor) for path in every if not is_archive(path)), skip_damaged=skip_damaged)
     for path in every:
         try:
             recordings[path] = fixed_windows(root, path, window_ms, downsample, sensor)

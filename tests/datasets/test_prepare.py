@@ -1,6 +1,5 @@
 """Packing a data set: before a training into the cache, or by hand; content and not size decides."""
 
-import json
 import shutil
 from collections import namedtuple
 
@@ -15,8 +14,7 @@ from tespec.datasets import prepare as prepare_module
 from tespec.datasets import sources
 from tespec.datasets import survey as report
 from tespec.datasets.folder import EventFolder, divide
-from tespec.datasets.pairs import paired
-from tespec.datasets.prepare import pack_missing, prepare
+from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, store_of
 from tespec.datasets.survey import survey
@@ -41,6 +39,13 @@ def recording(path, count=20_000, seed=0):
     path.parent.mkdir(exist_ok=True)
     write_dat(path, *columns, rng.integers(0, 2, count), 60, 80)
     return path
+
+
+def prepare(dataset, **how):
+    """Pack beside the files, as `data prepare` does."""
+    return pack_missing(
+        [files.source for split in dataset.splits for files in dataset.files(split)], beside=True, **how
+    )
 
 
 def everything(stream):
@@ -97,14 +102,16 @@ def test_a_damaged_recording_ends_it_or_is_left_to_those_who_open_it(cache, tmp_
     damage(paths[1])
     for asked, remedy in ((None, "give its true size$"), (False, "true size, or leave it out with --skip-damaged")):
         with pytest.raises(UserError, match=rf"1\.dat: has events on \d+x\d+ px, its sensor is 80x20 px; .*{remedy}"):
-            pack_missing(map(EventSource, paths), asked)
+            pack_missing(map(EventSource, paths), skip_damaged=asked)
     pack_missing(map(EventSource, paths), skip_damaged=True)
     assert [open_events(paths[number]).count for number in (0, 2)] == [20_000] * 2
     assert len(list(cache.iterdir())) == 2
     with pytest.raises(UserError, match=r"1\.dat: .*, or leave it out with --skip-damaged"):
-        prepare(EventFolder(tmp_path / "in"))
-    manifest = json.loads(prepare(EventFolder(tmp_path / "in"), skip_damaged=True).read_text())
-    assert (len(manifest["recordings"]), list(manifest["left_out"])) == (2, ["all/1.dat"])
+        prepare(EventFolder(tmp_path / "in"), skip_damaged=False)
+    (problem,) = prepare(EventFolder(tmp_path / "in"), skip_damaged=True)
+    assert "1.dat" in problem.where
+    assert [store_of(path).is_dir() for path in paths] == [True, False, True]
+    assert not list(cache.iterdir())  # what lies beside the files is not kept twice
 
 
 def test_a_cache_that_cannot_be_written_to_is_named(cache, tmp_path):
@@ -120,45 +127,27 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
     assert sorted(path.name[:36] for path in cache.iterdir()) == sorted(used) != []
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_store_of_another_version_is_refused_and_replaced(tmp_path, elsewhere):
+def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
     path = recording(tmp_path / "a" / "a.dat")
-    out = tmp_path / "b" if elsewhere else None
-    store = store_of((out or path.parent) / "a.dat")
-    prepare(EventFolder(path.parent), out)
+    store = store_of(path)
+    prepare(EventFolder(path.parent))
     before, size = (store / "events.u32").read_bytes(), path.stat().st_size
     recording(path, seed=7)
     assert path.stat().st_size == size
-    if not elsewhere:
+    for read in (lambda: EventSource(path).stream, lambda: pack_missing([EventSource(path)])):
         with pytest.raises(
             UserError, match=r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec"
         ):
-            EventSource(path).stream  # noqa: B018
-    prepare(EventFolder(path.parent), out)
+            read()
+    prepare(EventFolder(path.parent))
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
     for one, other in zip(everything(open_events(store)), everything(load_events(path)), strict=True):
         np.testing.assert_array_equal(one, other)
     assert [each.name for each in store.parent.iterdir() if each.name.startswith(".")] == []
     # A new name is no new version.
-    if not elsewhere:
-        path, _ = path.rename(path.with_name("b.dat")), store.rename(store.with_name("b.dat.store"))
-        assert EventSource(path).stream.count == 20_000
-
-
-def test_labels_that_changed_are_copied_again_and_others_left(twin, tmp_path):
-    root, out = twin("dsec"), tmp_path / "out"
-    prepare(opened(root, "dsec"), out)
-    path, removed, *_, untouched = (root / copied.relative_to(out) for copied in sorted(out.rglob("*.png")))
-    place = (out / untouched.relative_to(root)).stat().st_ino
-    content = bytearray(path.read_bytes())
-    content[-20] ^= 1
-    path.write_bytes(content)
-    removed.unlink()
-    prepare(opened(root, "dsec"), out)
-    assert (out / path.relative_to(root)).read_bytes() == bytes(content)
-    assert (out / untouched.relative_to(root)).stat().st_ino == place
-    assert not (out / removed.relative_to(root)).exists()
+    path, _ = path.rename(path.with_name("b.dat")), store.rename(store.with_name("b.dat.store"))
+    assert EventSource(path).stream.count == 20_000
 
 
 def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_path):
@@ -179,28 +168,18 @@ def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_p
 
 
 @pytest.mark.parametrize("dataset", ["ddd17", "gen1", "dsec", "mvsec", "1mpx"])
-def test_preparing_what_is_packed_already_changes_nothing(twin, tmp_path, dataset):
-    root, packed, third = twin(dataset), tmp_path / "packed", tmp_path / "third"
-    prepare(opened(root, dataset), packed)
-    before = {path: path.stat().st_ino for path in packed.rglob("*") if path.name == "events.u32"}
-    manifest = json.loads((packed / "packed.json").read_text())
-    assert json.loads(prepare(opened(packed, dataset)).read_text()) == manifest
-    assert {path: path.stat().st_ino for path in before} == before
-    # A packed copy can be the original of another.
-    assert json.loads(prepare(opened(packed, dataset), third, processes=2).read_text()) == manifest
-    splits = [opened(each, dataset).recordings("test") for each in (root, packed, third)]
-    assert len({fingerprint(split) for split in splits}) == 1
-
-
-@pytest.mark.parametrize("labelled", [True, False])
-def test_packed_copies_keep_the_frames(twin, tmp_path, labelled):
-    root, out = twin("ddd17"), tmp_path / "out"
-    prepare(opened(root, "ddd17") if labelled else EventFolder(root), out)
-    assert not list(out.rglob("events.dat.xyp"))
-    for original in sorted(root.glob("dir*/imgs/*.png")):
-        assert (out / original.relative_to(root)).read_bytes() == original.read_bytes()
-    wanted, found = (
-        {each.name: len(each.images) for each in paired(divide(where, 50, Downsample(1, "nearest")).train, 50)}
-        for where in (root, out)
-    )
-    assert wanted == found != {}
+def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(twin, dataset):
+    root = twin(dataset)
+    before = fingerprint(opened(root, dataset).recordings("test"))
+    prepare(opened(root, dataset), processes=2)
+    stores = {path: path.stat().st_ino for path in root.rglob("events.u32")}
+    prepare(opened(root, dataset))
+    assert {path: path.stat().st_ino for path in root.rglob("events.u32")} == stores != {}
+    assert fingerprint(opened(root, dataset).recordings("test")) == before
+    if dataset != "mvsec":  # whose file holds the frames and the depth as well
+        for split in opened(root, dataset).splits:
+            for files in opened(root, dataset).files(split):
+                for path in files.source.files:
+                    path.unlink(missing_ok=path.suffix != ".dat") if "rectify" not in path.name else None
+        sources._packed.cache_clear()
+        assert fingerprint(opened(root, dataset).recordings("test")) == before

@@ -16,8 +16,7 @@ from tespec.cli.pretrain import main as pretrain
 from tespec.cli.run import main as run
 from tespec.core.errors import UserError
 from tespec.datasets import sources
-from tespec.datasets.folder import EventFolder
-from tespec.datasets.prepare import pack_missing, prepare
+from tespec.datasets.prepare import pack_missing
 from tespec.datasets.sources import EventSource
 from tespec.events import ArrayStream, PackedEvents, load_events, open_events
 from tespec.events.opening import open_reader
@@ -177,7 +176,7 @@ def test_a_store_beside_the_recording_is_read_in_its_place(cache, tmp_path, writ
 
 def test_preparing_a_recording_leaves_no_second_store(cache, recording):
     pack_missing([EventSource(recording)])
-    prepare(EventFolder(recording))
+    pack_missing([EventSource(recording)], beside=True)
     assert list((cache / "stores").iterdir()) == []
     assert open_events(recording).path == store_of(recording)
 
