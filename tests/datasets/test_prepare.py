@@ -73,6 +73,7 @@ def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys,
     monkeypatch.setattr("tespec.core.progress.SECONDS_BETWEEN_LINES", -1.0)
     every = [EventSource(recording(tmp_path / "in" / f"{number}.dat", seed=number)) for number in range(3)]
     prepare(EventFolder(every[0].path))
+    capsys.readouterr()
     pack_missing(every)
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith(f"packing into {cache}: 20000/40000 events")
