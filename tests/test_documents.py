@@ -9,10 +9,9 @@ import pytest
 
 from tespec.comparison.records import find_record
 from tespec.core.config import finetuning_settings
+from tespec.core.description import described_size, read_description
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_json, read_yaml
-from tespec.datasets.description import read_description
-from tespec.events.readers.sensor import described_size
 from tespec.events.store import header_of
 
 DEEP = "[" * 200_000

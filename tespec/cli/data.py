@@ -119,11 +119,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def find_dataset(options: argparse.Namespace) -> LabelledDataset:
     """The dataset, or the recordings of any kind, in the path given."""
-    from tespec.datasets.finding import Recordings
+    from tespec.datasets.folder import EventFolder
 
     if options.dataset != RECORDINGS:
         return asked_for(options)[1]
-    return Recordings(options.path, sensor_given(options))
+    return EventFolder(options.path, sensor_given(options))
 
 
 def sensor_given(options: argparse.Namespace) -> Size | None:
@@ -264,12 +264,12 @@ def prepare(options: argparse.Namespace) -> int:
 
 def preview(options: argparse.Namespace) -> int:
     """Draw a few moments."""
-    from tespec.datasets.finding import SPLIT
+    from tespec.datasets.folder import ALL
     from tespec.datasets.preview import choose, draw, look_at
 
     if options.dataset == RECORDINGS:
         dataset, rule = find_dataset(options), RULE
-        recordings = dataset.recordings(SPLIT)
+        recordings = dataset.recordings(ALL)
     else:
         settings, dataset = asked_for(options)
         recordings, rule = dataset.recordings(options.split), settings.rule
@@ -290,11 +290,11 @@ def unused(name: str) -> Path:
 def intensity(options: argparse.Namespace) -> int:
     """Draw the intensity at some moments."""
     from tespec.core.settings import Downsample
+    from tespec.datasets.folder import fixed_windows
     from tespec.datasets.preview_intensity import busiest_and_quiet, draw_instants, instants, windows_at
-    from tespec.datasets.unlabelled import cut
 
     whole = Downsample(factor=1, keep="all")
-    recording = cut(options.recording, options.recording, WINDOW_MS, whole, sensor_given(options))
+    recording = fixed_windows(options.recording, options.recording, WINDOW_MS, whole, sensor_given(options))
     if not len(recording):
         raise UserError(options.recording, f"is shorter than a window of {WINDOW_MS:g} ms", "give a longer one")
     crop = cropped(options.crop, recording.region)
@@ -323,19 +323,13 @@ def cropped(crop: list[int] | None, region: Region) -> tuple[slice, slice] | Non
 
 
 def guide(options: argparse.Namespace) -> int:
-    """Print where to get a dataset."""
-    import yaml
+    """Print where to get a data set."""
+    import tespec.datasets  # noqa: F401  # registers them
+    from tespec.core.config import dataset_of_task, names
+    from tespec.core.registry import DATASETS, find_registered
 
-    from tespec.core.config import file_of, names
-
-    path = file_of("datasets", options.dataset)
-    if path is None:
-        raise UserError(options.dataset, "no such dataset", f"choose from {', '.join(names('datasets'))}")
-    facts = yaml.safe_load(path.read_text())
-    for name, text in facts.items():
-        lines = str(text).rstrip().splitlines()
-        print(f"{name:8} {lines[0]}")
-        for line in lines[1:]:
-            print(f"{'':8} {line}")
-    print("Nothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")
+    if options.dataset not in names("tasks"):
+        raise UserError(options.dataset, "no such dataset", f"choose from {', '.join(names('tasks'))}")
+    print(find_registered(DATASETS, dataset_of_task(options.dataset), "dataset").guide())
+    print("\nNothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")
     return 0

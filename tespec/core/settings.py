@@ -315,7 +315,7 @@ class Finetuning(OfRecordings):
     kind: str
     title: str
     dataset: str
-    splits: dict[str, tuple[str, ...]]
+    splits: dict[str, tuple[str, ...] | None]
     classes: tuple[str, ...]
     protocol: dict[str, Any]
     downsample: Downsample

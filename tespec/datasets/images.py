@@ -19,8 +19,8 @@ from torch.utils.data import Dataset
 from tespec.core.errors import UserError
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.batches import WHOLE, Shard, lanes_of
+from tespec.datasets.folder import split_recordings
 from tespec.datasets.lanes import Shuffled
-from tespec.datasets.splits import Splits
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
@@ -48,14 +48,14 @@ class ImageFolder:
         train: images, sorted by path.
         held_out: likewise.
         classes: names of the folders that images lie in, sorted.
-        tested_on: names of folders that were left alone.
+        excluded_test: names of folders that were left alone.
     """
 
     root: Path
     train: tuple[Path, ...]
     held_out: tuple[Path, ...]
     classes: tuple[str, ...]
-    tested_on: tuple[str, ...]
+    excluded_test: tuple[str, ...]
 
     def label(self, path: Path) -> int:
         """Number of the class an image lies in."""
@@ -92,7 +92,7 @@ def open_images(root: Path) -> ImageFolder:
     found = sorted(
         path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file() and _shown(path, root)
     )
-    folders = Splits(root).sort(sorted({path.parent for path in found}))
+    folders = split_recordings(root, sorted({path.parent for path in found}))
     split = {folder: name for name in (TRAIN, HELD_OUT) for folder in folders[name]}
     train, held_out = ([path for path in found if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT))
     if len(train) + len(held_out) < 2:
@@ -105,8 +105,8 @@ def open_images(root: Path) -> ImageFolder:
     if not train:
         raise UserError(root, "holds images below val alone", "put those to train on below train")
     classes = sorted({path.parent.name for path in (*train, *held_out)})
-    tested_on = tuple(folder.relative_to(root).as_posix() for folder in folders[TEST])
-    return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), tested_on)
+    excluded_test = tuple(folder.relative_to(root).as_posix() for folder in folders[TEST])
+    return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), excluded_test)
 
 
 def _shown(path: Path, root: Path) -> bool:

@@ -17,11 +17,11 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
 from tespec.datasets.augment import draw_maps
 from tespec.datasets.batches import WHOLE, Shard, lanes_of
+from tespec.datasets.ddd17 import image_index
 from tespec.datasets.images import GREY_MEAN, pixels_of, read_image
 from tespec.datasets.lanes import Shuffled
 from tespec.datasets.recording import Recording
 from tespec.datasets.windows import windows_of_length
-from tespec.events.readers.ddd17 import image_index
 from tespec.events.spatial import apply_maps
 
 FOLDER = "imgs"

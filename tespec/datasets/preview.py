@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.datasets.prophesee import RULE as STORED_RULE
+from tespec.datasets.prophesee import ArchiveSource
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.rvt_archive import RULE as STORED_RULE
-from tespec.datasets.rvt_archive import ArchiveSource
 from tespec.events.intensity import estimate_intensity
 from tespec.pictures.panels import (
     POLARITIES,

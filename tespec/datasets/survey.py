@@ -22,7 +22,8 @@ from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
-from tespec.events.stream import Events, EventStream, check_events
+from tespec.events import PackedEvents
+from tespec.events.stream import Events, check_events
 
 SECOND = 1_000_000  # us, the longest part
 QUICK = 16  # labels that a quick survey reads
@@ -128,7 +129,7 @@ class RecordingFacts:
     content: tuple[tuple[int, str], ...] = ()
 
 
-def event_facts(stream: EventStream, quick: bool = False) -> EventFacts:
+def event_facts(stream: PackedEvents, quick: bool = False) -> EventFacts:
     """Read a recording part by part and check what every reader promises.
 
     Args:
@@ -170,7 +171,7 @@ def event_facts(stream: EventStream, quick: bool = False) -> EventFacts:
     )
 
 
-def _parts(stream: EventStream, quick: bool) -> Iterator[tuple[int, int, bool]]:
+def _parts(stream: PackedEvents, quick: bool) -> Iterator[tuple[int, int, bool]]:
     """Begin and end in us of equal parts of at most a second, and whether the last event, at its end, belongs to it."""
     span = stream.t_last - stream.t_first
     count = max(1, -(-span // SECOND))

@@ -23,10 +23,10 @@ from tespec.core.progress import progress
 from tespec.core.registry import OBJECTIVES, find_registered, register_methods
 from tespec.core.settings import Count, FromZero, Mask, Pretraining, Share, Size, build
 from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
+from tespec.datasets.folder import TrainValSplit, divide, lengths_by_split
 from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batch, open_images
 from tespec.datasets.pairs import PairSteps, paired, some
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.unlabelled import Division, divide, lengths_by_split
 from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.backbone import reset
@@ -212,13 +212,13 @@ class PretrainingTask(ABC):
             **({"left out as damaged": ", ".join(self.damaged)} if self.damaged else {}),
         }
 
-    def divided(self) -> Division:
+    def divided(self) -> TrainValSplit:
         """The recordings in `root`; `notes` and `damaged` say what was left out."""
         settings = self.settings
         division = divide(self.root, settings.window_ms, settings.downsample, settings.sensor, self.skip_damaged)
         self.damaged = tuple(division.damaged)
         self.notes = (
-            *_left_alone(division.tested_on),
+            *_left_alone(division.excluded_test),
             *(f"left out as damaged: {error}" for error in division.damaged.values()),
         )
         return division
@@ -407,7 +407,7 @@ class ImageObjective(PretrainingTask):
         if len(self.images.held_out) < self.fewest:
             what = f"fewer than {self.fewest} images are left for validation"
             raise UserError(self.root, what, "give more images")
-        self.notes = _left_alone(self.images.tested_on)
+        self.notes = _left_alone(self.images.excluded_test)
         self._rule = ViewRule(self.size, self.own.channels, self.own.scale, self.own.jitter, self.views)
 
     @property

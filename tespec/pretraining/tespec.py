@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
+from tespec.core.description import read_description
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, MODELS, OBJECTIVES, find_registered
 from tespec.core.settings import Flag, FromZero, Mask, Positive, choice
-from tespec.datasets.description import read_description
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from tespec.core.description import Description
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
-from tespec.datasets.description import Description, of_facts
 from tespec.sample import ddd17, dsec, mvsec, objects, prophesee
 from tespec.sample.paths import FRAME_RATE
 from tespec.sample.recordings import VERSION, Recording, content_of, recordings_of
@@ -144,7 +144,7 @@ def description(size: str, seed: int, dataset: str) -> Description:
     Raises:
         UserError: there is no such size or data set.
     """
-    return of_facts(_facts(size, seed, dataset))
+    return Description.model_validate(_facts(size, seed, dataset))
 
 
 def _facts(size: str, seed: int, dataset: str) -> dict[str, Any]:

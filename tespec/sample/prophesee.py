@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.sample import scene
 from tespec.sample.paths import FRAME_RATE
 from tespec.sample.recordings import Recording

@@ -30,8 +30,7 @@ from tespec.datasets.batches import (
     stack_masks,
 )
 from tespec.datasets.evaluation import EvaluationBatch, EvaluationSteps, evaluation_of, windows_alone
-from tespec.datasets.label_check import BOXES, DEPTH, MASK
-from tespec.datasets.labels import STANDING
+from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.recording import LabelledRecording, with_label_share
 from tespec.datasets.windows import WindowRule
 from tespec.metrics.frames import partial_means

@@ -19,7 +19,7 @@ from tespec.cli import data
 from tespec.cli.command import run
 from tespec.datasets import sources
 from tespec.datasets.recording import fingerprint
-from tespec.events import open_events
+from tespec.events import load_events, open_events
 from tespec.events.store import verify_store
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
@@ -173,7 +173,7 @@ def test_real_recordings_are_packed_without_a_loss(call, tmp_path):
     assert call("check", "recordings", tmp_path)[0] == 0
     assert call("prepare", "recordings", tmp_path)[0] == 0
     for name in ("evt3_640x480_2.08s.raw", "davis.aedat4"):
-        raw, packed = open_events(REAL / name), open_events(tmp_path / f"{name}.store")
+        raw, packed = load_events(REAL / name), open_events(tmp_path / f"{name}.store")
         assert (packed.height, packed.width, packed.count) == (raw.height, raw.width, raw.count)
         span = raw.t_first, raw.t_last + 1
         for found, wanted in zip(packed.slice(*span), raw.slice(*span), strict=True):
@@ -185,7 +185,7 @@ def test_a_store_of_another_file_is_refused(call, twin):
     assert call("prepare", "gen1", root)[0] == 0
     path = min((root / "test").glob("*_td.dat"))
     path.write_bytes(path.read_bytes() + bytes(8))
-    sources._open.cache_clear()  # another process would have opened nothing yet
+    sources._packed.cache_clear()  # another process would have opened nothing yet
     code, out, _ = call("check", "gen1", root)
     assert code == 2
     assert "remove the store and prepare the recording again" in out
@@ -239,7 +239,7 @@ def test_a_guide_for_every_dataset(call, dataset):
     code, out, _ = call("download-guide", dataset)
     assert code == 0
     assert "https://" in out
-    assert "licence" in out
+    assert "Licence" in out
     assert "Nothing is downloaded" in out
 
 

@@ -7,14 +7,14 @@ import pytest
 
 from tespec.core.config import names
 from tespec.core.errors import UserError
-from tespec.datasets.recording import spread, with_label_share
+from tespec.datasets.recording import van_der_corput_order, with_label_share
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 40, 64, 100])
 def test_every_beginning_is_spread_evenly(count):
-    order = spread(count)
+    order = van_der_corput_order(count)
     assert sorted(order.tolist()) == list(range(count))
     for kept in range(1, count + 1):
         gaps = np.diff([-1, *sorted(order[:kept].tolist()), count])

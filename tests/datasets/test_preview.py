@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from tespec.datasets.finding import SPLIT, Recordings
+from tespec.datasets.folder import ALL, EventFolder
 from tespec.datasets.preview import choose
 
 REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"
 
 
 def test_no_moment_is_shown_twice_while_there_are_others():
-    recordings = list(Recordings(REAL).recordings(SPLIT))
+    recordings = list(EventFolder(REAL).recordings(ALL))
     for count in (2, 3, 6):
         places = [place for _, place in choose(recordings, count, "edges")]
         assert len(set(places)) == count

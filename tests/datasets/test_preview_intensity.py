@@ -9,9 +9,9 @@ from PIL import Image
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
+from tespec.datasets.folder import fixed_windows
 from tespec.datasets.preview_intensity import busiest_and_quiet, draw_instants, instants, windows_at
 from tespec.datasets.recording import Recording
-from tespec.datasets.unlabelled import cut
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.spatial import Region
 
@@ -44,7 +44,7 @@ def bar_that_passes(segments=12, width=12):
 
 
 def real():
-    return cut(REAL, REAL, 50.0, Downsample(1, "all"))
+    return fixed_windows(REAL, REAL, 50.0, Downsample(1, "all"))
 
 
 def test_both_equations_see_the_same_histograms_from_the_start_on():

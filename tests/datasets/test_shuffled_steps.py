@@ -9,9 +9,9 @@ from PIL import Image
 
 from tespec.core.config import pretraining_settings
 from tespec.datasets import images, pairs
+from tespec.datasets.folder import divide
 from tespec.datasets.images import ImageSteps, ViewRule, open_images
 from tespec.datasets.pairs import PairSteps, paired
-from tespec.datasets.unlabelled import divide
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Mask
 from tespec.datasets.batches import LabelledSteps, PretrainSteps, pad_boxes, stack_masks
+from tespec.datasets.folder import divide
 from tespec.datasets.lanes import Lanes
 from tespec.datasets.recording import cut_at_gaps
-from tespec.datasets.unlabelled import divide
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset

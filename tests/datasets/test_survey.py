@@ -13,12 +13,11 @@ from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets import survey as report
-from tespec.datasets.finding import Recordings
+from tespec.datasets.folder import EventFolder
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.survey import event_facts, label_facts, require_sound, survey, survey_recording, write_csv
-from tespec.events import open_events
+from tespec.events import ArrayStream, Events, load_events
 from tespec.events.spatial import Region
-from tespec.events.stream import ArrayStream, Events
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
@@ -57,14 +56,14 @@ def test_no_peak_lies_below_the_mean(span, where):
 
 
 def test_the_peak_of_a_short_real_recording_is_its_rate():
-    facts = event_facts(open_events(REAL / "davis.aedat4"))
+    facts = event_facts(load_events(REAL / "davis.aedat4"))
     assert facts.seconds < 0.2
     assert facts.peak == facts.rate > 800_000
 
 
 def test_repeated_events_are_those_equal_in_everything():
-    repeated = stream([1, 1, 2, 2])
-    repeated._events = repeated._events._replace(p=np.zeros(4, np.uint8))
+    zeros = np.zeros(4, int)
+    repeated = ArrayStream(zeros, zeros, np.array([1, 1, 2, 2]), zeros, 4, 5)
     assert event_facts(repeated).repeated == 0.5
 
 
@@ -75,7 +74,7 @@ class Broken(ArrayStream):
 
 
 def test_a_reader_that_loses_events_is_found():
-    columns = stream([1, 2, 3])._events
+    columns = stream([1, 2, 3]).slice(0, 4)
     with pytest.raises(ValueError, match="2 events were read of 3"):
         event_facts(Broken(*columns, 4, 5))
 
@@ -146,7 +145,7 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     found = list(survey(dataset_in(root)))
     missing, size = report.problems(found)
     assert missing.startswith(f"{root / 'dir1'}: recording of the train split is missing; ")
-    assert "has 3x3 px instead of 96x64; " in size
+    assert "mask has 3x3 px, the histograms have 96x64; " in size
     assert found[2].events.count > 0
     assert found[2].labels is None
 
@@ -161,11 +160,11 @@ def test_a_mistake_keeps_its_parts_whatever_they_hold(tmp_path):
     path = tmp_path / "drive: the second; again" / "a.dat"
     path.parent.mkdir()
     path.write_bytes(b"% Height 4\n% Width 4\n" + bytes((12, 8)) + bytes(12))
-    (facts,) = survey(Recordings(path))
+    (facts,) = survey(EventFolder(path))
     (problem,) = facts.problems
     assert (problem.where, problem.remedy) == (str(path), "copy it again")
     with pytest.raises(UserError) as raised:
-        require_sound(Recordings(path))
+        require_sound(EventFolder(path))
     assert (raised.value.where, raised.value.what) == (str(path), problem.what)
     again = pickle.loads(pickle.dumps(problem))
     assert (again.where, again.what, again.remedy) == (problem.where, problem.what, problem.remedy)

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fuzzing import damage
-from harm import HOSTILE, Rng, bytes_of_one, changed, json_text, structure
+from harm import HOSTILE, Rng, bytes_of_one, changed, damage, json_text, structure
 from target import MARKER, Target
 
 from tespec.core.errors import UserError
