@@ -1,7 +1,7 @@
 """Which chunk of which recording each batch slot plays at step k.
 
-Batch slot i plays lane i: an endless seeded playlist of recordings cut into chunks of consecutive windows. Everything is a
-pure function of the arguments: neither worker processes nor interruptions change it, and no step replays others.
+Batch slot i plays lane i: an endless seeded playlist of recordings cut into chunks of consecutive windows. Everything
+is a pure function of the arguments: neither worker processes nor interruptions change it, and no step replays others.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Lanes:
     @property
     def playable(self) -> bool:
         """Whether any recording holds a whole chunk."""
-        return self._chunks.any() and (not self.random_lanes or any(map(len, self._random_firsts)))
+        return bool(self._chunks.any()) and (not self.random_lanes or any(map(len, self._random_firsts)))
 
     @property
     def has_no_continuation(self) -> bool:

@@ -22,10 +22,18 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import OBJECTIVES, find_registered, register_methods
 from tespec.core.settings import Count, FromZero, Mask, Pretraining, Share, Size, build
-from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
+from tespec.datasets.batches import WHOLE, PretrainBatches, Shard, StepBatches
 from tespec.datasets.folder import TrainValSplit, divide, lengths_by_split
-from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batch, open_images
-from tespec.datasets.pairs import PairSteps, paired, some
+from tespec.datasets.images import (
+    ImageBatches,
+    PairBatches,
+    ViewRule,
+    as_input,
+    held_out_batch,
+    open_images,
+    paired,
+    subsample,
+)
 from tespec.datasets.recording import fingerprint
 from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
@@ -179,7 +187,7 @@ class PretrainingTask(ABC):
 
     @abstractmethod
     def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
-        """Batches of the training by step, or a part of each: see `tespec.datasets.batches.Steps`."""
+        """Batches of the training by step, or a part of each: see `tespec.datasets.batches.StepBatches`."""
 
     @abstractmethod
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
@@ -327,9 +335,9 @@ class EventObjective(PretrainingTask):
         """How masks are drawn, for objectives that take some."""
         return None
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
         """Batches of the training by step."""
-        return PretrainSteps(self._division.train, self.settings, seed, shard, self.masks())
+        return PretrainBatches(self._division.train, self.settings, seed, shard, self.masks())
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Histograms without events, and masks that hide nothing."""
@@ -382,7 +390,7 @@ class ViewSettings:
 class ImageObjective(PretrainingTask):
     """An objective whose batches are views of images; the backbone is feed-forward and sees 1 or 3 channels.
 
-    A batch holds `views` (B, views, C, H, W) uint8 and their `light` (B, views, 2) float32, of which
+    A batch holds `views` (B, views, C, H, W) uint8 and their `color_jitter` (B, views, 2) float32, of which
     `tespec.datasets.images.as_input` makes what the backbone sees, and `labels` (B,) int64, the folder that each image
     lies in.
 
@@ -437,15 +445,15 @@ class ImageObjective(PretrainingTask):
             "classes": ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else ""),
         }
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageSteps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageBatches:
         """Batches of the training by step."""
-        return ImageSteps(self.images, self._rule, self.settings.batch_size, seed, shard)
+        return ImageBatches(self.images, self._rule, self.settings.batch_size, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Black views, all of the first class."""
         return {
             "views": torch.zeros(lanes, self.views, self.channels, *self.size, dtype=torch.uint8, device=device),
-            "light": torch.ones(lanes, self.views, 2, device=device),
+            "color_jitter": torch.ones(lanes, self.views, 2, device=device),
             "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
         }
 
@@ -487,7 +495,7 @@ class PairObjective(PretrainingTask):
         settings = self.settings
         division = self.divided()
         self._train = paired(division.train, settings.window_ms)
-        self._held_out = some(paired(division.held_out, settings.window_ms), self.HELD_OUT)
+        self._held_out = subsample(paired(division.held_out, settings.window_ms), self.HELD_OUT)
         if sum(map(len, self._held_out)) < self.fewest:
             what = f"fewer than {self.fewest} pairs are left for validation"
             raise UserError(self.root, what, "give longer recordings, or more of them")
@@ -515,9 +523,9 @@ class PairObjective(PretrainingTask):
         images = build_backbone(settings.width, False, settings.bins, size, in_channels=1)
         return self.network_type(self.own, self.backbone(), images)
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> PairSteps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> PairBatches:
         """Batches of the training by step."""
-        return PairSteps(self._train, self.settings, seed, shard)
+        return PairBatches(self._train, self.settings, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Histograms without events, and black images."""
@@ -532,7 +540,7 @@ class PairObjective(PretrainingTask):
         still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
         pairs = sum(map(len, self._held_out))
         size = min(self.settings.batch_size, pairs)
-        steps = PairSteps(self._held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
+        steps = PairBatches(self._held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
         for step in range(pairs // size if size >= self.fewest else 0):
             yield {name: value.to(device) for name, value in steps[step].items()}
 

@@ -15,7 +15,7 @@ from tespec.datasets import prepare as prepare_module
 from tespec.datasets import sources
 from tespec.datasets import survey as report
 from tespec.datasets.folder import EventFolder, divide
-from tespec.datasets.pairs import paired
+from tespec.datasets.images import paired
 from tespec.datasets.prepare import pack_missing, prepare
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, store_of
