@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
@@ -182,7 +183,9 @@ def label_facts(recording: LabelledRecording, classes: Sequence[str], quick: boo
     occurrences, pixels, unlabelled, empty = np.zeros(len(classes), np.int64), 0, 0, 0
     low, high = np.inf, -np.inf
     for index in chosen.tolist():
-        label, values, found = recording.labels[index], np.empty(0), np.empty(0, np.int64)
+        label: Any = recording.labels[index]
+        values: NDArray[np.floating] = np.empty(0)
+        found: NDArray[np.integer] = np.empty(0, np.int64)
         if isinstance(label, Boxes):
             values, found = label.size.ravel(), label.label
         elif label.dtype == np.uint8:
