@@ -20,7 +20,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.evaluation import evaluation_of
+from tespec.datasets.batches import evaluation_of
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.models.backbone import reset

@@ -95,7 +95,7 @@ def train(
         tidy(folder)
     if batches.left_out:
         say(f"left out, shorter than {batches.segments} windows: {', '.join(batches.left_out)}")
-    if batches.never_carries:
+    if batches.has_no_continuation:
         what = f"no stretch with labels has two chunks of {batches.segments} windows in a row"
         say(f"{what}, so that no state is carried in training; set more segments, or sampling: clips")
     curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE), watch=watch)

@@ -22,14 +22,16 @@ from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import (
     WHOLE,
     Collate,
-    LabelledSteps,
+    EvaluationBatch,
+    EvaluationBatches,
+    LabelledBatches,
     Shard,
-    Steps,
+    StepBatches,
+    evaluation_of,
     pad_boxes,
     stack_depths,
     stack_masks,
 )
-from tespec.datasets.evaluation import EvaluationBatch, EvaluationSteps, evaluation_of, windows_alone
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.recording import LabelledRecording, with_label_share
 from tespec.datasets.windows import WindowRule
@@ -147,9 +149,9 @@ class Task(ABC):
             UserError: settings of the head that do not go together.
         """
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
         """Batches of the training by step."""
-        return LabelledSteps(self.learned, self.settings, seed, type(self).collate, shard)
+        return LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
 
     @classmethod
     def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
@@ -272,7 +274,9 @@ class Task(ABC):
         overall = scorer.overall()
         groups = {name: each.metrics() for name, each in scorer.by("group").items()}
         if self._scores_without_state:
-            zeroed = self._scored(model, windows_alone(self.settings, self.scored, shard), device, workers)
+            zeroed = self._scored(
+                model, evaluation_of(self.settings, self.scored, shard, single_windows=True), device, workers
+            )
             groups[without_state("")] = zeroed.overall().metrics()
             groups |= {without_state(name): each.metrics() for name, each in zeroed.by("group").items()}
         return Evaluation(
@@ -285,7 +289,7 @@ class Task(ABC):
             seconds=time.monotonic() - began,
         )
 
-    def _scored(self, model: Any, steps: EvaluationSteps, device: torch.device, workers: int) -> Any:
+    def _scored(self, model: Any, steps: EvaluationBatches, device: torch.device, workers: int) -> Any:
         """A scorer that has seen every label of the scored recordings once, as `steps` play them."""
         scorer, done = self.scorer(), 0
         total = sum(len(recording.labelled) for recording in self.scored)

@@ -179,7 +179,7 @@ class DepthTask(Task):
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         self._head = head_of(settings)
         if settings.augmentation.zoom:
-            raise UserError("augmentation.zoom", "zooming does not go with depth", "set it to 0")
+            raise UserError("augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0")
         super().__init__(settings, root, split)
 
     @classmethod

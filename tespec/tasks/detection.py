@@ -21,7 +21,7 @@ from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
 from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build
 from tespec.datasets.base import TEST
-from tespec.datasets.batches import NO_BOX, WHOLE, LabelledSteps, Shard, Steps, pad_boxes
+from tespec.datasets.batches import NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import Backbone
@@ -252,10 +252,10 @@ class DetectionTask(Task):
             head.score_threshold,
         )
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
         """Batches of the training by step; stretches without labels are left out."""
         recordings = cut_at_gaps(self.learned, self.settings.segments)
-        return LabelledSteps(recordings, self.settings, seed, pad_boxes, shard)
+        return LabelledBatches(recordings, self.settings, seed, pad_boxes, shard)
 
     @classmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:

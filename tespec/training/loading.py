@@ -31,7 +31,7 @@ class MicroBatches(Dataset[Batch]):
         accumulate: number of gradient accumulation steps.
         segments: windows per chunk.
         left_out: names of recordings that are never played.
-        never_carries: whether streams are to be played, and none of them has a second chunk.
+        has_no_continuation: whether streams are to be played, and none of them has a second chunk.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -39,7 +39,7 @@ class MicroBatches(Dataset[Batch]):
         self.accumulate = len(parts)
         self.segments: int = getattr(parts[0], "segments", 1)
         self.left_out: tuple[str, ...] = getattr(parts[0], "left_out", ())
-        self.never_carries: bool = getattr(parts[0], "never_carries", False)
+        self.has_no_continuation: bool = getattr(parts[0], "has_no_continuation", False)
 
     def __getitem__(self, index: int) -> Batch:
         step, part = divmod(index, self.accumulate)
@@ -47,7 +47,7 @@ class MicroBatches(Dataset[Batch]):
         return batch
 
     def count_on_device(self) -> None:
-        """Let histograms be counted on the device, by `arrived`: see `tespec.datasets.batches.Steps`.
+        """Let histograms be counted on the device, by `arrived`: see `tespec.datasets.batches.StepBatches`.
 
         Raises:
             UserError: the batches hold no packed events.

@@ -227,7 +227,7 @@ def test_a_picture_does_not_replace_an_older_one(call, tiny_world, tmp_path, mon
 
 def test_figures_are_written_as_csv(call, tiny_world, tmp_path):
     path = tmp_path / "figures" / "a.csv"
-    assert call("stats", "gen1", tiny_world / "gen1", "--out", path)[0] == 0
+    assert call("check", "gen1", tiny_world / "gen1", "--out", path)[0] == 0
     table = pd.read_csv(path)
     assert table["split"].tolist() == ["train", "train", "val", "test"]
     assert (table["events_count"] > 1000).all()
@@ -243,7 +243,23 @@ def test_a_guide_for_every_dataset(call, dataset):
     assert "Nothing is downloaded" in out
 
 
+def test_chosen_moments_of_a_recording_that_does_not_name_its_sensor(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = (REAL / "evt3_640x480_2.08s.raw").read_bytes()
+    (tmp_path / "drive.raw").write_bytes(b"% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
+    given = ("preview", "recordings", "drive.raw", "--at", 1, 1.35, "--high-pass")
+    code, _, err = call(*given)
+    assert (code, "give --sensor WIDTHxHEIGHT" in err) == (2, True)
+    assert call(*given, "--sensor", "640x480") == (0, "written: preview-recordings.png\n", "")
+    code, _, err = call(*given, "--set", "sensor_px=640x480", "--set", "bins=5")
+    assert (code, err) == (2, "error: --set bins=5: recordings have no such setting; leave it out\n")
+
+
+RECORDING = str(REAL / "davis.aedat4")
 MISTAKES = [
+    (["preview", "recordings", RECORDING, "--at", "3"], "3 s is outside of the recording; give times from 0.05 to 0.1"),
+    (["preview", "recordings", RECORDING, "--norm-events", "0"], "--norm-events"),
+    (["preview", "recordings", RECORDING, "--norm-events", "nan"], "--norm-events"),
     (["check", "dsex", "."], "dsex: no such file in configs/tasks; choose from"),
     (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
     (["download-guide", "kitti"], "kitti: no such dataset; choose from 1mpx, ddd17, dsec, gen1, mvsec"),

@@ -16,10 +16,10 @@ from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
+from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
 from tespec.datasets.images import open_images
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.survey import problems, survey
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
@@ -285,7 +285,7 @@ def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(tmp_path, 
     assert {path.name for path in find_recordings(tmp_path)} == {"one.DAT", name}
     with pytest.raises(UserError, match=message):
         divide(tmp_path, 50, WHOLE)
-    (problem,) = problems(list(survey(EventFolder(tmp_path))))
+    (problem,) = problems(list(check(EventFolder(tmp_path))))
     assert re.search(message, problem)
 
 

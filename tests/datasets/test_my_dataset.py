@@ -16,10 +16,10 @@ from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.registry import import_file
 from tespec.core.settings import Downsample
+from tespec.datasets.check import check, problems
 from tespec.datasets.ddd17 import image_index
 from tespec.datasets.folder import divide
 from tespec.datasets.labels import IGNORE
-from tespec.datasets.survey import problems, survey
 from tespec.events import load_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.tasks import build_task, import_tasks
@@ -91,7 +91,7 @@ def test_labels_are_those_on_disk_in_this_process_and_in_others(drives, settings
     assert (canal.labels[7] == shown).all()
     stamps = (drives / "test" / "canal" / "times.txt").read_text().split()
     assert canal.label_times.tolist() == [int(stamp) for stamp in stamps]
-    found = list(survey(dataset, quick=True, processes=2))  # other processes import its file
+    found = list(check(dataset, quick=True, processes=2))  # other processes import its file
     assert problems(found) == []
     assert {(facts.split, facts.name) for facts in found} == {(split, name) for name, (_, split) in DRIVES.items()}
     assert pickle.loads(pickle.dumps(dataset)).__dict__ == dataset.__dict__
@@ -127,7 +127,7 @@ def test_what_is_wrong_is_said(drives, settings, tmp_path, change, message):
     root = shutil.copytree(drives, tmp_path / "drives")
     stamps = root / "test" / "canal" / "times.txt"
     stamps.write_text("".join(f"{time}\n" for time in change([int(each) for each in stamps.read_text().split()])))
-    (problem,) = problems(list(survey(open_dataset(settings, root), quick=True)))
+    (problem,) = problems(list(check(open_dataset(settings, root), quick=True)))
     assert re.search(message, problem)
 
 

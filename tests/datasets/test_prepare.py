@@ -10,14 +10,14 @@ from tespec.core.config import finetuning_settings
 from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
+from tespec.datasets import check as report
 from tespec.datasets import prepare as prepare_module
 from tespec.datasets import sources
-from tespec.datasets import survey as report
+from tespec.datasets.check import check
 from tespec.datasets.folder import EventFolder, divide
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, store_of
-from tespec.datasets.survey import survey
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import verify_store
@@ -154,17 +154,17 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
 def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_path):
     path = recording(tmp_path / "in" / "a.dat", count=100_000)
     prepare(EventFolder(path))
-    assert report.problems(list(survey(EventFolder(path)))) == []
+    assert report.problems(list(check(EventFolder(path)))) == []
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1  # between the samples: as open to the quick look as before
     path.write_bytes(content)
     assert EventSource(path).stream.count == 100_000
-    (problem,) = report.problems(list(survey(EventFolder(path))))
+    (problem,) = report.problems(list(check(EventFolder(path))))
     assert f"{store_of(path)}: was made from another version of a.dat" in problem
     words = np.fromfile(store_of(path) / "events.u32", "<u4")
     words[len(words) // 2] ^= 1 << 21  # a polarity
     words.tofile(store_of(path) / "events.u32")
-    (problem,) = report.problems(list(survey(EventFolder(path))))
+    (problem,) = report.problems(list(check(EventFolder(path))))
     assert problem == f"{store_of(path) / 'events.u32'}: is not what was written; pack the recording again"
 
 

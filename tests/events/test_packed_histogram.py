@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation
-from tespec.datasets.augment import Maps, draw_maps
+from tespec.datasets.augment import FlipZoom, sample_flip_zoom
 from tespec.events import ArrayStream, Events, on_device, window_histograms
 from tespec.events.histogram import bin_times, rvt_bin_times, window_words
 from tespec.events.on_device import as_seen, count_words
@@ -102,7 +102,7 @@ def test_rectified_histograms_are_those_of_the_moved_events(rule, view):
     assert 0 < kept.sum() < len(t)
     windows = [(123_456, 130_000), (130_000, 163_456), (0, 1)]
     for seed in range(8 if view else 1):  # flips, and zooms that show events several times
-        maps = draw_maps(np.random.default_rng(seed), VIEWS, HEIGHT, WIDTH) if view else None
+        maps = sample_flip_zoom(np.random.default_rng(seed), VIEWS, HEIGHT, WIDTH) if view else None
         for region in (REGIONS[0], REGIONS[1])[: 1 + (not view)]:
             options = {"region": region, "view": maps, "rule": rule}
             counted = window_histograms(rectified, windows, 5, **options)
@@ -121,7 +121,7 @@ def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule):
     sides = region.height, region.width
     windows = [(0, 3_000), (3_000, 5_000), (9_000, 9_500)]
     plain = window_histograms(stream, windows, 4, rule=rule, region=region)
-    for view in (draw_maps(rng, VIEWS, *sides), Maps(*(rng.integers(-1, side, side) for side in sides))):
+    for view in (sample_flip_zoom(rng, VIEWS, *sides), FlipZoom(*(rng.integers(-1, side, side) for side in sides))):
         out = np.full_like(plain, 7)
         window_histograms(stream, windows, 4, rule=rule, region=region, view=view, out=out)
         np.testing.assert_array_equal(out, apply_maps(plain, view, 0))
@@ -162,7 +162,10 @@ def test_torch_counts_up_to_the_limit_some_planes_at_a_time(monkeypatch):
 def test_torch_shows_views_as_index_maps_do(seed, channels):
     rng = np.random.default_rng(seed)
     frames = rng.integers(0, 11, (2, 3, channels, HEIGHT, WIDTH), np.uint8)
-    views = [draw_maps(rng, VIEWS, HEIGHT, WIDTH), Maps(*(rng.integers(-1, side, side) for side in (HEIGHT, WIDTH)))]
+    views = [
+        sample_flip_zoom(rng, VIEWS, HEIGHT, WIDTH),
+        FlipZoom(*(rng.integers(-1, side, side) for side in (HEIGHT, WIDTH))),
+    ]
     rows, columns = (torch.from_numpy(np.stack(maps)) for maps in zip(*(view[:2] for view in views), strict=True))
     wanted = [apply_maps(lane, view, 0) for lane, view in zip(frames, views, strict=True)]
     np.testing.assert_array_equal(as_seen(torch.from_numpy(frames), rows, columns), wanted)

@@ -14,7 +14,7 @@ from tespec.cli.run import draw_strip_of
 from tespec.core import progress
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
-from tespec.datasets.evaluation import EvaluationSteps
+from tespec.datasets.batches import EvaluationBatches
 from tespec.inference import load, predict
 from tespec.inference.load import load_trained
 from tespec.inference.predict import ROWS, STRIP_ROWS, evenly, find, run_inference
@@ -36,7 +36,7 @@ def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arc
     windows = recording.labelled[3:8].tolist()
     moments = list(run_inference(load_trained(path), recording, windows, 0.3))
     scored, state = {}, None
-    for batch in EvaluationSteps([recording], 1, 5, 10, "edges", stateful=arch == "recurrent"):
+    for batch in EvaluationBatches([recording], 1, 5, 10, "edges", stateful=arch == "recurrent"):
         place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames])
         logits, state = model.predict(batch.histograms, state if arch == "recurrent" else None, place)
         for frame, mask in zip(batch.frames, task.read(logits), strict=True):

@@ -117,7 +117,7 @@ def test_a_detection_step_has_labels_at_few_places(tiny_world):
 
 
 MISTAKES = [
-    ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zooming does not go with depth; set it to 0"),
+    ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0"),
     ("gen1", "head.score=best", r"head.score: 'best' is not allowed; it should be 'class' or 'objectness_x_class'"),
     ("mvsec", "protocol.depth=rect", r"protocol.depth: 'rect' is not allowed; it should be 'raw'"),
     ("dsec", "classes=[a, b]", r"classes: 2 are named, DSEC has masks of 11 and 19"),

@@ -10,7 +10,7 @@ from short_runs import setup_in, stopped_after
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
-from tespec.datasets.evaluation import evaluation_of
+from tespec.datasets.batches import evaluation_of
 from tespec.models.backbone import reset
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of

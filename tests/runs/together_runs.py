@@ -22,7 +22,7 @@ from tespec.core.config import pretraining_settings
 from tespec.core.distributed import rank
 from tespec.core.errors import Preempted
 from tespec.core.registry import register_methods
-from tespec.datasets.batches import LabelledSteps
+from tespec.datasets.batches import LabelledBatches
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import Wanted, finetune
@@ -69,9 +69,11 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
     stop_or_not = stopped_after(stop, signal.SIGTERM) if stop else nullcontext()
     with stop_or_not, short_pretrainings(), pytest.MonkeyPatch.context() as patch:
         if "unlabelled" in case:
-            choose = LabelledSteps._choose
+            choose = LabelledBatches._choose
             patch.setattr(
-                LabelledSteps, "_choose", lambda self, labels, lane, step: choose(self, labels, lane, step)[: lane < 2]
+                LabelledBatches,
+                "_choose",
+                lambda self, labels, lane, step: choose(self, labels, lane, step)[: lane < 2],
             )
         if case in TASKS:
             task, arch, own = TASKS[case]

@@ -65,7 +65,7 @@ class Small(nn.Module):
 class SmallSteps(torch.utils.data.Dataset):
     """Batches that follow from the step."""
 
-    left_out, segments, never_carries = (), 1, False
+    left_out, segments, has_no_continuation = (), 1, False
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         return {"x": torch.sin(torch.arange(12.0).reshape(4, 3) + step)}
