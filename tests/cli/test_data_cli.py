@@ -1,6 +1,5 @@
 """benchmarks/data.py as its user sees it."""
 
-import json
 import os
 import re
 import shutil
@@ -120,33 +119,27 @@ def evaluated(root, dataset):
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_packed_data_is_the_same_data(call, twin, tmp_path, dataset, elsewhere):
-    root, out = twin(dataset), tmp_path / "packed"
+def test_packed_data_is_the_same_data(call, twin, dataset):
+    root = twin(dataset)
     before = evaluated(root, dataset)
-    code, text, _ = call("prepare", dataset, root, *(["--out", out] if elsewhere else []))
-    assert code == 0, text
-    place = out if elsewhere else root
-    manifest = json.loads((place / "packed.json").read_text())["recordings"]
-    for facts in manifest.values():
-        verify_store(place / facts["store"])
-        assert facts["count"] > 0
-        assert len(facts["source"]["sha256"]) == 64
-    after = evaluated(place, dataset)
+    code, text, _ = call("prepare", dataset, root)
+    assert (code, text.startswith("packed: ")) == (0, True)
+    stores = [path.parent for path in root.rglob("events.u32")]
+    assert stores
+    for store in stores:
+        verify_store(store)
+    after = evaluated(root, dataset)
     assert after[0] == before[0]
     np.testing.assert_array_equal(after[1][0], before[1][0])
-    assert call("check", dataset, place)[0] == 0
-    again = (place / "packed.json").stat().st_mtime_ns
-    assert call("prepare", dataset, root, *(["--out", out] if elsewhere else []))[0] == 0
-    assert (place / "packed.json").stat().st_mtime_ns >= again
+    assert call("check", dataset, root)[0] == 0
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(call, twin, tmp_path, processes):
-    root, out = twin("gen1"), tmp_path / "packed"
+def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(call, twin, processes):
+    root = twin("gen1")
     path = min((root / "train").glob("*_td.dat"))
     path.write_bytes(path.read_bytes()[:300])
-    given = ("prepare", "gen1", root, "--out", out, "--processes", processes)
+    given = ("prepare", "gen1", root, "--processes", processes)
     code, _, err = call(*given)
     assert code == 2
     assert f"{path}: " in err
@@ -154,17 +147,19 @@ def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(call, twi
     code, text, _ = call(*given, "--skip-damaged")
     assert code == 2
     assert f"left out: {path}: " in text
-    assert "packed 3 recordings" in text
-    assert len(json.loads((out / "packed.json").read_text())["recordings"]) == 3
-    assert not list(out.glob(f"train/{path.name.removesuffix('_td.dat')}*"))
+    assert "packed: 3 recordings" in text
+    assert len(list(root.rglob("events.u32"))) == 3
+    assert not path.with_name(f"{path.name}.store").exists()
 
 
-def test_several_processes_pack_the_same(call, twin, tmp_path):
-    root = twin("gen1")
+def test_several_processes_pack_the_same(call, twin):
+    root, content = twin("gen1"), []
     for processes in ("1", "2"):
-        assert call("prepare", "gen1", root, "--out", tmp_path / processes, "--processes", processes)[0] == 0
-    one, two = (json.loads((tmp_path / each / "packed.json").read_text()) for each in ("1", "2"))
-    assert one == two
+        assert call("prepare", "gen1", root, "--processes", processes)[0] == 0
+        content.append({path: path.read_bytes() for path in sorted(root.rglob("*.u32"))})
+        for path in content[-1]:
+            shutil.rmtree(path.parent)
+    assert content[0] == content[1] != {}
 
 
 def test_real_recordings_are_packed_without_a_loss(call, tmp_path):
@@ -206,7 +201,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(call, twin):
     code, _, err = call("prepare", "gen1", root)
     root.chmod(0o700)
     assert code == 2
-    assert "cannot be written to; name another folder with --out" in err
+    assert "cannot be written to" in err
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
