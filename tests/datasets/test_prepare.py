@@ -1,6 +1,5 @@
 """Packing: content and not size decides, it can be done again, and by several processes at once."""
 
-import errno
 import json
 import shutil
 import subprocess
@@ -278,12 +277,3 @@ def test_a_killed_holder_keeps_nobody_out(tmp_path):
     with one_at_a_time(place):
         pass
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_system_without_locks_is_packed_on(tmp_path, monkeypatch):
-    def none(*arguments):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("tespec.core.files.fcntl.lockf", none)
-    path = recording(tmp_path / "a.dat")
-    assert open_store(pack(open_reader(path), tmp_path / "store", path)).count == 20_000
