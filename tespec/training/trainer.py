@@ -19,6 +19,7 @@ from tespec.core.distributed import all_gather, batch_part, nested, rank, world_
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Optimisation
+from tespec.models.layers import without_tf32
 from tespec.training.ddp import require_gradients, wrap_ddp
 from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batch, Batches, MicroBatches, on_device
@@ -203,7 +204,9 @@ class Trainer:
         with batch_part((part, parts)), self._exchange(last=number == self.accumulate - 1):
             with self._autocast():
                 losses, state = self._replica(batch, self.states[number])
-            self.scaler.scale(losses["loss"] / self.accumulate).backward()
+            # Losses are computed in float32, backward as well; what the network computes in half precision has no TF32.
+            with without_tf32() if self.settings.precision in HALF else nullcontext():
+                self.scaler.scale(losses["loss"] / self.accumulate).backward()
         return losses, state
 
     def _exchange(self, *, last: bool) -> AbstractContextManager[None]:

@@ -204,6 +204,21 @@ def test_one_bad_number_among_many_is_found(place, number):
     assert not_finite(torch.tensor(number), []) == 1
 
 
+@pytest.mark.parametrize(("precision", "backward"), [("bf16", "highest"), ("fp32", "high")])
+def test_beside_half_precision_losses_are_exact_in_the_backward_pass_too(precision, backward):
+    trainer, seen = make(), []
+    trainer.settings = dataclasses.replace(trainer.settings, precision=precision)
+    trainer.model.weight.register_hook(lambda gradient: seen.append(torch.get_float32_matmul_precision()))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        advance(trainer, 0)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == [backward]
+
+
 def vanish():
     Path("/nowhere/dir1.dat").read_bytes()
 
