@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy, log_softmax, pixel_shuffle, softmax
 
-from tespec.core.distributed import all_reduce_sum, batch_rows, global_mean
+from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.registry import METHODS
@@ -176,7 +176,7 @@ def mixed_tokens(logits: Tensor, noise: Tensor, temperature: Tensor, codebook: T
 
 def gumbel_noise(logits: Tensor) -> Tensor:
     """Noise for the logits (N, ...) of each image, drawn for those of all processes, of which each keeps its own."""
-    everything, own = batch_rows(len(logits))
+    everything, own = shard_slice(len(logits))
     kept = []
     for row in range(everything):
         drawn = torch.empty(logits.shape[1:], device=logits.device).exponential_()
@@ -226,7 +226,7 @@ def hidden_units(lanes: int, rows: int, columns: int, ratio: float, smallest: in
         smallest: least area of a block in units.
     """
     hidden = max(1, round(ratio * rows * columns))
-    everything, own = batch_rows(lanes)
+    everything, own = shard_slice(lanes)
     size, shape, down, right = torch.rand(everything, BLOCKS, 4)[own].double().unbind(-1)
     least = min(smallest, hidden)
     area, aspect = least + size * (hidden - least), ((1 - 2 * shape) * math.log(ASPECT)).exp()

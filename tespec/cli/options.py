@@ -42,7 +42,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
     group.add_argument("--threads", type=positive, metavar="N",
                        help="CPU threads (default: the profile's, or what torch takes)")  # fmt: skip
-    group.add_argument("--workers", type=whole_number, default=0, help="processes that prepare batches (default 0)")
+    group.add_argument("--workers", type=whole_number, metavar="N",
+                       help="processes that prepare batches (default: chosen on a GPU, 0 on a CPU)")  # fmt: skip
     group.add_argument(
         "--launcher", choices=("none", *LAUNCHERS), default="none", help="what started the processes of this run"
     )

@@ -14,7 +14,7 @@ from timm.layers import DropPath as TimmDropPath
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from tespec.core.distributed import batch_rows
+from tespec.core.distributed import shard_slice
 
 STRIDE = 32  # px per token of the last stage, in both directions
 
@@ -173,7 +173,7 @@ class DropPath(nn.Module):
         """The branch (N, ...) of each sample."""
         if not self.training or not self.rate:
             return branch
-        whole, own = batch_rows(len(branch))
+        whole, own = shard_slice(len(branch))
         kept = torch.rand(whole, device=branch.device)[own] >= self.rate
         return branch * (kept.to(branch.dtype) / (1 - self.rate)).view(-1, *[1] * (branch.dim() - 1))
 

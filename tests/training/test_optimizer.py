@@ -19,8 +19,8 @@ from tespec.core.registry import pretrained_methods
 from tespec.core.settings import ARCHITECTURES, Clip, Decay
 from tespec.models import build_backbone
 from tespec.pretraining.method import own_settings
-from tespec.training.loop import Loop
 from tespec.training.optimizer import clip, learning_rate, parameter_groups, weight_decay
+from tespec.training.trainer import Trainer
 
 SIZE = (64, 96)
 CPU = torch.device("cpu")
@@ -183,7 +183,7 @@ class Steps(torch.utils.data.Dataset):
 def loop_of(gradients, **changes):
     how = dataclasses.replace(pretraining_settings("ecddp", "paper").optimisation, steps=10, **changes)
     torch.manual_seed(0)
-    return Loop(Linear(gradients), Steps(), how, seed=0, device=CPU)
+    return Trainer(Linear(gradients), Steps(), how, seed=0, device=CPU)
 
 
 GRADIENTS = [torch.full((2, 2), 3.0), torch.full((2,), -0.5), torch.full((2, 2), 0.25), torch.zeros(2)]

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed import all_gather, all_reduce
 from torch.nn.functional import batch_norm
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from tespec.core.distributed import has_no_labels, rank, ranks_per_batch, world_size
 from tespec.core.errors import UserError
-from tespec.training.loading import Batch
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-class Trainable(Protocol):
-    """A network that turns a batch and a state into losses and the next state."""
+class LossModule(nn.Module):
+    """A network's loss as a module, which is what DDP wraps."""
 
-    def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Losses by name, "loss" being the one that is minimised, and the detached state after the batch."""
-        ...
-
-
-class Step(nn.Module):
-    """A network's loss as a module, which is what torch can make replicas of."""
-
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: Any) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
+    def forward(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses of a micro-batch by name, and the state after it."""
-        return cast("Trainable", self.network).loss(batch, state)
+        losses: tuple[dict[str, Tensor], Any] = self.network.loss(batch, state)
+        return losses
 
 
-def replicated(network: nn.Module) -> nn.Module:
+def wrap_ddp(network: nn.Module) -> nn.Module:
     """The loss of a network; with several ranks its gradients are averaged over them during the backward pass.
 
     The network's own batch normalisations become synchronised ones then; its parameters, buffers and their names stay.
@@ -45,14 +38,13 @@ def replicated(network: nn.Module) -> nn.Module:
     `unused_parameters = True`: what only other ranks have a gradient for counts as zero then, and finding out which
     those are waits for the device in each step.
     """
-    step = Step(network)
     if world_size() == 1:
-        return step
+        return LossModule(network)
     with warnings.catch_warnings():
         # torch 2.13 renames `broadcast_buffers`.
         warnings.simplefilter("ignore", FutureWarning)
         return DistributedDataParallel(
-            synced(step),
+            LossModule(synced(network)),
             broadcast_buffers=False,  # batch statistics are those of the whole batch on every rank
             gradient_as_bucket_view=True,
             find_unused_parameters=allows_unused(network),
@@ -81,27 +73,25 @@ def require_gradients(network: nn.Module) -> None:
 def synced(model: nn.Module) -> nn.Module:
     """`model` with every batch normalisation over all ranks; parameters and their names stay."""
     for name, child in model.named_children():
-        if isinstance(child, _BatchNorm) and not isinstance(child, SyncedBatchNorm):
+        if isinstance(child, BATCH_NORMS) and not isinstance(child, SyncedBatchNorm):
             norm = SyncedBatchNorm(
                 child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
             )
-            # The very same tensors: an optimizer, or a teacher's copy, may hold them already.
-            norm._parameters, norm._buffers = child._parameters, child._buffers
+            # The very same tensors: an optimizer, or a momentum copy, may hold them already.
+            norm.weight, norm.bias = child.weight, child.bias
+            norm.running_mean, norm.running_var = child.running_mean, child.running_var
+            norm.num_batches_tracked = child.num_batches_tracked
             setattr(model, name, norm.train(child.training))
         else:
             synced(child)
     return model
 
 
-class SyncedBatchNorm(_BatchNorm):
+class SyncedBatchNorm(nn.BatchNorm1d):
     """As `nn.BatchNorm`, with mean and variance over all ranks; torch's own needs GPUs.
 
     A rank without labels (`tespec.core.distributed.rank_without_labels`) adds nothing to them.
     """
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        if input.dim() < 2:
-            raise ValueError(f"(N, C, ...) expected, got {input.dim()} axes")
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (N, C, ...)."""
@@ -111,7 +101,6 @@ class SyncedBatchNorm(_BatchNorm):
             return batch_norm(
                 input, self.running_mean, self.running_var, self.weight, self.bias, batches, share, self.eps
             )
-        self._check_input_dim(input)
         normal, mean, variance, elements = _Normal.apply(input, self.weight, self.bias, self.eps, not has_no_labels())
         self._remember(mean, variance * elements / (elements - 1).clamp(min=1), (elements > 0).float())
         return cast("Tensor", normal)

@@ -16,9 +16,9 @@ from tespec.core.distributed import (
     rank_without_labels,
 )
 from tespec.core.errors import UserError
+from tespec.training.ddp import SyncedBatchNorm, synced
 from tespec.training.loading import MicroBatches
-from tespec.training.loop import Loop
-from tespec.training.replicas import SyncedBatchNorm, synced
+from tespec.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 RANKS, STEPS = 2, 3
@@ -158,7 +158,7 @@ class Rows(torch.utils.data.Dataset):
 def loop_of(network, accumulate, rank=0, ranks=1):
     torch.manual_seed(rank)  # the others' weights are those of rank 0
     parts = [Rows(rank * accumulate + number, ranks * accumulate) for number in range(accumulate)]
-    return Loop(network(), MicroBatches(parts), SETTINGS, seed=0, device=CPU)
+    return Trainer(network(), MicroBatches(parts), SETTINGS, seed=0, device=CPU)
 
 
 def weights_after(loop):
@@ -182,7 +182,7 @@ def train(rank):
         with Exchanges() as exchanges:
             loop.train_step(*(Rows(rank * accumulate + each, RANKS * accumulate)[0] for each in range(accumulate)))
         resumed = loop_of(network, 1, rank, RANKS)
-        resumed.load_state_dict(trained if rank == 0 else {})
+        resumed.load_state_dict(trained)
         counts = {name: dict(getattr(exchanges, name)) for name in ("calls", "bytes")}
         found[way] = trained | {"resumed": resumed.state_dict(), "own": resumed.states, "exchanges": counts}
     return found
@@ -205,7 +205,7 @@ def test_several_ranks_train_what_one_trains(of_ranks):
         for part in (first[way], second[way]):
             assert part["model"].keys() == one["model"].keys()
             torch.testing.assert_close(part["model"], one["model"], rtol=1e-5, atol=1e-6)
-            # What rank 0 saved is what every rank goes on from, with its own rows of the state.
+            # Every rank goes on from the same checkpoint, with its own rows of the state.
             for key in ("model", "optimizer"):
                 torch.testing.assert_close(part["resumed"][key], first[way][key], rtol=0, atol=0)
         if way != "unused":
