@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 5.0
-LINE = "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_fmt}, {remaining} left{postfix}"
+LINE = "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_noinv_fmt}, {remaining} left{postfix}"
 
 tqdm.set_lock(threading.RLock())  # its own lock would fix how processes are started
 tqdm.monitor_interval = 0  # its thread would be forked with worker processes
