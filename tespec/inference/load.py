@@ -25,6 +25,7 @@ from tespec.weights.files import read_recipe, read_weights
 from tespec.weights.load import BESIDE, SENSOR, read_backbone
 
 PREFIX = "backbone."
+LARGEST = 2048  # px of a side; no sensor is larger
 SEGMENT_MS = 50.0  # of networks trained on windows from label to label (paper, Sec. 4.1)
 
 
@@ -41,8 +42,9 @@ def load_network(path: str | Path, *, height: int | None = None, width: int | No
         (B, H, W) in m, or `Boxes` of each lane.
 
     Raises:
-        UserError: unreadable file, or one without a recipe.
+        UserError: unreadable file, one without a recipe, or a size that is none.
     """
+    _check_size(height, width)
     path = Path(path)
     recipe = read_recipe(path)
     if "kind" not in recipe:
@@ -50,6 +52,12 @@ def load_network(path: str | Path, *, height: int | None = None, width: int | No
     model: Network = load_trained(path, height=height, width=width).model
     model.recipe = recipe
     return model
+
+
+def _check_size(height: Any, width: Any) -> None:
+    for name, side in (("height", height), ("width", width)):
+        if side is not None and not (isinstance(side, int) and 1 <= side <= LARGEST):
+            raise UserError(f"{name}={side!r}", "no size in px", f"give a whole number from 1 to {LARGEST}")
 
 
 class TrainedNetwork(NamedTuple):
@@ -146,6 +154,7 @@ def stream(
         what = f"does not say how its training made histograms of events ({', '.join(missing)})"
         raise UserError(where, what, "load weights that were trained here, or give histograms to its step()")
     counted = build(Preprocessing, {name: recipe[name] for name in names}, where)
+    _check_size(height, width)
     if (height is None) != (width is None):
         raise UserError(f"height={height}, width={width}", "a sensor has both", "give both or none")
     sensor = None if height is None or width is None else (height, width)

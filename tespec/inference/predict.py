@@ -93,6 +93,8 @@ def predict(
     Raises:
         UserError: weights or recording cannot be read, or no window ends within the clip.
     """
+    if not 0 <= min_score <= 1:
+        raise UserError(f"--min-score {min_score:g}", "is no score", "give a number from 0 to 1")
     recording = find(read_settings(weights), wanted, root, sensor_px)
     if not len(recording):
         raise UserError(recording.path, "is shorter than a window of the training", "give a longer recording")

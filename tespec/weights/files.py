@@ -72,13 +72,11 @@ def read_torch(path: Path) -> Any:
         with torch.serialization.safe_globals(HARMLESS), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damage that looks like an old file
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        named = f" ({found[1]})" if found else ""
-        what = f"holds more than plain tensors{named}, and loading it could run code"
-        raise UserError(path, what, "export it as safetensors") from error
     except Exception as error:  # of a dozen types, by the byte at which a damaged file ends
+        found = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         what = f"not a readable torch file ({type(error).__name__})"
+        if found:
+            what = f"holds more than plain tensors ({found[1]}), and loading it could run code"
         raise UserError(path, what, "copy it again, or export it as safetensors") from error
 
 

@@ -52,3 +52,9 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
     write_weights(other, {"weight": torch.zeros(1)}, {"width": "micro"})
     with pytest.raises(UserError, match="holds no network with a task's head"):
         load_trained(other)
+
+
+@pytest.mark.parametrize("size", [{"height": 0}, {"width": -5}, {"height": 20.5}, {"width": 10**7}, {"height": "64"}])
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(UserError, match=r"(height|width)=.*: no size in px; give a whole number from 1 to 2048"):
+        tespec.load("any.safetensors", **size)

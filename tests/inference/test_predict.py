@@ -84,6 +84,7 @@ MISTAKES = [
     ("dir99", {}, r"--predict dir99: no such recording; give a path, or one of dir2"),
     ("no/such.raw", {}, r"--predict no/such.raw: no such file or folder; check the path"),
     ("dir0", {"clip": (50, 60)}, r"no window ends between 50 and 60 s; it lasts .* s; give another --clip"),
+    ("dir0", {"min_score": 3}, r"--min-score 3: is no score; give a number from 0 to 1"),
     (str(RECORDING), {"sensor_px": "2x2"}, r"davis\.aedat4: "),
     (str(RECORDING), {"sensor_px": "wide"}, r"give WIDTHxHEIGHT in px"),
     (str(RECORDING.parent), {}, r"holds 2 recordings; name one of them"),
