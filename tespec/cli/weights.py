@@ -71,8 +71,8 @@ def show(options: argparse.Namespace) -> None:
     for name, tensor in converted.tensors.items():
         part = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
         parts.setdefault(part[0] if part else name, []).append(tensor.numel())
-    for part, sizes in parts.items():
-        print(f"    {part:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
+    for title, sizes in parts.items():
+        print(f"    {title:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
     for name in converted.repeated:
         print(f"  repeated {name} to {converted.tensors[name].shape[1]} input channels")
     if converted.unused:

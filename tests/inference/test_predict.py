@@ -87,7 +87,7 @@ MISTAKES = [
     ("dir0", {"min_score": 3}, r"--min-score 3: is no score; give a number from 0 to 1"),
     (str(RECORDING), {"sensor_px": "2x2"}, r"davis\.aedat4: "),
     (str(RECORDING), {"sensor_px": "wide"}, r"give WIDTHxHEIGHT in px"),
-    (str(RECORDING.parent), {}, r"holds 2 recordings; name one of them"),
+    (str(RECORDING.parent), {}, r"holds \d recordings; name one of them"),
 ]
 
 
