@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tespec.events.stream import Events
-from tespec.sample import scene
+from tespec.sample import render
 from tespec.sample.recordings import Recording
-from tespec.sample.street import Film
+from tespec.sample.street import Film, Frame, gather
 
 CLASSES = ("11classes", "19classes")
 IGNORE = 255
@@ -24,23 +23,23 @@ BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFL
 
 # Class of the scene: its number among the 11, and among Cityscapes' 19 (sky and terrain have one there).
 _NUMBERS = {
-    scene.ROAD: (5, 0),
-    scene.SIDEWALK: (6, 1),
-    scene.BUILDING: (1, 2),
-    scene.WALL: (9, 3),
-    scene.FENCE: (2, 4),
-    scene.POLE: (4, 5),
-    scene.SIGN: (10, 7),
-    scene.VEGETATION: (7, 8),
-    scene.TERRAIN: (7, 9),
-    scene.SKY: (0, 10),
-    scene.PERSON: (3, 11),
-    scene.RIDER: (3, 12),
-    scene.CAR: (8, 13),
-    scene.TRUCK: (8, 14),
-    scene.TWO_WHEELER: (8, 18),
+    render.ROAD: (5, 0),
+    render.SIDEWALK: (6, 1),
+    render.BUILDING: (1, 2),
+    render.WALL: (9, 3),
+    render.FENCE: (2, 4),
+    render.POLE: (4, 5),
+    render.SIGN: (10, 7),
+    render.VEGETATION: (7, 8),
+    render.TERRAIN: (7, 9),
+    render.SKY: (0, 10),
+    render.PERSON: (3, 11),
+    render.RIDER: (3, 12),
+    render.CAR: (8, 13),
+    render.TRUCK: (8, 14),
+    render.TWO_WHEELER: (8, 18),
 }
-_CLASS_OF = np.array([_NUMBERS[label] for label in range(scene.CLASSES)], np.uint8).T
+_CLASS_OF = np.array([_NUMBERS[label] for label in range(render.CLASSES)], np.uint8).T
 
 
 def write(film: Film, root: Path, recording: Recording) -> None:
@@ -54,31 +53,26 @@ def write(film: Film, root: Path, recording: Recording) -> None:
     (folder / "events" / "left").mkdir(parents=True)
     for classes in CLASSES:
         (folder / "semantic" / "left" / classes).mkdir(parents=True)
-    rectified = rectify_map(sensor.height, sensor.width)
-    raw = _raw_places(rectified)
-    columns: list[Events] = []
     stamps: list[int] = []
-    for frame, events in film:
-        x, y = raw[events.y, events.x].T
-        columns.append(Events(x, y, events.t, events.p))
-        if frame.index % LABEL_STRIDE == 0:
-            for classes, mapping in zip(CLASSES, _CLASS_OF, strict=True):
-                mask = mapping[frame.label[: sensor.label_rows]]
-                mask[:, :1] = IGNORE
-                Image.fromarray(mask).save(folder / "semantic" / "left" / classes / f"{len(stamps):06d}.png")
-            stamps.append(OFFSET_US + frame.time_us)
+
+    def see(frame: Frame) -> None:
+        if frame.index % LABEL_STRIDE:
+            return
+        for classes, mapping in zip(CLASSES, _CLASS_OF, strict=True):
+            mask = mapping[frame.label[: sensor.label_rows]]
+            mask[:, :1] = IGNORE
+            Image.fromarray(mask).save(folder / "semantic" / "left" / classes / f"{len(stamps):06d}.png")
+        stamps.append(OFFSET_US + frame.time_us)
+
+    events = gather(film, see)
     (folder / "semantic" / "timestamps.txt").write_text("".join(f"{stamp}\n" for stamp in stamps))
-    x, y, t, p = (np.concatenate(column) for column in zip(*columns, strict=True))
-    index = np.searchsorted(t, 1000 * np.arange(int(t[-1]) // 1000 + 1))
+    rectified = rectify_map(sensor.height, sensor.width)
+    x, y = _raw_places(rectified)[events.y, events.x].T
+    index = np.searchsorted(events.t, 1000 * np.arange(int(events.t[-1]) // 1000 + 1)).astype("<u8")
+    columns = {"x": x.astype("<u2"), "y": y.astype("<u2"), "t": events.t.astype("<u4"), "p": events.p}
     with h5py.File(folder / "events" / "left" / "events.h5", "w") as file:
-        for name, values, kind in (
-            ("events/x", x, "<u2"),
-            ("events/y", y, "<u2"),
-            ("events/t", t, "<u4"),
-            ("events/p", p, "u1"),
-            ("ms_to_idx", index, "<u8"),
-        ):
-            file.create_dataset(name, data=values.astype(kind), track_times=False, chunks=True, **BLOSC)
+        for name, values in ({f"events/{name}": values for name, values in columns.items()} | {"ms_to_idx": index}).items():
+            file.create_dataset(name, data=values, track_times=False, chunks=True, **BLOSC)
         file.create_dataset("t_offset", data=np.int64(OFFSET_US), track_times=False)
     with h5py.File(folder / "events" / "left" / "rectify_map.h5", "w") as file:
         file.create_dataset("rectify_map", data=rectified, track_times=False, chunks=True, **BLOSC)

@@ -18,10 +18,9 @@ from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
 from tespec.datasets.description import Description, of_facts
-from tespec.sample import ddd17, dsec, mvsec, objects, prophesee
-from tespec.sample.paths import FRAME_RATE
+from tespec.sample import ddd17, dsec, mvsec, prophesee
 from tespec.sample.recordings import VERSION, Recording, content_of, recordings_of
-from tespec.sample.street import Film, Street
+from tespec.sample.street import FRAME_RATE, Film, Street
 
 DEFAULT = ("ddd17", "1mpx")  # what the demo needs
 WRITERS: dict[str, Callable[[Film, Path, Recording], None]] = {
@@ -30,7 +29,7 @@ WRITERS: dict[str, Callable[[Film, Path, Recording], None]] = {
     "1mpx": prophesee.write,
     "dsec": dsec.write,
     "mvsec": mvsec.write,
-    "objects": objects.write,
+    "objects": prophesee.write_objects,
 }
 # Time of the first frame by the clock of a recording whose layout has no place for the ego speed, in us.
 CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": dsec.OFFSET_US, "mvsec": mvsec.EPOCH_US}
@@ -63,6 +62,7 @@ def make_world(
     Raises:
         UserError: unknown size or data set, or negative seed.
     """
+    left = {dataset: recordings_of(size, seed, dataset) for dataset in WRITERS if dataset in datasets}
     for dataset in datasets:
         content_of(size, dataset)
     if seed < 0:
@@ -74,14 +74,13 @@ def make_world(
         remedy = 'put what it does below `if __name__ == "__main__":`'
         raise UserError(sys.argv[0], "is imported by each process that makes the sample world", remedy)
     with one_at_a_time(folder):
-        missing = [dataset for dataset in WRITERS if dataset in datasets and not (folder / dataset).is_dir()]
-        left = {dataset: recordings_of(size, seed, dataset) for dataset in missing}
-        for dataset in missing:
+        left = {dataset: recordings for dataset, recordings in left.items() if not (folder / dataset).is_dir()}
+        for dataset in left:
             unfinished = _unfinished(folder, dataset)
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
             (unfinished / "dataset.json").write_text(json.dumps(_facts(size, seed, dataset), indent=1) + "\n")
-        planned = [recording for dataset in missing for recording in left[dataset]]
+        planned = [recording for recordings in left.values() for recording in recordings]
         planned.sort(key=lambda recording: -recording.seconds * recording.sensor.height)
         for done, recording in enumerate(_make(planned, folder, processes or os.cpu_count() or 1), start=1):
             left[recording.dataset].remove(recording)
@@ -123,19 +122,13 @@ def make_recording(recording: Recording, root: Path) -> None:
     Moving and standing frames are scored apart by the camera's speed: `ego_speed/<name>.npy`, float64 (N, 2), holds
     the time in us by the recording's clock and the speed in m/s.
     """
-    street = Street(recording.seed, recording.seconds, recording.night)
-    speeds: list[tuple[int, float]] = []
     dataset = recording.dataset
-
-    def film() -> Film:
-        for frame, events in street.record(street.camera(*recording.sensor)):
-            speeds.append((CLOCKS.get(dataset, 0) + frame.time_us, frame.ego_speed))
-            yield frame, events
-
-    WRITERS[dataset](film(), root, recording)
+    street = Street(recording.seed, recording.seconds, recording.night)
+    WRITERS[dataset](street.record(street.camera(*recording.sensor)), root, recording)
     if dataset in CLOCKS:
+        times = CLOCKS[dataset] + np.arange(1, street.frames) * (1_000_000 // FRAME_RATE)
         (root / "ego_speed").mkdir(exist_ok=True)
-        np.save(root / "ego_speed" / f"{recording.name}.npy", np.array(speeds, np.float64))
+        np.save(root / "ego_speed" / f"{recording.name}.npy", np.stack([times, street.ego_speed[1:]], axis=1))
 
 
 def description(size: str, seed: int, dataset: str) -> Description:

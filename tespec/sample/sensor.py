@@ -9,7 +9,7 @@ import numpy.typing as npt
 from numba import njit
 
 from tespec.events.stream import Events
-from tespec.sample.scene import Array, Image
+from tespec.sample.render import Array, Image
 
 
 @dataclass(frozen=True)
