@@ -9,21 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tespec.sample import render
-from tespec.sample.render import (
-    BLOCK,
-    COLUMNS,
-    COS,
-    CX,
-    CY,
-    FAR,
-    INSTANCE,
-    PARKED,
-    PLAIN,
-    ROAD_HALF,
-    SIDEWALK_WIDTH,
-    SIN,
-    Array,
-)
+from tespec.sample.render import BLOCK, COS, CX, CY, FAR, PARKED, PLAIN, ROAD_HALF, SIDEWALK_WIDTH, SIN, SWING, Array
 
 LANE, PARKING = 1.7, 4.1  # m from the centre line
 INSET = ROAD_HALF + SIDEWALK_WIDTH
@@ -34,29 +20,17 @@ Row = tuple[float, ...]
 
 
 class Variation(NamedTuple):
-    """What differs from street to street, so that places in the image tell little of what they show.
+    """What differs from street to street, so that places in the image tell little of what they show."""
 
-    Attributes:
-        side: 1 where traffic keeps to the right, -1 where it keeps to the left.
-        focal: focal length as a share of the width.
-        height: of the camera above the ground; `pitch`, `yaw` and `roll` of it against the road.
-        pitch: see `height`.
-        yaw: see `height`.
-        roll: see `height`.
-        green: how much of a street are parks, trees and grass, 0 to 1.
-        crowd: density of people and vehicles, about 1.
-        light: strength of the daylight, about 1.
-    """
-
-    side: int
-    focal: float
-    height: float
-    pitch: float
+    side: int  # 1 where traffic keeps to the right, -1 where it keeps to the left
+    focal: float  # focal length as a share of the width
+    height: float  # of the camera above the ground, m
+    pitch: float  # of the camera against the road, rad; so are yaw and roll
     yaw: float
     roll: float
-    green: float
-    crowd: float
-    light: float
+    green: float  # how much of a street are parks and trees, 0 to 1
+    crowd: float  # density of people and vehicles, about 1
+    light: float  # strength of the daylight, about 1
 
 
 def variation(seed: int) -> Variation:
@@ -64,33 +38,33 @@ def variation(seed: int) -> Variation:
     rng = np.random.default_rng([seed, 5])
     return Variation(
         side=1 if rng.random() < 0.5 else -1,
-        focal=rng.uniform(0.6, 1.0),
+        focal=rng.uniform(0.8, 1.5),
         height=rng.uniform(1.1, 2.6),
-        pitch=rng.uniform(-0.45, 0.35),
+        pitch=rng.uniform(-0.4, 0.3),
         yaw=rng.uniform(-1.3, 1.3),
-        roll=rng.uniform(-0.5, 0.5),
-        green=min(max(rng.uniform(-0.2, 1.6), 0.0), 1.0),
-        crowd=rng.uniform(0.5, 2.0),
+        roll=rng.uniform(-1.0, 1.0),
+        green=rng.uniform(0.3, 1.1),
+        crowd=rng.uniform(1.0, 2.5),
         light=rng.uniform(0.4, 1.4),
     )
 
 
 def box(
-    centre: Point, half: Point, label: int, albedo: float, texture: int = PLAIN, seed: float = 0.0, yaw: float = 0.0
+    centre: Point, half: Point, label: int, albedo: float, texture: int = PLAIN, seed: float = 0.0, swing: float = 0.0
 ) -> Row:
-    """Row of a box table by centre, half extents and yaw about the vertical; its instance is 0."""
-    return (*centre, *half, float(np.cos(yaw)), float(np.sin(yaw)), label, 0, albedo, texture, seed)
+    """Row of a box table by centre and half extents; its instance is 0."""
+    return (*centre, *half, 1.0, 0.0, label, 0, albedo, texture, seed, swing)
 
 
 def table(rows: list[Row], instance: int = 0) -> Array:
-    """Box table (N, 13) float64 of rows, those of road users with their instance."""
-    boxes = np.array(rows, np.float64).reshape(-1, COLUMNS)
-    boxes[boxes[:, render.CLASS] >= render.PERSON, INSTANCE] = instance
+    """Box table (N, 14) float64 of rows, those of road users with their instance."""
+    boxes = np.array(rows, np.float64).reshape(-1, SWING + 1)
+    boxes[boxes[:, render.CLASS] >= render.PERSON, render.INSTANCE] = instance
     return boxes
 
 
 def place(boxes: Array, x: Array | float, y: Array | float, yaw: Array | float) -> Array:
-    """Boxes (N, 13) given relative to their body, x forward, moved to the body's x, y and yaw (N,) or scalar."""
+    """Boxes (N, 14) given relative to their body, x forward, moved to the body's x, y and yaw (N,) or scalar."""
     cos, sin = np.cos(yaw), np.sin(yaw)
     placed = boxes.copy()
     placed[:, CX] = x + cos * boxes[:, CX] - sin * boxes[:, CY]
@@ -103,22 +77,18 @@ def place(boxes: Array, x: Array | float, y: Array | float, yaw: Array | float) 
 def vehicle(rng: np.random.Generator, instance: int) -> Array:
     """A passenger car of 4.2 m or a delivery truck of 6.4 m with a separate cab, and its shadow."""
     paint, seed = rng.choice((rng.uniform(0.05, 0.2), rng.uniform(0.5, 0.9))), rng.uniform(0, 1000)
+    label, axles, track, body, cabin = render.CAR, (-1.3, 1.3), 0.82, (2.1, 0.88, 0.36), (1.2, 0.76, 0.27)
+    body_at, cabin_at = (0.0, 0.0, 0.64), (-0.25, 0.0, 1.25)
     if rng.random() < TRUCK_SHARE:
-        label, axles, track = render.TRUCK, (-2.0, 2.3), 1.0
-        rows = [
-            box((0, 0, 0.004), (3.3, 1.15, 0.004), render.ROAD, 0.05),
-            box((-0.8, 0, 1.75), (2.4, 1.1, 1.25), label, paint, render.BODYWORK, seed),
-            box((2.4, 0, 1.3), (0.75, 1.05, 0.85), label, 0.6 * paint, render.CABIN, seed),
-        ]
-    else:
-        label, axles, track = render.CAR, (-1.3, 1.3), 0.82
-        rows = [
-            box((0, 0, 0.004), (2.25, 1.0, 0.004), render.ROAD, 0.05),
-            box((0, 0, 0.64), (2.1, 0.88, 0.36), label, paint, render.BODYWORK, seed),
-            box((-0.25, 0, 1.25), (1.2, 0.76, 0.27), label, paint, render.CABIN, seed),
-        ]
-    wheels = [box((x, y, 0.33), (0.33, 0.11, 0.33), label, 0.05) for x in axles for y in (-track, track)]
-    return table(rows + wheels, instance)
+        label, axles, track, body, cabin = render.TRUCK, (-2.0, 2.3), 1.0, (2.4, 1.1, 1.25), (0.75, 1.05, 0.85)
+        body_at, cabin_at = (-0.8, 0.0, 1.75), (2.4, 0.0, 1.3)
+    rows = [
+        box((0.0, 0.0, 0.004), (axles[1] + 0.95, track + 0.16, 0.004), render.ROAD, 0.05),
+        box(body_at, body, label, paint, render.BODYWORK, seed),
+        box(cabin_at, cabin, label, paint, render.CABIN, seed),
+    ]
+    rows += [box((x, y, 0.33), (0.33, 0.11, 0.33), label, 0.05) for x in axles for y in (-track, track)]
+    return table(rows, instance)
 
 
 # Centre, half extents, share of the clothes' brightness, and metres that the part swings along x with the walk.
@@ -135,9 +105,8 @@ LIMBS = (
 def person(rng: np.random.Generator, instance: int) -> Array:
     """A pedestrian of 1.75 m."""
     cloth, seed = rng.uniform(0.08, 0.85), rng.uniform(0, 1000)
-    return table(
-        [box(at, half, render.PERSON, share * cloth, render.CLOTH, seed) for at, half, share, _ in LIMBS], instance
-    )
+    limbs = [box(at, half, render.PERSON, share * cloth, render.CLOTH, seed, swing) for at, half, share, swing in LIMBS]
+    return table(limbs, instance)
 
 
 def cyclist(rng: np.random.Generator, instance: int) -> Array:
@@ -160,7 +129,7 @@ def cyclist(rng: np.random.Generator, instance: int) -> Array:
 
 
 def city(seed: int, varied: Variation, first: float, last: float) -> Array:
-    """Box table (M, 13) of the blocks that a car can see on its way along y = 0 from x = `first` to `last`.
+    """Box table (M, 14) of the blocks that a car can see on its way along y = 0 from x = `first` to `last`.
 
     A block depends on the seed and its place in the grid alone: a longer way does not change what its beginning shows.
     """
@@ -207,7 +176,7 @@ def _park(rng: np.random.Generator) -> list[Row]:
 
 def _kerb(rng: np.random.Generator, varied: Variation, instances: Iterator[int]) -> Iterator[Array]:
     """Lamp posts, signs, trees and people on the sidewalk, vehicles parked at the road's edge."""
-    shares = np.array([0.25, 0.8, 0.2 + 1.8 * varied.green, 0.9 * varied.crowd, 1.5 * varied.crowd, 0.4])
+    shares = np.array([0.25, 1.3, 0.2 + 1.8 * varied.green, 1.5 * varied.crowd, 1.5 * varied.crowd, 0.4])
     ends = np.cumsum(shares / shares.sum())
     at, y = 1.0 - HALF, 0.5 - HALF - SIDEWALK_WIDTH
     while at < HALF:
@@ -236,5 +205,5 @@ def _tree(rng: np.random.Generator, x: float, y: float) -> list[Row]:
     rows = [box((x, y, trunk / 2 + 0.2), (0.16, 0.16, trunk / 2 + 0.2), label, 0.15, leaves, seed)]
     for height, size in ((0.9, 1.0), (1.7, 0.65)):
         half = (radius * size, radius * size, 0.9 * radius * size)
-        rows.append(box((x, y, trunk + radius * height), half, label, albedo, leaves, seed, rng.uniform(0, 1.5)))
+        rows.append(box((x, y, trunk + radius * height), half, label, albedo, leaves, seed))
     return rows

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tespec.sample import render
 from tespec.sample.recordings import Recording
 from tespec.sample.street import Film, Frame, gather
 
@@ -19,13 +18,8 @@ IMAGE_STRIDE = 3  # rendered frames per image: 30 ms at 100 frames per second
 FIRST_LABEL_US = 120_000
 NANOSECONDS = 1000  # per microsecond
 
-_CLASS_OF = np.empty(render.CLASSES, np.uint8)
-_CLASS_OF[[render.ROAD, render.SIDEWALK]] = 0
-_CLASS_OF[[render.SKY, render.BUILDING, render.WALL, render.FENCE]] = 1
-_CLASS_OF[[render.POLE, render.SIGN]] = 2
-_CLASS_OF[[render.VEGETATION, render.TERRAIN]] = 3
-_CLASS_OF[[render.PERSON, render.RIDER]] = 4
-_CLASS_OF[[render.CAR, render.TRUCK, render.TWO_WHEELER]] = 5
+# Of the scene's classes, in their order.
+_CLASS_OF = np.array([0, 0, 3, 1, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5, 5], np.uint8)
 
 
 def mask(label: npt.NDArray[np.uint8], label_rows: int) -> npt.NDArray[np.uint8]:

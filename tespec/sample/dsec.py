@@ -9,8 +9,8 @@ import hdf5plugin
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from scipy.spatial import KDTree
 
-from tespec.sample import render
 from tespec.sample.recordings import Recording
 from tespec.sample.street import Film, Frame, gather
 
@@ -21,25 +21,10 @@ LABEL_STRIDE = 5  # rendered frames per label: 50 ms at 100 frames per second
 DISTORTION = 0.09  # share by which the lens moves the corners of the image
 BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
 
-# Class of the scene: its number among the 11, and among Cityscapes' 19 (sky and terrain have one there).
-_NUMBERS = {
-    render.ROAD: (5, 0),
-    render.SIDEWALK: (6, 1),
-    render.BUILDING: (1, 2),
-    render.WALL: (9, 3),
-    render.FENCE: (2, 4),
-    render.POLE: (4, 5),
-    render.SIGN: (10, 7),
-    render.VEGETATION: (7, 8),
-    render.TERRAIN: (7, 9),
-    render.SKY: (0, 10),
-    render.PERSON: (3, 11),
-    render.RIDER: (3, 12),
-    render.CAR: (8, 13),
-    render.TRUCK: (8, 14),
-    render.TWO_WHEELER: (8, 18),
-}
-_CLASS_OF = np.array([_NUMBERS[label] for label in range(render.CLASSES)], np.uint8).T
+# Of the scene's classes, in their order: number among the 11, and among Cityscapes' 19, which have sky and terrain.
+_CLASS_OF = np.array(
+    [[5, 6, 7, 0, 1, 9, 2, 4, 10, 7, 3, 3, 8, 8, 8], [0, 1, 9, 10, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14, 18]], np.uint8
+)
 
 
 def write(film: Film, root: Path, recording: Recording) -> None:
@@ -67,11 +52,19 @@ def write(film: Film, root: Path, recording: Recording) -> None:
     events = gather(film, see)
     (folder / "semantic" / "timestamps.txt").write_text("".join(f"{stamp}\n" for stamp in stamps))
     rectified = rectify_map(sensor.height, sensor.width)
-    x, y = _raw_places(rectified)[events.y, events.x].T
+    seen = np.mgrid[: sensor.height, : sensor.width][::-1].reshape(2, -1).T
+    nearest = KDTree(rectified.reshape(-1, 2)).query(seen)[1].reshape(sensor.height, sensor.width)
+    y, x = np.divmod(nearest[events.y, events.x], sensor.width)
     index = np.searchsorted(events.t, 1000 * np.arange(int(events.t[-1]) // 1000 + 1)).astype("<u8")
-    columns = {"x": x.astype("<u2"), "y": y.astype("<u2"), "t": events.t.astype("<u4"), "p": events.p}
+    columns = {
+        "events/x": x.astype("<u2"),
+        "events/y": y.astype("<u2"),
+        "events/t": events.t.astype("<u4"),
+        "events/p": events.p,
+        "ms_to_idx": index,
+    }
     with h5py.File(folder / "events" / "left" / "events.h5", "w") as file:
-        for name, values in ({f"events/{name}": values for name, values in columns.items()} | {"ms_to_idx": index}).items():
+        for name, values in columns.items():
             file.create_dataset(name, data=values, track_times=False, chunks=True, **BLOSC)
         file.create_dataset("t_offset", data=np.int64(OFFSET_US), track_times=False)
     with h5py.File(folder / "events" / "left" / "rectify_map.h5", "w") as file:
@@ -85,14 +78,3 @@ def rectify_map(height: int, width: int) -> npt.NDArray[np.float32]:
     stretch = 1 + DISTORTION * (x**2 + y**2) / ((width / 2) ** 2 + (height / 2) ** 2)
     places = np.stack([x * stretch + (width - 1) / 2, y * stretch + (height - 1) / 2], axis=-1)
     return places.astype(np.float32)
-
-
-def _raw_places(rectified: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """(H, W, 2) raw x and y whose rectified place is nearest to each rectified pixel."""
-    height, width, _ = rectified.shape
-    raw = np.zeros((height, width, 2), np.uint16)
-    flat = rectified.reshape(-1, 2).astype(np.float64)
-    for row in range(height):
-        distance = (flat[None, :, 0] - np.arange(width)[:, None]) ** 2 + (flat[None, :, 1] - row) ** 2
-        raw[row, :, 1], raw[row, :, 0] = np.divmod(distance.argmin(axis=1), width)
-    return raw

@@ -43,7 +43,7 @@ def make_world(
     progress: Callable[[int, int], None] | None = None,
     datasets: Sequence[str] = DEFAULT,
 ) -> Path:
-    """The folder of a sample world; data sets asked for that it lacks are made.
+    """The folder of a sample world, with a folder for each data set; those asked for that it lacks are made.
 
     Several processes may ask for the same world at once: one makes it, the others wait. With more than one process the
     caller's main module is imported by each of them, so a script needs `if __name__ == "__main__"`.
@@ -56,15 +56,10 @@ def make_world(
         progress: called with the recordings that are done and all there are to make.
         datasets: keys of `WRITERS`.
 
-    Returns:
-        Folder with a folder for each data set, each with a `dataset.json`.
-
     Raises:
         UserError: unknown size or data set, or negative seed.
     """
-    left = {dataset: recordings_of(size, seed, dataset) for dataset in WRITERS if dataset in datasets}
-    for dataset in datasets:
-        content_of(size, dataset)
+    left = {dataset: recordings_of(size, seed, dataset) for dataset in dict.fromkeys(datasets)}
     if seed < 0:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     folder = world_folder(size, seed, root)
@@ -97,9 +92,8 @@ def _make(planned: list[Recording], folder: Path, processes: int) -> Iterator[Re
             make_recording(recording, _unfinished(folder, recording.dataset))
             yield recording
         return
-    # The processes read from numba's cache what this one compiles.
     street = Street(0, 0.02)
-    next(street.record(street.camera(8, 8)))
+    next(street.record(street.camera(8, 8)))  # the processes read from numba's cache what this one compiles
     with ProcessPoolExecutor(min(processes, len(planned)), multiprocessing.get_context("spawn")) as pool:
         made = {pool.submit(make_recording, each, _unfinished(folder, each.dataset)): each for each in planned}
         for future in as_completed(made):
@@ -117,11 +111,7 @@ def _unfinished(folder: Path, dataset: str) -> Path:
 
 
 def make_recording(recording: Recording, root: Path) -> None:
-    """Make one recording in the folder of its data set.
-
-    Moving and standing frames are scored apart by the camera's speed: `ego_speed/<name>.npy`, float64 (N, 2), holds
-    the time in us by the recording's clock and the speed in m/s.
-    """
+    """Make one recording in its data set's folder; `ego_speed/<name>.npy` (N, 2) holds time in us and speed in m/s."""
     dataset = recording.dataset
     street = Street(recording.seed, recording.seconds, recording.night)
     WRITERS[dataset](street.record(street.camera(*recording.sensor)), root, recording)
@@ -132,11 +122,7 @@ def make_recording(recording: Recording, root: Path) -> None:
 
 
 def description(size: str, seed: int, dataset: str) -> Description:
-    """The `dataset.json` of one data set of a world, whether it is made or not.
-
-    Raises:
-        UserError: there is no such size or data set.
-    """
+    """The `dataset.json` of one data set of a world, whether it is made or not; errors as of `content_of`."""
     return of_facts(_facts(size, seed, dataset))
 
 

@@ -1,4 +1,4 @@
-"""Gen1 and 1Mpx, raw files with their boxes; and images of the same objects in a folder for each class, like ImageNet's."""
+"""Gen1 and 1Mpx: raw files with their boxes; and images of such objects in a folder for each class, like ImageNet's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from tespec.events.readers.prophesee_dat import write_dat
-from tespec.sample.render import CAR, PERSON, RIDER, SIGN, TRUCK, TWO_WHEELER
 from tespec.sample.recordings import Recording
+from tespec.sample.render import CAR, PERSON, RIDER, SIGN, TRUCK, TWO_WHEELER
 from tespec.sample.street import FRAME_RATE, Film, Frame, gather
 
 # 40 bytes a box (prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py).
@@ -39,7 +39,6 @@ def frame_boxes(frame: Frame, classes: dict[int, int]) -> npt.NDArray[np.void]:
         pixels = frame.label == SIGN if track == SIGN_TRACK else frame.instance == track
         labels = np.unique(frame.label[pixels])
         number = next((number for label, number in classes.items() if label in labels), None)
-        # Without a two-wheeler's class, its rider is no person.
         if number is not None and pixels.sum() >= SEEN:
             boxes.append(_box(pixels, frame.time_us, number, track))
     return np.array(boxes, BOX)

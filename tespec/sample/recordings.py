@@ -25,23 +25,22 @@ class Content(NamedTuple):
     splits: dict[str, tuple[int, float]]
 
 
-TINY = {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}
-TRUE_SIZE = {"train": (16, 12.0), "val": (3, 12.0), "test": (6, 12.0)}
+TRUE_SIZE = {"train": (16, 12.0), "test": (6, 12.0), "val": (3, 12.0)}
 CONTENTS: dict[str, dict[str, Content]] = {
     "tiny": {
-        "ddd17": Content(Sensor(80, 96, 64), TINY | {"train": (2, 2.0)}),
-        "1mpx": Content(Sensor(64, 96, 64), TINY),
-        "gen1": Content(Sensor(64, 80, 64), TINY | {"train": (2, 2.0)}),
-        "dsec": Content(Sensor(64, 80, 56), TINY | {"train": (2, 2.0)}),
-        "mvsec": Content(Sensor(64, 80, 64), TINY | {"test": (2, 2.0)}),
+        "ddd17": Content(Sensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
+        "1mpx": Content(Sensor(64, 96, 64), {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
+        "gen1": Content(Sensor(64, 80, 64), {"train": (2, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
+        "dsec": Content(Sensor(64, 80, 56), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
+        "mvsec": Content(Sensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0), "val": (1, 2.0)}),
         "objects": Content(Sensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}),
     },
     "demo": {
-        "ddd17": Content(Sensor(100, 128, 80), {"train": (7, 2.5), "val": (1, 2.5), "test": (4, 2.5)}),
+        "ddd17": Content(Sensor(100, 128, 80), {"train": (11, 2.0), "test": (5, 2.0), "val": (1, 2.0)}),
         "1mpx": Content(Sensor(80, 128, 80), {"train": (6, 2.5), "val": (1, 2.5), "test": (1, 2.5)}),
     },
     "small": {
-        "ddd17": Content(Sensor(120, 160, 96), {"train": (16, 5.0), "val": (3, 6.0), "test": (6, 6.0)}),
+        "ddd17": Content(Sensor(120, 160, 96), {"train": (24, 3.5), "test": (10, 4.0), "val": (4, 4.0)}),
         "1mpx": Content(Sensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}),
         "gen1": Content(Sensor(96, 128, 96), {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)}),
         "dsec": Content(Sensor(96, 128, 88), {"train": (8, 8.0), "val": (3, 8.0), "test": (3, 8.0)}),
@@ -60,7 +59,7 @@ CONTENTS: dict[str, dict[str, Content]] = {
 }
 DATASETS = tuple(CONTENTS["small"])
 NIGHT_EVERY = 4  # every fourth recording of a split is a night
-# Numbers of streets decide events: those of a split stay what they are when another one grows. Seeds below 3000 are free.
+# Numbers of streets decide events: those of a split stay what they are when another one grows. Below 3000 are none.
 STREETS_PER_WORLD, STREETS_PER_DATASET = 1000, 100
 FIRST_STREET = {"train": 0, "val": 60, "test": 80}
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+from scipy.ndimage import correlate1d
 
 Array = npt.NDArray[np.float64]
 Image = npt.NDArray[np.float32]
@@ -21,31 +22,30 @@ Label = npt.NDArray[np.uint8]
 ROAD, SIDEWALK, TERRAIN, SKY, BUILDING, WALL, FENCE, POLE, SIGN, VEGETATION = range(10)
 PERSON, RIDER, CAR, TRUCK, TWO_WHEELER = range(10, 15)
 CLASSES = 15
-# Columns of a box table (N, 13): centre, half extents, cosine and sine of the yaw, ...
-CX, CY, CZ, HX, HY, HZ, COS, SIN, CLASS, INSTANCE, ALBEDO, TEXTURE, SEED = range(13)
-COLUMNS = 13
+# Columns of a box table (N, 14): centre, half extents, cosine and sine of the yaw, ...; SWING: metres, in a walk.
+CX, CY, CZ, HX, HY, HZ, COS, SIN, CLASS, INSTANCE, ALBEDO, TEXTURE, SEED, SWING = range(14)
 # Textures: frequency (1/m) and contrast of the noise, period (m) and contrast of the stripes.
 PLAIN, FACADE, PLANKS, LEAVES, BODYWORK, CABIN, CLOTH, BANDS, LAMP = range(9)
 TEXTURES = (
-    (3.0, 0.3, 1.0, 0.0),
-    (2.5, 0.4, 1.0, 0.0),
+    (3.0, 0.2, 1.0, 0.0),
+    (2.5, 0.1, 1.0, 0.0),
     (2.0, 0.3, 0.5, 1.0),
-    (2.2, 1.7, 1.0, 0.0),
-    (1.0, 0.12, 1.0, 0.0),
-    (1.0, 0.12, 1.0, 0.0),
-    (4.0, 0.6, 0.3, 0.8),
-    (3.0, 0.2, 0.5, 1.5),
+    (2.5, 2.0, 1.0, 0.0),
+    (1.0, 0.12, 0.7, 0.7),
+    (1.0, 0.12, 0.7, 0.7),
+    (4.0, 0.4, 0.3, 1.3),
+    (3.0, 0.2, 0.5, 1.6),
     (1.0, 0.0, 1.0, 0.0),
 )
 # The street grid: centre lines every BLOCK metres in both directions, then road, then sidewalk, then the block.
 BLOCK, ROAD_HALF, SIDEWALK_WIDTH = 48.0, 5.0, 3.0
 PARKED = 1000  # first instance of what stands at the kerb: parked cars, whose lamps are off, and people
-# What a pixel shows other than a row of the box table.
-SKY_HIT, GROUND_HIT, BONNET_HIT = -1, -2, -3
+NOTHING = -1  # in the place of a row of the box table: ground, sky or bonnet
 FRONT, BACK, LEFT, RIGHT, UP, DOWN = range(6)  # faces of a box in its own frame
 NEAR, FAR = 0.15, 95.0
 SMALLEST = 0.6  # px: smaller boxes are left out
 DARK_ALBEDO = 0.02
+LENS = np.array([0.25, 0.5, 0.25])  # blur in both directions
 
 
 class Camera(NamedTuple):
@@ -66,14 +66,16 @@ class View(NamedTuple):
     axes: Array
 
 
-class Light(NamedTuple):
-    """Strength from above, direction of the sun in radians, strength of head lights, street lamps and sky."""
+class Surroundings(NamedTuple):
+    """What a street looks like beside its boxes."""
 
-    strength: float
-    azimuth: float
-    headlights: float
+    light: float  # strength from above
+    azimuth: float  # of the sun, rad
+    headlights: float  # strength; 0 by day
     street_lamps: float
     sky: float
+    grass: bool  # in the place of sidewalks
+    wind: float = 0.0  # m by which leaves are moved
 
 
 def make_view(position: tuple[float, float, float], heading: float, pitch: float = 0.0, roll: float = 0.0) -> View:
@@ -85,40 +87,23 @@ def make_view(position: tuple[float, float, float], heading: float, pitch: float
     return View(np.array(position), np.stack([forward, cos * left + sin * up, cos * up - sin * left]))
 
 
-def render(
-    boxes: Array, camera: Camera, view: View, light: Light, grass: bool = False
-) -> tuple[Image, Image, Hit, Label]:
-    """What a camera sees of a box table (N, 13) in world coordinates; `grass`: in the place of sidewalks.
+def render(boxes: Array, camera: Camera, view: View, around: Surroundings) -> tuple[Image, Image, Hit, Label]:
+    """What a camera sees of a box table (N, 14) in world coordinates.
 
     Returns:
         Linear intensity (H, W) float32 behind the lens, about 1 for a white wall on a medium day; depth (H, W) float32
-        along the optical axis, infinite for the sky, 1 for the bonnet; row of the box that is hit (H, W) int32, or
-        `SKY_HIT`, `GROUND_HIT`, `BONNET_HIT`; classes (H, W) uint8.
+        along the optical axis, infinite for the sky, 1 for the bonnet; row of the box that is hit (H, W) int32, or -1;
+        classes (H, W) uint8.
     """
-    shape = camera.height, camera.width
-    bright, blurred, depth = np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.float32)
-    hit, label = np.empty(shape, np.int32), np.empty(shape, np.uint8)
-    depth[camera.bonnet_row :], hit[camera.bonnet_row :] = 1.0, BONNET_HIT
-    free = slice(0, camera.bonnet_row)
-    _hit_ground(depth[free], hit[free], camera, view)
-    _hit_boxes(depth[free], hit[free], boxes, camera, view)
-    _shade(depth, hit, boxes, camera, view, light, grass, bright, label)
-    _lens(bright, blurred)
-    return blurred, depth, hit, label
-
-
-@njit(cache=True)
-def _hit_ground(depth: Image, hit: Hit, camera: Camera, view: View) -> None:
-    eye, axes = view
-    for y in range(depth.shape[0]):
-        v = (y + 0.5 - camera.row) / camera.focal
-        for x in range(depth.shape[1]):
-            u = (x + 0.5 - camera.column) / camera.focal
-            fall = axes[0, 2] - u * axes[1, 2] - v * axes[2, 2]
-            distance = -eye[2] / fall if fall < -1e-4 else np.inf
-            seen = distance < FAR
-            depth[y, x] = distance if seen else np.inf
-            hit[y, x] = GROUND_HIT if seen else SKY_HIT
+    shape, free = (camera.height, camera.width), slice(0, camera.bonnet_row)
+    bright, depth = np.full(shape, 0.1 * around.light, np.float32), np.full(shape, 1.0, np.float32)
+    hit, label = np.full(shape, NOTHING, np.int32), np.full(shape, CAR, np.uint8)
+    depth[free] = np.inf
+    _hit(depth[free], hit[free], boxes, camera, view)
+    _shade(depth[free], hit[free], boxes, camera, view, around, bright[free], label[free])
+    for axis in (0, 1):
+        bright = correlate1d(bright, LENS, axis, mode="nearest")
+    return bright, depth, hit, label
 
 
 @njit(cache=True)
@@ -130,7 +115,7 @@ def _slab(offset: float, direction: float, half: float) -> tuple[float, float]:
 
 
 @njit(cache=True)
-def _hit_boxes(depth: Image, hit: Hit, boxes: Array, camera: Camera, view: View) -> None:
+def _hit(depth: Image, hit: Hit, boxes: Array, camera: Camera, view: View) -> None:
     eye, axes = view
     focal, column, row = camera.focal, camera.column, camera.row
     height, width = depth.shape
@@ -236,37 +221,30 @@ def _line(distance: float, half: float, footprint: float) -> float:
 
 
 @njit(cache=True)
-def _markings(across: float, along: float, from_crossing: float, wide: float, long: float) -> float:
-    """White paint on a road: `across` metres from its centre line, `along` it; footprints across and along."""
-    if from_crossing > ROAD_HALF + 3.4:
-        dash = 0.5 + _stripes(along, 4.0, long)
-        return max(dash * _line(across, 0.1, wide), _line(abs(across) - ROAD_HALF + 0.3, 0.09, wide))
-    return 0.5 + _stripes(across, 1.1, wide) if from_crossing > ROAD_HALF + 0.4 else 0.0
-
-
-@njit(cache=True)
-def _ground(x: float, y: float, wide_x: float, wide_y: float, grass: bool) -> tuple[float, int]:
-    """Albedo and class of the ground; footprints in x and y in metres."""
+def _ground(x: float, y: float, footprint: float, grass: bool) -> tuple[float, int]:
+    """Albedo and class of the ground at a place of which a pixel shows so many metres."""
     dx, dy = x - BLOCK * math.floor(x / BLOCK + 0.5), y - BLOCK * math.floor(y / BLOCK + 0.5)
     ax, ay = abs(dx), abs(dy)
-    footprint = math.sqrt(wide_x * wide_y)
     if min(ax, ay) < ROAD_HALF:
-        tar = 0.17 * (1 + 0.5 * _texture(x, y, 3, footprint, 1.5))
-        paint = 0.0
-        if ay >= ROAD_HALF:
-            paint = _markings(dx, dy, ay, wide_x, wide_y)
-        elif ax >= ROAD_HALF:
-            paint = _markings(dy, -dx, ax, wide_y, wide_x)
+        tar, paint = 0.17 * (1 + 0.35 * _texture(x, y, 3, footprint, 1.5)), 0.0
+        across, along, beyond = (dx, y, ay - ROAD_HALF) if ay > ax else (dy, x, ax - ROAD_HALF)
+        if beyond > 3.4:  # dashes in the middle, lines at the edges
+            paint = (0.5 + _stripes(along, 4.0, footprint)) * _line(across, 0.1, footprint)
+            paint = max(paint, _line(abs(across) - ROAD_HALF + 0.3, 0.09, footprint))
+        elif beyond > 0.4:
+            paint = 0.5 + _stripes(across, 1.1, footprint)
         return tar + (0.75 - tar) * paint, ROAD
     if min(ax, ay) < ROAD_HALF + SIDEWALK_WIDTH and not grass:
         stone = 0.42 * (1 + 0.4 * _texture(x, y, 5, footprint, 0.9))
-        joint = max(_line(x - math.floor(x + 0.5), 0.04, wide_x), _line(y - math.floor(y + 0.5), 0.04, wide_y))
+        joint = max(_line(x - math.floor(x + 0.5), 0.04, footprint), _line(y - math.floor(y + 0.5), 0.04, footprint))
         return stone * (1 - 0.45 * joint), SIDEWALK
-    return 0.3 * (1 + 1.2 * _texture(x, y, 7, footprint, 1.2)), TERRAIN
+    return 0.3 * (1 + 1.6 * _texture(x, y, 7, footprint, 2.5)), TERRAIN
 
 
 @njit(cache=True)
-def _surface(box: Array, face: int, u: float, v: float, height: float, footprint: float) -> tuple[float, float]:
+def _surface(
+    box: Array, face: int, u: float, v: float, height: float, footprint: float, wind: float
+) -> tuple[float, float]:
     """Albedo and own light of a point (u, v) on a box's face, `height` metres above the ground."""
     texture, albedo, glow = int(box[TEXTURE]), box[ALBEDO], 0.0
     seed = int(box[SEED] * 7.3) + face
@@ -288,27 +266,21 @@ def _surface(box: Array, face: int, u: float, v: float, height: float, footprint
         return (0.95, 2.5 * lit) if face == FRONT else (0.5, 0.2 * lit)
     elif texture == LAMP:
         glow = 4.0 if face == DOWN else 1.5
+    elif texture == LEAVES:
+        u, v = u + wind, v + 0.5 * wind
     pattern = contrast * _texture(u, v, seed, footprint, frequency)
     if stripes > 0.0:
-        pattern += stripes * _stripes(u if texture == PLANKS else v, period, footprint)
+        pattern += stripes * _stripes(v if texture >= CLOTH else u, period, footprint)
     return max(albedo * (1 + pattern), DARK_ALBEDO), glow
 
 
 @njit(cache=True)
 def _shade(
-    depth: Image,
-    hit: Hit,
-    boxes: Array,
-    camera: Camera,
-    view: View,
-    light: Light,
-    grass: bool,
-    bright: Image,
-    label: Label,
+    depth: Image, hit: Hit, boxes: Array, camera: Camera, view: View, around: Surroundings, bright: Image, label: Label
 ) -> None:
     eye, axes = view
-    night = 1.0 if light.headlights > 0.0 else 0.0
-    sun_x, sun_y = math.cos(light.azimuth), math.sin(light.azimuth)
+    night = 1.0 if around.headlights > 0.0 else 0.0
+    sun_x, sun_y = math.cos(around.azimuth), math.sin(around.azimuth)
     for y in range(depth.shape[0]):
         v = (y + 0.5 - camera.row) / camera.focal
         for x in range(depth.shape[1]):
@@ -317,20 +289,19 @@ def _shade(
             d0 = axes[0, 0] - u * axes[1, 0] - v * axes[2, 0]
             d1 = axes[0, 1] - u * axes[1, 1] - v * axes[2, 1]
             d2 = axes[0, 2] - u * axes[1, 2] - v * axes[2, 2]
-            if index == SKY_HIT:
-                bright[y, x], label[y, x] = light.strength * light.sky * (1.15 + 0.25 * max(d2, 0.0)), SKY
+            ground = index == NOTHING and d2 < -1e-4 and -eye[2] / d2 < FAR
+            if ground:
+                depth[y, x] = t = -eye[2] / d2
+            elif index == NOTHING:
+                bright[y, x], label[y, x] = around.light * around.sky * (1.15 + 0.25 * max(d2, 0.0)), SKY
                 continue
             footprint = t / camera.focal
             wx, wy, wz = eye[0] + t * d0, eye[1] + t * d1, eye[2] + t * d2
             towards, glow = 0.5, 0.0  # what faces up
-            if index == BONNET_HIT:
-                albedo, label[y, x] = 0.12, CAR
-            elif index == GROUND_HIT:
+            if ground:
                 level = math.sqrt(d0 * d0 + d1 * d1) + 1e-6
                 slant = min(level / -d2, 12.0)
-                wide_x = footprint * (abs(d1) + slant * abs(d0)) / level
-                wide_y = footprint * (abs(d0) + slant * abs(d1)) / level
-                albedo, label[y, x] = _ground(wx, wy, wide_x, wide_y, grass)
+                albedo, label[y, x] = _ground(wx, wy, footprint * math.sqrt(slant), around.grass)
             else:
                 box = boxes[index]
                 cos, sin, label[y, x] = box[COS], box[SIN], int(box[CLASS])
@@ -346,24 +317,10 @@ def _shade(
                 else:
                     face, a, b = (UP if oz > 0 else DOWN), px, py
                     towards = 0.5 if oz > 0 else -0.5
-                albedo, glow = _surface(box, face, a, b, wz, footprint)
-            falling = light.strength * (0.6 + 0.6 * towards)
+                albedo, glow = _surface(box, face, a, b, wz, footprint, around.wind)
+            falling = around.light * (0.6 + 0.6 * towards)
             if night > 0.0:
                 pool = (math.cos(math.pi * wx / 24.0) * math.cos(math.pi * wy / 24.0)) ** 2
-                falling *= 1.0 + light.street_lamps * pool
-                if index != BONNET_HIT:
-                    falling += light.headlights * math.exp(-4.0 * u * u - 6.0 * max(-v, 0.0)) / (1.0 + (t / 7.0) ** 2)
+                falling *= 1.0 + around.street_lamps * pool
+                falling += around.headlights * math.exp(-4.0 * u * u - 6.0 * max(-v, 0.0)) / (1.0 + (t / 7.0) ** 2)
             bright[y, x] = falling * albedo + glow * night
-
-
-@njit(cache=True)
-def _lens(image: Image, blurred: Image) -> None:
-    """Weights 1 2 1 in both directions; the border repeats."""
-    height, width = image.shape
-    for y in range(height):
-        above, below = max(y - 1, 0), min(y + 1, height - 1)
-        for x in range(width):
-            left, right = max(x - 1, 0), min(x + 1, width - 1)
-            total = 4.0 * image[y, x] + image[above, left] + image[above, right] + image[below, left]
-            total += image[below, right] + 2.0 * (image[above, x] + image[below, x] + image[y, left] + image[y, right])
-            blurred[y, x] = total / 16.0

@@ -11,53 +11,48 @@ import numpy as np
 import numpy.typing as npt
 
 from tespec.events.stream import Events
-from tespec.sample.city import LANE, LIMBS, Variation, city, cyclist, person, place, variation, vehicle
-from tespec.sample.render import BLOCK, CX, INSTANCE, ROAD_HALF, Array, Camera, Image, Light, View, make_view, render
+from tespec.sample.city import LANE, Variation, city, cyclist, person, place, variation, vehicle
+from tespec.sample.render import (
+    BLOCK,
+    CX,
+    INSTANCE,
+    ROAD_HALF,
+    SWING,
+    Array,
+    Camera,
+    Image,
+    Surroundings,
+    View,
+    make_view,
+    render,
+)
 from tespec.sample.sensor import DAY, NIGHT, EventSensor
 
 FRAME_RATE = 100  # rendered frames per second
 WHITE_NIGHT = 0.4  # intensity that the grey frame shows as white; by day it follows the light
 RAMP = 120  # frames in which a road user gets to its speed, or stops
-CROSSERS, WALKERS, CARS, CYCLISTS = 8, 26, 5, 7  # of each direction, where the density is 1
+CROSSERS, WALKERS, CARS, CYCLISTS = 10, 36, 6, 7  # of each direction, where the density is 1
 LEAD_SHARE = 0.6  # of streets on which a vehicle drives ahead
 CYCLE_LANE = 2.8  # m from the centre line
 STRIDE = 4.5  # radians of the leg swing per metre walked
 SWAY, WAVE = 0.4, 40.0  # m by which the ego car leaves its lane's middle, and after which it is there again
+WIND = 0.15  # m by which leaves move to and fro, once a second
 EAST, NORTH, WEST, SOUTH = range(4)  # directions in quarter turns
 COLLISION_STEP = FRAME_RATE // 10  # frames between two in which bodies are compared
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A rendered moment.
-
-    Attributes:
-        index: of the frame; `time_us`: its time in microseconds; `ego_speed` in m/s.
-        time_us: see `index`.
-        ego_speed: see `index`.
-        image: linear intensity (H, W) float32.
-        depth: metres along the optical axis (H, W) float32, infinite for the sky.
-        hit: row of `boxes` that each pixel shows, or a negative code of `render` (H, W) int32.
-        label: what each pixel shows (H, W) uint8, a class of `render`.
-        boxes: everything on the street at this moment (N, 13).
-        white: intensity that the grey frame shows as white.
-    """
+    """A rendered moment; images are (H, W)."""
 
     index: int
     time_us: int
-    ego_speed: float
-    image: Image
-    depth: Image
-    hit: npt.NDArray[np.int32]
-    label: npt.NDArray[np.uint8]
-    boxes: Array
-    white: float
-
-    @cached_property
-    def instance(self) -> npt.NDArray[np.int32]:
-        """Which vehicle or person each pixel shows (H, W) int32; 0: none of them."""
-        numbers = np.append(self.boxes[:, INSTANCE].astype(np.int32), np.int32(0))
-        return numbers[np.maximum(self.hit, -1)]
+    ego_speed: float  # m/s
+    image: Image  # linear intensity
+    depth: Image  # metres along the optical axis, infinite for the sky
+    label: npt.NDArray[np.uint8]  # class of `render`
+    instance: npt.NDArray[np.int32]  # which vehicle or person is shown; 0: none
+    white: float  # intensity that the grey frame shows as white
 
     @cached_property
     def grey(self) -> npt.NDArray[np.uint8]:
@@ -75,11 +70,11 @@ class Habit(NamedTuple):
 
     top_speed: float
     go: tuple[float, float] = (2.0, 5.0)
-    stop: tuple[float, float] = (1.0, 4.0)
+    stop: tuple[float, float] = (0.5, 2.0)
 
 
 EGO = Habit(8.0, (2.0, 4.0), (3.0, 6.0))  # with the ramps, it stands about 45 % of the time
-DRIVER, RIDER, WALKER = Habit(9.0), Habit(5.0), Habit(1.6)
+DRIVER, CYCLIST, WALKER = Habit(9.0), Habit(5.0), Habit(1.6)
 
 
 def stop_and_go(rng: np.random.Generator, habit: Habit, frames: int) -> tuple[Array, Array]:
@@ -97,7 +92,7 @@ def stop_and_go(rng: np.random.Generator, habit: Habit, frames: int) -> tuple[Ar
 
 
 class Agent(NamedTuple):
-    """Boxes (N, 13) in the body frame and their poses (frames, 4): x, y, heading, phase of the walk; m, rad."""
+    """Boxes (N, 14) in the body frame and their poses (frames, 4): x, y, heading, phase of the walk; m, rad."""
 
     boxes: Array
     poses: Array
@@ -116,21 +111,15 @@ class Street:
         self.y = SWAY * np.sin(swing) - self.variation.side * LANE
         self.heading = SWAY * 2 * np.pi / WAVE * np.cos(swing)
         self.static = city(seed, self.variation, self.x[0], self.x[-1])
-        azimuth = sky.uniform(0, 2 * np.pi)
-        self.light = (
-            Light(sky.uniform(0.05, 0.08), azimuth, 0.5, sky.uniform(2.0, 4.0), 0.15)
-            if night
-            else Light(self.variation.light, azimuth, 0.0, 0.0, 1.0)
-        )
+        azimuth, grass = sky.uniform(0, 2 * np.pi), self.variation.green > 0.6
+        self.around = Surroundings(self.variation.light, azimuth, 0.0, 0.0, 1.0, grass)
+        if night:
+            self.around = Surroundings(sky.uniform(0.08, 0.14), azimuth, 0.8, sky.uniform(2.0, 4.0), 0.15, grass)
         self.agents = _agents(others, self.variation, self.x, self.y, self.ego_speed)
         # One table of all moving boxes, so that placing them is a few array operations per frame.
         self._moving = np.concatenate([agent.boxes for agent in self.agents])
         self._owner = np.repeat(np.arange(len(self.agents)), [len(agent.boxes) for agent in self.agents])
         self._poses = np.stack([agent.poses for agent in self.agents])
-        limbs = [swing for *_, swing in LIMBS]
-        self._swing = np.concatenate(
-            [limbs if len(agent.boxes) == len(limbs) else np.zeros(len(agent.boxes)) for agent in self.agents]
-        )
         # Pitch (rad) and height (m) of the camera; on a standing car it is still.
         time = np.arange(self.frames) / FRAME_RATE
         slow, fast, lift = 2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
@@ -139,10 +128,10 @@ class Street:
         self.height = self.variation.height + driving * 0.01 * np.sin(lift)
 
     def boxes(self, frame: int) -> Array:
-        """All boxes at a frame (N, 13), the moving ones first."""
+        """All boxes at a frame (N, 14), the moving ones first."""
         x, y, heading, phase = self._poses[self._owner, frame].T
         moving = self._moving.copy()
-        moving[:, CX] += self._swing * np.sin(phase)
+        moving[:, CX] += moving[:, SWING] * np.sin(phase)
         return np.concatenate([place(moving, x, y, heading), self.static])
 
     def camera(self, height: int, width: int, free_rows: int | None = None) -> Camera:
@@ -153,18 +142,18 @@ class Street:
     def view(self, frame: int) -> View:
         """The camera's position and directions at a frame."""
         position = (self.x[frame], self.y[frame], self.height[frame])
-        return make_view(
-            position, self.heading[frame] + self.variation.yaw, self.pitch[frame], self.variation.roll
-        )
+        heading = self.heading[frame] + self.variation.yaw
+        return make_view(position, heading, self.pitch[frame], self.variation.roll)
 
     def render(self, camera: Camera, index: int) -> Frame:
         """Draw one frame."""
         boxes = self.boxes(index)
-        seen = render(boxes, camera, self.view(index), self.light, self.variation.green > 0.5)
-        image, depth, hit, label = seen
-        white = WHITE_NIGHT if self.night else 1.2 * self.light.strength
-        time_us = round(index * 1_000_000 / FRAME_RATE)
-        return Frame(index, time_us, float(self.ego_speed[index]), image, depth, hit, label, boxes, white)
+        around = self.around._replace(wind=WIND * np.sin(2 * np.pi * index / FRAME_RATE))
+        image, depth, hit, label = render(boxes, camera, self.view(index), around)
+        instance = np.append(boxes[:, INSTANCE], 0).astype(np.int32)[hit]
+        white = WHITE_NIGHT if self.night else 1.2 * self.around.light
+        time_us = index * (1_000_000 // FRAME_RATE)
+        return Frame(index, time_us, float(self.ego_speed[index]), image, depth, label, instance, white)
 
     def record(self, camera: Camera) -> Film:
         """Yield every frame after the first, with the events since the frame before it, all earlier than its time."""
@@ -201,9 +190,6 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
         gap = rng.uniform(8.0, 11.0) + 0.5 * speed
         return np.stack([x + gap, np.full(frames, -side * LANE), np.zeros(frames), np.zeros(frames)], 1)
 
-    def oncoming() -> Array:
-        return on_its_way(DRIVER, ahead(10.0, 70.0), side * LANE, WEST)
-
     def crossing() -> Array:
         direction, corner = int(rng.choice((NORTH, SOUTH))), BLOCK * round(ahead(0.0, 60.0) / BLOCK)
         turned = 1 if direction == NORTH else -1
@@ -211,11 +197,10 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
 
     def cycling() -> Array:
         direction = int(rng.choice((EAST, WEST)))
-        lane = CYCLE_LANE * side * (-1 if direction == EAST else 1)
-        return on_its_way(RIDER, ahead(5.0, 25.0), lane, direction)
+        return on_its_way(CYCLIST, ahead(5.0, 25.0), (direction - EAST - 1) * side * CYCLE_LANE, direction)
 
     def walking() -> Array:
-        away = float(rng.choice((-1, 1)) * (ROAD_HALF + rng.uniform(0.9, 2.3)))
+        away = rng.choice((-1, 1)) * (ROAD_HALF + rng.uniform(0.9, 2.3))
         return on_its_way(WALKER, ahead(3.0, 28.0), away, int(rng.choice((EAST, WEST))))
 
     def crossing_on_foot() -> Array:
@@ -223,14 +208,14 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
         poses = on_its_way(WALKER, ahead(5.0, 14.0), rng.uniform(0.0, 24.0), NORTH)
         back = np.mod(poses[:, 1], 24.0) > 12.0
         poses[:, 1] = 6.0 - np.abs(12.0 - np.mod(poses[:, 1], 24.0))
-        poses[:, 2] += np.where(back, 0.0, np.pi)
+        poses[:, 2] += np.where(back, np.pi, 0.0)
         return poses
 
     kinds = [(1, lead, vehicle, 2.4)] if rng.random() < LEAD_SHARE else []
     kinds += [
         (round(varied.crowd * CROSSERS), crossing_on_foot, person, 0.35),
         (round(varied.crowd * WALKERS), walking, person, 0.35),
-        (round(varied.crowd * CARS), oncoming, vehicle, 2.4),
+        (round(varied.crowd * CARS), lambda: on_its_way(DRIVER, ahead(10.0, 70.0), side * LANE, WEST), vehicle, 2.4),
         (round(varied.crowd * CARS), crossing, vehicle, 2.4),
         (round(varied.crowd * CYCLISTS), cycling, cyclist, 0.8),
     ]
