@@ -107,7 +107,7 @@ def test_position_biases_follow_the_windows_of_the_maps(tmp_path, file):
     model = backbone()
     report = load_backbone(model, path)
     assert model.swin.layers[3].blocks[0].attn.relative_position_bias_table.shape == (5 * 9, 8)
-    assert (len(report.adapted), report.format) == (1 + 4, "swin-timm-features")
+    assert (len(report.adapted), report.format) == (1 + 4, "swin-timm")
     assert len(load_backbone(backbone(img_size=(224, 352)), file).adapted) == 4
     assert [name for name in load_backbone(backbone(img_size=(160, 96)), file).adapted if "layers.3." in name]
     assert load_backbone(backbone(), file).adapted == ()
