@@ -69,10 +69,10 @@ def show(options: argparse.Namespace) -> None:
     print("  parts")
     parts: dict[str, list[int]] = {}
     for name, tensor in converted.tensors.items():
-        part = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
-        parts.setdefault(part[0] if part else name, []).append(tensor.numel())
-    for title, sizes in parts.items():
-        print(f"    {title:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
+        found = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
+        parts.setdefault(found[0] if found else name, []).append(tensor.numel())
+    for part, sizes in parts.items():
+        print(f"    {part:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
     for name in converted.repeated:
         print(f"  repeated {name} to {converted.tensors[name].shape[1]} input channels")
     if converted.unused:

@@ -26,20 +26,13 @@ SMALLEST = np.spacing(1)  # keeps a division by 0 away
 
 @njit(cache=True, nogil=True)
 def match(predicted, truth, ends_predicted, ends_truth, thresholds):  # type: ignore[no-untyped-def]
-    """Match the boxes of each group, which are those of one class in one frame.
+    """Match predicted boxes (P, 4) and ground truth (N, 4) of each class in each frame, laid out as by `Grouped`.
 
     A predicted box takes the box of ground truth that it overlaps most, among those that are not taken yet; of two
     equal ones the later. Arithmetic and order are those of pycocotools, so that results are the same to the bit.
 
-    Args:
-        predicted: (P, 4) float64 left, top, width, height; group after group, each by falling score.
-        truth: (N, 4) likewise, in the order in which it is given.
-        ends_predicted: (G + 1,) int64 where the groups of `predicted` begin and end.
-        ends_truth: (G + 1,) likewise of `truth`.
-        thresholds: (K,) float64 least intersection over union.
-
     Returns:
-        (K, P) bool, whether a predicted box found one.
+        (K, P) bool, whether a predicted box found one, for each of K thresholds of intersection over union.
     """
     found = np.zeros((len(thresholds), len(predicted)), np.bool_)
     overlaps = np.empty((np.diff(ends_predicted).max(), np.diff(ends_truth).max()))
@@ -95,22 +88,31 @@ def read_precision(hits, truths):  # type: ignore[no-untyped-def]
     return read
 
 
-class Grouped(NamedTuple):
+def _stable_argsort(keys: NDArray[np.uint32]) -> NDArray[np.int64]:
+    # By halves of 16 bits, for which numpy has a radix sort: seven times as fast as one merge sort.
+    return np.lexsort(keys.astype("<u4").view("<u2").reshape(-1, 2).T)
+
+
+class Grouped:
     """Boxes of all frames in one list, class after class, in each frame after frame and by falling score.
+
+    Args:
+        boxes: of all frames.
+        frame: (N,) number of the frame of each.
+        frames: their number.
+        classes: their number; labels are 0 to classes - 1.
+        most: of a class in a frame, those of highest score.
 
     Attributes:
         boxes: (N, 4) float64 left, top, width, height.
         rank: (N,) place of each box in the order of falling scores of all, ties in the given order.
         ends: (classes * frames + 1,) where the boxes of a class in a frame begin and end.
+        of_class: (classes + 1,) where those of a class do.
     """
 
-    boxes: NDArray[np.float64]
-    rank: NDArray[np.int64]
-    ends: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: int | None = None) -> Grouped:
-        """Group boxes, each with the number of its frame; of a class in a frame at most the `most` of highest score."""
+    def __init__(
+        self, boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: int | None = None
+    ) -> None:
         group = boxes.label * frames + frame
         falling = _stable_argsort(~(boxes.score + np.float32(0)).view(np.uint32))  # from 0 on ordered as their bits
         rank = _stable_argsort(group[falling].astype(np.uint32))
@@ -118,37 +120,27 @@ class Grouped(NamedTuple):
         if most is not None:
             inside = np.arange(len(group)) - np.searchsorted(group, group) < most
             rank, group = rank[inside], group[inside]
-        corners = boxes.corners[falling[rank]].astype(np.float64)
-        corners[:, 2:] -= corners[:, :2]
-        return cls(corners, rank, np.searchsorted(group, np.arange(classes * frames + 1)))
+        self.boxes, self.rank = boxes.corners[falling[rank]].astype(np.float64), rank
+        self.boxes[:, 2:] -= self.boxes[:, :2]
+        self.ends = np.searchsorted(group, np.arange(classes * frames + 1))
+        self.of_class = self.ends[::frames]
 
 
-def _stable_argsort(keys: NDArray[np.uint32]) -> NDArray[np.int64]:
-    # By halves of 16 bits, for which numpy has a radix sort: seven times as fast as one merge sort.
-    return np.lexsort(keys.astype("<u4").view("<u2").reshape(-1, 2).T)
+def average_precision(truth: Grouped, predicted: Grouped) -> NDArray[np.float64]:
+    """Average precision of each class and threshold as pycocotools computes it: all areas, 101 recall points.
 
-
-def average_precision(truth: Grouped, predicted: Grouped, classes: int) -> NDArray[np.float64]:
-    """Average precision of each class and threshold: all areas, 101 recall points.
-
-    Boxes of the same score are ranked in the order in which they are given. The numbers are those of pycocotools.
-
-    Args:
-        truth: ground truth of the frames; boxes have sides above 0, as `BoxFilter` leaves them.
-        predicted: predictions for the same frames, at most `MAX_DETECTIONS` of a class in a frame.
-        classes: number of classes.
+    Boxes have sides above 0, as `BoxFilter` leaves them; of a class in a frame, `MAX_DETECTIONS` at most are predicted.
 
     Returns:
         (classes, 10) shares in [0, 1] by class and `THRESHOLDS`; NaN where a class has no ground truth.
     """
     hits = match(predicted.boxes, truth.boxes, predicted.ends, truth.ends, THRESHOLDS)
-    shares = np.full((classes, len(THRESHOLDS)), np.nan)
-    known, found = (each.ends[:: (len(each.ends) - 1) // classes] for each in (truth, predicted))
-    for label in range(classes):
-        if count := int(known[label + 1] - known[label]):
-            of_class = slice(found[label], found[label + 1])
-            order = np.argsort(predicted.rank[of_class])
-            shares[label] = read_precision(hits[:, of_class][:, order], count).mean(axis=1)
+    counts = np.diff(truth.of_class)
+    shares = np.full((len(counts), len(THRESHOLDS)), np.nan)
+    for label in np.flatnonzero(counts):
+        found = slice(*predicted.of_class[label : label + 2])
+        order = np.argsort(predicted.rank[found])
+        shares[label] = read_precision(hits[:, found][:, order], counts[label]).mean(axis=1)
     return shares
 
 
@@ -293,10 +285,10 @@ class DetectionScorer(FrameScorer[DetectionFrame, DetectionScores]):
         if not scored.any():
             return None
         inside, count = scored[of_predicted], len(self.classes)
+        predicted, of_predicted = predicted.keep(inside), of_predicted[inside]
         shares = average_precision(
-            Grouped.of(truth, of_truth, len(ordered), count),
-            Grouped.of(predicted.keep(inside), of_predicted[inside], len(ordered), count, MAX_DETECTIONS),
-            count,
+            Grouped(truth, of_truth, len(ordered), count),
+            Grouped(predicted, of_predicted, len(ordered), count, MAX_DETECTIONS),
         )
         present = ~np.isnan(shares[:, 0])
         percent = 100 * shares[present]

@@ -61,8 +61,9 @@ def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Dept
 
 def _median(values: Callable[[], Iterable[NDArray[np.uint32]]]) -> np.float32:
     """Median of positive floats, given as their bits, which have the same order; read twice, never kept all at once."""
-    bins = 1 << 16
-    counts = np.sum([np.bincount(each >> 16, minlength=bins) for each in values()], axis=0)
+    counts = np.zeros(1 << 16, np.int64)
+    for each in values():
+        counts += np.bincount(each >> 16, minlength=len(counts))
     ends = np.cumsum(counts)
     middle = np.array([(ends[-1] - 1) // 2, ends[-1] // 2])
     low, high = np.searchsorted(ends, middle, side="right")

@@ -100,7 +100,6 @@ FORMATS = (
                      swin_names(r"student\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
     CheckpointFormat("swin-microsoft", "Swin Transformer in the naming of Microsoft, and of timm before 0.8",
                      (BLOCK, r"layers\.0\.downsample\..*")),
-    CheckpointFormat("swin-timm-features", "Swin Transformer of timm, made with features_only", (BLOCK, "layers_.*")),
     CheckpointFormat("swin-timm", "Swin Transformer in the naming of timm since 0.8", (BLOCK,)),
     # The deepest convolution; ResNet-18 and -34 have none.
     CheckpointFormat("resnet50", "ResNet-50 in the naming of torchvision",

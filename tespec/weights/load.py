@@ -68,10 +68,7 @@ class WeightsReport:
 
 
 class MatchedState(NamedTuple):
-    """Tensors of a checkpoint matched with a network; see `WeightsReport`.
-
-    `problems` says why they cannot be loaded, one text for each tensor; there are none if they can.
-    """
+    """Tensors of a checkpoint by the names of a network, and why some cannot be loaded; the rest as `WeightsReport`."""
 
     tensors: dict[str, Tensor]
     adapted: tuple[str, ...]
@@ -81,11 +78,7 @@ class MatchedState(NamedTuple):
     total: int
 
     def require_complete(self, where: object, remedy: str) -> None:
-        """Refuse a checkpoint that does not fill the network.
-
-        Raises:
-            UserError: names the first tensors that do not match.
-        """
+        """Refuse a checkpoint that does not fill the network, with the first tensors that do not match."""
         if self.problems:
             more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
             raise UserError(where, ", ".join(self.problems[:3]) + more, remedy)
@@ -132,10 +125,6 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
 
     The format is recognised by content (`tespec.weights.formats`). Input convolutions of fewer channels are repeated,
     and tables of position biases resized to smaller windows (on small maps); `match_state` says what else may differ.
-
-    Args:
-        backbone: the network.
-        path: safetensors, or a torch file, which is read with `weights_only=True`.
 
     Raises:
         UserError: unreadable file, unknown format, or tensors that do not match; the backbone is then unchanged.

@@ -9,9 +9,8 @@ from safetensors.torch import save_file
 
 import tespec
 from tespec.core.errors import UserError
-from tespec.core.registry import BACKBONES
-from tespec.models import EventMaxViT, EventSwin
-from tespec.weights.export import fetch, inspect, rewrite, timm_state
+from tespec.models import EventSwin
+from tespec.weights.export import fetch, timm_state
 from tespec.weights.files import write_weights
 from tespec.weights.load import load_backbone
 
@@ -55,41 +54,9 @@ def test_load_needs_a_recipe(tmp_path):
         tespec.load(tmp_path / "bare.safetensors")
 
 
-def test_names_that_the_harness_wrote_are_taken_as_they_are(tmp_path, monkeypatch):
-    """Also of a backbone of the user's own, whose names are those of no published format."""
-
-    class Theirs(EventMaxViT):
-        architectures = ("theirs", "maxvit-micro")
-        stem = "pyramid.0.reduce.weight"
-
-        def __init__(self, arch, **settings):
-            super().__init__("maxvit-micro", **settings)
-            self.arch = arch
-            self.pyramid = self.stages
-            del self.stages
-
-        def embed_patches(self, frames):
-            return frames.to(self.pyramid[0].reduce.weight.dtype).permute(0, 2, 3, 1)
-
-        def stage_modules(self):
-            return list(self.pyramid)
-
-    monkeypatch.setitem(BACKBONES.module_dict, "Theirs", Theirs)
-    path, recipe = tmp_path / "theirs.safetensors", RECIPE | {"width": "theirs"}
-    written = Theirs("theirs", recurrent=True, bins=10, img_size=SIZE).state_dict()
-    write_weights(path, written, recipe)
-    loaded = tespec.load(path).state_dict()
-    assert all(torch.equal(tensor, loaded[name]) for name, tensor in written.items())
-    contents = inspect(path)
-    assert (contents.arch, contents.converted.format.name) == ("theirs", "tespec")
-    assert [match.problems for match in contents.matches.values()] == [(), ()]
-    tensors, rewritten = rewrite(contents)
-    assert rewritten["width"] == "theirs"
+def test_a_backbone_that_timm_has_not_is_not_written_for_it():
     with pytest.raises(UserError, match="timm has no such network"):
-        timm_state(tensors)
-    write_weights(path, written | {"more": torch.zeros(1)}, recipe)
-    with pytest.raises(UserError, match="more has no place in this model"):
-        tespec.load(path)
+        timm_state({"stages.0.reduce.weight": torch.zeros(1)})
 
 
 def test_weights_trained_here_on_images_take_histograms(tmp_path):
@@ -107,7 +74,7 @@ def test_position_biases_follow_the_windows_of_the_maps(tmp_path, file):
     model = backbone()
     report = load_backbone(model, path)
     assert model.swin.layers[3].blocks[0].attn.relative_position_bias_table.shape == (5 * 9, 8)
-    assert (len(report.adapted), report.format) == (1 + 4, "swin-timm-features")
+    assert (len(report.adapted), report.format) == (1 + 4, "swin-timm")
     assert len(load_backbone(backbone(img_size=(224, 352)), file).adapted) == 4
     assert [name for name in load_backbone(backbone(img_size=(160, 96)), file).adapted if "layers.3." in name]
     assert load_backbone(backbone(), file).adapted == ()
