@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tespec.events.spatial import Region, View
-from tespec.events.store import BLOCK, PackedEvents
+from tespec.events.store import PackedEvents
 from tespec.events.stream import check_events
 
 RULES = ("edges", "rvt")
@@ -74,6 +74,7 @@ def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
     return np.concatenate(([first], first + exact - reach + before, [last + 1])).astype(np.int64)
 
 
+BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache
 CLIP = 10
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
 from tespec.events.provenance import SourceHash
-from tespec.events.spatial import COORDINATES, Seen
+from tespec.events.spatial import Seen
 from tespec.events.stream import Events, check_events
 
 VERSION, FORMAT = 2, "tespec packed events"
@@ -40,7 +40,7 @@ X_BITS, Y_BITS = 11, 10
 MAX_WIDTH, MAX_HEIGHT = 1 << X_BITS, 1 << Y_BITS
 P_SHIFT = X_BITS + Y_BITS
 US_SHIFT = P_SHIFT + 1
-OUTSIDE = (COORDINATES - 1) << X_BITS  # in a table of rectified pixels: a row that no region has
+OUTSIDE = MAX_WIDTH << X_BITS  # in a table of rectified pixels: a row that no region has
 
 Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # words and index
 

@@ -173,7 +173,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     import_tasks()
     with rank_zero_first():
         dataset = open_dataset(settings, data.root)
-        pack_missing(files.source for each in (TRAIN, wanted.split) for files in dataset.files(each))
+        pack_missing(files.source for each in (wanted.split, TRAIN) for files in dataset.files(each))
         task = build_task(settings, data.root, wanted.split)
     if checkpoint is None and method.recipe is not None:
         if not data.is_sample:

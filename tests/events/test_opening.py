@@ -60,9 +60,13 @@ def play(world, out):
 LOOKS = {
     "check": lambda world, out: data(["check", "dsec", str(world / "dsec")]),
     "check --quick": lambda world, out: data(["check", "ddd17", str(world / "ddd17"), "--quick"]),
-    "stats --quick": lambda world, out: data(["stats", "mvsec", str(world / "mvsec"), "--quick"]),
+    "check --out": lambda world, out: data(
+        ["check", "mvsec", str(world / "mvsec"), "--quick", "--out", f"{out}/a.csv"]
+    ),
     "preview": lambda world, out: data(["preview", "gen1", str(world / "gen1"), "--out", f"{out}/a.png"]),
-    "intensity": lambda world, out: data(["intensity", str(REAL / "davis.aedat4"), "--out", f"{out}/a.png"]),
+    "preview recordings": lambda world, out: data(
+        ["preview", "recordings", str(REAL / "davis.aedat4"), "--at", "0.08", "--high-pass", "--out", f"{out}/a.png"]
+    ),
     "run --dry-run": lambda world, out: run(
         ["--method", "tespec", "--task", "gen1", "--data", str(world), "--dry-run"]
     ),

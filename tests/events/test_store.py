@@ -331,14 +331,6 @@ def test_of_processes_that_pack_the_same_file_at_once_one_does_the_work(recordin
     assert names(tmp_path) == ["a.dat", "store", "whole"]
 
 
-def test_a_file_system_without_locks_is_packed_on(recording, tmp_path, monkeypatch):
-    def none(*arguments):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("tespec.core.files.fcntl.lockf", none)
-    assert content(pack(open_reader(recording[0]), tmp_path / "store", recording[0])) == recording[1]
-
-
 @pytest.mark.parametrize(("size", "t"), [((1025, 8), [1]), ((6, 8), [0, 8 * 24 * 3600 * 10**6])])
 def test_arrays_that_cannot_be_packed_are_refused(size, t):
     zeros = np.zeros(len(t), int)
