@@ -57,7 +57,7 @@ class EventSensor:
         self.last_event = np.full(image.shape, -flaws.refractory_us, np.int64)
 
     def _log(self, image: Image) -> Array:
-        return np.log(image.astype(np.float64) + self.flaws.dark)
+        return np.log(np.maximum(image, 0).astype(np.float64) + self.flaws.dark)
 
     def advance(self, image: Image, time_us: int) -> Events:
         """Events from the last image up to a new one (H, W) at `time_us`, sorted; log intensity is linear in between.
