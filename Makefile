@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python 
 export PYTHON PIP_ARGS
 unexport PYTHONPATH
 
-.PHONY: help demo setup test test-slow test-anywhere golden soak gpu lint clean
+.PHONY: help demo setup test test-slow test-real test-anywhere golden soak gpu lint clean
 # Two pips in one environment do not get along, whatever -j says.
 .NOTPARALLEL:
 
@@ -32,6 +32,9 @@ test: .venv/dev.stamp  ## the tests, without the slow ones
 
 test-slow: .venv/dev.stamp  ## the slow tests alone
 	$(PYTEST) -m slow
+
+test-real: .venv/dev.stamp  ## the archives in $TESPEC_DATA against the published numbers of recordings and labels
+	$(PYTEST) tests/real -n 0 -rs
 
 test-anywhere: .venv/dev.stamp  ## the tests with other vector instructions, threads and orders (half an hour)
 	WORKERS=$(WORKERS) ONLY="$(ONLY)" tools/test_anywhere.sh

@@ -18,7 +18,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
-from tespec.core.distributed import all_gather_rows, batch_rows, global_mean
+from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, MODELS, find_registered
 from tespec.core.settings import (
@@ -216,7 +216,7 @@ class Cm3ae(PairMethod):
     def _masks(self, histograms: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden patches (B, rows, cols) bool of events and of frames, on the CPU."""
         rows, cols = (-(-side // self.own.mask.unit) for side in histograms.shape[-2:])
-        whole, own = batch_rows(len(histograms))
+        whole, own = shard_slice(len(histograms))
         events, frame = draw_masks(torch.rand(2, whole, rows * cols)[:, own], self.own.kept(rows * cols))
         return events.unflatten(1, (rows, cols)), frame.unflatten(1, (rows, cols))
 

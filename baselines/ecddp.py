@@ -19,7 +19,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from tespec.core.distributed import batch_rows, global_mean
+from tespec.core.distributed import global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
 from tespec.core.settings import Clip, Count, Decay, Downsample, Optimisation, Pretraining, Share
@@ -214,7 +214,7 @@ class Ecddp(EventMethod):
         large = random_views(frames, 2, (own.large, own.large), GLOBAL)
         small = random_views(frames, own.local_views, (own.small, own.small), LOCAL)
         units = own.large // STRIDE
-        whole, here = batch_rows(len(frames))
+        whole, here = shard_slice(len(frames))
         seeds = torch.randint(2**31, (2, whole))[:, here].tolist()
         masks = [torch.stack([draw_mask(seed, units, units, own.mask_ratio) for seed in row]) for row in seeds]
         # Found on the CPU, where nothing waits for how many there are.

@@ -96,13 +96,13 @@ class Imagenet(ImageMethod):
         """Losses of a step.
 
         Args:
-            batch: views (B, 1, C, H, W) uint8, their light (B, 1, 2), see `as_input`, and labels (B,) int64.
+            batch: views (B, 1, C, H, W) uint8, their color jitter (B, 1, 2), see `as_input`, and labels (B,) int64.
             state: None.
 
         Returns:
             "loss", and "accuracy", the share of images that is right; and None.
         """
-        features, _ = self.backbone(as_input(batch["views"], batch.get("light")))
+        features, _ = self.backbone(as_input(batch["views"], batch.get("color_jitter")))
         return self._losses(features[-1], batch["labels"]), None
 
     @in_fp32

@@ -12,14 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy, log_softmax, pixel_shuffle, softmax
 
-from tespec.core.distributed import all_reduce_sum, batch_rows, global_mean
+from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.registry import METHODS
@@ -35,10 +36,8 @@ from tespec.core.settings import (
     Optimisation,
     Positive,
     Pretraining,
-    choice,
-    number,
+    Share,
 )
-from tespec.core.settings import whole as whole_number
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
@@ -56,12 +55,12 @@ class TokenizerSettings:
         UserError: a share that leaves one of the phases without a step.
     """
 
-    share: Annotated[float, number(0, 1)]  # of the steps, the first ones, that train it
+    share: Share  # of the steps, the first ones, that train it
     peak_lr: Positive
     end_divisor: Positive  # its learning rate falls evenly to peak_lr / end_divisor
     clip_norm: Positive  # of its gradients
     crop: Count  # px; side of the squares it learns from
-    tokens: Annotated[int, whole_number(2)]  # in the codebook
+    tokens: Annotated[int, Field(strict=True, ge=2)]  # in the codebook
     width: Count  # dimensions of a token's vector
     hidden: Count  # channels of its convolutions
     blocks: Depth  # residual blocks, as many in the encoder as in the decoder
@@ -86,7 +85,7 @@ class MemSettings:
 
     mask: Mask  # the unit is a token's side as well
     smallest_block: Count  # units; areas of blocks lie between this and all that is hidden
-    features: Annotated[str, choice("last", "all")]  # of the last stage, or of all stages
+    features: Literal["last", "all"]  # of the last stage, or of all stages
     tokenizer: TokenizerSettings
 
     def __post_init__(self) -> None:
@@ -177,7 +176,7 @@ def mixed_tokens(logits: Tensor, noise: Tensor, temperature: Tensor, codebook: T
 
 def gumbel_noise(logits: Tensor) -> Tensor:
     """Noise for the logits (N, ...) of each image, drawn for those of all processes, of which each keeps its own."""
-    everything, own = batch_rows(len(logits))
+    everything, own = shard_slice(len(logits))
     kept = []
     for row in range(everything):
         drawn = torch.empty(logits.shape[1:], device=logits.device).exponential_()
@@ -227,7 +226,7 @@ def hidden_units(lanes: int, rows: int, columns: int, ratio: float, smallest: in
         smallest: least area of a block in units.
     """
     hidden = max(1, round(ratio * rows * columns))
-    everything, own = batch_rows(lanes)
+    everything, own = shard_slice(lanes)
     size, shape, down, right = torch.rand(everything, BLOCKS, 4)[own].double().unbind(-1)
     least = min(smallest, hidden)
     area, aspect = least + size * (hidden - least), ((1 - 2 * shape) * math.log(ASPECT)).exp()

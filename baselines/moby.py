@@ -116,13 +116,13 @@ class Moby(ImageMethod):
         """Losses of a step; in training the keys go into the queues.
 
         Args:
-            batch: views (B, 2, C, H, W) uint8 and their light (B, 2, 2); see `as_input`.
+            batch: views (B, 2, C, H, W) uint8 and their color jitter (B, 2, 2); see `as_input`.
             state: None.
 
         Returns:
             "loss", and "found", the share of views whose other view is told from the queue; and None.
         """
-        views = as_input(batch["views"], batch.get("light")).split(1, dim=1)
+        views = as_input(batch["views"], batch.get("color_jitter")).split(1, dim=1)
         queries = [self.predictor(self.projector(whole(self.backbone, view))) for view in views]
         with torch.no_grad():
             keys = [normalize(self.slow_projector(whole(self.slow_backbone, view)), dim=1) for view in views]

@@ -45,7 +45,7 @@ from tespec.sample import make_world
 from tespec.tasks import build_task, find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.device import be_deterministic, choose_device, describe, is_fast
-from tespec.training.loop import Loop
+from tespec.training.trainer import Trainer
 
 MINUTES = 8.5  # for all stages
 TRAININGS = (*names("tasks"), "tespec")
@@ -57,7 +57,7 @@ ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
 Row = dict[str, Any]
 
 
-def training(name: str, precision: str, device: torch.device) -> tuple[Loop, dict[str, Tensor]]:
+def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, dict[str, Tensor]]:
     """A small training on the sample world, of a task or of TESPEC: its loop before the first step, and a batch."""
     dataset = "1mpx" if name == "tespec" else name
     root = make_world("tiny", datasets=(dataset,)) / dataset
@@ -69,7 +69,7 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Loop, dic
     network = new_network(task.settings, task) if name == "tespec" else task.model()
     half = precision if device.type == "cuda" else "fp32"  # a loop has no bf16 on a CPU
     optimisation = replace(task.settings.optimisation, precision=half)
-    loop = Loop(network, task.steps(0), optimisation, seed=0, device=device)
+    loop = Trainer(network, task.steps(0), optimisation, seed=0, device=device)
     loop.model.train()
     return loop, {key: value.to(device) for key, value in task.steps(0)[0].items()}
 
@@ -138,7 +138,7 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
     be_deterministic(False, device)
     execute(network, Execution(), is_fast(device, False))  # as a run computes by default
     no_data: Any = []  # each step is given its batch
-    loop = Loop(network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device)
+    loop = Trainer(network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device)
     loop.model.train()
     try:
         loop.train_step(batch)

@@ -45,7 +45,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU where there is one)")
     group.add_argument("--threads", type=positive, metavar="N",
                        help="CPU threads (default: the profile's, or what torch takes)")  # fmt: skip
-    group.add_argument("--workers", type=whole_number, default=0, help="processes that prepare batches (default 0)")
+    group.add_argument("--workers", type=whole_number, metavar="N",
+                       help="processes that prepare batches (default: chosen on a GPU, 0 on a CPU)")  # fmt: skip
     group.add_argument(
         "--launcher", choices=("none", *LAUNCHERS), default="none", help="what started the processes of this run"
     )
@@ -273,12 +274,10 @@ def refuse_unknown_names(options: argparse.Namespace) -> None:
     Raises:
         UserError: names the nearest, or all of them.
     """
-    if options.plugins:  # they may bring one
-        return
-    known = {"task": names("tasks"), "profile": names("profiles")}
-    if methods := shipped_methods():
-        known["method"] = methods
+    if options.plugins:
+        return  # which may bring any of them
+    known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
     for option, choices in known.items():
         given = getattr(options, option, None)
-        if given is not None and given not in choices:
+        if given is not None and choices and given not in choices:
             raise UserError(f"--{option} {given[:100]}", f"unknown {option}", suggest(given, choices))

@@ -123,7 +123,7 @@ def run_cell(options: argparse.Namespace) -> None:
     from tespec.runs.probe import probe
     from tespec.runs.run import WEIGHTS
     from tespec.runs.setup import check_places
-    from tespec.weights.export import fetched
+    from tespec.weights.export import fetch
 
     setup, method = setup_of(options, "run"), find_method(options.method)
     check_places(setup)
@@ -133,7 +133,7 @@ def run_cell(options: argparse.Namespace) -> None:
     first = options.pretraining_seed
     if first is not None and (method.recipe is None or options.checkpoint):
         raise UserError(f"--pretraining-seed {first}", "this run does no pre-training", "leave it out")
-    checkpoint = fetched(options.checkpoint)
+    checkpoint = fetch(options.checkpoint)
     measure = probe if options.probe else finetune
     for seed in options.seeds or [options.seed]:
         wanted = Wanted(

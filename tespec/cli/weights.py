@@ -48,7 +48,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         command.add_argument("--sensor", type=parse_size, metavar="WIDTHxHEIGHT",
                              help="in px (default: the recipe's or format's)")  # fmt: skip
         add_own(command)
-        command.add_argument("--rescale", action="store_true", help="scale repeated input channels down")
     convert.add_argument("out", type=Path, metavar="OUT", help="file.safetensors to write")
     convert.add_argument("--overwrite", action="store_true", help="replace an existing file")
     return parser.parse_args(arguments)
@@ -56,17 +55,26 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def show(options: argparse.Namespace) -> None:
     """Print what a file holds."""
+    from tespec.weights.export import FALLBACK
+
     contents = _inspect(options)
     converted = contents.converted
+    values = sum(tensor.numel() for tensor in contents.tensors.values())
     print(f"{contents.path.name}\n  format   {converted.format.name}: {converted.format.title}")
     print(f"  sha256   {contents.sha256}")
-    print(f"  tensors  {contents.tensors:,} with {contents.values:,} values; {len(converted.tensors)} of the backbone")
+    print(f"  tensors  {len(contents.tensors):,} with {values:,} values; {len(converted.tensors)} of the backbone")
     if contents.recipe:
         shown = ("method", "width", "recurrent", "bins", "sensor", "data", "seed")
         print("  recipe   " + ", ".join(f"{key} {contents.recipe[key]}" for key in shown if key in contents.recipe))
-    print("  shapes")
-    for name, text in shapes(contents).items():
-        print(f"    {name:24} {text}")
+    print("  parts")
+    parts: dict[str, list[int]] = {}
+    for name, tensor in converted.tensors.items():
+        found = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
+        parts.setdefault(found[0] if found else name, []).append(tensor.numel())
+    for part, sizes in parts.items():
+        print(f"    {part:24} {len(sizes):4} tensors, {sum(sizes):12,} values")
+    for name in converted.repeated:
+        print(f"  repeated {name} to {converted.tensors[name].shape[1]} input channels")
     if converted.unused:
         more = len(converted.unused) - LISTED
         rest = f" and {more} more" if more > 0 else ""
@@ -75,21 +83,8 @@ def show(options: argparse.Namespace) -> None:
     for name, match in contents.matches.items():
         share = f"{len(match.tensors)} of {match.total} tensors"
         random = f"; the ConvLSTMs ({len(match.random)} tensors) start at random" if match.random else ""
-        print(f"    {name:24} " + (f"no: {share}; {match.problems[0]}" if match.problems else f"yes: {share}{random}"))
-
-
-def shapes(contents: Contents) -> dict[str, str]:
-    """Number of tensors and of values of each part of the network; of the first convolution, the shape."""
-    parts: dict[str, list[int]] = {}
-    for name, tensor in contents.converted.tensors.items():
-        part = re.match(r"swin\.layers\.\d+|lstms\.\d+|resnet\.layer\d+|[^.]+\.[^.]+", name)
-        parts.setdefault(part[0] if part else name, []).append(tensor.numel())
-    counted = {part: f"{len(sizes):4} tensors, {sum(sizes):12,} values" for part, sizes in parts.items()}
-    stem = contents.converted.format.stem or "swin.patch_embed.proj.weight"
-    if stem in contents.converted.tensors:
-        repeated = ", its input channels repeated" if contents.converted.repeated else ""
-        counted = {"stem": f"{tuple(contents.converted.tensors[stem].shape)}{repeated}"} | counted
-    return counted
+        result = f"no: {share}; {match.problems[0]}" if match.problems else f"yes: {share}{random}"
+        print(f"    {f'{contents.arch or FALLBACK}, {name}':24} {result}")
 
 
 def convert_file(options: argparse.Namespace) -> None:
@@ -114,4 +109,4 @@ def convert_file(options: argparse.Namespace) -> None:
 def _inspect(options: argparse.Namespace) -> Contents:
     from tespec.weights.export import inspect
 
-    return inspect(options.file, options.bins, options.sensor, options.rescale)
+    return inspect(options.file, options.bins, options.sensor)

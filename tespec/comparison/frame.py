@@ -21,6 +21,7 @@ CELL = [
 COLUMNS = [
     *CELL,
     *("seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes", "recordings"),
+    "partial",
     *("title", "group", "pretraining_data", "machine", "revision", "written", "name", "command"),
 ]
 ALL_FRAMES = "all"
@@ -36,7 +37,8 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         Columns `COLUMNS`. `CELL` are those that make a cell of a table: `df.groupby(CELL).value.mean()` averages over
         seeds only. `frames` is "all" for overall numbers; `value` is NaN where a number was not finite; `main` says
         whether the task is judged by the metric. `weights` says what a network started from: data set, data and profile
-        of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score.
+        of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score;
+        `partial` says that a mean is over "2 of 3 classes", or of recordings or frames, and is "" where it is over all.
         Files that are no records are named in `attrs["left_out"]`.
 
     Raises:
@@ -55,7 +57,7 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     records = list(records)
     scores = [score for number, record in enumerate(records) for score in _scores(number, record)]
     numbers = pd.DataFrame(
-        scores, columns=["record", "metric", "frames", "value", "unit", "better", "main", "metric_title"]
+        scores, columns=["record", "metric", "frames", "value", "unit", "better", "main", "metric_title", "partial"]
     )
     facts = pd.DataFrame(
         [_facts(record) for record in records], columns=[name for name in COLUMNS if name not in numbers]
@@ -83,11 +85,14 @@ def _facts(record: Record) -> dict[str, Any]:
 
 def _scores(number: int, record: Record) -> Iterable[tuple[Any, ...]]:
     main = next(iter(record.scores), next(iter(record.metrics), ""))
+    means = [each.rpartition(": ") for each in record.protocol.get("partial means", "").split("; ")]
+    partial = {mean: count for mean, _, count in means}  # see `tespec.metrics.frames.partial_means`
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
             score = record.scores.get(metric) or {"title": metric, "better": "", "unit": ""}
             is_main = metric == main and frames == ALL_FRAMES
-            yield number, metric, frames, value, score["unit"], score["better"], is_main, score["title"]
+            of = score["unit"], score["better"], is_main, score["title"], partial.get(f"{frames} {metric}", "")
+            yield number, metric, frames, value, *of
 
 
 def machine(record: Record) -> str:

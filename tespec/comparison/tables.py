@@ -25,6 +25,7 @@ RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
 CELLS = "Measured: mean ± standard deviation over seeds, in brackets their number. Bold: the best measured mean."
+PARTIAL = "Means that leave out classes, recordings or frames name in brackets how many they are over."
 
 
 class Table(NamedTuple):
@@ -331,6 +332,7 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
         finite=("value", "count"),
         classes=("classes", "min"),
         recordings=("recordings", "min"),
+        partial=("partial", "max"),
         **{name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")},
     )  # fmt: skip
     return scores.assign(machines=groups["machine"].unique()).reset_index()
@@ -350,18 +352,20 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
         _cell(score, siblings) + "".join(signs.get(name, "") for name in score.machines)
         for score, siblings in zip(_rows(scores), _rows(most), strict=True)
     ]
+    notes = [*notes, PARTIAL] if any(" of " in text.partition(", ")[2] for text in texts) else notes
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 
 def _cell(score: Any, most: Any) -> str:
-    """As "34.47 ± 0.25 (5)", and of how many seeds, classes or recordings of its siblings where it has fewer."""
+    """As "34.47 ± 0.25 (5)", with how many seeds, classes or recordings where it has fewer than its siblings or all."""
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
     is_reference = score.kind == "reference"
-    count = str(score.n) if is_reference or score.n == most.n else f"{score.n} of {most.n:.0f}"
+    counts = [str(score.n) if is_reference or score.n == most.n else f"{score.n} of {most.n:.0f}"]
     for name in ("classes", "recordings"):
         if not is_reference and getattr(score, name) < getattr(most, name):
-            count += f", {getattr(score, name)} of {getattr(most, name):.0f} {name}"
+            counts.append(f"{getattr(score, name)} of {getattr(most, name):.0f} {name}")
+    count = ", ".join(dict.fromkeys([*counts, *filter(None, [score.partial])]))
     digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 

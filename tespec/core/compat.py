@@ -4,8 +4,7 @@ Importing this module is enough, and does nothing where the installed wheels fit
 
 * torchvision imports beside a torch without CUDA (its wheel links against libtorch_cuda, so that its compiled
   operators cannot load and its import stops at `torchvision::nms`);
-* `mmcv._ext` exists on mmcv-lite: `nms` is real, every other operator raises when it is called;
-* an OpenCV that cannot load (no libGL) is named in one sentence.
+* `mmcv._ext` exists on mmcv-lite: `nms` is real, every other operator raises when it is called.
 
 `torch.load(weights_only=True)` needs no help: the harness writes only tensors, numbers, strings and plain containers.
 """
@@ -25,9 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tespec.core.errors import UserError
-
-_TORCHVISION_SCHEMAS = ("nms", "qnms")
 _libraries: list[torch.library.Library] = []  # schemas vanish with the object that declared them
 
 
@@ -75,44 +71,17 @@ def _absent_operator(name: str) -> Callable[..., NoReturn]:
 
 
 def fit_torchvision() -> None:
-    """Import torchvision, declaring its operators' schemas first where its library cannot load.
-
-    Raises:
-        UserError: torchvision was built for another torch.
-    """
+    """Import torchvision; beside a torch without CUDA its operators' schemas are declared where they cannot load."""
     try:
         importlib.import_module("torchvision")
     except RuntimeError as error:
-        if "torchvision::" not in str(error):
+        if "torchvision::" not in str(error) or torch.version.cuda is not None or torch.version.hip is not None:
             raise
-        if torch.version.cuda is not None or torch.version.hip is not None:
-            raise UserError(
-                "torchvision",
-                f"does not fit torch {torch.__version__} ({error})",
-                "install the torchvision release made for this torch, from the same index",
-            ) from error
         library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in _TORCHVISION_SCHEMAS:
+        for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _libraries.append(library)
         importlib.import_module("torchvision")
-
-
-def fit_opencv() -> None:
-    """Import OpenCV, which mmengine, mmcv and mmseg import.
-
-    Raises:
-        UserError: it cannot be loaded, as opencv-python on a machine without libGL.
-    """
-    try:
-        importlib.import_module("cv2")
-    except ImportError as error:
-        raise UserError(
-            "opencv-python",
-            f"import cv2 fails here ({error})",
-            "put opencv-python-headless in its place: "
-            "pip uninstall -y opencv-python && pip install --force-reinstall opencv-python-headless",
-        ) from error
 
 
 def fit_mmcv() -> None:
@@ -143,6 +112,5 @@ def import_noisy_modules() -> None:
 
 
 fit_torchvision()
-fit_opencv()
 fit_mmcv()
 import_noisy_modules()

@@ -15,10 +15,10 @@ from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
 from tespec.core.registry import METHODS, pretrained_methods
-from tespec.core.settings import Finetuning, Pretraining, Size, build, merge, parse_size, require_warmup
+from tespec.core.settings import Finetuning, Pretraining, build, merge, require_warmup
 
 NAME = re.compile(r"[\w.-]{1,100}")
-KINDS = ("tasks", "profiles", "plans", "datasets")
+KINDS = ("tasks", "profiles", "plans")
 PROFILE = (
     "name",
     "base",
@@ -29,8 +29,9 @@ PROFILE = (
     "tasks",
     "pretraining",
 )  # what a profile holds
+OFFICIAL_SPLITS = dict.fromkeys(("train", "val", "test"))  # as the data set's class names them
 # Of a fine-tuning, what a task's config need not say.
-UNSAID: dict[str, Any] = {"label_share": 1.0, "evaluate_without_state": False}
+UNSAID: dict[str, Any] = {"label_share": 1.0, "evaluate_without_state": False, "splits": OFFICIAL_SPLITS}
 _added: dict[str, dict[str, Path]] = {}  # by kind and name
 
 
@@ -99,7 +100,7 @@ def finetuning_settings(
     Raises:
         UserError: there is no such task or setting, or a value that it cannot have.
     """
-    facts, scale = UNSAID | _read("tasks", task), _profile(profile)
+    facts, scale = _task(task), _profile(profile)
     architectures = _part(facts, "architectures", f"task {task}")
     if arch not in architectures:
         raise UserError(
@@ -212,24 +213,38 @@ def _differences(method: Any, profile: Mapping[str, Any]) -> dict[str, Any]:
     return _over(base, own)
 
 
-def sensor_of(dataset: str) -> Size | None:
-    """(height, width) in px of a data set's sensor, as its config says it; None where none does.
+def dataset_of_task(task: str) -> str:
+    """Registered name of a task's data set.
 
     Raises:
-        UserError: the config says something else.
+        UserError: there is no such task.
     """
-    sensor = _read("datasets", dataset).get("sensor") if dataset in names("datasets") else None
-    return None if sensor is None else parse_size(str(sensor))
+    return str(_task(task).get("dataset"))
 
 
-def official_splits() -> list[tuple[str, dict[str, list[str]]]]:
-    """Registered name of each task's dataset, and the names of the recordings of its splits.
+def splits_of_tasks() -> list[tuple[str, dict[str, list[str]]]]:
+    """Registered name of the data set of each task, and the splits that its config names in place of the official ones.
 
     Raises:
-        UserError: a config does not hold them.
+        UserError: a config cannot be read.
     """
-    read = [(f"task {name}", _read("tasks", name)) for name in names("tasks")]
-    return [(str(facts.get("dataset")), dict(_part(facts, "splits", where))) for where, facts in read]
+    read = [(f"task {name}", _task(name)) for name in names("tasks")]
+    named = [(str(facts.get("dataset")), _part(facts, "splits", where)) for where, facts in read]
+    return [(dataset, {split: each for split, each in splits.items() if each}) for dataset, splits in named]
+
+
+def _task(name: str) -> dict[str, Any]:
+    """A task's config over that of the task it names as its base, if any; another data set has its own protocol."""
+    facts = _read("tasks", name)
+    if "base" not in facts:
+        return UNSAID | facts
+    base = UNSAID | _read("tasks", str(facts["base"])) | {"name": name}
+    own = {key: value for key, value in facts.items() if key != "base"}
+    if "base" in base:
+        raise UserError(f"task {name}", "its base has a base itself", "name one that has none")
+    if own.get("dataset", base.get("dataset")) != base.get("dataset"):
+        base |= {"protocol": own.get("protocol", {}), "splits": OFFICIAL_SPLITS}
+    return merge(base, own, f"task {name}", replaced=("splits",))
 
 
 def threads_of(profile: str) -> int | None:

@@ -33,18 +33,14 @@ def close_group() -> None:
     _group = None
 
 
-def _met() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
-
-
 def rank() -> int:
     """Number of this process, from 0 on."""
-    return distributed.get_rank() if _met() else 0
+    return distributed.get_rank() if distributed.is_initialized() else 0
 
 
 def world_size() -> int:
     """Number of processes."""
-    return distributed.get_world_size() if _met() else 1
+    return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def is_first() -> bool:
@@ -52,13 +48,9 @@ def is_first() -> bool:
     return rank() == 0
 
 
-def _several() -> bool:
-    return _group is not None and distributed.get_world_size() > 1
-
-
 def barrier() -> None:
     """Wait until all ranks are here."""
-    if _several():
+    if world_size() > 1:
         distributed.barrier(group=_group)
 
 
@@ -74,7 +66,7 @@ def rank_zero_first() -> Iterator[None]:
 
 def broadcast(value: Value) -> Value:
     """The value of rank 0, on every rank."""
-    if not _several():
+    if world_size() == 1:
         return value
     box = [value]
     distributed.broadcast_object_list(box, src=0, group=_group)
@@ -83,7 +75,7 @@ def broadcast(value: Value) -> Value:
 
 def all_gather(value: Value) -> list[Value]:
     """The values of all ranks in their order, on every rank."""
-    if not _several():
+    if world_size() == 1:
         return [value]
     found: list[Value] = [value] * distributed.get_world_size()
     distributed.all_gather_object(found, value, group=_group)
@@ -92,7 +84,7 @@ def all_gather(value: Value) -> list[Value]:
 
 def all_reduce_max(numbers: Sequence[int]) -> list[int]:
     """The greatest of each number over all ranks."""
-    if not _several():
+    if world_size() == 1:
         return list(numbers)
     told = torch.tensor(numbers, dtype=torch.int64)
     distributed.all_reduce(told, distributed.ReduceOp.MAX, group=_group)
@@ -124,11 +116,11 @@ def _within(**changes: Any) -> Iterator[None]:
 
 
 def batch_part(part: tuple[int, int]) -> AbstractContextManager[None]:
-    """Inside, micro-batch number part[0] of the batch's part[1] is computed; see `batch_rows`."""
+    """Inside, micro-batch number part[0] of the batch's part[1] is computed; see `shard_slice`."""
     return _within(part=part[0], parts=part[1])
 
 
-def batch_rows(here: int) -> tuple[int, slice]:
+def shard_slice(here: int) -> tuple[int, slice]:
     """Number of rows of the whole batch, and which of them are the `here` ones of this micro-batch.
 
     What is drawn for each row is drawn for all of them, of which each micro-batch takes its own.
@@ -218,54 +210,3 @@ def nested(value: Any, change: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)(nested(each, change) for each in value)
     return value
-
-
-def broadcast_tensors(value: Any, device: torch.device) -> Any:
-    """`broadcast` of nested tensors and values, on `device`: the tensors travel one by one, over its own links."""
-
-    def travel(tensor: Tensor | None, like: Tensor) -> Tensor:
-        here = torch.empty(like.shape, dtype=like.dtype, device=device)
-        if tensor is not None:
-            here.copy_(tensor)
-        distributed.broadcast(here, src=0)
-        return here
-
-    return _from_first(value, device, travel)
-
-
-def scatter_rows(value: Any, device: torch.device) -> Any:
-    """This rank's rows, on `device`, of the nested tensors of rank 0, which hold those of all ranks in their order."""
-
-    def travel(tensor: Tensor | None, like: Tensor) -> Tensor:
-        ranks = world_size()
-        here = torch.empty(len(like) // ranks, *like.shape[1:], dtype=like.dtype, device=device)
-        parts = None if tensor is None else [part.to(device).contiguous() for part in tensor.chunk(ranks)]
-        distributed.scatter(here, parts, src=0)
-        return here
-
-    return _from_first(value, device, travel)
-
-
-def gather_rows(value: Any) -> Any:
-    """On rank 0, on the CPU, the rows of the nested tensors of all ranks, in their order; no rows on the others."""
-
-    def travel(tensor: Tensor) -> Tensor:
-        tensor = tensor.contiguous()
-        if not _several():
-            return tensor.cpu()
-        found = [torch.empty_like(tensor) for _ in range(world_size())] if is_first() else None
-        distributed.gather(tensor, found, dst=0)
-        return torch.cat(found).cpu() if found else tensor[:0]
-
-    return nested(value, travel)
-
-
-def _from_first(value: Any, device: torch.device, travel: Callable[[Tensor | None, Tensor], Tensor]) -> Any:
-    """`value` of rank 0 with `travel` of every tensor, which is None on the other ranks, and of one like it on meta."""
-    if not _several():
-        return nested(value, lambda tensor: tensor.to(device))
-    tensors: list[Tensor] = []
-    nested(value if is_first() else None, tensors.append)
-    waiting = iter(tensors)
-    likes = broadcast(nested(value if is_first() else None, lambda tensor: tensor.to("meta")))
-    return nested(likes, lambda like: travel(next(waiting, None), like))

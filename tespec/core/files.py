@@ -1,98 +1,53 @@
-"""Files: JSON and YAML that others wrote, read as plain values; files written whole; and locks between processes."""
+"""Files: JSON and YAML as plain values; files written whole; locks between processes."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import secrets
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
-LARGEST = 1 << 24  # bytes; a value may take twenty times its text in memory
-LARGEST_YAML = 1 << 20  # bytes; it is read by Python code, a MB in seconds
-LONGEST_NUMBER = 1000  # letters
 UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 def read_json(path: Path, **hooks: Callable[[str], Any]) -> Any:
-    """Values of a JSON file in UTF-8.
-
-    Args:
-        path: of the file.
-        hooks: of `json.loads`.
+    """Values of a JSON file in UTF-8; `hooks` are those of `json.loads`.
 
     Raises:
-        OSError: the file cannot be read, or is none.
-        ValueError: it is no JSON, or larger than 16 MB.
+        OSError: the file cannot be read.
+        ValueError: it is no JSON.
         RecursionError: it is nested too deep.
     """
-    return json.loads(_text(path, LARGEST), **hooks)  # type: ignore[arg-type]  # hooks of one type, options of many
+    return json.loads(path.read_text(encoding="utf-8"), **hooks)  # type: ignore[arg-type]  # hooks of one type
 
 
 def read_yaml(path: Path) -> Any:
     """Values of a YAML file in UTF-8; see `parse_yaml`.
 
     Raises:
-        OSError: the file cannot be read, or is none.
-        ValueError: it is no YAML, or larger than 1 MB.
-        RecursionError: it is nested too deep.
+        OSError: the file cannot be read.
     """
-    return parse_yaml(_text(path, LARGEST_YAML))
+    return parse_yaml(path.read_text(encoding="utf-8"))
 
 
 def parse_yaml(text: str) -> Any:
-    """Values of a YAML text. No tags, and no aliases: a few lines of them stand for more values than fit any memory.
+    """Values of a YAML text, in plain types.
 
     Raises:
         ValueError: it is no such text.
         RecursionError: it is nested too deep.
     """
     try:
-        return yaml.load(text, _Loader)
+        return yaml.safe_load(text)
     # Values that a standard tag promises and the text does not hold raise whatever reading them does.
     except (yaml.YAMLError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         raise ValueError(f"not YAML ({type(error).__name__})") from error
-
-
-class _Loader(yaml.SafeLoader):
-    """PyYAML's, without aliases."""
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("an alias")
-        return super().compose_node(parent, index)
-
-
-def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
-    # Python shows no number of many thousand digits, and takes its time to read one in base 60.
-    if len(node.value) > LONGEST_NUMBER:
-        raise yaml.YAMLError("a number without end")
-    return int(loader.construct_yaml_int(node))
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
-
-
-def _text(path: Path, largest: int) -> str:
-    # Opened without waiting: a pipe in a file's place would never answer.
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("no regular file")
-        content = file.read(largest + 1)
-    if len(content) > largest:
-        raise ValueError(f"larger than {largest:,} bytes")
-    return content.decode("utf-8")
-
-
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of file systems that have none
-HELD = (errno.EAGAIN, errno.EACCES)  # by another process
 
 
 @contextmanager
@@ -127,58 +82,20 @@ def write_whole(path: Path, text: str) -> Path:
 
 @contextmanager
 def one_at_a_time(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold `path` against other processes in this block, after waiting for the one that holds it.
+    """Hold `path` against other processes in this block, after waiting for its holder; before that, call `waiting`.
 
-    `waiting` is called before that.
-
-    The hidden file beside `path` that is locked, whose folder is made, goes with the last holder.
+    The hidden lock file beside `path`, whose folder is made, goes with the last holder.
     """
-    place = path.with_name(f".{path.name}.lock")
-    lock = take_lock(place, wait=False)
-    if lock is None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
         if waiting is not None:
             waiting()
-        lock = take_lock(place, wait=True)
+        lock.acquire()
     try:
         yield
     finally:
-        place.unlink(missing_ok=True)
-        os.close(lock)
-
-
-@overload
-def take_lock(place: Path, *, wait: Literal[True]) -> int: ...
-@overload
-def take_lock(place: Path, *, wait: bool) -> int | None: ...
-def take_lock(place: Path, *, wait: bool) -> int | None:
-    """Descriptor of a lock file, whose folder is made, that this process holds now; None where another one does.
-
-    Closing it frees the lock, and the system does where the holder ends, however it ends. Where the file system has no
-    locks, nothing is held.
-
-    Args:
-        place: the lock file.
-        wait: for the process that holds it.
-    """
-    place.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        file = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            # Not flock: worker processes would inherit it, and outlive a killed holder by some seconds.
-            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                os.close(file)
-                if error.errno in HELD:
-                    return None
-                raise
-        if _is_at(file, place):
-            return file
-        os.close(file)  # its holder has removed it meanwhile; others may hold a new one
-
-
-def _is_at(file: int, place: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), place.stat())
-    except FileNotFoundError:
-        return False
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-SECONDS_BETWEEN_LINES = 5.0
+from tqdm import tqdm
 
-Advance = Callable[[int, int | None, str], None]
+SECONDS_BETWEEN_LINES = 5.0
+LINE = "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_noinv_fmt}, {remaining} left{postfix}"
+
+tqdm.set_lock(threading.RLock())  # its own lock would fix how processes are started
+tqdm.monitor_interval = 0  # its thread would be forked with worker processes
+
+Advance = Callable[[int, "int | None", str], None]
 
 
 @contextmanager
@@ -25,47 +32,39 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
     """
     if not _speaks():
         yield lambda done, total, note: None
-        return
-    began = time.monotonic()
+    elif sys.stderr.isatty():
+        with tqdm(desc=label, unit=f" {unit}", initial=start, delay=2, miniters=1, file=sys.stderr) as bar:
 
-    def rate(done: int) -> float:
-        return (done - start) / max(time.monotonic() - began, 1e-9)
+            def move(done: int, total: int | None, note: str) -> None:
+                bar.total = total
+                bar.set_postfix_str(note, refresh=False)
+                bar.update(done - bar.n)
 
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            yield move
+    else:
+        began = last = time.monotonic()
 
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
-        with Progress(TextColumn("{task.description}"), *columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(label, total=None, completed=start, note="")
-            yield lambda done, total, note: bar.update(
-                task, completed=done, total=total, note=f"{rate(done):.3g} {unit}/s {note}"
-            )
-        return
+        def write_line(done: int, total: int | None, note: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            is_last = done == total and last != began
+            if now - last < SECONDS_BETWEEN_LINES and not is_last:
+                return
+            last = now
+            facts = {"prefix": label, "unit": f" {unit}", "initial": start, "postfix": note, "bar_format": LINE}
+            line = tqdm.format_meter(done, total or 0, now - began, **facts)
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
 
-    last = began
-
-    def write_line(done: int, total: int | None, note: str) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last < SECONDS_BETWEEN_LINES and (total is None or done < total or last == began):
-            return
-        last = now
-        of, left = (
-            ("", "") if total is None else (f"/{total}", f", {(total - done) / max(rate(done), 1e-9):.0f} s left")
-        )
-        text = f"{label}: {done}{of} {unit}, {rate(done):.3g} {unit}/s{left} {note}"
-        sys.stderr.write(text.rstrip() + "\n")
-        sys.stderr.flush()
-
-    yield write_line
+        yield write_line
 
 
 def say(text: str) -> None:
     """One line for the user, beside the progress display; of several processes the first one speaks."""
     if _speaks():
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        with tqdm.external_write_mode(file=sys.stderr):
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
 
 
 def _speaks() -> bool:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import sys
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
-from pydantic_core import PydanticCustomError
 
 from tespec.core.errors import UserError
 
@@ -74,80 +71,17 @@ def suggest(key: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
 
 
-def number(lowest: float = -math.inf, highest: float = math.inf, *, above: bool = False) -> BeforeValidator:
-    """Marks a float setting as one from `lowest` (or `above` it) to `highest`; whole numbers and "1e-3" are taken."""
-
-    def check(value: Any) -> float:
-        if isinstance(value, str):
-            with suppress(ValueError):  # YAML 1.1 takes 1e-3 for a text
-                value = float(value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _wrong(f"{_shown(value)} has the wrong type", "expected float")
-        if isinstance(value, int) and abs(value) > sys.float_info.max:
-            raise _wrong(f"{_shown(value)} is larger than any float", "give a smaller number")
-        if not math.isfinite(value) or not lowest <= value <= highest or (above and value == lowest):
-            start = "" if lowest == -math.inf else f" above {lowest:g}" if above else f" from {lowest:g}"
-            end = "" if highest == math.inf else f" to {highest:g}"
-            raise _wrong(f"{value:g} is out of range", f"give a number{start}{end}")
-        return float(value)
-
-    return BeforeValidator(check)
-
-
-def whole(lowest: int, highest: int | None = None) -> BeforeValidator:
-    """Marks an int setting as one from `lowest` to `highest`."""
-
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise _wrong(f"{_shown(value)} has the wrong type", "expected int")
-        if value < lowest:
-            raise _wrong(f"{_shown(value)} is too small", f"give {lowest} or more")
-        if highest is not None and value > highest:
-            raise _wrong(f"{_shown(value)} is out of range", f"give a number from {lowest} to {highest}")
-        return value
-
-    return BeforeValidator(check)
-
-
-def choice(*values: str) -> BeforeValidator:
-    """Marks a str setting as one of `values`."""
-
-    def check(value: Any) -> str:
-        if not isinstance(value, str):
-            raise _wrong(f"{_shown(value)} has the wrong type", "expected str")
-        if value not in values:
-            raise _wrong(f"unknown value {_shown(value)}", f"choose from {', '.join(values)}")
-        return value
-
-    return BeforeValidator(check)
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(f"{_shown(value)} has the wrong type", "expected bool")
-    return value
-
-
-def _wrong(what: str, remedy: str) -> PydanticCustomError:
-    return PydanticCustomError("setting", "{what}; {remedy}", {"what": what, "remedy": remedy})
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:20]}..."
-
-
-Count = Annotated[int, whole(1)]
-FromZero = Annotated[float, number(0)]
-Positive = Annotated[float, number(0, above=True)]
-Share = Annotated[float, number(0, 1)]
-SomeShare = Annotated[float, number(0, 1, above=True)]
-Factor = Annotated[float, number(1)]
-DropRate = Annotated[float, number(0, 0.9)]  # a block that is always dropped has no scale
-Flag = Annotated[bool, BeforeValidator(_boolean)]
+Count = Annotated[int, Field(strict=True, gt=0)]
+FromZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+SomeShare = Annotated[float, Field(gt=0, le=1)]
+Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+DropRate = Annotated[float, Field(ge=0, le=0.9)]  # a block that is always dropped has no scale
+Flag = StrictBool
 # Far beyond any head there is: a network is built from what a file from somebody else says.
-Width = Annotated[int, whole(1, 4096)]
-Depth = Annotated[int, whole(0, 64)]
+Width = Annotated[int, Field(strict=True, ge=1, le=4096)]
+Depth = Annotated[int, Field(strict=True, ge=0, le=64)]
 
 
 def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
@@ -168,11 +102,13 @@ def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
         error = errors.errors(include_url=False)[0]
         # Pydantic names the members of a union as well, and counts the entries of a list.
         path = ".".join(part for part in error["loc"] if isinstance(part, str) and part.isidentifier())
-        short = isinstance(error["loc"][-1], int) and error["type"] == "missing"
-        if error["type"] == "missing" and not short:
+        if error["type"] == "missing" and isinstance(error["loc"][-1], str):
             raise UserError(source, f"setting {path!r} is missing", "add it to the config") from errors
-        problem = "too_short" if short else error["type"]
-        raise UserError(_inside(source, path), *_named(problem, error["input"], error.get("ctx", {}))) from errors
+        said = "it should be a list of two" if error["type"] in ("missing", "too_long") else error["msg"]
+        text = repr(error["input"])
+        shown = text if len(text) <= 60 else f"{text[:20]}..."
+        remedy = said.replace("Input should", "it should")
+        raise UserError(_inside(source, path), f"{shown} is not allowed", remedy) from errors
 
 
 def _refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
@@ -189,24 +125,11 @@ def _inside(source: str, path: str) -> str:
     return f"{source}.{path}" if source.isidentifier() else f"{source}, {path}"
 
 
-def _named(problem: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    """What is wrong, and what to do about it."""
-    if problem == "setting":
-        return context["what"], context["remedy"]
-    if problem in ("too_short", "too_long", "tuple_type"):
-        return f"{_shown(value)} is not a list of the right length", "write [a, b]"
-    if problem.startswith("dataclass"):
-        return f"{_shown(value)} is not a group of settings", "write nested keys"
-    if problem.startswith("dict"):
-        return f"{_shown(value)} is not a mapping", "write nested keys"
-    return f"{_shown(value)} has the wrong type", f"expected {problem.partition('_')[0].replace('string', 'str')}"
-
-
 ARCHITECTURES = ("recurrent", "feedforward")
 # Share of the lanes that play random clips, each with a fresh state; the others play streams, whose state is carried.
 SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
-Sampling = Annotated[str, choice(*SAMPLING)]
-Rule = Annotated[str, choice("edges", "rvt")]
+Sampling = Literal["streams", "mixed", "clips"]
+Rule = Literal["edges", "rvt"]
 
 
 @dataclass(frozen=True)
@@ -217,7 +140,7 @@ class Clip:
         UserError: a limit is missing.
     """
 
-    by: Annotated[str, choice("value", "norm", "none")]
+    by: Literal["value", "norm", "none"]
     at: Positive | None
 
     def __post_init__(self) -> None:
@@ -235,7 +158,7 @@ class Decay:
 
     start: FromZero
     end: FromZero
-    exempt: tuple[Annotated[str, choice("vectors", "positions")], ...]
+    exempt: tuple[Literal["vectors", "positions"], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,16 +171,16 @@ class Optimisation:
 
     peak_lr: Positive
     steps: Count
-    optimizer: Annotated[str, choice("Adam", "AdamW")] = "AdamW"
-    schedule: Annotated[str, choice("linear", "cosine")] = "cosine"
+    optimizer: Literal["Adam", "AdamW"] = "AdamW"
+    schedule: Literal["linear", "cosine"] = "cosine"
     start_divisor: Positive = 25.0
     end_divisor: Positive = 1000.0
-    warmup_steps: Annotated[int, whole(0)] = 0
+    warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 0
     clip: Clip = Clip("none", None)
     weight_decay: Decay = Decay(0.0, 0.0, ())
     patch_embed_lr: Positive = 1.0
-    precision: Annotated[str, choice("auto", "fp32", "bf16", "fp16")] = "auto"
-    non_finite: Annotated[str, choice("stop", "skip")] = "stop"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    non_finite: Literal["stop", "skip"] = "stop"
 
 
 @dataclass(frozen=True)
@@ -276,7 +199,7 @@ class Downsample:
     """Spatial reduction of event coordinates; `factor` "auto" reduces to at most `to_width` px."""
 
     factor: Count | str
-    keep: Annotated[str, choice("nearest", "all")]
+    keep: Literal["nearest", "all"]
     to_width: Count | None = None
 
 
@@ -317,7 +240,7 @@ class Finetuning(OfRecordings):
     kind: str
     title: str
     dataset: str
-    splits: dict[str, tuple[str, ...]]
+    splits: dict[str, tuple[str, ...] | None]
     classes: tuple[str, ...]
     protocol: dict[str, Any]
     downsample: Downsample

@@ -1,1 +1,8 @@
-"""Recordings with and without labels, and the batches that are made of them."""
+"""Recordings with and without labels, and the batches that are made of them; importing it registers the data sets."""
+
+from tespec.datasets.ddd17 import Ddd17
+from tespec.datasets.dsec import Dsec
+from tespec.datasets.mvsec import Mvsec
+from tespec.datasets.prophesee import Gen1, OneMpx
+
+__all__ = ["Ddd17", "Dsec", "Gen1", "Mvsec", "OneMpx"]

@@ -1,4 +1,4 @@
-"""Flip and zoom as index maps, drawn once per recording pass and applied alike to events, images and labels."""
+"""Random flip and zoom, sampled once per pass over a recording and applied alike to events, images and labels."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tespec.core.boxes import Boxes
 from tespec.core.settings import Augmentation
 from tespec.events.spatial import DROPPED
 
-SMALLEST = 1.0  # px; what is left of a box after zooming in, along each side
+MIN_BOX_SIDE = 1.0  # px, of what is left of a box after zooming in
 
 
-class Maps(NamedTuple):
-    """How an image is seen, a `tespec.events.spatial.View`, and the same as numbers for boxes.
+class FlipZoom(NamedTuple):
+    """A flip and zoom as index maps, a `tespec.events.spatial.View`, and as scale and shift for boxes.
 
     Attributes:
-        rows: (H,) source row of each row of the result; `DROPPED` lies outside of the image.
+        rows: (H,) source row of each row of the result; `DROPPED` outside of the image.
         columns: (W,) source column of each column, likewise.
-        scale: by which rows and columns are enlarged; negative where they are flipped.
-        shift: where, after that, the source's upper and left edge lie in px.
+        scale: factors along rows and columns; negative where flipped.
+        shift: where the source's upper and left edge come to lie, in px.
     """
 
     rows: NDArray[np.int64]
@@ -30,8 +30,8 @@ class Maps(NamedTuple):
     shift: tuple[float, float] = (0.0, 0.0)
 
 
-def draw_maps(generator: np.random.Generator, settings: Augmentation, height: int, width: int) -> Maps:
-    """Draw a flip and a zoom (paper, table "Augmentation Transformations").
+def sample_flip_zoom(generator: np.random.Generator, settings: Augmentation, height: int, width: int) -> FlipZoom:
+    """Sample a flip and a zoom (paper, table "Augmentation Transformations").
 
     Zooming in by f shows a random part of 1/f of the height and width, zooming out by f shows the whole image at 1/f
     of its size, at a random place. Pixels are picked by the nearest-exact rule.
@@ -45,12 +45,10 @@ def draw_maps(generator: np.random.Generator, settings: Augmentation, height: in
         rows, columns = zoom(height, factor, generator.random()), zoom(width, factor, generator.random())
     if flip:
         columns = _Axis(columns.indices[::-1], -columns.scale, width - columns.shift)
-    return Maps(rows.indices, columns.indices, (rows.scale, columns.scale), (rows.shift, columns.shift))
+    return FlipZoom(rows.indices, columns.indices, (rows.scale, columns.scale), (rows.shift, columns.shift))
 
 
 class _Axis(NamedTuple):
-    """One side of a map: source indices, and scale and shift of the edges between pixels."""
-
     indices: NDArray[np.int64]
     scale: float
     shift: float
@@ -70,14 +68,12 @@ def _zoom_out(side: int, factor: float, place: float) -> _Axis:
     return _Axis(indices, small / side, float(start))
 
 
-def move_boxes(boxes: Boxes, maps: Maps) -> Boxes:
-    """Boxes where the maps show them, clipped to the image; those of which less than a pixel is left are dropped."""
-    height, width = len(maps.rows), len(maps.columns)
-    scale = np.array([maps.scale[1], maps.scale[0]] * 2)
-    shift = np.array([maps.shift[1], maps.shift[0]] * 2)
-    moved = boxes.corners * scale + shift
+def transform_boxes(boxes: Boxes, view: FlipZoom) -> Boxes:
+    """Flip and zoom boxes and clip them to the image; boxes of which less than a pixel is left are dropped."""
+    moved = boxes.corners * np.array(view.scale[::-1] * 2) + np.array(view.shift[::-1] * 2)
     # A flip exchanges left and right.
     left_top, right_bottom = np.minimum(moved[:, :2], moved[:, 2:]), np.maximum(moved[:, :2], moved[:, 2:])
-    corners = np.clip(np.concatenate([left_top, right_bottom], axis=1), 0, (width, height, width, height))
+    limits = (len(view.columns), len(view.rows)) * 2
+    corners = np.clip(np.concatenate([left_top, right_bottom], axis=1), 0, limits)
     seen = boxes._replace(corners=corners.astype(np.float32))
-    return seen.keep(np.all(seen.size >= SMALLEST, axis=1))
+    return seen.keep(np.all(seen.size >= MIN_BOX_SIDE, axis=1))

@@ -1,4 +1,7 @@
-"""What a labelled dataset is to the harness: its recordings by split, in whichever layout they lie on disk."""
+"""A labelled data set: its recordings by split, in whichever layout they lie on disk.
+
+Whatever is missing, damaged or does not fit together on disk is a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,35 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
 from tespec.core.registry import import_file
 from tespec.core.settings import Downsample, Size, build
-from tespec.datasets.description import read_description
-from tespec.datasets.label_check import with_checks
-from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.labels import speed_at, with_checks
+from tespec.datasets.recording import LabelledRecording, Labels
 from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import WindowRule
+from tespec.events import PackedEvents
+from tespec.events.spatial import Region
+from tespec.events.stream import Reader
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
-UNKNOWN = "unknown"  # in place of a split: a recording of the dataset, of which nothing says to which it belongs
-LEVELS = 5  # folders from a recording's file up to its dataset's
+UNKNOWN = "unknown"  # in place of a split: a recording of the data set, of which nothing says to which it belongs
+LATEST_US = 1_000_000  # a label later than this after the last event shows that events are missing
 
 
 @dataclass(frozen=True)
 class RecordingFiles:
-    """What one recording consists of on disk.
+    """Files of one recording.
 
     Attributes:
-        name: what records, splits and messages call it.
+        name: of the recording in records, splits and messages.
         split: it belongs to.
         source: its events or histograms.
         beside: files and folders that belong to it beside those of its source: labels, their times, calibration.
@@ -46,15 +56,15 @@ class RecordingFiles:
 
 @dataclass(frozen=True)
 class NoProtocol:
-    """For datasets that leave nothing to choose."""
+    """For data sets that leave nothing to choose."""
 
 
 class LabelledDataset(ABC):
-    """A dataset; subclasses are registered in `DATASETS` and know the layouts and labels of one.
+    """Base of data sets with labels. Subclasses are registered in `DATASETS`, and their docstring is the guide to them.
 
     Args:
         root: its folder.
-        splits: names of the recordings of each split.
+        splits: names of the recordings of each split, those of the class where they are None; default: all of these.
         classes: names of the classes; empty where labels have none.
         rule: which events belong to a label.
         downsample: how coordinates are reduced.
@@ -62,24 +72,27 @@ class LabelledDataset(ABC):
         sensor: (height, width) of the sensor in px, for recordings that do not name it.
 
     Attributes:
+        title: its name in tables.
+        splits: names of the recordings of each split, as the official archive or its users have them.
+        sensor: (height, width) of its sensor in px.
         layout: in words, which of the known layouts was found.
-        label_kind: what its labels have to be, as in `tespec.datasets.label_check`; None: not known, and not checked.
+        label_kind: kind of its labels, as in `tespec.datasets.labels`; None: not known, and not checked.
         protocol: the choices, as an instance of `protocol_type`.
-
-    Raises:
-        UserError: the folder is missing, holds no known layout, or two of them mixed.
+        not_downsampled: what `downsample` does not go with, and its verb; "" where it does.
     """
 
     title: ClassVar[str]
+    splits: Mapping[str, Sequence[str]] = MappingProxyType({})
+    sensor: ClassVar[Size | None] = None
     protocol_type: ClassVar[type[Any]] = NoProtocol
-    not_downsampled: ClassVar[str] = "labels are"  # what `downsample` does not go with, and its verb; "" where it does
+    not_downsampled: ClassVar[str] = "labels are"
     layout: str
     label_kind: str | None = None
 
     def __init__(
         self,
         root: Path,
-        splits: Mapping[str, Sequence[str]],
+        splits: Mapping[str, Sequence[str] | None] | None = None,
         classes: Sequence[str] = (),
         rule: WindowRule | None = None,
         downsample: Downsample | None = None,
@@ -87,9 +100,11 @@ class LabelledDataset(ABC):
         sensor: Size | None = None,
     ) -> None:
         if not root.is_dir():
-            raise UserError(root, "no such folder", f"give the folder of the {self.title} dataset")
+            raise UserError(root, "no such folder", f"give the folder of the {self.title} data set")
         self.root, self.classes, self.given_sensor = root, tuple(classes), sensor
-        self.splits = {split: tuple(names) for split, names in splits.items() if names}
+        named = dict.fromkeys(self.splits) if splits is None else splits
+        chosen = {split: self.splits.get(split, ()) if names is None else names for split, names in named.items()}
+        self.splits = {split: tuple(names) for split, names in chosen.items() if names}
         self._refuse_shared(self.splits)
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
@@ -110,14 +125,36 @@ class LabelledDataset(ABC):
                     what = f"{name} is a recording of both {other} and {split}"
                     raise UserError(self.root, what, "leave it in one of the splits")
 
-    def names(self, split: str) -> tuple[str, ...]:
-        """Names of the recordings of a split, as the settings give them.
+    def _one_layout(self, found: Mapping[str, Path], none: str) -> str:
+        """The layout that was found, by an example of each; `none` where there is none."""
+        if len(found) > 1:
+            said = " and ".join(f"{layout} ({path.name})" for layout, path in found.items())
+            raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
+        return next(iter(found), none)
 
-        Raises:
-            UserError: they name none.
+    @classmethod
+    def guide(cls) -> str:
+        """Where to get the data set, its licence, size and layout: the docstring of the class."""
+        return inspect.cleandoc(cls.__doc__ or "")
+
+    @classmethod
+    def reads(cls, path: Path) -> bool:
+        """Whether a file or folder has the data set's own format of events, by the names in it."""
+        return False
+
+    @classmethod
+    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+        """What reads a file or folder of which `reads` is true.
+
+        `height` and `width` of the sensor in px are given together, or as the recording, a `dataset.json` above it or
+        the data set states them.
         """
+        raise NotImplementedError(f"{cls.__name__} reads no format of its own")
+
+    def names(self, split: str) -> tuple[str, ...]:
+        """Names of the recordings of a split."""
         if split in self.splits:
-            return self.splits[split]
+            return tuple(self.splits[split])
         if split == HELD_OUT:
             remedy = "take some out of splits.train and name them as splits.val: --set, a config, or a dataset.json"
             raise UserError(self.root, f"{self.title} has no validation split: no recordings are named for one", remedy)
@@ -125,48 +162,49 @@ class LabelledDataset(ABC):
 
     @abstractmethod
     def find(self, split: str, name: str) -> RecordingFiles:
-        """What one recording of a split consists of.
-
-        Raises:
-            UserError: it is missing, or a part of it.
-        """
+        """Files of one recording of a split."""
 
     def files(self, split: str) -> list[RecordingFiles]:
-        """What each recording of a split consists of, in the order of the settings.
-
-        Raises:
-            UserError: see `names` and `find`.
-        """
+        """Files of each recording of a split, in the order of `names`."""
         return [self.find(split, name) for name in self.names(split)]
 
     @abstractmethod
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording with its windows and labels.
+        """One recording with its windows and labels; see `labelled`."""
 
-        Raises:
-            UserError: its files cannot be read or do not fit each other.
+    def labelled(
+        self,
+        files: RecordingFiles,
+        region: Region,
+        labels: Labels[Any],
+        times: NDArray[np.int64],
+        begin: int,
+        **more: Any,
+    ) -> LabelledRecording:
+        """A recording with the windows that the settings ask for.
+
+        Args:
+            files: of the recording.
+            region: part of the sensor that is used.
+            labels: by index.
+            times: (K,) of the labels in us, rising, by the clock of the events.
+            begin: where the first label's events begin, in us; before the first label.
+            more: other fields of `LabelledRecording`.
         """
+        _require_one_clock(files, times, files.source.stream)
+        windows, labelled = self.rule.apply(times, begin)
+        more = {"ego_speed": speed_at(self.root, files.name, times)} | more
+        return LabelledRecording(files.name, files.source, region, windows, labels, labelled, **more)
 
     def open_checked(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording whose labels are checked as they are read, where it is known what they have to be.
-
-        Raises:
-            UserError: see `open`; or labels and windows do not fit each other.
-        """
+        """One recording whose labels are checked as they are read, where it is known what they have to be."""
         recording = self.open(files)
-        _require_one_clock(recording)
+        if isinstance(files.source, EventSource):
+            _require_one_clock(files, recording.label_times, recording.stream)
         return with_checks(recording, self.label_kind, len(self.classes)) if self.label_kind else recording
 
     def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
-        """All recordings of a split.
-
-        Args:
-            split: "train", "val" or "test".
-            opened: called with the recordings that are open and all there are; the first opening reads their times.
-
-        Raises:
-            UserError: see `files` and `open`.
-        """
+        """All recordings of a split; `opened` is called with the numbers of open recordings and of all there are."""
         found = []
         every = self.files(split)
         for files in every:
@@ -177,14 +215,9 @@ class LabelledDataset(ABC):
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
-        """The split that a recording of the official archive belongs to, wherever it lies.
+        """The split of `splits` that a recording of the official archive is in, wherever it, or a folder in it, lies.
 
-        Args:
-            path: of the recording, or of a folder within it.
-            splits: names of the recordings of each split.
-
-        Returns:
-            the split, None where it is in none or of another dataset, `UNKNOWN` where that cannot be told.
+        None where it is in none or of another data set, `UNKNOWN` where that cannot be told.
         """
         return next((split for split in splits for name in splits[split] if cls.is_called(path, name)), None)
 
@@ -203,20 +236,16 @@ class LabelledDataset(ABC):
         return _unpickled, (Path(inspect.getfile(kind)), kind.__module__, kind.__qualname__, self.__dict__)
 
 
-def _require_one_clock(recording: LabelledRecording) -> None:
-    """Refuse labels none of which has events: they are of another recording, or of another clock."""
-    if not isinstance(recording.source, EventSource) or not len(recording.labelled):
-        return
-    stream, windows = recording.stream, recording.windows[recording.labelled]
-    first = windows[min(1, len(windows) - 1), 0]  # that of the first label may begin with the recording
-    if windows[-1, 1] <= stream.t_first or first > stream.t_last:
-        labels = f"its labels lie at {windows[0, 1]} to {windows[-1, 1]} us"
-        what = f"{labels}, the events at {stream.t_first} to {stream.t_last}"
-        raise UserError(f"{recording.path}, recording {recording.name}", what, "give labels by the events' clock")
+def _require_one_clock(files: RecordingFiles, times: NDArray[np.int64], stream: PackedEvents) -> None:
+    """Refuse labels before the first event, or long after the last: of another recording, or by another clock."""
+    if len(times) and (times[-1] <= stream.t_first or times[-1] > stream.t_last + LATEST_US):
+        what = f"its labels lie at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
+        where = f"{files.source.path}, recording {files.name}"
+        raise UserError(where, what, "copy events and labels again, or give labels by the events' clock")
 
 
 def _unpickled(file: Path, module: str, name: str, state: dict[str, Any]) -> LabelledDataset:
-    """A dataset in another process, which has not imported the file that `--import` named."""
+    """A data set in another process, which has not imported the file that `--import` named."""
     if module not in sys.modules and importlib.util.find_spec(module) is None:
         import_file(file)
     kind: type[LabelledDataset] = getattr(importlib.import_module(module), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,31 @@ import numpy as np
 import pydantic
 from numpy.typing import NDArray
 
+from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.core.settings import Count
-from tespec.datasets.base import LEVELS, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MaskFiles, mask_names
+from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.labels import MASK, MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
+from tespec.events.provenance import EVENTS, TIMES
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.ddd17 import EVENTS, IMAGES, INDEX, TIMES, image_index
+from tespec.events.readers.records import read_records
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER
+from tespec.events.stream import Events, Reader
 
+INDEX, IMAGES = "index", "imgs"  # folders: when images were taken, and the images where the archive has them
+INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # one row per image, in any of them
+TICKS, XYP = np.dtype("<i8"), np.dtype(("<i2", (3,)))  # of an event: its time, and its x, y and polarity
+BLOCK = 1 << 20  # events read together
+FRAME_PERIOD_US = (10_000, 100_000)  # the archive's is about 33 ms
+TICKS_PER_US = (1000, 1)  # times are in ns or in us
 MASK_PLACES = ("segmentation_masks.zip", "segmentation_masks")
 SPEED = "ego_speed.npy"
-PARTS = (TIMES, f"events{STORE}", HEADER, "index", "imgs", *MASK_PLACES)  # of a recording, packed or not
+PARTS = (TIMES, f"events{STORE}", HEADER, INDEX, IMAGES, *MASK_PLACES)  # of a recording, packed or not
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -35,16 +46,37 @@ class Ddd17Protocol:
 
 @DATASETS.register_module()
 class Ddd17(LabelledDataset):
-    """DDD17; see `LabelledDataset`.
+    """DDD17 with EV-SegNet's labels: events of 346x260 px, masks of 6 classes.
+
+    Get it: https://github.com/Shathe/Ev-SegNet (labels and events as ESS reads them; links have died before, ask the
+    authors of https://github.com/uzh-rpg/ess if they do). The recordings are those of DDD17 (Binas et al. 2017), the
+    labels those of EV-SegNet (Alonso and Murillo 2019). Licence: on its pages. Size: not measured here; `check` prints
+    what the files and packing take.
+
+    Layout:
+        ddd17/dir0/events.dat.t   ddd17/dir0/events.dat.xyp   ddd17/dir0/index/index_*.npy
+        ddd17/dir0/segmentation_masks.zip (or the folder that is in it)
+        and likewise dir1 dir3 dir4 dir6 dir7; dir5 holds a single mask and is not used
+
+    Also read: the recordings below data/ in the folder.
 
     The mask numbered n belongs to image n - 1 and has its time. Events add up where masks are missing; the events of
-    the first mask are those since the image before it. Every mask is used.
+    the first mask are those since the image before it. Every mask is used. 200 of the 260 rows carry labels; below them
+    the car's bonnet shows.
     """
 
     title = "DDD17"
+    sensor = (260, 346)
+    # Papers report on dir1, the test sequence of EV-SegNet. There is no validation split: uzh-rpg/ess calls dir1
+    # "valid", and "test" dir5, which holds a single mask (datasets/ddd17_events_loader.py).
+    splits = {  # noqa: RUF012  # an instance has those it is given
+        "train": ["dir0", "dir3", "dir4", "dir6", "dir7"],
+        "test": ["dir1"],
+    }
     layout = "archive of the ESS authors (uzh-rpg/ess), a folder for each recording"
     protocol_type = Ddd17Protocol
     not_downsampled = "masks are"
+    label_kind = MASK
     protocol: Ddd17Protocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
@@ -52,8 +84,45 @@ class Ddd17(LabelledDataset):
             root = root / "data"
         super().__init__(root, *arguments, **named)
 
+    @classmethod
+    def reads(cls, path: Path) -> bool:
+        """Whether a folder has a file of DDD17's events."""
+        return (path / TIMES).is_file() or (path / EVENTS).is_file()
+
+    @classmethod
+    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+        """What reads a recording folder (uzh-rpg/ess, datasets/extract_data_tools/example_loader_ddd17.py)."""
+        sizes = {}
+        for name in (TIMES, EVENTS):
+            if not (path / name).is_file():
+                raise UserError(path / name, "no such file", "give a recording folder of the DDD17 archive")
+            sizes[name] = (path / name).stat().st_size
+            if not sizes[name]:
+                raise UserError(path / name, "the file is empty", "copy it again")
+        count, rest = divmod(sizes[TIMES], TICKS.itemsize)
+        if rest:
+            raise UserError(path / TIMES, f"truncated: {rest} bytes after the last whole time", "copy it again")
+        if sizes[EVENTS] != XYP.itemsize * count:
+            what = f"has {sizes[EVENTS]} bytes, not the {XYP.itemsize * count} of {count} events in {TIMES}"
+            raise UserError(path / EVENTS, what, "copy both files again")
+        sensor = resolve_size(path, height, width, default=cls.sensor)
+        _, ticks_per_us = _index(path)
+        limits = np.array([sensor[1], sensor[0], 2])
+
+        def chunks() -> Iterator[Events]:
+            columns = ((TIMES, TICKS), (EVENTS, XYP))
+            read = (read_records(path / name, dtype, 0, count, BLOCK) for name, dtype in columns)
+            for times, xyp in zip(*read, strict=True):
+                if ((xyp.min(axis=0) < 0) | (xyp.max(axis=0) >= limits)).any():
+                    what = f"has events outside of the {sensor[1]}x{sensor[0]} px sensor"
+                    raise UserError(path / EVENTS, what, "copy it again, or give its true size")
+                x, y, p = xyp.T
+                yield Events(x.astype(np.uint16), y.astype(np.uint16), times, p.astype(np.uint8))
+
+        return Reader(path, *sensor, count, chunks, ticks_per_us)
+
     def find(self, split: str, name: str) -> RecordingFiles:
-        """What one recording consists of."""
+        """Files of one recording."""
         folder = self.root / name
         if not folder.is_dir():
             raise UserError(folder, f"recording of the {split} split is missing", "copy it into the archive")
@@ -79,30 +148,22 @@ class Ddd17(LabelledDataset):
         times = image_times[images]
         start = image_times[images[0] - 1] if images[0] else min(stream.t_first, times[0] - 1)
         if (np.diff(times, prepend=start) <= 0).any():
-            raise UserError(folder / "index", "the images' times step back or repeat", "copy the folder again")
-        if times[-1] < stream.t_first or times[0] > stream.t_last:
-            raise UserError(place, "no mask lies within the recording's events", "copy the folder again")
+            raise UserError(folder / INDEX, "the images' times step back or repeat", "copy the folder again")
         needed = int(event_index[images].max())
         if needed > stream.count:
             what = f"truncated: {stream.count} events, the masks need {needed}"
             raise UserError(folder / EVENTS, what, "copy the events' files again")
-        windows, labelled = self.rule.apply(times, int(start))
-        speed = _speed(folder, len(image_times))
-        return LabelledRecording(
-            name=files.name,
-            source=files.source,
-            region=Region(rows, stream.width),
-            windows=windows,
-            labels=MaskFiles(place, tuple(masks.values()), rows, stream.width, len(self.classes)),
-            labelled=labelled,
-            ego_speed=None if speed is None else speed[images],
-        )
+        labels, region = MaskFiles(place, tuple(masks.values())), Region(rows, stream.width)
+        speed = load_array(folder / SPEED) if (folder / SPEED).is_file() else None
+        if speed is not None and (speed.shape != image_times.shape or speed.dtype.kind != "f"):
+            what = f"holds {speed.dtype} of shape {speed.shape} for {len(image_times)} images"
+            raise UserError(folder / SPEED, what, "remove it or copy it again")
+        ego_speed = None if speed is None else np.asarray(speed[images], np.float32)
+        return self.labelled(files, region, labels, times, int(start), ego_speed=ego_speed)
 
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:
         """Whether a file or folder belongs to the recording `name`; other folders that are named so do not count."""
-        if name not in path.parts[-LEVELS:]:
-            return False
         folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
         return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
 
@@ -111,12 +172,26 @@ class Ddd17(LabelledDataset):
         return super().describe() | {"labels": f"every mask, {self.protocol.rows} rows"}
 
 
-def _speed(folder: Path, images: int) -> NDArray[np.float32] | None:
-    path = folder / SPEED
-    if not path.is_file():
-        return None
-    speed = load_array(path)
-    if speed.shape != (images,) or speed.dtype.kind != "f":
-        what = f"holds {speed.dtype} of shape {speed.shape} for {images} images"
-        raise UserError(path, what, "remove it or copy it again")
-    return np.asarray(speed, np.float32)
+def image_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Times (images,) int64 in us of a recording's images, and the index (images,) of the first event after each."""
+    rows, ticks = _index(folder)
+    return rows[:, 0] // ticks, rows[:, 1]
+
+
+def _index(folder: Path) -> tuple[NDArray[np.int64], int]:
+    """Rows (images, 3) of time, first event after it and first event of its window; ticks of the clock in a us."""
+    path = next((folder / INDEX / name for name in INDICES if (folder / INDEX / name).is_file()), None)
+    if path is None:
+        raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")
+    rows = load_array(path)
+    if rows.ndim != 2 or rows.shape[1] != 3 or len(rows) < 2:
+        raise UserError(path, f"has shape {rows.shape} instead of (images, 3)", "copy it again")
+    if rows.dtype.kind not in "iuf" or not np.isfinite(rows).all():
+        raise UserError(path, "holds other things than numbers", "copy it again")
+    index = rows.astype(np.int64)
+    spacing, (shortest, longest) = float(np.median(np.diff(index[:, 0]))), FRAME_PERIOD_US
+    ticks = next((ticks for ticks in TICKS_PER_US if shortest <= spacing / ticks <= longest), None)
+    if ticks is None:
+        what = f"images are {spacing:g} ticks apart, which is 10 to 100 ms neither in ns nor in us"
+        raise UserError(folder / INDEX, what, "copy the folder again")
+    return index, ticks

@@ -1,24 +1,42 @@
-"""DSEC-Semantic, in the three folder layouts in which its labels are passed on."""
+"""DSEC-Semantic: events, rectification and masks, in the layouts in which its labels are passed on."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
+from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.core.settings import Count, Flag, choice
+from tespec.core.settings import Count, Flag
 from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MaskFiles, mask_names, read_stamps, speed_at, speed_file
+from tespec.datasets.labels import MASK, MaskFiles, mask_names, read_stamps, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
+from tespec.events.readers.hdf5 import (
+    AGAIN,
+    COLUMNS,
+    SUFFIXES,
+    dataset,
+    holds,
+    number_of_events,
+    part,
+    read_events,
+    translate_errors,
+)
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
+from tespec.events.stream import Events, Reader
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
+INDEX, OFFSET = "ms_to_idx", "t_offset"
+PLACES = 64  # of the index that are checked
+LARGEST_OFFSET = 1 << 60  # us; the sum with a 32-bit time fits 64 bits
 NUMBER = re.compile(r"(?:^|/)(\d+)\.png$")
 FOLDERS = (*SPLITS, "")  # of a root in which sequences may lie
 # Layout: folders that may hold the masks, and the file of their times; {classes} is 11 or 19, {name} the sequence.
@@ -34,7 +52,6 @@ LAYOUTS = {
     "archive of the labels, <n>classes": (("{classes}classes",), "{name}_semantic_timestamps.txt"),
 }
 LABEL_SETS = {"all": slice(None), "ess": slice(6, None, 2)}
-LONGEST_AFTER_US = 1_000_000  # a label later than this after the last event shows that events are missing
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -48,69 +65,116 @@ class DsecProtocol:
     """
 
     rows: Count
-    labels: Annotated[str, choice(*LABEL_SETS)]
+    labels: Literal["all", "ess"]
     rectify: Flag
 
 
 @DATASETS.register_module()
 class Dsec(LabelledDataset):
-    """DSEC-Semantic; see `LabelledDataset`. The number of classes, 11 or 19, decides which masks are read."""
+    """DSEC-Semantic: events of 640x480 px, masks of 11 or 19 classes at 20 Hz.
+
+    Get it: https://dsec.ifi.uzh.ch/dsec-datasets/download/ (no registration), labels at
+    https://dsec.ifi.uzh.ch/dsec-semantic/. Licence: on its pages. Size: events of the whole training set 125 GB; of it
+    11 sequences have labels; labels 89 MB.
+
+    Layout:
+        dsec/train/zurich_city_00_a/events/left/events.h5
+        dsec/train/zurich_city_00_a/events/left/rectify_map.h5
+        dsec/train/zurich_city_00_a/semantic/left/11classes/*.png
+        dsec/train/zurich_city_00_a/semantic/timestamps.txt
+        and likewise 01_a 02_a 04_a 05_a 06_a 07_a 08_a below train, 13_a 14_c 15_a below test
+
+    Also read: the layout of the ESS code (semantic/11classes/data), the label archive's own (<sequence>/11classes with
+    <sequence>_semantic_timestamps.txt), and sequences directly below the folder. The number of `classes` in the
+    settings, 11 or 19, decides which masks are read.
+
+    Events are moved to the nearest rectified pixel, where the labels are. 440 of the 480 rows carry labels.
+    """
 
     title = "DSEC"
+    sensor = (480, 640)
+    # As uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on its test sequences.
+    splits = {  # noqa: RUF012  # an instance has those it is given
+        "train": [f"zurich_city_{number}_a" for number in ("00", "01", "02", "04", "05", "06", "07", "08")],
+        "test": ["zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"],
+    }
     protocol_type = DsecProtocol
     not_downsampled = "masks are"
+    label_kind = MASK
     protocol: DsecProtocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
-        self.layout = self._layout()
-
-    def _layout(self) -> str:
         found: dict[str, Path] = {}
-        for names in self.splits.values():
-            for name in names:
-                folder = self._folder(name)
-                for layout in LAYOUTS:
-                    if folder is not None and self._masks(folder, name, layout) is not None:
-                        found.setdefault(layout, folder)
-                        break
-        if len(found) > 1:
-            said = " and ".join(f"{layout} ({folder.name})" for layout, folder in found.items())
-            raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
-        return next(iter(found), "no labels")
+        for name in (name for names in self.splits.values() for name in names):
+            folder = self._folder(name)
+            if folder is not None and (masks := self._masks(folder, name)) is not None:
+                found.setdefault(masks[0], folder)
+        self.layout = self._one_layout(found, "no labels")
+
+    @classmethod
+    def reads(cls, path: Path) -> bool:
+        """Whether an HDF5 file has events and DSEC's offset or index of their times."""
+        return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS) and holds(path, OFFSET, INDEX)
+
+    @classmethod
+    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+        """What reads an `events.h5`: times are given out as t + t_offset, the clock of the labels."""
+        count = number_of_events(path)
+        with translate_errors(path, OFFSET):
+            offset = int(dataset(path, OFFSET, "iu", 0)[()])
+        if abs(offset) > LARGEST_OFFSET:
+            raise UserError(path, f"{OFFSET} is {offset}", AGAIN)
+        with translate_errors(path, INDEX):
+            index = dataset(path, INDEX, "iu")[()].astype(np.int64)
+        if not len(index) or index[0] != 0 or index.max() > count or index.min() < 0:
+            raise _no_fit(path)
+        size = resolve_size(path, height, width, default=cls.sensor)
+
+        def chunks() -> Iterator[Events]:
+            latest, rising = np.iinfo(np.int64).min, True
+            for x, y, t, p in read_events(path, size, count):
+                # Times that step back may shift the index, which then says nothing of the file.
+                rising = rising and bool(t[0] >= latest) and bool((t[1:] >= t[:-1]).all())
+                latest = int(t[-1])
+                yield Events(x, y, t + offset, p)
+            if rising:
+                _check_index(path, index, count)
+
+        return Reader(path, *size, count, chunks)
 
     def _folder(self, name: str) -> Path | None:
         return next((self.root / each / name for each in FOLDERS if (self.root / each / name).is_dir()), None)
 
-    def _masks(self, folder: Path, name: str, layout: str) -> tuple[Path, Path] | None:
-        """Folder of the masks and file of their times in a layout; None where the masks are not there."""
-        places, stamps = LAYOUTS[layout]
-        for place in places:
-            masks = folder / place.format(classes=len(self.classes))
-            if masks.is_dir() and any(masks.glob("*.png")):
-                return masks, folder / stamps.format(name=name)
+    def _masks(self, folder: Path, name: str) -> tuple[str, Path, Path] | None:
+        """Layout, folder of the masks and file of their times; None where there are no masks in any of the layouts."""
+        for layout, (places, stamps) in LAYOUTS.items():
+            for place in places:
+                masks = folder / place.format(classes=len(self.classes))
+                if masks.is_dir() and any(masks.glob("*.png")):
+                    return layout, masks, folder / stamps.format(name=name)
         return None
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        """What one sequence consists of."""
+        """Files of one sequence."""
         folder = self._folder(name)
         if folder is None:
             where = ", ".join(str(self.root / each / name) for each in FOLDERS)
-            raise UserError(
-                self.root / name, f"recording of the {split} split is missing", f"copy it to one of {where}"
-            )
-        labels = next((found for layout in LAYOUTS if (found := self._masks(folder, name, layout))), None)
+            what = f"recording of the {split} split is missing"
+            raise UserError(self.root / name, what, f"copy it to one of {where}")
+        labels = self._masks(folder, name)
         if labels is None:
             what = f"holds no masks of {len(self.classes)} classes in any of the known layouts"
             raise UserError(folder, what, "copy the labels of DSEC-Semantic beside the events")
-        if not labels[1].is_file():
-            raise UserError(labels[1], "the file with the times of the masks is missing", "copy it beside the masks")
+        _, masks, stamps = labels
+        if not stamps.is_file():
+            raise UserError(stamps, "the file with the times of the masks is missing", "copy it beside the masks")
         if not is_there(folder / EVENTS):
             raise UserError(folder / EVENTS, "no such file", "copy the sequence's events (left camera)")
         rectify = folder / RECTIFY if self.protocol.rectify else None
-        beside = [*labels, *([rectify] if rectify else []), speed_file(self.root, name)]
+        beside = [masks, stamps, *([rectify] if rectify else []), speed_file(self.root, name)]
         source = EventSource(folder / EVENTS, self.given_sensor, rectify)
         return RecordingFiles(name, split, source, tuple(path for path in beside if path.exists()))
 
@@ -125,32 +189,34 @@ class Dsec(LabelledDataset):
         if len(times) != len(names):
             what = f"holds {len(times)} times for {len(names)} masks in {masks.name}"
             raise UserError(stamps, what, "copy masks and times again")
-        if times[-1] > stream.t_last + LONGEST_AFTER_US or times[-1] < stream.t_first:
-            what = f"its labels lie at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
-            raise UserError(stamps, what, "copy events and labels again")
         chosen = LABEL_SETS[self.protocol.labels]
         spacing = (chosen.step or 1) * (int(np.median(np.diff(times))) if len(times) > 1 else 50_000)
         times, names = times[chosen], names[chosen]
         if not len(times):
             raise UserError(stamps, f"no label is left by protocol.labels={self.protocol.labels}", "choose all")
-        windows, labelled = self.rule.apply(times, int(times[0]) - spacing)
-        return LabelledRecording(
-            name=files.name,
-            source=files.source,
-            region=Region(rows, stream.width),
-            windows=windows,
-            labels=MaskFiles(masks, names, rows, stream.width, len(self.classes)),
-            labelled=labelled,
-            ego_speed=speed_at(self.root, files.name, times),
-        )
+        region = Region(rows, stream.width)
+        return self.labelled(files, region, MaskFiles(masks, names), times, int(times[0]) - spacing)
 
     def describe(self) -> dict[str, str]:
         """The protocol in words."""
-        which = (
-            "every label (20 Hz)" if self.protocol.labels == "all" else "the subset of ESS: from the 7th every second"
-        )
+        every = self.protocol.labels == "all"
+        which = "every label (20 Hz)" if every else "the subset of ESS: from the 7th every second"
         place = "nearest rectified pixel" if self.protocol.rectify else "raw pixels, which the labels do not fit"
         return super().describe() | {
             "labels": f"{which}, {len(self.classes)} classes, {self.protocol.rows} rows",
             "coordinates": f"{place}; events outside of the image are dropped",
         }
+
+
+def _check_index(path: Path, index: NDArray[np.int64], count: int) -> None:
+    """Refuse an index of milliseconds that points elsewhere than it should."""
+    for millisecond in np.unique(np.linspace(0, len(index) - 1, PLACES).astype(int)).tolist():
+        place = int(index[millisecond])
+        around = part(path, "events/t")[max(place - 1, 0) : min(place + 1, count)]
+        before, after = around[:1] if place else around[:0], around[-1:] if place < count else around[:0]
+        if (before >= 1000 * millisecond).any() or (after < 1000 * millisecond).any():
+            raise _no_fit(path)
+
+
+def _no_fit(path: Path) -> UserError:
+    return UserError(path, f"{INDEX} does not fit the events' times", AGAIN)

@@ -1,11 +1,13 @@
-"""Labels on disk, read one at a time and without trusting them: masks, depth maps, their times, the camera's speed."""
+"""Labels of recordings: masks, depth maps and their times, read when they are asked for and checked as they are.
+
+Whatever is missing, damaged or not what it should be is a `UserError`.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import re
-import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass, replace
@@ -17,34 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
+from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
+from tespec.core.settings import Size
+from tespec.datasets.recording import LabelledRecording, Labels
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
+from tespec.events.readers.hdf5 import AGAIN, part, translate_errors
 
+MASK, DEPTH, BOXES = "mask", "depth", "boxes"  # kinds of labels
+DTYPES: dict[str, Any] = {MASK: np.uint8, DEPTH: np.float32}
 IGNORE = 255
-NUMBER = re.compile(r"_(\d{8})\.png$")
-LARGEST_FILE = 1 << 24  # bytes of one mask; real ones have a few kB
-DAMAGED_PNG = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
-)
+NUMBER = re.compile(r"(\d+)\.png$")
+DAMAGED_PNG = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 DAMAGED_ZIP = (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError)
-
-
-@lru_cache(maxsize=32)
-def _open_archive(path: Path, process: int) -> zipfile.ZipFile:
-    try:
-        return zipfile.ZipFile(path)
-    except DAMAGED_ZIP as error:
-        raise UserError(path, "not a readable zip archive", "copy it again") from error
-
-
-def _archive(path: Path) -> zipfile.ZipFile:
-    # One for each process: forked workers that share an open file move each other's reading position.
-    return _open_archive(path, os.getpid())
+SAMPLED = 16  # depth maps of a recording whose bytes go into checksums; all of them are tens of GB
+STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
 def mask_names(place: Path, number: re.Pattern[str] = NUMBER) -> dict[int, str]:
@@ -52,15 +41,12 @@ def mask_names(place: Path, number: re.Pattern[str] = NUMBER) -> dict[int, str]:
 
     Args:
         place: folder or archive.
-        number: what finds the number in a name; other files are left alone.
-
-    Raises:
-        UserError: there are none, two have the same number, or the archive cannot be read.
+        number: finds the number in a name; files without one are left alone.
     """
     if place.is_dir():
         names = sorted(str(path.relative_to(place)) for path in place.rglob("*.png"))
     else:
-        names = _archive(place).namelist()
+        names = _archive(place, os.getpid()).namelist()
     found: dict[int, str] = {}
     for name in names:
         match = number.search(name)
@@ -71,58 +57,31 @@ def mask_names(place: Path, number: re.Pattern[str] = NUMBER) -> dict[int, str]:
             raise UserError(place, f"{found[which]} and {name} are both mask {which}", "keep one of them")
         found[which] = name
     if not found:
-        raise UserError(place, "holds no masks, which are PNG files with a number in their name", "copy it again")
+        raise UserError(place, "holds no masks, which are PNG files with a number in their name", AGAIN)
     return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
 class MaskFiles:
-    """Masks of one recording, read when they are asked for.
-
-    Attributes:
-        place: folder or zip archive.
-        names: file of each mask.
-        height: rows a mask must have.
-        width: columns a mask must have.
-        classes: number of classes; greater values, but for 255, are refused.
-    """
+    """Masks of one recording: PNG files `names` in a folder or zip archive."""
 
     place: Path
     names: tuple[str, ...]
-    height: int
-    width: int
-    classes: int
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        """(H, W) uint8 class of each pixel, 255 where there is none.
-
-        Raises:
-            UserError: the mask cannot be read, has another size, or holds an unknown class.
-        """
-        where = f"{self.place}, {self.names[index]}"
-        content = self._read(self.names[index])
+        """(H, W) uint8 class of each pixel, 255 where there is none."""
+        name = self.names[index]
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
-                    size = image.size
-                    # Decoded only if it is as small as it should be.
-                    mask = _classes_in(image) if size == (self.width, self.height) else None
-                    mode = image.mode
+            with Image.open(io.BytesIO(self._read(name)), formats=("PNG",)) as image:
+                mask, mode = _classes_in(image), image.mode
         except DAMAGED_PNG as error:
-            raise UserError(where, "not a readable PNG", "copy it again") from error
-        if mask is None:
-            what = f"has {size[0]}x{size[1]} px instead of {self.width}x{self.height}"
-            raise UserError(where, what, "copy it again, or check the sensor's size")
+            raise UserError(f"{self.place}, {name}", "not a readable PNG", AGAIN) from error
         if mask.ndim != 2 or mask.dtype != np.uint8:
             what = f"is an image of mode {mode}, not grey or with a palette, of at most 8 bits"
-            raise UserError(where, what, "give masks whose pixels are the numbers of their classes")
-        unknown = mask[(mask >= self.classes) & (mask != IGNORE)]
-        if len(unknown):
-            raise UserError(where, f"holds class {int(unknown[0])} of {self.classes}", "check the archive's classes")
+            raise UserError(f"{self.place}, {name}", what, "give masks whose pixels are the numbers of their classes")
         return mask
 
     def part(self, first: int, end: int) -> MaskFiles:
@@ -133,25 +92,25 @@ class MaskFiles:
         """CRC-32 of each mask's file, the same for a zip archive and for the folder that was extracted from it."""
         if self.place.is_dir():
             return [zlib.crc32(self._read(name)) for name in self.names]
-        archive = _archive(self.place)
+        archive = _archive(self.place, os.getpid())
         return [archive.getinfo(name).CRC for name in self.names]
 
     def _read(self, name: str) -> bytes:
-        where = f"{self.place}, {name}"
         try:
             if self.place.is_dir():
-                path = self.place / name
-                if not path.is_file():
-                    raise UserError(where, "no such file", "copy it again")
-                size, read = path.stat().st_size, path.read_bytes
-            else:
-                archive = _archive(self.place)
-                size, read = archive.getinfo(name).file_size, lambda: archive.read(name)
-            if size > LARGEST_FILE:
-                raise UserError(where, f"has {size} bytes, more than any mask", "copy it again")
-            return read()
+                return (self.place / name).read_bytes()
+            return _archive(self.place, os.getpid()).read(name)
         except DAMAGED_ZIP as error:
-            raise UserError(where, "not readable", "copy it again") from error
+            raise UserError(f"{self.place}, {name}", "not readable", AGAIN) from error
+
+
+@lru_cache(maxsize=32)
+def _archive(path: Path, process: int) -> zipfile.ZipFile:
+    """The open archive, one for each process: forked workers that share a file move each other's position in it."""
+    try:
+        return zipfile.ZipFile(path)
+    except DAMAGED_ZIP as error:
+        raise UserError(path, "not a readable zip archive", AGAIN) from error
 
 
 def _classes_in(image: ImageFile.ImageFile) -> NDArray[Any]:
@@ -161,39 +120,22 @@ def _classes_in(image: ImageFile.ImageFile) -> NDArray[Any]:
     return np.asarray(image.convert("L")) // np.uint8(255 // ((1 << bits) - 1)) if bits else np.asarray(image)
 
 
-SAMPLED = 16  # maps of a recording whose bytes go into checksums; all of them are tens of GB
-
-
 @dataclass(frozen=True)
 class DepthMaps:
-    """Depth of one recording, read when it is asked for.
-
-    Attributes:
-        path: of the file.
-        name: of the dataset (maps, H, W) in it, in m.
-        maps: number of each label's map.
-        height: rows a map must have.
-        width: columns a map must have.
-    """
+    """Depth of one recording: maps of the numbers `maps` in dataset `name` (maps, H, W), in m, of an HDF5 file."""
 
     path: Path
     name: str
     maps: tuple[int, ...]
-    height: int
-    width: int
 
     def __len__(self) -> int:
         return len(self.maps)
 
     def __getitem__(self, index: int) -> NDArray[np.float32]:
-        """(H, W) float32 depth in m, NaN where there is none.
-
-        Raises:
-            UserError: the map cannot be read, or holds depths below zero.
-        """
+        """(H, W) float32 depth in m, NaN where there is none."""
         number = self.maps[index]
-        with reading(self.path, f"map {number} of {self.name}"):
-            depth = np.asarray(part(self.path, self.name)[number : number + 1][0], np.float32)
+        with translate_errors(self.path, f"map {number} of {self.name}"):
+            depth = np.asarray(part(self.path, self.name)[number], np.float32)
         known = np.isfinite(depth)
         if (depth[known] < 0).any():
             raise UserError(self.path, f"map {number} of {self.name} holds depths below zero", AGAIN)
@@ -209,54 +151,28 @@ class DepthMaps:
         return [zlib.crc32(self[place].tobytes()) for place in places]
 
 
-def open_depths(path: Path, name: str, height: int, width: int) -> int:
-    """Number of depth maps in dataset `name` of a file.
-
-    Raises:
-        UserError: it is missing, or of another size or type.
-    """
-    shape = dataset(path, name, "f", 3).shape
-    if shape[1:] != (height, width):
-        what = f"{name} has maps of {shape[2]}x{shape[1]} px instead of {width}x{height}"
-        raise UserError(path, what, "copy it again, or check the sensor's size")
-    return int(shape[0])
-
-
 def read_stamps(path: Path) -> NDArray[np.int64]:
-    """Times (N,) int64 in us from a text file with one on each line.
-
-    Raises:
-        UserError: the file is missing, holds other things than whole numbers, none at all, or times that step back.
-    """
+    """Times (N,) int64 in us, rising, from a text file with one on each line."""
     try:
         times = np.array([int(line) for line in path.read_text().split()], np.int64)
     except FileNotFoundError as error:
         raise UserError(path, "no such file", "copy the times of the masks") from error
     except (ValueError, OverflowError, OSError) as error:
-        raise UserError(path, "holds other things than one whole number on each line", "copy it again") from error
-    if not len(times):
-        raise UserError(path, "the file is empty", "copy it again")
-    if (np.diff(times) <= 0).any():
-        raise UserError(path, "its times step back or repeat", "copy it again")
+        raise UserError(path, "holds other things than one whole number on each line", AGAIN) from error
+    if not len(times) or (np.diff(times) <= 0).any():
+        raise UserError(path, "its times step back or repeat" if len(times) else "the file is empty", AGAIN)
     return times
-
-
-FOLDER = "ego_speed"
-STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
 def speed_file(root: Path, name: str) -> Path:
     """Where the speeds of a recording would lie."""
-    return root / FOLDER / f"{name}.npy"
+    return root / "ego_speed" / f"{name}.npy"
 
 
 def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
-    """Speed (N,) float32 in m/s at `times` (N,) in us, interpolated; None where the dataset does not say it.
+    """Speed (N,) float32 in m/s at `times` (N,) in us, interpolated; None where the data set does not state it.
 
-    `<root>/ego_speed/<name>.npy` holds (M, 2) float64, time in us in the recording's clock and speed in m/s.
-
-    Raises:
-        UserError: the file is damaged, or its times step back.
+    `<root>/ego_speed/<name>.npy` holds (M, 2) float64, rising time in us in the recording's clock and speed in m/s.
     """
     path = speed_file(root, name)
     if not path.is_file():
@@ -268,3 +184,107 @@ def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.floa
         raise UserError(path, "holds times that step back, or other things than numbers", "remove it")
     known = rows.astype(np.float64)
     return np.interp(times, known[:, 0], known[:, 1]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class CheckedLabels:
+    """Labels of a recording, see `tespec.datasets.recording.Labels`; one that is not of its kind is refused.
+
+    Attributes:
+        labels: as the data set gives them.
+        where: recording, for messages.
+        kind: `MASK`, `DEPTH` or `BOXES`.
+        size: (H, W) of the histograms in px.
+        classes: number of classes; 0: not known.
+        first: number of the first label in the recording.
+    """
+
+    labels: Labels[Any]
+    where: str
+    kind: str
+    size: Size
+    classes: int
+    first: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Any:
+        """The label number `index`."""
+        label = self.labels[index]
+        if self.kind == BOXES:
+            problem = box_problem(label, self.size, self.classes)
+        else:
+            problem = map_problem(label, self.kind, self.size, self.classes)
+        if problem:
+            file = f" ({self.labels.names[index]})" if isinstance(self.labels, MaskFiles) else ""
+            raise UserError(f"{self.where}, label {self.first + index}{file}", *problem)
+        return label
+
+    def part(self, first: int, end: int) -> CheckedLabels:
+        """The labels from `first` to `end` (exclusive)."""
+        return replace(self, labels=self.labels.part(first, end), first=self.first + first)
+
+    def checksums(self) -> list[int]:
+        """Those of the labels."""
+        return self.labels.checksums()
+
+
+def with_checks(recording: LabelledRecording, kind: str, classes: int) -> LabelledRecording:
+    """The recording with labels that are checked as they are read; they and their windows have to fit each other."""
+    where, labelled = f"{recording.path}, recording {recording.name}", recording.labelled
+    remedy = "give the window that each label stands at the end of"
+    if len(recording.labels) != len(labelled):
+        raise UserError(where, f"{len(recording.labels)} labels for {len(labelled)} labelled windows", remedy)
+    if len(labelled) and ((np.diff(labelled) <= 0).any() or labelled[0] < 0 or labelled[-1] >= len(recording)):
+        raise UserError(where, f"its labelled windows do not rise from 0 to at most {len(recording) - 1}", remedy)
+    size = (recording.region.height, recording.region.width)
+    return replace(recording, labels=CheckedLabels(recording.labels, where, kind, size, classes))
+
+
+def map_problem(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
+    """Fault and remedy of a mask (H, W) uint8, 255 for no label, or a depth (H, W) float32 in m, NaN for none."""
+    wanted = np.dtype(DTYPES[kind])
+    if not isinstance(label, np.ndarray) or label.ndim != 2:
+        return f"{kind} is {_described(label)}", "give an array (H, W)"
+    if label.shape != size:
+        what = f"{kind} has {label.shape[1]}x{label.shape[0]} px, the histograms have {size[1]}x{size[0]}"
+        return what, "crop or resize it to the histograms, or check the sensor's size"
+    if label.dtype != wanted:
+        return f"{kind} is {label.dtype}, not {wanted}", f"convert it to {wanted}"
+    if kind == MASK and len(unknown := label[(label >= classes) & (label != IGNORE)]):
+        remedy = f"give classes 0 to {classes - 1}, and {IGNORE} for pixels without a label"
+        return f"mask holds class {int(unknown[0])} of {classes}", remedy
+    if kind == DEPTH and len(wrong := label[~(np.isnan(label) | ((label > 0) & (label < np.inf)))]):
+        return f"depth holds {wrong[0]:g} m", "give depths above 0, and NaN where there is none"
+    return None
+
+
+def box_problem(label: Any, size: Size, classes: int) -> tuple[str, str] | None:
+    """Fault and remedy of boxes in px of histograms of `size` (H, W), which may reach a pixel beyond them."""
+    form = "give tespec.core.boxes.make_boxes(corners, classes)"
+    if not isinstance(label, Boxes):
+        return f"boxes are {_described(label)}", form
+    corners, numbers = np.asarray(label.corners), np.asarray(label.label)
+    count = numbers.size
+    for name, values, shape, of in (("corners", corners, (count, 4), "f"), ("classes", numbers, (count,), "iu")):
+        if values.shape != shape or values.dtype.kind not in of:
+            return f"{name} of {count} boxes are {_described(values)}", form
+    (height, width), (left, top, right, bottom) = size, corners.T
+    # Downsampling to whole pixels leaves up to one beyond the border.
+    outside = ~((left >= 0) & (top >= 0) & (right <= width + 1) & (bottom <= height + 1))
+    unknown = (numbers < 0) | (numbers >= (classes or np.inf))
+    for wrong, what, remedy in (
+        (outside, f"is outside of {width}x{height} px", "clip it to the image"),
+        ((right < left) | (bottom < top), "is turned around", "give left, top, right, bottom"),
+        (unknown, f"is not of the {classes} classes", f"give classes 0 to {classes - 1}"),
+    ):
+        if wrong.any():
+            number = int(np.argmax(wrong))
+            box = f"{', '.join(f'{value:g}' for value in corners[number])}; class {numbers[number]}"
+            return f"box {number} ({box}) {what}", remedy
+    return None
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"

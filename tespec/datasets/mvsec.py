@@ -1,9 +1,10 @@
-"""MVSEC's depth, read from the official HDF5 files without a conversion."""
+"""MVSEC: events and depth, read from the official HDF5 files without a conversion."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import numpy as np
 import pydantic
@@ -11,44 +12,94 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.core.settings import choice
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import DepthMaps, open_depths, speed_at, speed_file
+from tespec.datasets.labels import DEPTH, DepthMaps, speed_file
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
-from tespec.events.readers.hdf5 import AGAIN, dataset, part, reading
-from tespec.events.readers.mvsec import LATEST, seconds_to_us
+from tespec.events.readers.arrays import as_events
+from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
+from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
+from tespec.events.stream import Events, Reader
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
-DEPTHS = ("raw",)
+EVENTS, DEPTH_MAPS = "davis/left/events", "davis/left/depth_image_raw"
+X, Y, T, P = range(4)
+LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class MvsecProtocol:
     """Which depth is the truth: "raw", the only one that fits MVSEC's events, which are not rectified."""
 
-    depth: Annotated[str, choice(*DEPTHS)]
+    depth: Literal["raw"]
 
 
 @DATASETS.register_module()
 class Mvsec(LabelledDataset):
-    """MVSEC; see `LabelledDataset`.
+    """MVSEC: events of 346x260 px, depth at 20 Hz.
 
-    The depth maps' own times are the clock; images are not used. A label's events are those since the label before
-    it; labels of which this period begins before the first event or after the last are left out and counted. Maps
-    without any depth stay labels.
+    Get it: https://daniilidis-group.github.io/mvsec/download/ (no registration), HDF5 files, "outdoor_day" and
+    "outdoor_night". Licence: on its pages. Size: not measured here; `check` prints what the files and packing take.
+
+    Layout:
+        mvsec/outdoor_day2_data.hdf5     mvsec/outdoor_day2_gt.hdf5
+        and likewise outdoor_day1, outdoor_night1, outdoor_night2, outdoor_night3
+
+    Also read: the same files one folder down. They are read as they are.
+
+    The depth maps' own times are the clock; images, which differ in number, are not used. The truth is
+    depth_image_raw; depth_image_rect lies at rectified pixels, the events do not. A map's events are those since the
+    map before it; maps of which this period begins before the first event or after the last are left out and counted.
+    Maps without any depth stay labels.
     """
 
     title = "MVSEC"
+    sensor = (260, 346)
+    # Those of the paper. HMNet validates on nothing (experiments/depth/config/hmnet_B3.py), e2depth and RAMNet on a
+    # part of outdoor_day2 cut in time, in folders of their own (uzh-rpg/rpg_ramnet, RAM_Net/configs/*_mvsec.json).
+    splits = {  # noqa: RUF012  # an instance has those it is given
+        "train": ["outdoor_day2"],
+        "test": ["outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"],
+    }
     layout = "official hdf5 files, one of events and one of ground truth for each sequence"
     protocol_type = MvsecProtocol
     not_downsampled = "depth is"
+    label_kind = DEPTH
     protocol: MvsecProtocol
 
+    @classmethod
+    def reads(cls, path: Path) -> bool:
+        """Whether an HDF5 file has MVSEC's events of the left camera."""
+        return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
+
+    @classmethod
+    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+        """What reads a `_data.hdf5`: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
+        shape = dataset(path, EVENTS, "f", 2).shape
+        if shape[1] != 4:
+            raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
+        count, size = shape[0], resolve_size(path, height, width, default=cls.sensor)
+        if not count:
+            raise UserError(path, "holds no events", "give a recording with events")
+
+        def chunks() -> Iterator[Events]:
+            for begin in range(0, count, AT_ONCE):
+                with translate_errors(path, "a part of the events"):
+                    rows = part(path, EVENTS)[begin : begin + AT_ONCE]
+                seconds, values = np.asarray(rows[:, T], np.float64), rows[:, (X, Y, P)]
+                if not (np.isfinite(seconds).all() and (np.abs(seconds) < LATEST).all()):
+                    raise UserError(path, f"{EVENTS} holds times that are none", AGAIN)
+                if not (values == np.rint(values)).all():
+                    raise UserError(path, f"{EVENTS} holds coordinates that are no whole numbers", AGAIN)
+                yield as_events(path, size, values[:, 0], values[:, 1], seconds_to_us(seconds), values[:, 2])
+
+        return Reader(path, *size, count, chunks)
+
     def find(self, split: str, name: str) -> RecordingFiles:
-        """What one sequence consists of."""
-        found = {path.with_name(f"{name}{DATA}") for path in self._search(f"{name}{DATA}*")}
+        """Files of one sequence."""
+        paths = [*self.root.glob(f"{name}{DATA}*"), *self.root.glob(f"*/{name}{DATA}*")]
+        found = {path.with_name(f"{name}{DATA}") for path in paths if path.name.endswith((DATA, DATA + STORE))}
         if not found:
             path = self.root / f"{name}{DATA}"
             raise UserError(path, f"recording of the {split} split is missing", "copy it into the folder")
@@ -58,46 +109,35 @@ class Mvsec(LabelledDataset):
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth beside the events")
-        beside = [truth, speed_file(self.root, name)]
-        source = EventSource(data, self.given_sensor)
-        return RecordingFiles(name, split, source, tuple(path for path in beside if path.exists()))
-
-    def _search(self, pattern: str) -> list[Path]:
-        """Recordings, or their packed stores, in the folder or in the folders in it."""
-        paths = [*self.root.glob(pattern), *self.root.glob(f"*/{pattern}")]
-        return [path for path in paths if path.name.endswith((DATA, DATA + STORE))]
+        beside = tuple(path for path in (truth, speed_file(self.root, name)) if path.exists())
+        return RecordingFiles(name, split, EventSource(data, self.given_sensor), beside)
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One sequence with its depth."""
         stream, truth = files.source.stream, files.beside[0]
-        name = f"davis/left/depth_image_{self.protocol.depth}"
-        count = open_depths(truth, name, stream.height, stream.width)
-        times = read_times(truth, f"{name}_ts")
+        count, height, width = dataset(truth, DEPTH_MAPS, "f", 3).shape
+        if (height, width) != (stream.height, stream.width):
+            what = f"{DEPTH_MAPS} has maps of {width}x{height} px instead of {stream.width}x{stream.height}"
+            raise UserError(truth, what, "copy it again, or check the sensor's size")
+        times = read_times(truth, f"{DEPTH_MAPS}_ts")
         if len(times) != count:
-            raise UserError(truth, f"{name} has {count} maps for {len(times)} times", AGAIN)
+            raise UserError(truth, f"{DEPTH_MAPS} has {count} maps for {len(times)} times", AGAIN)
         spacing = int(np.median(np.diff(times))) if count > 1 else 50_000
         begin = times - spacing
         kept = np.flatnonzero((begin >= stream.t_first) & (begin <= stream.t_last))
         if not len(kept):
             what = f"its depth lies at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
             raise UserError(truth, what, "copy events and ground truth again")
-        windows, labelled = self.rule.apply(times[kept], int(times[kept[0]]) - spacing)
-        return LabelledRecording(
-            name=files.name,
-            source=files.source,
-            region=Region(stream.height, stream.width),
-            windows=windows,
-            labels=DepthMaps(truth, name, tuple(kept.tolist()), stream.height, stream.width),
-            labelled=labelled,
-            ego_speed=speed_at(self.root, files.name, times[kept]),
-            left_out=count - len(kept),
-        )
+        labels = DepthMaps(truth, DEPTH_MAPS, tuple(kept.tolist()))
+        start = int(times[kept[0]]) - spacing
+        region, left_out = Region(stream.height, stream.width), count - len(kept)
+        return self.labelled(files, region, labels, times[kept], start, left_out=left_out)
 
     def describe(self) -> dict[str, str]:
         """The protocol in words."""
         return super().describe() | {
-            "labels": f"depth_image_{self.protocol.depth} at its own times; those whose period begins before the first "
-            "event or after the last are left out",
+            "labels": "depth_image_raw at its own times; those whose period begins before the first event or after the "
+            "last are left out",
             "coordinates": "raw pixels",
         }
 
@@ -108,7 +148,7 @@ def read_times(path: Path, name: str) -> NDArray[np.int64]:
     Raises:
         UserError: it is missing, empty, or its times step back.
     """
-    with reading(path, name):
+    with translate_errors(path, name):
         dataset(path, name, "f")
         seconds = part(path, name)[()].astype(np.float64)
     if not len(seconds) or not (np.abs(seconds) < LATEST).all():
@@ -117,3 +157,11 @@ def read_times(path: Path, name: str) -> NDArray[np.int64]:
     if (np.diff(times) <= 0).any():
         raise UserError(path, f"the times in {name} step back or repeat", AGAIN)
     return times
+
+
+def seconds_to_us(seconds: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Times in us (int64) of times in s (float64), for events and ground truth alike.
+
+    Seconds since 1970 in float64 are 0.24 us apart, so that the nearest microsecond is the one that was meant.
+    """
+    return np.rint(np.asarray(seconds, np.float64) * 1e6).astype(np.int64)

@@ -1,200 +1,140 @@
-"""Packs the recordings of a dataset, so that training reads memory-mapped events instead of decoding files."""
+"""Packs recordings, so that training reads memory-mapped events instead of decoding files.
+
+A recording that cannot be read, and a folder without room or permission for all of them, are a `UserError`.
+"""
 
 from __future__ import annotations
 
-import filecmp
-import json
 import multiprocessing
-import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from tespec.core.errors import UserError
-from tespec.core.files import one_at_a_time, write_whole
-from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.description import FILE as DESCRIPTION
-from tespec.datasets.sources import EventSource, store_of
-from tespec.events.opening import cache_path, open_reader
-from tespec.events.packing import pack
-from tespec.events.provenance import is_recorded
-from tespec.events.store import HEADER, is_complete
-
-MANIFEST = "packed.json"
-REPORT_SECONDS = 0.5  # between looks at what other processes report
-Progress = Callable[[str, int, int], None]
+from tespec.core.progress import Advance, progress, say
+from tespec.datasets.sources import EventSource, Source
+from tespec.events.opening import cache_path, open_reader, require_same
+from tespec.events.packing import disk_needed, pack
+from tespec.events.provenance import is_of, is_recorded
+from tespec.events.store import header_of, is_complete, store_of
 
 
-@dataclass(frozen=True)
-class Packing:
-    """One recording to pack: from where, to where, and what to copy beside it."""
+class Packing(NamedTuple):
+    """A recording to pack, where its store goes, and its number of events."""
 
-    name: str
-    split: str
     source: EventSource
-    target: Path
-    copies: tuple[tuple[Path, Path], ...]
+    store: Path
+    events: int
 
 
-def packings(dataset: LabelledDataset, out: Path | None) -> list[Packing]:
-    """What is to be packed: beside the recordings, or in `out`, where their labels are then copied to.
-
-    Raises:
-        UserError: a recording is missing, or holds histograms instead of events.
-    """
-    return [
-        _packing(dataset.root, files, out or dataset.root) for split in dataset.splits for files in dataset.files(split)
-    ]
-
-
-def _packing(root: Path, files: RecordingFiles, out: Path) -> Packing:
-    if not isinstance(files.source, EventSource):
-        raise UserError(files.source.path, "holds histograms, which are read as they are", "leave it as it is")
-    target = out / store_of(files.source.path).relative_to(root)
-    copies = () if out == root else tuple((path, out / path.relative_to(root)) for path in files.beside)
-    return Packing(files.name, files.split, files.source, target, copies)
-
-
-def prepare(
-    dataset: LabelledDataset,
-    out: Path | None = None,
-    processes: int = 1,
-    progress: Progress | None = None,
-    skip_damaged: bool = False,
-) -> Path:
-    """Pack every recording that is not packed yet, and write a manifest.
+def pack_missing(
+    sources: Iterable[Source], *, beside: bool = False, processes: int = 1, skip_damaged: bool | None = None
+) -> list[UserError]:
+    """Pack what has no packed store, with one bar; nothing is written where the disk has too little for all of it.
 
     Killed at any point, it goes on with the first recording that is not whole when it is called again.
 
     Args:
-        dataset: whose recordings are packed.
-        out: folder that becomes a dataset of the same layout with packed events, labels copied; None: the stores go
-            beside the events they are made from.
+        sources: of recordings that are about to be read many times.
+        beside: whether stores go beside their recordings, where those of older versions are replaced, and not into the
+            cache.
         processes: recordings packed at once.
-        progress: called with a recording's name, and how many events of all its events are packed.
-        skip_damaged: leave out recordings that cannot be read, and go on.
+        skip_damaged: whether recordings that cannot be read are left out; None: that cannot be asked for.
 
     Returns:
-        The manifest: of each recording its source's size and SHA-256, and its store's number of events and hashes; and
-        what is wrong with those left out.
-
-    Raises:
-        UserError: a recording cannot be read, or the folder cannot be written to.
+        What is wrong with those left out.
     """
-    planned = packings(dataset, out)
-    place = out or dataset.root
-    if not os.access(next(parent for parent in (place, *place.absolute().parents) if parent.exists()), os.W_OK):
-        raise UserError(place, "cannot be written to", "name another folder with --out")
-    if out is not None and (dataset.root / DESCRIPTION).is_file():
-        copy(dataset.root / DESCRIPTION, out / DESCRIPTION)
-    packed: dict[str, dict[str, Any]] = {}
-    left_out: dict[str, str] = {}
-    for packing, error in _pack_all(planned, processes, progress):
-        if error is not None:
-            of_source = error.where.startswith(str(packing.source.path))
-            if not of_source or error.where.startswith(str(packing.target)):
-                raise error  # of the place where the store belongs: no recording is damaged
-            if not skip_damaged:
-                others = ", or leave it out with --skip-damaged" if len(planned) > 1 else ""
-                raise UserError(error.where, error.what, error.remedy + others) from error
-            left_out[f"{packing.split}/{packing.name}"] = str(error)
-            continue
-        for source, target in packing.copies:
-            copy(source, target)
-        header = json.loads((packing.target / HEADER).read_text())
-        facts = {name: header[name] for name in ("count", "clamped", "source", "sha256")}
-        packed[f"{packing.split}/{packing.name}"] = {"store": packing.target.relative_to(place).as_posix(), **facts}
-    manifest = place / MANIFEST
-    facts = {"layout": dataset.layout, "recordings": dict(sorted(packed.items()))}
-    if left_out:
-        facts["left_out"] = dict(sorted(left_out.items()))
-    return write_whole(manifest, json.dumps(facts, indent=1))
+    wanted = [source for source in sources if isinstance(source, EventSource)]
+    missing: list[Packing] = []
+    left_out: list[UserError] = []
+
+    def leave_out(error: UserError) -> None:
+        if not skip_damaged:
+            offered = ", or leave it out with --skip-damaged" * (skip_damaged is not None and len(wanted) > 1)
+            raise UserError(error.where, error.what, error.remedy + offered) from error
+        left_out.append(error)
+
+    for source in wanted:
+        try:
+            missing += _missing(source, beside)
+        except UserError as error:
+            leave_out(error)
+    if missing:
+        folder = missing[0].store.parent
+        require_space(folder, [packing.events for packing in missing])
+        with progress("packing" if beside else f"packing into {folder}", "events") as advance:
+            for packing, failure in _pack_all(missing, processes, advance):
+                if failure is None:
+                    continue
+                if failure.where == str(packing.store.parent) or failure.where.startswith(str(packing.store)):
+                    # No recording is damaged.
+                    remedy = failure.remedy if beside else "make room, or let TESPEC_CACHE name another folder"
+                    raise UserError(failure.where, failure.what, remedy)
+                leave_out(failure)
+    return left_out
 
 
-def copy(source: Path, target: Path) -> None:
-    """Make `target` a copy of a file or folder, whatever it holds; one that holds the same bytes is left as it is."""
-    with one_at_a_time(target):
-        if _same(source, target):
-            return
-        unfinished = target.with_name(f".{target.name}.unfinished")
-        _remove(unfinished)
-        if source.is_dir():
-            shutil.copytree(source, unfinished)
-        else:
-            shutil.copyfile(source, unfinished)
-        if source.is_dir() or target.is_dir():
-            _remove(target)  # which no renaming replaces
-        unfinished.replace(target)
+def _missing(source: EventSource, beside: bool) -> list[Packing]:
+    """What is to be done about a recording: nothing where it has a store."""
+    path, store = source.path, store_of(source.path)
+    if not is_recorded(path) and is_complete(store):
+        return []
+    reader = open_reader(path, *(source.sensor or (None, None)))
+    if is_complete(store):
+        made_from = header_of(store)["source"]
+        same = made_from is None or is_of(made_from, path)
+        if same or not beside:
+            require_same(store, path, same)
+            return []
+    target = store if beside else cache_path(reader)
+    return [] if target != store and is_complete(target) else [Packing(source, target, reader.events)]
 
 
-def _files(folder: Path) -> set[Path]:
-    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+def require_space(folder: Path, events: list[int]) -> None:
+    """Refuse to pack more recordings of so many events into a folder than its disk has room for."""
+    needed = sum(map(disk_needed, events))
+    free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
+    if needed > free:
+        recordings = f"{len(events)} recording{'s' * (len(events) > 1)}"
+        what = f"has {free:,} bytes free, the packed events of {recordings} need about {needed:,}"
+        raise UserError(folder, what, "make room, or let TESPEC_CACHE name a folder on another disk")
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _same(one: Path, other: Path) -> bool:
-    """Whether two files hold the same bytes, or two folders the same files."""
-    if one.is_dir():
-        found, there = _files(one), _files(other)
-        return found == there and other.is_dir() and all(_same(one / name, other / name) for name in found)
-    return other.is_file() and filecmp.cmp(one, other, shallow=False)
-
-
-def _pack_all(
-    planned: Sequence[Packing], processes: int, progress: Progress | None
-) -> Iterator[tuple[Packing, UserError | None]]:
+def _pack_all(missing: list[Packing], processes: int, advance: Advance) -> Iterator[tuple[Packing, UserError | None]]:
     """Each recording as it is packed, with what is wrong with it."""
-    report = progress or (lambda name, done, total: None)
-    if processes == 1 or len(planned) < 2:
-        for packing in planned:
-            yield packing, _caught(partial(pack_recording, packing, report))
+    total, done = sum(packing.events for packing in missing), 0
+    if processes == 1 or len(missing) == 1:
+        for packing in missing:
+            yield packing, pack_one(packing, advance, done, total)
+            done += packing.events
         return
-    context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        messages = manager.Queue()
-        with ProcessPoolExecutor(min(processes, len(planned)), context) as pool:
-            pending = {pool.submit(_pack_and_tell, packing, messages): packing for packing in planned}
-            while pending:
-                ended = [future for future in pending if future.done()]
-                while not messages.empty():
-                    report(*messages.get())
-                for future in ended:
-                    packing = pending.pop(future)
-                    yield packing, _caught(future.result)
-                if not ended:
-                    wait(pending, timeout=REPORT_SECONDS, return_when=FIRST_COMPLETED)
+    with ProcessPoolExecutor(min(processes, len(missing)), multiprocessing.get_context("spawn")) as pool:
+        pending = {pool.submit(pack_one, packing): packing for packing in missing}
+        for future in as_completed(pending):
+            packing = pending[future]
+            done += packing.events
+            advance(done, total, packing.source.path.name)
+            yield packing, future.result()
 
 
-def _caught(call: Callable[[], None]) -> UserError | None:
+def pack_one(packing: Packing, advance: Advance | None = None, before: int = 0, total: int = 0) -> UserError | None:
+    """Pack one recording in this process; what is wrong with it, if anything is."""
+    source, store = packing.source, packing.store
+
+    def packed(done: int, _: int) -> None:
+        if advance is not None:
+            advance(before + done, max(total, before + done), source.path.name)
+
+    def waiting() -> None:
+        say(f"{source.path}: another process packs it; waiting for it")
+
     try:
-        call()
+        reader = open_reader(source.path, *(source.sensor or (None, None)))
+        pack(reader, store, source.path, packed, waiting)
+        if (cached := cache_path(reader)) != store:
+            shutil.rmtree(cached, ignore_errors=True)  # of a training, which is needed no more
     except UserError as error:
         return error
     return None
-
-
-def _pack_and_tell(packing: Packing, messages: Any) -> None:
-    pack_recording(packing, lambda *state: messages.put(state))
-
-
-def pack_recording(packing: Packing, progress: Progress) -> None:
-    """Pack one recording in this process."""
-    source, store = packing.source, store_of(packing.source.path)
-    if not is_recorded(source.path) and is_complete(store):
-        if store != packing.target:
-            copy(store, packing.target)
-        return
-    reader = open_reader(source.path, *(source.sensor or (None, None)))
-    pack(reader, packing.target, source.path, lambda done, total: progress(packing.name, done, total))
-    if store == packing.target:
-        shutil.rmtree(cache_path(reader), ignore_errors=True)  # the store of a first use, which is needed no more

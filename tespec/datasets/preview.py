@@ -13,12 +13,13 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.datasets.prophesee import RULE as STORED_RULE
+from tespec.datasets.prophesee import ArchiveSource
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.rvt_archive import RULE as STORED_RULE
-from tespec.datasets.rvt_archive import ArchiveSource
-from tespec.events.intensity import estimate_intensity
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.pictures.panels import (
     POLARITIES,
+    Image,
     add_bar,
     add_legend,
     colours_of,
@@ -33,66 +34,59 @@ from tespec.pictures.panels import (
 )
 
 BINS = 10
-CANDIDATES = 9  # labels, or windows, around a place among which the busiest is shown
-SETTLING_US = 3_000_000  # before the moment that is shown, for the intensity image to settle
+CANDIDATES = 9  # windows around a place among which the busiest is shown
+SETTLING_US = 3_000_000  # before the moment that is shown, for intensities to settle
 LONGEST_NAME = 26  # letters
 WIDTH = 16.0  # inches
 VEIL = 0.55  # opacity of events over masks
-COLUMNS = ("events of the window", "histogram: events at each pixel", "intensity, Eq. 7", "labels; events grey or dark")
 
 
 @dataclass(frozen=True)
-class LabelledWindow:
-    """What is shown in one row.
+class Moment:
+    """The end of a window, a row of the picture.
 
     Attributes:
         title: recording and time.
-        histogram: (2*bins, H, W) uint8 of a window, which ends at the label if there is one.
-        intensity: (H, W) float32 at its end.
-        label: a mask, boxes or a depth; None for recordings without labels.
+        histogram: (2*bins, H, W) uint8 of the window.
+        high_pass: (H, W) intensity of Eq. 6 at its end.
+        intensity: (H, W) intensity of Eq. 7 at its end.
+        label: a mask, boxes or a depth; None where the window has none.
     """
 
     title: str
     histogram: NDArray[np.uint8]
-    intensity: NDArray[np.float32]
+    high_pass: Image
+    intensity: Image
     label: Any
 
 
-def look_at(recording: LabelledRecording, place: int, rule: str, norm_events: float) -> LabelledWindow:
-    """What is to be seen at a label, or in a window of a recording that has none.
-
-    Args:
-        recording: with labels or without.
-        place: number of the label, or of the window.
-        rule: binning rule; archives of histograms have their own.
-        norm_events: N of Eq. 7.
+def moment(recording: LabelledRecording, window: int, rule: str, norm_events: float) -> Moment:
+    """What is to be seen at the end of a window; archives of histograms have a binning rule of their own.
 
     Raises:
         UserError: events or label cannot be read.
     """
-    window = int(_shown(recording)[place])
     end = int(recording.windows[window, 1])
     first = int(np.searchsorted(recording.windows[: window + 1, 0], end - SETTLING_US))
-    state: torch.Tensor | None = None
-    histogram = np.empty(0, np.uint8)
+    image: torch.Tensor | None = None
+    filtered: torch.Tensor | None = None
     for each in range(min(first, window), window + 1):
         histogram = _histogram(recording, each, rule)
-        bin_seconds = float(recording.windows[each, 1] - recording.windows[each, 0]) / 1e6 / BINS
-        _, state = estimate_intensity(
-            torch.from_numpy(histogram)[None], state, norm_events=norm_events, bin_seconds=bin_seconds
-        )
-    assert state is not None
-    seconds = (end - int(recording.windows[0, 0])) / 1e6
-    length = (end - int(recording.windows[window, 0])) / 1e3
+        seconds = float(recording.windows[each, 1] - recording.windows[each, 0]) / 1e6 / BINS
+        counts = torch.from_numpy(histogram)[None]
+        _, image = estimate_intensity(counts, image, norm_events=norm_events, bin_seconds=seconds)
+        _, filtered = estimate_high_pass(counts, filtered, bin_seconds=seconds)
+    assert image is not None
+    assert filtered is not None
+    since, length = (end - recording.windows[[0, window], 0]) / 1e6
+    name = recording.name
+    if len(name) > LONGEST_NAME:
+        name = f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
     events = int(histogram.sum(dtype=np.int64))
-    title = f"{shortened(recording.name)}\n{seconds:.2f} s: {events:,} events in {length:.0f} ms"
-    label = recording.labels[place] if len(recording.labelled) else None
-    return LabelledWindow(title, histogram[0], state[0].numpy(), label)
-
-
-def _shown(recording: LabelledRecording) -> NDArray[np.int64]:
-    """The windows that may be shown: those that end at a label, or all of a recording without labels."""
-    return recording.labelled if len(recording.labelled) else np.arange(len(recording), dtype=np.int64)
+    title = f"{name}\n{since:.2f} s: {events:,} events in {1000 * length:.0f} ms"
+    labels = recording.labels_in(window, 1)
+    label = recording.labels[labels[0]] if labels else None
+    return Moment(title, histogram[0], filtered[0, 0].numpy(), image[0].numpy(), label)
 
 
 def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[np.uint8]:
@@ -100,65 +94,89 @@ def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[
     return recording.histograms(window, 1, BINS, STORED_RULE if stored else rule)
 
 
-def shortened(name: str) -> str:
-    """A name, its middle left out where it is too long to stand beside a picture."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
+def _shown(recording: LabelledRecording) -> NDArray[np.int64]:
+    """The windows that may be shown: those that end at a label, or all of a recording without labels."""
+    return recording.labelled if len(recording.labelled) else np.arange(len(recording), dtype=np.int64)
 
 
 def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:
-    """`count` labels spread over recordings and their time: of the labels around each place the one with most events.
+    """`count` windows spread over recordings and their time: of those around each place the one with most events.
 
-    No label is shown twice while there are others. Where no recording has labels, windows take their place.
+    Windows that end at a label are taken where there are any, and none twice while there are others.
 
     Raises:
-        UserError: there is neither a label nor a window.
+        UserError: there is no window.
     """
-    labelled = [recording for recording in recordings if len(recording.labelled)]
-    labelled = labelled or [recording for recording in recordings if len(recording)]
-    if not labelled:
+    found = [recording for recording in recordings if len(recording.labelled)]
+    found = found or [recording for recording in recordings if len(recording)]
+    if not found:
         where = recordings[0].path if recordings else "recordings"
-        raise UserError(where, "has no label and no whole window to show", "check the dataset")
+        raise UserError(where, "has no label and no whole window to show", "check the data set")
     chosen: list[tuple[LabelledRecording, int]] = []
     for place in range(count):
-        recording = labelled[place * len(labelled) // count if len(labelled) >= count else place % len(labelled)]
-        last = len(_shown(recording)) - 1
-        around = last * (place + 0.5) / count + np.linspace(-0.5, 0.5, CANDIDATES) * last / count
-        every = set(around.astype(int).tolist())
-        shown = {each for other, each in chosen if other is recording}
-        candidates = sorted(every - shown) or sorted(every)  # neighbours share a place where they meet
-        chosen.append((recording, max(candidates, key=lambda place: _events(recording, place, rule))))
+        recording = found[place * len(found) // count if len(found) >= count else place % len(found)]
+        windows = _shown(recording)
+        around = (len(windows) - 1) * ((place + 0.5) / count + np.linspace(-0.5, 0.5, CANDIDATES) / count)
+        every = set(windows[around.astype(int)].tolist())
+        free = every - {window for other, window in chosen if other is recording}
+        busiest = max(sorted(free or every), key=lambda window: int(_histogram(recording, window, rule).sum()))
+        chosen.append((recording, busiest))
     return chosen
 
 
-def _events(recording: LabelledRecording, place: int, rule: str) -> int:
-    """Number of events in a window, hot pixels counted up to the largest count."""
-    return int(_histogram(recording, int(_shown(recording)[place]), rule).sum(dtype=np.int64))
+def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[int]:
+    """Windows that end at or before times since the start of a recording.
+
+    Raises:
+        UserError: a time before the end of the first window, or after that of the last one.
+    """
+    if not len(recording):
+        raise UserError(recording.path, "is shorter than a window", "give a longer one")
+    ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
+    for each in seconds:
+        if not ends[0] <= each <= ends[-1]:
+            what = f"{each:g} s is outside of the recording"
+            raise UserError(recording.path, what, f"give times from {ends[0]:g} to {ends[-1]:g} s")
+    return sorted({int(np.searchsorted(ends, each + 1e-9, side="right")) - 1 for each in seconds})
 
 
-def draw(shown: Sequence[LabelledWindow], classes: Sequence[str], path: Path) -> None:
-    """Write a row of pictures for each window as a PNG: four, or three where there are no labels."""
+def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float, high_pass: bool) -> None:
+    """Write a row of pictures for each moment as a PNG: events, histogram, intensity, and labels where there are any.
+
+    `high_pass` shows the intensity of Eq. 6 in place of the histogram.
+    """
     labels = [each.label for each in shown if each.label is not None]
-    columns = COLUMNS[: 4 if labels else 3]
+    columns = [
+        "events of the window",
+        "intensity, Eq. 6" if high_pass else "histogram: events at each pixel",
+        f"intensity, Eq. 7, N = {norm_events:g}",
+        *(["labels; events grey or dark"] if labels else []),
+    ]
     colours = POLARITIES | colours_of(labels, classes)
     figure, panels = make_panels(
-        len(shown), len(columns), shown[0].intensity.shape, WIDTH, bars=3 if labels else 2, legend=len(colours)
+        len(shown), len(columns), shown[0].intensity.shape, WIDTH, bars=len(columns) - 1, legend=len(colours)
     )
     for axis, column in zip(panels[0], columns, strict=True):
         axis.set_title(column, fontsize=11)
     for axes, each in zip(panels, shown, strict=True):
         axes[0].set_ylabel(each.title, fontsize=9)
         show_events(axes[0], each.histogram)
-        show_counts(axes[1], each.histogram)
+        if high_pass:
+            show_grey(axes[1], each.high_pass)
+        else:
+            show_counts(axes[1], each.histogram)
         show_grey(axes[2], each.intensity)
-        if each.label is not None:
+        if labels:
             _show_label(axes[3], each)
     add_legend(figure, colours)
     save_figure(figure, path, dpi=80)
 
 
-def _show_label(axis: Axes, shown: LabelledWindow) -> None:
+def _show_label(axis: Axes, shown: Moment) -> None:
     """Show a label, with the events where both can be seen: below boxes, as dark veils over masks."""
     axis.imshow(faded_events(shown.histogram), interpolation="nearest")
+    if shown.label is None:
+        return
     image = draw_label(axis, shown.label)
     if image is not None and known(shown.label).any():
         add_bar(axis, image, str(image.get_label()))

@@ -1,53 +1,340 @@
-"""The base of Gen1 and 1Mpx: recordings with boxes, from raw files or from archives of histograms."""
+"""Gen1 and 1Mpx: recordings with boxes, from raw files, RVT's intermediate .h5 or RVT's archives of histograms.
+
+Whatever is missing, damaged or does not fit together on disk is a `UserError`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import pydantic
+from numpy.typing import NDArray
 
+from tespec.core.boxes import Boxes, make_boxes
+from tespec.core.description import LEVELS, described_size
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.datasets.base import HELD_OUT, LEVELS, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import speed_at, speed_file
-from tespec.datasets.prophesee_boxes import (
-    BoxLabels,
-    PropheseeProtocol,
-    box_labels,
-    choose_boxes,
-    choose_frames,
-    raw_boxes,
-    read_boxes,
-    start_of,
-)
+from tespec.core.settings import Flag, FromZero, Positive, Share, Size
+from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
+from tespec.datasets.labels import BOXES, speed_at, speed_file
 from tespec.datasets.recording import LabelledRecording, reduced
-from tespec.datasets.rvt_archive import LABELS, REPRESENTATIONS, WINDOW_US, ArchiveSource, archive_of, read_places
 from tespec.datasets.sources import STORE, EventSource, names_size
-from tespec.events.readers.sensor import described_size
+from tespec.datasets.windows import Windows
+from tespec.events import PackedEvents
+from tespec.events.provenance import quick_hash
+from tespec.events.readers.arrays import load_array, load_arrays
+from tespec.events.readers.hdf5 import (
+    AGAIN,
+    COLUMNS,
+    SUFFIXES,
+    dataset,
+    holds,
+    number_of_events,
+    part,
+    read_events,
+    translate_errors,
+)
+from tespec.events.readers.sensor import resolve_size
+from tespec.events.spatial import Region
+from tespec.events.stream import Reader
 
 DAT, H5, ARCHIVE = "Prophesee .dat", "RVT's intermediate .h5", "RVT's preprocessed archive"
-BOXES = "_bbox.npy"
+BOX_FILE = "_bbox.npy"
 # What event files end with, by layout; each may have been replaced by its packed store.
 ENDINGS = {"_td.dat": DAT, "_td.dat.h5": H5, "_td.h5": H5}
+PROPHESEE_H5 = "CD/events"  # of Prophesee's own HDF5 files, whose codec nothing here reads
+EVERY = ("*",)  # names of a split that stand for every recording in its folder
+
+FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
+LATEST_FIRST_US = 1_000_000  # first events of recordings whose clock starts at 0 come before
+TOLERANCE_US = 2_000  # by which a label frame may miss its place in the period
+LARGEST_PX = 1e6  # no place or size is larger; a damaged one may be close to what float32 can hold
+
+# RVT's archives: one HDF5 chunk a window of 50 ms (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
+REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
+FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
+LABELS = Path("labels_v2") / "labels.npz"
+BINS, RULE, WINDOW_US, LARGEST = 10, "rvt", 50_000, 10
+SPACING_US = (45_000, 55_000)  # between windows; they are laid between labels, so that it varies a little
 
 
-def find_root(root: Path) -> Path:
-    """The folder that holds train, val and test: `root`, or the only one in it that does.
+class RawBoxes(NamedTuple):
+    """Boxes in time order: t (N,) int64 us, corners (N, 4) float32 px of the sensor, label (N,) int64."""
 
-    Raises:
-        UserError: there is none, or more than one.
+    t: NDArray[np.int64]
+    corners: NDArray[np.float32]
+    label: NDArray[np.int64]
+
+    def keep(self, kept: NDArray[np.bool_]) -> RawBoxes:
+        """The boxes of a mask (N,)."""
+        return RawBoxes(self.t[kept], self.corners[kept], self.label[kept])
+
+
+def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
+    """Boxes of a structured array with x, y, w, h, class_id, and t, which old files call ts."""
+    names = stored.dtype.names or ()
+    time = "ts" if "ts" in names and "t" not in names else "t"
+    missing = [name for name in (time, "x", "y", "w", "h", "class_id") if name not in names]
+    if missing or stored.ndim != 1:
+        raise UserError(path, f"has no field {missing[0] if missing else 'of boxes'}", "give a file of boxes")
+    for name, kinds in ((time, "iu"), ("class_id", "iu"), *((name, "fiu") for name in "xywh")):
+        if stored[name].dtype.kind not in kinds or stored[name].ndim != 1:
+            raise UserError(path, f"its field {name} is {stored.dtype[name]}", AGAIN)
+    t, label = stored[time].astype(np.int64), stored["class_id"].astype(np.int64)
+    numbers = np.stack([stored[name].astype(np.float32) for name in "xywh"], axis=1).reshape(-1, 4)
+    for bad, what in (
+        (~(np.abs(numbers) <= LARGEST_PX).all(axis=1), "a place or size that is no number of px"),
+        ((numbers[:, 2:] < 0).any(axis=1), "a negative size"),
+        ((label < 0) | (label >= known_classes), f"a class other than 0 to {known_classes - 1}"),
+        (np.diff(t, prepend=0) < 0, "a time before that of the box before it, or before 0"),
+    ):
+        if bad.any():
+            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", AGAIN)
+    if not len(t):
+        raise UserError(path, "holds no boxes", "copy it again, or leave the recording out")
+    return RawBoxes(t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label)
+
+
+@pydantic.dataclasses.dataclass(frozen=True)
+class PropheseeProtocol:
+    """Which recordings, frames and boxes count; sizes in px of the sensor.
+
+    Attributes:
+        boxes: "rvt" for the filters of uzh-rpg/RVT, "all" for none but the crop to the sensor.
+        frames: "rvt" for one label frame each period, "all" for every time that has boxes.
+        period_ms: between label frames.
+        period_from_labels: whether the period is that whole number of the labels' median spacing which is closest to
+            `period_ms`; where none is within 2 ms of it, it stays as it is.
+        min_diagonal: of a box.
+        min_side: of a box.
+        max_width_share: of the sensor's width, in training.
+        skip: recordings left out for faulty labels.
     """
-    if any((root / split).is_dir() for split in SPLITS):
-        return root
-    inside = [path for path in sorted(root.iterdir()) if any((path / split).is_dir() for split in SPLITS)]
-    if len(inside) != 1:
-        found = "none" if not inside else f"{len(inside)} folders in it do"
-        what = f"holds no folders {', '.join(SPLITS)} ({found})"
-        raise UserError(root, what, "give the folder that holds them")
-    return inside[0]
+
+    boxes: Literal["rvt", "all"]
+    frames: Literal["rvt", "all"]
+    period_ms: Positive
+    period_from_labels: Flag
+    min_diagonal: FromZero
+    min_side: FromZero
+    max_width_share: Share
+    skip: tuple[str, ...]
+
+    @property
+    def period_us(self) -> int:
+        """Time between label frames in us."""
+        return round(self.period_ms * 1000)
+
+
+def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor: Size, training: bool) -> RawBoxes:
+    """Boxes that count: of the first `classes` classes, cropped to the sensor (height, width), of the right size.
+
+    The order, and the limits of the crop, which are the last pixel and not its far edge, are those of uzh-rpg/RVT
+    (scripts/genx/preprocess_dataset.py, `apply_filters`); with rule "all" boxes are cropped at the far edge.
+    """
+    kept = boxes.keep(boxes.label < classes)
+    rvt, (height, width) = rules.boxes == "rvt", sensor
+    corners = np.clip(kept.corners, 0, np.array([width, height, width, height], np.float32) - np.float32(rvt))
+    kept = kept._replace(corners=corners)
+    sides = corners[:, 2:] - corners[:, :2]
+    fits = np.all(sides > 0, axis=1)
+    if rvt:
+        fits &= np.all(sides >= rules.min_side, axis=1) & (np.square(sides).sum(axis=1) >= rules.min_diagonal**2)
+        if training:
+            fits &= sides[:, 0] <= int(rules.max_width_share * width)
+    return kept.keep(fits)
+
+
+def start_of(first: int) -> int:
+    """Time in us at which a recording starts, by that of its first event.
+
+    The clock of the official archives starts with the recording, at 0, and the first event follows within 1 s. By any
+    other clock a recording starts with its first event.
+    """
+    return 0 if 0 <= first < LATEST_FIRST_US else first
+
+
+def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int = 0) -> NDArray[np.int64]:
+    """Times of the label frames, of the sorted times (N,) in us at which there are boxes.
+
+    By rule "rvt" the first one at 100 ms or later after the `start` (us) counts, and each whose distance to the last
+    one that counts is a whole number of periods, give or take 2 ms, as in uzh-rpg/RVT
+    (scripts/genx/preprocess_dataset.py).
+    """
+    times = np.unique(times)
+    if rules.frames == "all":
+        return times
+    period = label_period(times, rules)
+    chosen: list[int] = []
+    for time in times[times >= start + FIRST_LABEL_US].tolist():
+        since = time - chosen[-1] if chosen else 0
+        number = round(since / period)
+        if not chosen or (number and abs(since - number * period) <= TOLERANCE_US):
+            chosen.append(time)
+    return np.array(chosen, np.int64)
+
+
+def label_period(times: NDArray[np.int64], rules: PropheseeProtocol) -> int:
+    """Time in us between label frames, of the rising times (N,) in us at which there are boxes."""
+    if not rules.period_from_labels or len(times) < 2:
+        return rules.period_us
+    median = float(np.median(np.diff(times)))
+    period = int(round(rules.period_us / median) * median)
+    return period if abs(period - rules.period_us) <= TOLERANCE_US else rules.period_us
+
+
+@dataclass(frozen=True, eq=False)
+class BoxLabels:
+    """Boxes of each label frame.
+
+    Attributes:
+        corners: (M, 4) float32 in px of the histograms.
+        label: (M,) int64.
+        borders: (K + 1,) int64: label k has the boxes from borders[k] to borders[k + 1].
+    """
+
+    corners: NDArray[np.float32]
+    label: NDArray[np.int64]
+    borders: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.borders) - 1
+
+    def __getitem__(self, index: int) -> Boxes:
+        """Boxes of label number `index`."""
+        begin, end = self.borders[: len(self)][index], self.borders[1:][index]
+        return make_boxes(self.corners[begin:end], self.label[begin:end])
+
+    def part(self, first: int, end: int) -> BoxLabels:
+        """The labels from `first` to `end` (exclusive)."""
+        return replace(self, borders=self.borders[first : end + 1])
+
+    def checksums(self) -> list[int]:
+        """CRC-32 of each label's boxes."""
+        return [zlib.crc32(self[index].corners.tobytes() + self[index].label.tobytes()) for index in range(len(self))]
+
+
+def box_labels(boxes: RawBoxes, times: NDArray[np.int64], factor: int) -> BoxLabels:
+    """Boxes of the frames at `times` (K,), for histograms downsampled by `factor`."""
+    kept = boxes.keep(np.isin(boxes.t, times))
+    borders = np.searchsorted(kept.t, np.append(times, np.iinfo(np.int64).max))
+    return BoxLabels((kept.corners / factor).astype(np.float32), kept.label, borders.astype(np.int64))
+
+
+def is_archive(folder: Path) -> bool:
+    """Whether a folder is a recording of one of RVT's archives."""
+    return any((folder / REPRESENTATIONS / name).is_file() for name in FACTORS)
+
+
+@dataclass(frozen=True)
+class ArchiveSource:
+    """Histograms of one recording of RVT's archives, in folder `path`; see `Source`.
+
+    Args:
+        path: of the recording.
+        sensor: (height, width) in px that the histograms have to be of, where the user gives one.
+    """
+
+    path: Path
+    sensor: Size | None = None
+
+    @property
+    def file(self) -> Path:
+        """The HDF5 file."""
+        folder = self.path / REPRESENTATIONS
+        found = next((folder / name for name in FACTORS if (folder / name).is_file()), None)
+        if found is None:
+            raise UserError(folder, f"holds neither {' nor '.join(FACTORS)}", "unpack the archive again")
+        return found
+
+    @property
+    def factor(self) -> int:
+        """By which the sensor's size is divided in the histograms."""
+        return FACTORS[self.file.name]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The histograms and their times."""
+        return self.file, self.path / REPRESENTATIONS / "timestamps_us.npy"
+
+    def identity(self) -> list[dict[str, Any]]:
+        """Name, size and sampled SHA-256 of each file."""
+        return [quick_hash(file) for file in self.files]
+
+    @property
+    def stream(self) -> PackedEvents:
+        """Refused: the archive has no events."""
+        raise UserError(self.path, "holds histograms, not events", "give the raw recordings")
+
+    @property
+    def region(self) -> Region:
+        """Size of the stored histograms."""
+        stored = dataset(self.file, "data", "u", 4)
+        if stored.dtype != np.uint8 or stored.shape[1] != 2 * BINS:
+            what = f"data is {stored.dtype} {stored.shape} instead of uint8 (windows, {2 * BINS}, H, W)"
+            raise UserError(self.file, what, AGAIN)
+        height, width = stored.shape[2:]
+        if self.sensor is not None:
+            resolve_size(self.path, *self.sensor, named=(self.factor * height, self.factor * width))
+        return Region(height, width)
+
+    def windows(self) -> Windows:
+        """(N, 2) windows in us that the histograms are of, border events included on both sides."""
+        path = self.files[1]
+        ends, count = load_array(path), dataset(self.file, "data", "u", 4).shape[0]
+        times = ends.astype(np.int64) if ends.dtype.kind in "iu" else np.empty(0, np.int64)
+        if not count or times.shape != (count,) or (np.diff(times) <= 0).any():
+            raise UserError(path, f"does not hold {count} times that rise, one for each histogram", AGAIN)
+        # Gen1 archives that are made again with RVT's public script have 50 ms of each 125 ms: 60 % of events are lost.
+        spacing = float(np.median(np.diff(times))) if count > 1 else WINDOW_US
+        if not SPACING_US[0] <= spacing <= SPACING_US[1]:
+            what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so that events between them are missing"
+            remedy = "give RVT's own archive, or the raw recordings; its public script makes this one"
+            raise UserError(path, what, remedy)
+        return np.stack([times - WINDOW_US, times], axis=1)
+
+    def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
+        """(N, 2*bins, H, W) uint8 of stored windows (N, 2) in us."""
+        for name, asked, stored in (("bins", bins, BINS), ("rule", rule, RULE)):
+            if asked != stored:
+                what = f"holds histograms with {name} {stored}, not {asked}"
+                raise UserError(self.path, what, f"give --set {name}={stored}, or the raw recordings")
+        if region.factor != 1:
+            raise UserError(self.path, "its histograms cannot be downsampled", "set downsample.factor=1")
+        ends = self.windows()[:, 1]
+        places = np.searchsorted(ends, windows[:, 1])
+        if (places >= len(ends)).any() or (ends[places] != windows[:, 1]).any():
+            raise UserError(self.path, "has no histogram of one of the windows", "give the raw recordings")
+        with translate_errors(self.file, "a histogram"):
+            data = part(self.file, "data")
+            frames = np.empty((len(places), *data.shape[1:]), np.uint8)
+            for row, place in enumerate(places.tolist()):
+                frames[row] = data[place]
+        if frames.size and frames.max() > LARGEST:
+            raise UserError(self.file, f"holds counts above {LARGEST}", AGAIN)
+        return frames
+
+    def labels(self, known_classes: int) -> tuple[RawBoxes, NDArray[np.int64], NDArray[np.int64]]:
+        """Boxes (M,) in px of the sensor, the first box (K,) of each label frame, the window (K,) that ends at it."""
+        path, place_path = self.path / LABELS, self.path / REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"
+        stored, first = load_arrays(path, ("labels", "objframe_idx_2_label_idx"))
+        indices = first, load_array(place_path)
+        if any(each.dtype.kind not in "iu" or each.shape != (first.size,) for each in indices):
+            raise UserError(place_path, f"does not fit objframe_idx_2_label_idx in {path.name}", AGAIN)
+        firsts, places = (np.asarray(each, np.int64) for each in indices)
+        boxes, ends = raw_boxes(stored, path, known_classes), self.windows()[:, 1]
+        rising = all(len(each) and each[0] >= 0 and (np.diff(each) > 0).all() for each in (firsts, places))
+        if not rising or firsts[0] or firsts[-1] >= len(boxes.t) or places[-1] >= len(ends):
+            raise UserError(path, f"its label frames do not fit its boxes, or the {len(ends)} histograms", AGAIN)
+        if (boxes.t != np.repeat(ends[places], np.diff(firsts, append=len(boxes.t)))).any():
+            raise UserError(path, "has boxes at other times than the histograms they belong to", "unpack it again")
+        return boxes, firsts, places
 
 
 def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
@@ -55,163 +342,135 @@ def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
 
     A folder that has the histograms of an archive, or the labels, counts as a recording: that the other is missing is
     said when it is opened, instead of it being passed over.
-
-    Raises:
-        UserError: a recording is there twice.
     """
     found: dict[str, tuple[Path, str]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        for name, event_file, layout in _recording(path):
-            if name in found and found[name][0] != event_file:
-                raise UserError(event_file, f"is there as {found[name][0].name} as well", "keep one of them")
-            found[name] = (event_file, layout)
+        if (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
+            named = [(path.name, path, ARCHIVE)]
+        else:
+            packed = path.is_dir() and path.name.endswith(STORE)
+            file = path.with_name(path.name.removesuffix(STORE)) if packed else path
+            endings = [ending for ending in ENDINGS if file.name.endswith(ending) and (packed or path.is_file())]
+            named = [(file.name.removesuffix(ending), file, ENDINGS[ending]) for ending in endings]
+        for name, file, layout in named:
+            if name in found and found[name][0] != file:
+                raise UserError(file, f"is there as {found[name][0].name} as well", "keep one of them")
+            found[name] = (file, layout)
     return dict(sorted(found.items()))
 
 
-def labels_without_events(folder: Path, names: Collection[str]) -> list[Path]:
-    """Files of boxes in the folder of a split that belong to none of the recordings `names`, in order."""
-    return [path for path in sorted(folder.glob(f"*{BOXES}")) if path.name.removesuffix(BOXES) not in names]
-
-
-def _recording(path: Path) -> list[tuple[str, Path, str]]:
-    if (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
-        return [(path.name, path, ARCHIVE)]
-    packed = path.is_dir() and path.name.endswith(STORE)
-    file = path.with_name(path.name.removesuffix(STORE)) if packed else path
-    if not packed and not path.is_file():
-        return []
-    endings = [ending for ending in ENDINGS if file.name.endswith(ending)]
-    return [(file.name.removesuffix(ending), file, ENDINGS[ending]) for ending in endings]
-
-
-EVERY = ("*",)  # names of a split that stand for every recording in its folder
-
-
 class PropheseeDataset(LabelledDataset):
-    """See `LabelledDataset`; subclasses say what is particular to one of the two.
+    """Base of Gen1 and 1Mpx.
 
     Attributes:
-        sensor: (H, W) in px.
         known_classes: number of classes in the files of boxes.
         official: how names of the archive's recordings begin.
     """
 
-    protocol_type = PropheseeProtocol
-    not_downsampled = ""
-    protocol: PropheseeProtocol
-    sensor: ClassVar[tuple[int, int]]
+    sensor: ClassVar[Size]
     known_classes: ClassVar[int]
     official: ClassVar[re.Pattern[str]]
+    # RVT chooses its checkpoint on val (uzh-rpg/RVT, callbacks/custom.py).
+    splits = dict.fromkeys(SPLITS, EVERY)
+    protocol_type = PropheseeProtocol
+    not_downsampled = ""
+    label_kind = BOXES
+    protocol: PropheseeProtocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
-        self.protocol.check()
-        self.root = find_root(self.root)
+        if self.protocol.period_us < 1:
+            what = f"{self.protocol.period_ms:g} ms is less than 1 us"
+            raise UserError("protocol.period_ms", what, "give a longer period")
+        self.root = _folder_of_splits(root)
         self._found = {split: recordings_in(self.root / split) for split in self.splits}
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
-            del self.splits[HELD_OUT]
+            self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
         self._refuse_shared({split: found.keys() - set(self.protocol.skip) for split, found in self._found.items()})
         layouts: dict[str, Path] = {}
-        for recordings in self._found.values():
-            for path, layout in recordings.values():
-                layouts.setdefault(layout, path)
-        if len(layouts) > 1:
-            said = " and ".join(f"{layout} ({path.name})" for layout, path in layouts.items())
-            raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
-        self.layout = next(iter(layouts), "no recordings")
+        for path, layout in (each for found in self._found.values() for each in found.values()):
+            layouts.setdefault(layout, path)
+        self.layout = self._one_layout(layouts, "no recordings")
+
+    @classmethod
+    def reads(cls, path: Path) -> bool:
+        """Whether an HDF5 file has events as RVT's preprocessing starts from, or as Prophesee's own recorders write."""
+        if path.suffix.lower() not in SUFFIXES:
+            return False
+        of_dsec = holds(path, "t_offset", "ms_to_idx")
+        return holds(path, PROPHESEE_H5) or (holds(path, *COLUMNS) and not of_dsec)
+
+    @classmethod
+    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+        """What reads RVT's intermediate HDF5: x, y, t, p in us, polarities 0 and 1 or -1 and 1."""
+        if holds(path, PROPHESEE_H5):
+            what = "is Prophesee's own HDF5 format, whose codec is not read"
+            raise UserError(path, what, "convert it to .raw or .dat")
+        count = number_of_events(path)
+        size = resolve_size(path, height, width, _named_size(path))
+        return Reader(path, *size, count, lambda: read_events(path, size, count))
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split; those with faulty labels are left out."""
-        names = super().names(split)
+        names, folder, skipped = super().names(split), self.root / split, self.protocol.skip
         if names == EVERY:
             names = tuple(self._found.get(split, ()))
-            alone = labels_without_events(self.root / split, {*names, *self.protocol.skip})
-            if alone:
-                raise UserError(alone[0], "has no events beside it", "copy the recording's events beside its boxes")
+            for path in sorted(folder.glob(f"*{BOX_FILE}")):
+                if path.name.removesuffix(BOX_FILE) not in (*names, *skipped):
+                    raise UserError(path, "has no events beside it", "copy the recording's events beside its boxes")
         if not names:
-            raise UserError(self.root / split, "holds no recordings", "copy the split's files into it")
-        return tuple(name for name in names if name not in self.protocol.skip)
+            raise UserError(folder, "holds no recordings", "copy the split's files into it")
+        return tuple(name for name in names if name not in skipped)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        """What one recording consists of."""
+        """Files of one recording."""
         if name not in self._found.get(split, {}):
             path = self.root / split / f"{name}_td.dat"
             raise UserError(path, f"recording of the {split} split is missing", "copy it into the folder")
         path, layout = self._found[split][name]
-        speed = [file for file in (speed_file(self.root, name),) if file.is_file()]
+        speed = tuple(file for file in (speed_file(self.root, name),) if file.is_file())
         if layout == ARCHIVE:
-            return RecordingFiles(name, split, archive_of(path, self.given_sensor), tuple(speed))
-        boxes = path.with_name(name + BOXES)
+            return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), speed)
+        boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
             raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
-        # A header's size wins over the dataset's, which older files without one need.
+        # A header's size wins over the data set's, which older files without one need.
         known = None if names_size(path) else described_size(path) or self.sensor
-        source = EventSource(path, self.given_sensor or known)
-        return RecordingFiles(name, split, source, (boxes, *speed))
+        return RecordingFiles(name, split, EventSource(path, self.given_sensor or known), (boxes, *speed))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording with its boxes."""
-        if isinstance(files.source, ArchiveSource):
-            return self._open_archive(files, files.source)
-        stream = files.source.stream
-        boxes = read_boxes(files.beside[0], self.known_classes)
-        if not len(boxes.t):
-            raise UserError(files.beside[0], "holds no boxes", "copy it again, or leave the recording out")
-        if boxes.t[-1] > stream.t_last + self.protocol.period_us or boxes.t[-1] < stream.t_first:
-            events = f"{stream.t_first / 1e6:.3f} to {stream.t_last / 1e6:.3f} s"
-            what = f"its boxes lie at {boxes.t[0] / 1e6:.3f} to {boxes.t[-1] / 1e6:.3f} s, the events at {events}"
-            raise UserError(files.beside[0], what, "copy boxes and events again")
-        region = reduced(stream.height, stream.width, self.downsample)
-        training = files.split == TRAIN
         count = len(self.classes) or self.known_classes
-        kept = choose_boxes(boxes, self.protocol, count, stream.height, stream.width, training)
+        if isinstance(files.source, ArchiveSource):
+            return self._open_archive(files, files.source, count)
+        stream, path = files.source.stream, files.beside[0]
+        boxes = raw_boxes(load_array(path), path, self.known_classes)
+        kept = choose_boxes(boxes, self.protocol, count, (stream.height, stream.width), files.split == TRAIN)
         start = start_of(stream.t_first)
         times = choose_frames(kept.t, self.protocol, start)
         if not len(times):
-            what = "has no label frame left after the filters"
-            raise UserError(files.beside[0], what, "leave the recording out (protocol.skip), or set protocol.boxes=all")
-        windows, labelled = self.rule.apply(times, min(start, int(times[0]) - 1))
-        return LabelledRecording(
-            name=files.name,
-            source=files.source,
-            region=region,
-            windows=windows,
-            labels=box_labels(kept, times, region.factor),
-            labelled=labelled,
-            ego_speed=speed_at(self.root, files.name, times),
-            left_out=len(np.unique(boxes.t)) - len(times),
-            start=start,
-        )
+            what = f"has no label frame left after the filters, of those from {boxes.t[0]} to {boxes.t[-1]} us"
+            raise UserError(path, what, "leave the recording out (protocol.skip), or set protocol.boxes=all")
+        region = reduced(stream.height, stream.width, self.downsample)
+        left_out = len(np.unique(boxes.t)) - len(times)
+        labels, begin = box_labels(kept, times, region.factor), min(start, int(times[0]) - 1)
+        return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
 
-    def _open_archive(self, files: RecordingFiles, source: ArchiveSource) -> LabelledRecording:
-        path, length = source.path / LABELS, self.rule.length_ms
+    def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
+        length = self.rule.length_ms
         if length is None or length * 1000 != WINDOW_US:
             asked = "all events since the previous label" if length is None else f"{length:g} ms"
             what = f"holds windows of {WINDOW_US / 1000:g} ms, not of {asked}"
             raise UserError(source.path, what, f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings")
-        windows, region = source.windows(), source.region
-        stored, first, places = read_places(source.path, len(windows))
-        boxes = raw_boxes(stored, path, len(self.classes) or self.known_classes)
-        if not len(boxes.t):
-            raise UserError(path, "holds no boxes", "unpack the archive again, or leave the recording out")
+        region, windows = source.region, source.windows()
+        boxes, first, places = source.labels(count)
         size = (region.width, region.height)
         corners = np.clip(boxes.corners / source.factor, 0, (*size, *size)).astype(np.float32)
         labels = BoxLabels(corners, boxes.label, np.append(first, len(boxes.t)).astype(np.int64))
-        times = windows[places, 1]
-        if (boxes.t != np.repeat(times, np.diff(labels.borders))).any():
-            raise UserError(path, "has boxes at other times than the histograms they belong to", "unpack it again")
+        start, speed = start_of(max(0, int(windows[0, 0]))), speed_at(self.root, files.name, windows[places, 1])
         if not self.rule.recurrent:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
-        return LabelledRecording(
-            name=files.name,
-            source=source,
-            region=region,
-            windows=windows,
-            labels=labels,
-            labelled=places,
-            ego_speed=speed_at(self.root, files.name, times),
-            start=start_of(max(0, int(source.windows()[0, 0]))),
-        )
+        return LabelledRecording(files.name, source, region, windows, labels, places, speed, start=start)
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
@@ -230,9 +489,8 @@ class PropheseeDataset(LabelledDataset):
                 "windows": "as RVT's archive holds them, at its resolution; events at a border count on both sides",
             }
         about = "about " if chosen.period_from_labels else ""
-        frames = (
-            f"one frame each {about}{chosen.period_ms:g} ms" if chosen.frames == "rvt" else "every frame with boxes"
-        )
+        period = f"one frame each {about}{chosen.period_ms:g} ms"
+        frames = period if chosen.frames == "rvt" else "every frame with boxes"
         boxes = (
             f"diagonal from {chosen.min_diagonal:g} px, sides from {chosen.min_side:g} px, in training not wider than "
             f"{chosen.max_width_share:.0%} of the sensor"
@@ -248,9 +506,44 @@ class PropheseeDataset(LabelledDataset):
         }
 
 
+def _folder_of_splits(root: Path) -> Path:
+    """The folder that holds train, val and test: `root`, or the only one in it that does."""
+    found = [path for path in (root, *sorted(root.iterdir())) if any((path / split).is_dir() for split in SPLITS)]
+    if root in found or len(found) == 1:
+        return found[0]
+    there = "none" if not found else f"{len(found)} folders in it do"
+    what = f"holds no folders {', '.join(SPLITS)} ({there})"
+    raise UserError(root, what, "give the folder that holds them")
+
+
+def _named_size(path: Path) -> Size | None:
+    """(height, width) as RVT's intermediate HDF5 file states them."""
+    if not (holds(path, "events/height") and holds(path, "events/width")):
+        return None
+    with translate_errors(path, "the sensor's size"):
+        height, width = (part(path, f"events/{name}") for name in ("height", "width"))
+        if any(side.dtype.kind not in "iu" or side.size != 1 for side in (height, width)):
+            raise UserError(path, "its height and width are no whole numbers", AGAIN)
+        return int(height[()].item()), int(width[()].item())
+
+
 @DATASETS.register_module()
 class Gen1(PropheseeDataset):
-    """Gen1: 304x240 px, cars and pedestrians at 1, 2 or 4 Hz; see `PropheseeDataset`."""
+    """Gen1 Automotive Detection: events of 304x240 px, boxes of cars and pedestrians at 1, 2 or 4 Hz.
+
+    Get it: https://www.prophesee.ai/2020/01/24/prophesee-gen1-automotive-detection-dataset/ (free of charge, after
+    registration). RVT's preprocessed archive (histograms of 50 ms):
+    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen1.tar, crc32 5acab6f3. Licence: Prophesee's terms for
+    research, shown at the download; it may not be passed on. Size: not measured here (raw events, recordings of 60 s);
+    `check` prints what packing takes.
+
+    Layout:
+        gen1/train/<name>_td.dat   gen1/train/<name>_bbox.npy
+        gen1/val/...               gen1/test/...
+
+    Also read: RVT's intermediate .h5 in place of the .dat, and RVT's preprocessed archive, whose histograms need
+    --set rule=rvt. Recordings with faulty labels are left out (protocol.skip).
+    """
 
     title = "Gen1"
     sensor = (240, 304)
@@ -260,7 +553,20 @@ class Gen1(PropheseeDataset):
 
 @DATASETS.register_module()
 class OneMpx(PropheseeDataset):
-    """1Mpx: 1280x720 px, seven classes at 30 or 60 Hz, of which the first three count; see `PropheseeDataset`."""
+    """1Mpx Automotive Detection: events of 1280x720 px, boxes of seven classes at 30 or 60 Hz; three classes count.
+
+    Get it: https://www.prophesee.ai/2020/11/24/automotive-megapixel-event-based-dataset/ (free of charge, after
+    registration). RVT's preprocessed archive (histograms of 50 ms at half size):
+    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen4.tar, crc32 c5ec7c38. Licence: Prophesee's terms for
+    research, shown at the download; it may not be passed on. Size: about 1 TB, as its users report.
+
+    Layout:
+        1mpx/train/<name>_td.dat   1mpx/train/<name>_bbox.npy
+        1mpx/val/...               1mpx/test/...
+
+    Also read: RVT's intermediate .h5 in place of the .dat, and RVT's preprocessed archive, whose histograms need
+    --set rule=rvt. Of the classes pedestrian, two-wheeler and car count.
+    """
 
     title = "1Mpx"
     sensor = (720, 1280)

@@ -16,10 +16,9 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import Windows
-from tespec.events import EventStream, window_histograms
+from tespec.events import PackedEvents, window_histograms
+from tespec.events.histogram import window_words
 from tespec.events.spatial import Region, View, apply_maps
-from tespec.events.store import PackedEvents
-from tespec.events.windows import window_words
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -49,7 +48,7 @@ class Recording:
         return self.source.path
 
     @property
-    def stream(self) -> EventStream:
+    def stream(self) -> PackedEvents:
         """The open recording."""
         return self.source.stream
 
@@ -59,19 +58,11 @@ class Recording:
         return isinstance(self.source, EventSource)
 
     def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
-        """Histograms (count, 2*bins, H, W) of the windows from `first` on.
-
-        Raises:
-            UserError: the events cannot be read.
-        """
+        """Histograms (count, 2*bins, H, W) of the windows from `first` on; a `UserError` if they cannot be read."""
         return self.source.histograms(self.windows[first : first + count], bins, rule, self.region)
 
     def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View | None = None) -> None:
-        """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8.
-
-        Raises:
-            UserError: the events cannot be read.
-        """
+        """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8."""
         windows = self.windows[first : first + len(out)]
         if isinstance(self.source, EventSource):
             window_histograms(self.source.stream, windows, bins, rule=rule, region=self.region, view=view, out=out)
@@ -79,15 +70,9 @@ class Recording:
             histograms = self.source.histograms(windows, bins, rule, self.region)
             out[...] = histograms if view is None else apply_maps(histograms, view, 0)
 
-    def words(self, first: int, count: int, bins: int, rule: str) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Packed events of `count` windows from `first` on, where `has_words`: see `window_words`.
-
-        Raises:
-            UserError: the events cannot be read.
-        """
-        stream = self.stream
-        assert isinstance(stream, PackedEvents)
-        return window_words(stream, self.windows[first : first + count], bins, rule=rule)
+    def words(self, first: int, count: int, bins: int, rule: str) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+        """Packed events of `count` windows from `first` on, where `has_words`: see `window_words`."""
+        return window_words(self.stream, self.windows[first : first + count], bins, rule=rule, region=self.region)
 
 
 class Labels(Protocol[T_co]):
@@ -100,11 +85,7 @@ class Labels(Protocol[T_co]):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> T_co:
-        """The label number `index`.
-
-        Raises:
-            UserError: it cannot be read.
-        """
+        """The label number `index`; a `UserError` if it cannot be read."""
         ...
 
     def part(self, first: int, end: int) -> Labels[T_co]:
@@ -178,7 +159,7 @@ class ChosenLabels:
         return self.every.checksums()
 
 
-def spread(count: int) -> NDArray[np.int64]:
+def van_der_corput_order(count: int) -> NDArray[np.int64]:
     """The numbers 0 to `count` - 1 in an order of which any beginning is spread evenly (van der Corput's sequence)."""
     bits = max(1, (count - 1).bit_length())
     places = np.arange(1, 2**bits + 1) % 2**bits
@@ -193,20 +174,20 @@ def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> l
 
     Which labels these are follows from their number alone; a smaller share is a part of a larger one.
     """
-    return [_thinned(recording, share) for recording in recordings]
 
+    def thinned(recording: LabelledRecording) -> LabelledRecording:
+        count = len(recording.labelled)
+        if not count or max(1, round(share * count)) == count:
+            return recording
+        kept = np.sort(van_der_corput_order(count)[: max(1, round(share * count))])
+        return replace(
+            recording,
+            labels=ChosenLabels(recording.labels, kept),
+            labelled=recording.labelled[kept],
+            ego_speed=None if recording.ego_speed is None else recording.ego_speed[kept],
+        )
 
-def _thinned(recording: LabelledRecording, share: float) -> LabelledRecording:
-    count = len(recording.labelled)
-    kept = np.sort(spread(count)[: max(1, round(share * count))]) if count else np.empty(0, np.int64)
-    if len(kept) == count:
-        return recording
-    return replace(
-        recording,
-        labels=ChosenLabels(recording.labels, kept),
-        labelled=recording.labelled[kept],
-        ego_speed=None if recording.ego_speed is None else recording.ego_speed[kept],
-    )
+    return [thinned(recording) for recording in recordings]
 
 
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:
@@ -252,11 +233,7 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
 
 
 def reduced(height: int, width: int, downsample: Downsample) -> Region:
-    """The whole of a sensor of height x width px, downsampled.
-
-    Raises:
-        UserError: a factor that is neither a number nor "auto".
-    """
+    """The whole of a sensor of height x width px, downsampled."""
     factor = downsample.factor
     if factor == "auto":
         factor = -(-width // (downsample.to_width or width))

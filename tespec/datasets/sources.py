@@ -1,69 +1,58 @@
-"""Where the histograms of a recording come from; opened where they are used, so that workers open their own."""
+"""Where the histograms of a recording come from; opened where they are used, so that workers open their own.
+
+What is missing, damaged or does not fit is a `UserError`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.datasets.rectification import read_rectification
 from tespec.datasets.windows import Windows
-from tespec.events import EventStream, open_events
-from tespec.events.opening import require_same
+from tespec.events import PackedEvents, load_events, open_events, window_histograms
+from tespec.events.opening import NotPacked, require_same
 from tespec.events.provenance import SourceHash, files_of, is_recorded, quick_hash
-from tespec.events.readers.hdf5 import SUFFIXES, found_within, open_file, reading
-from tespec.events.readers.header import read_header, sensor_size
+from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, resolve, translate_errors
+from tespec.events.readers.prophesee import read_header
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE, header_of, store_of, verify_store
-from tespec.events.windows import window_histograms
 
-OPEN_RECORDINGS = 128
 __all__ = ["STORE", "EventSource", "Source", "is_there", "names_size", "store_of"]
+RECTIFY_MAP = "rectify_map"
 
 
 class Source(Protocol):
-    """Gives histograms of windows; hashable, and small when pickled."""
+    """Gives histograms of windows; hashable, and small when pickled. `UserError` is raised for what cannot be read."""
 
     @property
     def path(self) -> Path:
         """File or folder that messages name."""
-        ...
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file that determines the histograms, in a fixed order."""
-        ...
+
+    @property
+    def stream(self) -> PackedEvents:
+        """The open recording; refused by those that hold no events but histograms."""
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file, wherever it lies."""
-        ...
-
-    @property
-    def stream(self) -> EventStream:
-        """The open recording.
-
-        Raises:
-            UserError: it cannot be read, or holds no events but histograms.
-        """
-        ...
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
-        """(N, 2*bins, H, W) uint8 of windows (N, 2) in us.
-
-        Raises:
-            UserError: they cannot be read, or not with these bins or by this rule.
-        """
-        ...
+        """(N, 2*bins, H, W) uint8 of windows (N, 2) in us; refused with bins or a rule that histograms do not have."""
 
 
 @dataclass(frozen=True)
 class EventSource:
-    """Events of a file or folder, or of the packed store beside it.
+    """Events of a file or folder, of the packed store beside it or in the cache; without one, read whole into memory.
 
     Attributes:
         path: what `open_events` opens; it may be missing where the store is there.
@@ -76,35 +65,42 @@ class EventSource:
     rectify_map: Path | None = None
 
     @property
-    def stream(self) -> EventStream:
+    def stream(self) -> PackedEvents:
         """The open recording; pickles of this object do not hold it."""
-        return _open(self)
+        try:
+            return _packed(self)
+        except NotPacked:
+            return _in_memory(self)
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The files of the events, and the rectification."""
         packed = not is_recorded(self.path) and (store_of(self.path) / HEADER).is_file()
-        path = store_of(self.path) if packed else self.path
-        return (*files_of(path), *([self.rectify_map] if self.rectify_map else []))
+        return (*files_of(store_of(self.path) if packed else self.path), *self._maps)
+
+    @property
+    def _maps(self) -> tuple[Path, ...]:
+        return (self.rectify_map,) if self.rectify_map else ()
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
         store = store_of(self.path)
-        if is_recorded(self.path) or not (store / HEADER).is_file():
+        made_from = None
+        if not is_recorded(self.path) and (store / HEADER).is_file():
+            made_from = header_of(store)["source"]
+        if made_from is None:
             return [quick_hash(file) for file in self.files]
-        made_from = header_of(store)["source"]
-        files = [quick_hash(file) for file in files_of(store)] if made_from is None else list(made_from["files"])
-        return files + ([quick_hash(self.rectify_map)] if self.rectify_map else [])
+        return [*made_from["files"], *map(quick_hash, self._maps)]
 
     def verify(self) -> None:
         """Read packed events whole, and compare them and their recording with the SHA-256 in the header.
 
         The recording of packed events in the cache is not read: their folder is named by its state.
-
-        Raises:
-            UserError: they are damaged, or were packed from another version of the recording.
         """
-        store = open_events(self.path, *(self.sensor or (None, None))).folder
+        try:
+            store = open_events(self.path, *(self.sensor or (None, None))).path
+        except NotPacked:
+            return
         verify_store(store)
         made_from = header_of(store)["source"]
         if is_recorded(self.path) and made_from is not None and store == store_of(self.path):
@@ -113,6 +109,53 @@ class EventSource:
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
         """(N, 2*bins, H, W) uint8 of windows (N, 2) in us."""
         return window_histograms(self.stream, windows, bins, rule=rule, region=region)
+
+
+@cache
+def _packed(source: EventSource) -> PackedEvents:
+    # As many as there are: an open store is small, and maps its files anew where they have not been used for long.
+    return _rectified(source, open_events(source.path, *(source.sensor or (None, None))))
+
+
+@lru_cache(maxsize=1)
+def _in_memory(source: EventSource) -> PackedEvents:
+    return _rectified(source, _loaded(source.path, source.sensor))
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: Path, sensor: Size | None) -> PackedEvents:
+    return load_events(path, *(sensor or (None, None)))  # once, rectified or not
+
+
+def _rectified(source: EventSource, stream: PackedEvents) -> PackedEvents:
+    if source.rectify_map is None:
+        return stream
+    return stream.rectified(read_rectification(source.rectify_map, stream.height, stream.width))
+
+
+def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]:
+    """Nearest rectified pixel of each raw one (DSEC): the frame that labels live in.
+
+    Args:
+        path: `rectify_map.h5` with (H, W, 2) floating-point x and y (uzh-rpg/DSEC).
+        height: rows of the sensor in px.
+        width: columns of the sensor in px.
+
+    Returns:
+        (H, W, 2) int16 x and y; -1 where the place lies outside of the sensor.
+    """
+    if not path.is_file():
+        raise UserError(path, "no such file, and labels need rectified events", "copy it beside the events")
+    found = dataset(path, RECTIFY_MAP, "f", 3)
+    if found.shape != (height, width, 2):
+        raise UserError(path, f"{RECTIFY_MAP} has the shape {found.shape} instead of {(height, width, 2)}", AGAIN)
+    with translate_errors(path, RECTIFY_MAP):
+        pixels = found[()]
+    if not np.isfinite(pixels).all():
+        raise UserError(path, f"{RECTIFY_MAP} holds places that are no numbers", AGAIN)
+    nearest = np.floor(pixels + 0.5)
+    inside = ((nearest >= 0) & (nearest < (width, height))).all(axis=-1, keepdims=True)
+    return np.where(inside, nearest, -1).astype(np.int16)
 
 
 def is_there(path: Path) -> bool:
@@ -125,15 +168,6 @@ def names_size(path: Path) -> bool:
     if (store_of(path) / HEADER).is_file():
         return True
     if path.suffix in SUFFIXES:
-        with reading(path, "the sensor's size"):
-            file = open_file(path)
-            return all(found_within(path, file, f"events/{side}") is not None for side in ("height", "width"))
-    return sensor_size(read_header(path)) is not None
-
-
-@lru_cache(maxsize=OPEN_RECORDINGS)
-def _open(source: EventSource) -> EventStream:
-    stream = open_events(source.path, *(source.sensor or (None, None)))
-    if source.rectify_map is None:
-        return stream
-    return stream.rectified(read_rectification(source.rectify_map, stream.height, stream.width))
+        with translate_errors(path, "the sensor's size"):
+            return all(resolve(path, f"events/{side}") is not None for side in ("height", "width"))
+    return read_header(path).sensor is not None

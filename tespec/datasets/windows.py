@@ -15,8 +15,8 @@ class WindowRule:
     """How labels get their events.
 
     Attributes:
-        recurrent: whether windows lie side by side, so that each event is in one of them; if not, each label has a
-            window of its own.
+        recurrent: whether windows are contiguous, so that each event is in one of them; if not, each label has a window
+            of its own.
         length_ms: nominal length of a window in ms; None: all events since the label before, which only recurrent
             models can take.
     """
@@ -40,7 +40,7 @@ class WindowRule:
         """
         each = np.arange(len(times), dtype=np.int64)
         if self.length_ms is None:
-            return windows_since_last(times, start), each
+            return np.stack([np.append(start, times[:-1]), times], axis=1).astype(np.int64), each
         length = round(self.length_ms * 1000)
         return windows_on_grid(times, start, length) if self.recurrent else (windows_of_length(times, length), each)
 
@@ -52,36 +52,23 @@ class WindowRule:
         return f"all events since the previous label{between}"
 
 
-def windows_since_last(times: NDArray[np.int64], start: int) -> Windows:
-    """(N, 2) windows in us that end at each of `times` (sorted) and begin at the one before; the first at `start`."""
-    return np.stack([np.concatenate(([start], times[:-1])), times], axis=1).astype(np.int64)
-
-
 def windows_of_length(times: NDArray[np.int64], length: int) -> Windows:
     """(N, 2) windows of `length` us that end at each of `times`."""
     return np.stack([times - length, times], axis=1).astype(np.int64)
 
 
-def windows_side_by_side(first: int, end: int, length: int) -> Windows:
+def contiguous_windows(first: int, end: int, length: int) -> Windows:
     """(N, 2) windows of `length` us, one after the other, from `first` on; none goes beyond `end`."""
     starts = first + length * np.arange(max(0, (end - first) // length), dtype=np.int64)
     return np.stack([starts, starts + length], axis=1)
 
 
 def windows_on_grid(times: NDArray[np.int64], start: int, length: int) -> tuple[Windows, NDArray[np.int64]]:
-    """Windows side by side such that each label stands at the end of one.
+    """Contiguous windows such that each label stands at the end of one; see `WindowRule.apply`.
 
     Before the first label they are `length` us long and none begins before `start`; there is one at least. The time
     between two labels is divided into equal parts, as many as come closest to `length`, so that no event is lost or
     counted twice. Nothing follows the last label.
-
-    Args:
-        times: (K,) of the labels in us, rising.
-        start: in us.
-        length: nominal, in us.
-
-    Returns:
-        windows (N, 2) in us, and the window (K,) int64 that ends at each label.
     """
     lead = max(1, (int(times[0]) - start) // length)
     parts = np.maximum(1, np.round(np.diff(times) / length)).astype(np.int64)
@@ -89,5 +76,5 @@ def windows_on_grid(times: NDArray[np.int64], start: int, length: int) -> tuple[
     for first, end, count in zip(times[:-1].tolist(), times[1:].tolist(), parts.tolist(), strict=True):
         borders.append(first + (end - first) * np.arange(1, count + 1, dtype=np.int64) // count)
     ends = np.concatenate(borders)
-    labelled = lead - 1 + np.concatenate(([0], np.cumsum(parts)))
-    return np.stack([ends[:-1], ends[1:]], axis=1), labelled.astype(np.int64)
+    label_window = lead - 1 + np.concatenate(([0], np.cumsum(parts)))
+    return np.stack([ends[:-1], ends[1:]], axis=1), label_window.astype(np.int64)

@@ -1,8 +1,16 @@
 """Event streams and what is computed from them; nothing here imports torch before it is needed."""
 
-from tespec.events.histogram import event_histogram
+from tespec.events.histogram import event_histogram, window_histograms
 from tespec.events.opening import load_events, open_events
-from tespec.events.stream import ArrayStream, Events, EventStream
-from tespec.events.windows import window_histograms
+from tespec.events.store import ArrayStream, PackedEvents
+from tespec.events.stream import Events
 
-__all__ = ["ArrayStream", "EventStream", "Events", "event_histogram", "load_events", "open_events", "window_histograms"]
+__all__ = [
+    "ArrayStream",
+    "Events",
+    "PackedEvents",
+    "event_histogram",
+    "load_events",
+    "open_events",
+    "window_histograms",
+]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from tespec.events.spatial import Region, View
+from tespec.events.store import PackedEvents
 from tespec.events.stream import check_events
 
 RULES = ("edges", "rvt")
@@ -70,6 +74,7 @@ def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
     return np.concatenate(([first], first + exact - reach + before, [last + 1])).astype(np.int64)
 
 
+BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache
 CLIP = 10
 
 
@@ -86,7 +91,6 @@ def event_histogram(
     width: int,
     rule: str = "edges",
     clip: int = CLIP,
-    out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """Counts of the events of one window, negative polarity first.
 
@@ -103,7 +107,6 @@ def event_histogram(
         rule: "edges" divides the window between its borders (Eq. 3); "rvt" between its first and its last event, bit by
             bit as uzh-rpg/RVT, data/utils/representations.py, does.
         clip: largest count; counts saturate there.
-        out: C-contiguous (2*bins, height, width) uint8 to count on top of; default: new zeros.
 
     Returns:
         (2*bins, height, width) uint8: bins 0 to bins - 1 of the negative events, then those of the positive ones.
@@ -113,207 +116,135 @@ def event_histogram(
             of order, or events outside of the sensor.
     """
     check_window(t_start, t_end, bins, rule, clip)
+    check_events(x, y, t, p, height, width)
+    if not _rising(np.ascontiguousarray(t)):
+        raise ValueError("the events are not sorted by time")
     times = bin_times(t_start, t_end, bins)
     if rule == "rvt":
         begin, end = np.searchsorted(t, (t_start, first_after(t_end, rule)))
         if begin < end:
             times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
-    return count_events(x, y, t, p, times, height=height, width=width, clip=clip, out=out)
-
-
-def count_events(
-    x: NDArray[np.integer],
-    y: NDArray[np.integer],
-    t: NDArray[np.integer],
-    p: NDArray[np.integer],
-    times: NDArray[np.int64],
-    *,
-    height: int,
-    width: int,
-    clip: int = CLIP,
-    out: NDArray[np.uint8] | None = None,
-    fresh: bool = False,
-) -> NDArray[np.uint8]:
-    """Counts of events in bins given by their times; see `event_histogram` for the rest.
-
-    Args:
-        x: (N,) columns in px.
-        y: (N,) rows in px.
-        t: (N,) times in us, sorted.
-        p: (N,) polarities, 0 or 1.
-        times: (bins + 1,) times in us, sorted: bin k holds the events with times[k] <= t < times[k + 1].
-        height: rows of the sensor.
-        width: columns of the sensor.
-        clip: largest count.
-        out: array to count on top of.
-        fresh: whatever `out` holds is not counted on top of but replaced.
-
-    Raises:
-        ValueError: see `event_histogram`.
-    """
-    check_events(x, y, t, p, height, width)
-    if not _rising(np.ascontiguousarray(t)):
-        raise ValueError("the events are not sorted by time")
-    shape = (2 * (len(times) - 1), height, width)
-    histogram = np.empty(shape, np.uint8) if out is None else out
-    if histogram.shape != shape or histogram.dtype != np.uint8 or not histogram.flags.c_contiguous:
-        raise ValueError(f"out must be C-contiguous uint8 {shape}, not {histogram.dtype} {histogram.shape}")
     columns, rows = np.ascontiguousarray(x, np.uint16), np.ascontiguousarray(y, np.uint16)
-    positive = np.ascontiguousarray(p, np.uint8)
-    cells = histogram.reshape(-1)
-    borders = np.searchsorted(t, times)
-    _count(columns, rows, positive, borders, np.uint8(clip), cells, width, height * width, fresh or out is None)
+    histogram = np.empty((2 * bins, height, width), np.uint8)
+    _count(columns, rows, np.ascontiguousarray(p, np.uint8), np.searchsorted(t, times), np.uint8(clip), histogram)
     return histogram
 
 
 @njit(cache=True, nogil=True)
 def _rising(t):  # type: ignore[no-untyped-def]
-    falls = False
-    for i in range(1, len(t)):
-        falls |= t[i] < t[i - 1]
+    earlier, later, falls = t[:-1], t[1:], False
+    for i in range(len(later)):
+        falls |= later[i] < earlier[i]
     return not falls
 
 
 @njit(cache=True, nogil=True)
-def _count(x, y, p, borders, clip, cells, width, area, fresh):  # type: ignore[no-untyped-def]
-    bins = len(borders) - 1
-    # Unsigned indices spare the test for negative ones, and the sum in place of a branch spares its misprediction.
+def _count(x, y, p, borders, clip, histogram):  # type: ignore[no-untyped-def]
+    bins, width = len(borders) - 1, np.uint32(histogram.shape[2])
+    area, counts, cells = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1), np.empty(BLOCK, np.uint32)
     for k in range(bins):
-        negative, positive = np.uint64(k * area), np.uint64(bins * area)
-        if fresh:
-            # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
-            cells[k * area : (k + 1) * area] = 0
-            cells[(bins + k) * area : (bins + k + 1) * area] = 0
-        for i in range(borders[k], borders[k + 1]):
-            cell = negative + np.uint64(p[i]) * positive + np.uint64(y[i]) * np.uint64(width) + np.uint64(x[i])
-            cells[cell] += np.uint8(cells[cell] < clip)
+        first, positive = np.uint32(k * area), np.uint32(bins * area)
+        # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
+        counts[k * area : (k + 1) * area] = 0
+        counts[(bins + k) * area : (bins + k + 1) * area] = 0
+        for begin in range(borders[k], borders[k + 1], BLOCK):
+            some = slice(begin, min(begin + BLOCK, borders[k + 1]))
+            xs, ys, ps = x[some], y[some], p[some]
+            # Cells first, counts after: stores hold up nothing. A sum in place of a branch spares its misprediction.
+            for i in range(len(xs)):
+                cells[i] = first + np.uint32(ps[i]) * positive + np.uint32(ys[i]) * width + np.uint32(xs[i])
+            for i in range(len(xs)):
+                counts[cells[i]] += np.uint8(counts[cells[i]] < clip)
 
 
-MILLISECOND = 1000  # us
+Windows = NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, int]]
 
 
-@njit(cache=True, nogil=True)
-def count_words(layout, words, borders, first_ms, times, height, width, rows, columns, clip, histogram, fresh):  # type: ignore[no-untyped-def]
-    """Count the events of whole milliseconds that fall into bins of time; equal to unpacking and counting them.
+def window_histograms(
+    stream: PackedEvents,
+    windows: Windows,
+    bins: int,
+    *,
+    rule: str = "edges",
+    clip: int = CLIP,
+    region: Region | None = None,
+    view: View | None = None,
+    out: NDArray[np.uint8] | None = None,
+) -> NDArray[np.uint8]:
+    """Histograms of `windows`, negative polarity first.
 
     Args:
-        layout: of the words, `tespec.events.store.LAYOUT`.
-        words: (N,) uint32.
-        borders: (M + 1,) indices into `words`, rising from 0 to N: where each of M milliseconds begins and ends.
-        first_ms: the first millisecond.
-        times: (bins + 1,) int64 borders of the bins in us, rising.
-        height: rows of the sensor.
-        width: columns of the sensor.
-        rows: (K, >= 1024) at which rows of the histogram each of the sensor's is seen; below 0: nowhere.
-        columns: (L, >= 2048) likewise of columns.
-        clip: uint8 largest count.
-        histogram: (2 * bins, H, W) uint8, counted on top of.
-        fresh: what it holds is replaced.
+        stream: an open recording.
+        windows: (T + 1,) borders of windows side by side, or (T, 2) first time and end of each; in us.
+        bins: time bins per window.
+        rule: "edges" or "rvt", see `event_histogram`; "rvt" goes by the first and last event of the whole sensor, and
+            counts events at a border on both sides of it.
+        clip: largest count.
+        region: part of the sensor that is used, and its downsampling; default: all of it.
+        view: flip and zoom of the region; default: as it is. Nothing is seen where it shows what lies outside.
+        out: C-contiguous array for the result, whatever it holds; default: a new one.
 
     Returns:
-        whether the words are whole: inside of the sensor and in order of time.
+        (T, 2*bins, H, W) uint8; a window without events is zero.
+
+    Raises:
+        ValueError: windows of another shape, or see `event_histogram`.
+        UserError: the words read are damaged.
     """
-    if not _in_order(words, borders, layout.us_shift):
-        return False
-    bins, wide = len(times) - 1, np.uint64(histogram.shape[2])
-    area = histogram.shape[1] * histogram.shape[2]
-    ends = _ends_of_bins(words, borders, first_ms, times, layout.us_shift)
-    longest = max(1, np.diff(ends).max())
-    places, shown, again = np.empty(longest, np.uint32), np.empty(longest, np.uint32), np.empty(longest, np.uint32)
-    cells, whole = histogram.reshape(-1), True
-    for k in range(bins):
-        negative, positive = np.uint64(k * area), np.uint64(bins * area)
-        if fresh:
-            # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
-            cells[k * area : (k + 1) * area] = 0
-            cells[(bins + k) * area : (bins + k + 1) * area] = 0
-        given = words[ends[k] : ends[k + 1]]
-        whole &= _inside(layout, given, height, width)
-        # Places first, counts after: neither loop has a branch to mispredict, and stores do not hold up what follows.
-        kept = _place(layout, given, rows[0], columns[0], negative, positive, wide, places, shown)
-        _add(cells, places, kept, clip)
-        for i in range(len(rows)):
-            for j in range(len(columns)):
-                if i or j:
-                    some = _place(layout, shown[:kept], rows[i], columns[j], negative, positive, wide, places, again)
-                    _add(cells, places, some, clip)
-    return whole
+    limits = _limits(windows)
+    region = region or Region(stream.height, stream.width)
+    shape = (len(limits), 2 * bins, region.height, region.width)
+    histograms = np.empty(shape, np.uint8) if out is None else out
+    if histograms.shape != shape or histograms.dtype != np.uint8 or not histograms.flags.c_contiguous:
+        raise ValueError(f"out must be C-contiguous uint8 {shape}, not {histograms.dtype} {histograms.shape}")
+    seen = region.seen(view)
+    for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
+        check_window(start, end, bins, rule, clip)
+        times = _bins_of(stream, start, end, bins, rule)
+        if times is None:
+            histogram[...] = 0
+        else:
+            stream.count_bins(times, seen, clip, histogram)
+    return histograms
 
 
-@njit(cache=True, nogil=True)
-def find_words(layout, words, borders, first_ms, times, height, width):  # type: ignore[no-untyped-def]
-    """Where the words of each bin of time lie; see `count_words` for the arguments.
+def window_words(
+    stream: PackedEvents, windows: Windows, bins: int, *, rule: str = "edges", region: Region | None = None
+) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
+    """The packed events that `window_histograms` counts, for `tespec.events.on_device.count_words`.
 
     Returns:
-        (bins + 1,) int64 index of the first word that is not before each border of the bins, and whether the words are
-        whole, as `count_words` says.
+        words (N,) uint32 of the store, window by window and bin by bin, without those that the region drops, and
+        (T, bins) how many fall into each bin.
+
+    Raises:
+        ValueError, UserError: see `window_histograms`.
     """
-    whole = _in_order(words, borders, layout.us_shift)
-    ends = _ends_of_bins(words, borders, first_ms, times, layout.us_shift)
-    return ends, whole and _inside(layout, words[ends[0] : ends[-1]], height, width)
+    limits = _limits(windows)
+    seen = (region or Region(stream.height, stream.width)).seen()
+    counts, found = np.zeros((len(limits), bins), np.int32), [np.empty(0, np.uint32)]
+    for row, (start, end) in zip(counts, limits.tolist(), strict=True):
+        check_window(start, end, bins, rule, CLIP)
+        times = _bins_of(stream, start, end, bins, rule)
+        if times is not None:
+            words, row[...] = stream.words_of_bins(times, seen)
+            found.append(words)
+    return np.concatenate(found), counts
 
 
-@njit(cache=True, nogil=True)
-def _inside(layout, words, height, width):  # type: ignore[no-untyped-def]
-    """Whether all coordinates are those of the sensor."""
-    outside = np.uint32(0)
-    for word in words:
-        x, y = word & np.uint32(layout.columns - 1), (word >> np.uint32(layout.y_shift)) & np.uint32(layout.rows - 1)
-        outside |= np.uint32(x >= np.uint32(width)) | np.uint32(y >= np.uint32(height))
-    return outside == 0
+def _bins_of(stream: PackedEvents, start: int, end: int, bins: int, rule: str) -> NDArray[np.int64] | None:
+    """Borders of a window's bins; None where the rule goes by events and there is none."""
+    if rule == "edges":
+        return bin_times(start, end, bins)
+    t = stream.slice(start, first_after(end, rule)).t
+    return rvt_bin_times(int(t[0]), int(t[-1]), bins) if len(t) else None
 
 
-@njit(cache=True, nogil=True)
-def _place(layout, words, rows, columns, negative, positive, wide, places, shown):  # type: ignore[no-untyped-def]
-    """Number of words that are seen; their places go into `places`, they themselves into `shown`."""
-    of_x, of_y = np.uint64(layout.columns - 1), np.uint64(layout.rows - 1)
-    y_shift, p_shift = np.uint64(layout.y_shift), np.uint64(layout.p_shift)
-    kept = np.int64(0)
-    for i in range(len(words)):
-        word = np.uint64(words[i])
-        x, y = word & of_x, (word >> y_shift) & of_y
-        column, row, polarity = columns[x], rows[y], (word >> p_shift) & np.uint64(1)
-        places[kept] = np.uint32(negative + polarity * positive + np.uint64(row) * wide + np.uint64(column))
-        shown[kept] = words[i]
-        kept += np.int64((column | row) >= 0)
-    return kept
-
-
-@njit(cache=True, nogil=True)
-def _add(cells, places, count, clip):  # type: ignore[no-untyped-def]
-    for i in range(count):
-        cells[places[i]] += np.uint8(cells[places[i]] < clip)
-
-
-@njit(cache=True, nogil=True)
-def _in_order(words, borders, us_shift):  # type: ignore[no-untyped-def]
-    """Whether microseconds rise within each millisecond and stay below its end."""
-    wrong = np.uint32(0)
-    for millisecond in range(len(borders) - 1):
-        previous = np.uint32(0)
-        for i in range(borders[millisecond], borders[millisecond + 1]):
-            us = words[i] >> np.uint32(us_shift)
-            wrong |= np.uint32(us < previous) | np.uint32(us >= np.uint32(MILLISECOND))
-            previous = us
-    return wrong == 0
-
-
-@njit(cache=True, nogil=True)
-def _ends_of_bins(words, borders, first_ms, times, us_shift):  # type: ignore[no-untyped-def]
-    """(bins + 1,) index of the first event that is not before each border of the bins."""
-    ends = np.empty(len(times), np.int64)
-    for k in range(len(times)):
-        millisecond = times[k] // MILLISECOND - first_ms
-        if millisecond < 0 or millisecond >= len(borders) - 1:
-            ends[k] = borders[0] if millisecond < 0 else borders[-1]
-            continue
-        us = times[k] % MILLISECOND
-        low, high = borders[millisecond], borders[millisecond + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if np.int64(words[middle] >> np.uint32(us_shift)) < us:
-                low = middle + 1
-            else:
-                high = middle
-        ends[k] = low
-    return ends
+def _limits(windows: Windows) -> NDArray[np.int64]:
+    """(T, 2) first time and end of each window."""
+    limits = np.asarray(windows, np.int64)
+    if limits.ndim == 1 and len(limits) > 1:
+        limits = np.stack([limits[:-1], limits[1:]], axis=1)
+    if limits.ndim != 2 or limits.shape[1] != 2:
+        raise ValueError(f"windows have the shape {limits.shape} instead of (T + 1,) or (T, 2)")
+    return limits

@@ -1,4 +1,4 @@
-"""Times that never step back: what a reader's clock says becomes microseconds in order."""
+"""Times that never step back: the clock of a recording becomes microseconds in order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 from numba import njit
 
 from tespec.core.errors import UserError
-from tespec.events.stream import ArrayStream, Events, Reader
+from tespec.events.stream import Events, Reader
 
-EARLIEST = np.iinfo(np.int64).min
+LATEST = 10**17  # us since 1970, the year 5138; today in nanoseconds is later
+FAR = 1 << 62  # further than a clock without a period goes
 
 
 def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
@@ -22,56 +23,47 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
         events, and how many of their times were raised.
 
     Raises:
-        UserError: the recording cannot be read, holds no events, or has some outside of its sensor.
+        UserError: the recording cannot be read, holds no events, or has some outside of its sensor or after 5138.
     """
-    latest, columns, rows = EARLIEST, 0, 0
+    latest = None
     for x, y, t, p in reader.chunks():
         if not len(t):
             continue
-        columns, rows = max(columns, int(x.max()) + 1), max(rows, int(y.max()) + 1)
+        columns, rows = int(x.max()) + 1, int(y.max()) + 1
         if columns > reader.width or rows > reader.height:
             what = f"has events on {columns}x{rows} px, its sensor is {reader.width}x{reader.height} px"
             raise UserError(reader.path, what, "copy it again, or give its true size")
-        times = np.array(t, np.int64)
-        raised = clamp_timestamps(times, latest, reader.period)
+        times, raised = clamp_timestamps(t, int(t[0]) if latest is None else latest, reader.period)
         latest = int(times[-1])
-        yield Events(x, y, times // reader.ticks_per_us if reader.ticks_per_us > 1 else times, p), raised
-    if not columns:
+        if reader.ticks_per_us > 1:
+            times //= reader.ticks_per_us
+        if max(abs(int(times[0])), abs(int(times[-1]))) > LATEST:
+            what = f"has an event at {times[-1]} us, after the year 5138: it is damaged, or its times are nanoseconds"
+            raise UserError(reader.path, what, "copy it again, or write its times in microseconds")
+        yield Events(x, y, times, p), raised
+    if latest is None:
         raise UserError(reader.path, "holds no events", "give a recording with events")
-
-
-def into_memory(reader: Reader) -> ArrayStream:
-    """All events of a recording in memory.
-
-    Raises:
-        UserError: see `in_order`.
-    """
-    chunks, raised = zip(*in_order(reader), strict=True)
-    x, y, t, p = (np.concatenate(column) for column in zip(*chunks, strict=True))
-    stream = ArrayStream(x, y, t, p, reader.height, reader.width)
-    stream.clamped = sum(raised)
-    return stream
 
 
 @njit(cache=True, nogil=True)
 def clamp_timestamps(times, latest, period):  # type: ignore[no-untyped-def]
-    """Raise each of int64 `times` in place to the latest before it, `latest` being the first; how many were raised.
+    """Times (N,) in order: each that steps back is raised to the latest before it, `latest` being the first.
 
-    A value of a clock with a period is unwrapped to the time closest to the latest one.
+    A value of a clock with a period, which begins again from 0, stands for the time closest to the latest one.
+
+    Returns:
+        times (N,) int64, and how many of them were raised.
     """
-    raised, half = 0, period // 2
-    start = latest // period * period if period and latest > EARLIEST else 0  # of the clock's present round
+    ordered, raised = np.empty(len(times), np.int64), 0
+    half = period // 2 if period else FAR
+    start = latest // period * period if period else 0  # of the clock's round; with it few times need more
     for i in range(len(times)):
-        time = times[i] + start
-        if period and latest > EARLIEST:
-            if time < latest - half:
-                time += period
-            elif time >= latest + half:
-                time -= period
-        if time < latest:
-            raised += 1
-        else:
-            latest = time
-            start += period * (period > 0 and latest >= start + period)
-        times[i] = latest
-    return raised
+        time = np.int64(times[i]) + start
+        if not latest <= time < latest + half:  # seldom
+            if period:
+                time -= (time - latest + half) // period * period
+                start = max(time, latest) // period * period
+            raised += time < latest
+            time = max(time, latest)
+        ordered[i] = latest = time
+    return ordered, raised

@@ -1,4 +1,4 @@
-"""Intensity from events: TESPEC's estimate (Eq. 7), and the filter of prior work (Eq. 6), of histograms or events."""
+"""Intensity from histograms of events: TESPEC's estimate (Eq. 7), and the filter of prior work (Eq. 6)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import math
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 from torch import Tensor
-
-from tespec.events.stream import check_events
 
 PAIR = 2
 BLOCK = 4096  # pixels whose sums stay in the first-level cache while their channels are read
@@ -75,50 +72,6 @@ def _accumulate(histogram, weights, decay, previous, image):  # type: ignore[no-
                 block[i] += weights[bins - 1] * (np.float32(positive[i]) - np.float32(negative[i]))
 
 
-@njit(cache=True, nogil=True)
-def fill_high_pass(histograms, alpha, contrast, seconds, pixels, video):  # type: ignore[no-untyped-def]
-    """Fill the video: a pixel with events in a bin decays over the time since its last one, and gains its signed count.
-
-    Args:
-        histograms: (B, T, 2*bins, pixels) uint8, negative polarity first.
-        alpha: decay in 1/s.
-        contrast: of one event.
-        seconds: (B, T) float64, length of a bin.
-        pixels: (B, 2, pixels) float32, the image and the time since each pixel's last event in s; brought up to the end
-            of the last segment.
-        video: (B, T, pixels) float32, written.
-    """
-    for lane in range(len(histograms)):
-        image, age = pixels[lane, 0], pixels[lane, 1]
-        for segment in range(histograms.shape[1]):
-            _filter_segment(histograms[lane, segment], alpha, contrast, seconds[lane, segment], image, age)
-            video[lane, segment] = image
-
-
-@njit(cache=True, nogil=True)
-def _filter_segment(histogram, alpha, contrast, seconds, image, age):  # type: ignore[no-untyped-def]
-    bins = len(histogram) // 2
-    last = np.empty(BLOCK, np.int64)  # bin of a pixel's last event in the segment, -1 without one
-    for begin in range(0, len(image), BLOCK):
-        block, since = image[begin : begin + BLOCK], age[begin : begin + BLOCK]
-        last[:] = -1
-        for k in range(bins):
-            negative, positive = histogram[k, begin : begin + BLOCK], histogram[bins + k, begin : begin + BLOCK]
-            for i in range(len(block)):
-                if negative[i] or positive[i]:
-                    elapsed = (k - last[i]) * seconds
-                    if last[i] < 0:
-                        elapsed += since[i]
-                    signed = np.float64(positive[i]) - np.float64(negative[i])
-                    block[i] = math.exp(-alpha * elapsed) * block[i] + contrast * signed
-                    last[i] = k
-        for i in range(len(block)):
-            if last[i] < 0:
-                since[i] += bins * seconds
-            else:
-                since[i] = (bins - 1 - last[i]) * seconds
-
-
 def estimate_intensity(
     histograms: Tensor,
     state: Tensor | None = None,
@@ -176,29 +129,29 @@ def _seconds(bin_seconds: float | Tensor, histograms: Tensor) -> Tensor:
 
 def _on_cpu(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float, by_time: bool) -> tuple[Tensor, Tensor]:
     lanes, segments, _, height, width = histograms.shape
-    counts, before = histograms.contiguous().flatten(-2), image.contiguous().flatten(1)
-    video = _empty_video(lanes, segments, height, width)
-    exponents = rates.squeeze(-1).contiguous()
-    fill_video(counts.numpy(), exponents.numpy(), contrast, by_time, before.numpy(), video.flatten(2).numpy())
-    return video, video[:, -1].clone()  # apart from the video, which need not be kept alive for it
-
-
-def _empty_video(*shape: int) -> Tensor:
+    counts, before, exponents = histograms.contiguous().flatten(-2), image.contiguous().flatten(1), rates.squeeze(-1)
     # NumPy asks for huge pages, torch does not: touching fresh small ones takes longer than the sums.
-    return torch.from_numpy(np.empty(shape, np.float32))
+    video = np.empty((lanes, segments, height * width), np.float32)
+    fill_video(counts.numpy(), exponents.contiguous().numpy(), contrast, by_time, before.numpy(), video)
+    images = torch.from_numpy(video).view(lanes, segments, height, width)
+    return images, images[:, -1].clone()  # apart from the video, which need not be kept alive for it
 
 
 def _on_device(
     histograms: Tensor, image: Tensor, rates: Tensor, contrast: float, by_time: bool
 ) -> tuple[Tensor, Tensor]:
-    bins, segments = histograms.shape[2] // 2, histograms.shape[1]
+    lanes, segments, channels, height, width = histograms.shape
+    bins = channels // 2
     if by_time:
-        exponents = rates.expand(*histograms.shape[:2], bins)
+        exponents = rates.expand(lanes, segments, bins)
     else:
         events = histograms.flatten(-2).sum(-1, dtype=torch.int64)
         exponents = rates * (events[..., :bins] + events[..., bins:])
-    weights, decay = _weights(exponents, contrast)
-    video = torch.zeros((*histograms.shape[:2], *histograms.shape[-2:]), device=histograms.device)
+    # What a bin adds decays by the events of the bins after it.
+    after = exponents.flip(-1).cumsum(-1).flip(-1)
+    weights = (contrast * torch.nn.functional.pad(after[..., 1:], (0, 1)).exp()).float()
+    decay = after[..., 0].exp().float()
+    video = torch.zeros((lanes, segments, height, width), device=histograms.device)
     # One channel at a time is held as fp32. No matrix product, which would be rounded to TF32 or bf16 where the caller
     # allows that.
     for k in range(bins):
@@ -207,16 +160,6 @@ def _on_device(
     for segment in range(segments):
         image = video[:, segment].addcmul_(decay[:, segment, None, None], image)
     return video, image.clone()
-
-
-def _weights(exponents: Tensor, contrast: float) -> tuple[Tensor, Tensor]:
-    """Weight of each bin's signed count (B, T, bins), and decay (B, T) of the image before, both float32.
-
-    What a bin adds decays by the events of the bins after it; `exponents` (B, T, bins) float64 are those of the bins.
-    """
-    after = exponents.flip(-1).cumsum(-1).flip(-1)
-    weights = contrast * torch.nn.functional.pad(after[..., 1:], (0, 1)).exp()
-    return weights.float(), after[..., 0].exp().float()
 
 
 def estimate_high_pass(
@@ -231,7 +174,8 @@ def estimate_high_pass(
 
     All events of a bin count as events of its end. A pixel with events in a bin decays by exp(-alpha * time since the
     end of the bin of its last event) and gains contrast * (positive - negative); a pixel without stays the same to the
-    bit. With events at the ends of bins, this is `high_pass_intensity`.
+    bit, so that blur persists (paper, Sec. 3). The image of the filter that Eq. 6 builds upon decays when it is read
+    (Scheerlinck et al., "Continuous-time Intensity Estimation Using Event Cameras", ACCV 2018).
 
     Args:
         histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
@@ -247,24 +191,11 @@ def estimate_high_pass(
     Raises:
         ValueError: shapes that do not fit.
     """
-    lanes, segments, _, height, width = _checked(histograms, state, (2,))
-    seconds = _seconds(bin_seconds, histograms)
+    lanes, segments, channels, height, width = _checked(histograms, state, (2,))
+    bins, step = channels // 2, _seconds(bin_seconds, histograms).float()[..., None, None]
     state = histograms.new_zeros((lanes, 2, height, width), dtype=torch.float32) if state is None else state.float()
-    if histograms.device.type != "cpu" or histograms.dtype is not torch.uint8:
-        return _high_pass_on_device(histograms, state, alpha, contrast, seconds)
-    after = state.clone(memory_format=torch.contiguous_format)
-    video = _empty_video(lanes, segments, height, width)
-    counts, images, pixels = histograms.contiguous().flatten(-2), video.flatten(2), after.flatten(2)
-    fill_high_pass(counts.numpy(), alpha, contrast, seconds.contiguous().numpy(), pixels.numpy(), images.numpy())
-    return video, after
-
-
-def _high_pass_on_device(
-    histograms: Tensor, state: Tensor, alpha: float, contrast: float, seconds: Tensor
-) -> tuple[Tensor, Tensor]:
-    bins, (image, age) = histograms.shape[2] // 2, state.unbind(1)
-    step = seconds.float()[..., None, None]
-    gained = torch.zeros((*histograms.shape[:2], *histograms.shape[-2:]), device=histograms.device)
+    image, age = state.unbind(1)
+    gained = torch.zeros((lanes, segments, height, width), device=histograms.device)
     last = torch.full_like(gained, -1.0)  # bin of a pixel's last event in its segment
     # What a segment's own events make does not depend on the image before: all segments at once, bin by bin.
     for k in range(bins):
@@ -274,69 +205,10 @@ def _high_pass_on_device(
         gained = torch.where(seen, decayed + contrast * (positive.float() - negative.float()), gained)
         last = last.masked_fill(seen, k)
     video = torch.empty_like(gained)
-    for segment in range(histograms.shape[1]):
+    for segment in range(segments):
         seconds_here, ended = step[:, segment], last[:, segment]
         elapsed = age + (ended + 1) * seconds_here
         changed = torch.exp(-alpha * elapsed) * image + gained[:, segment]
         image = video[:, segment] = torch.where(ended < 0, image, changed)
         age = torch.where(ended < 0, age + bins * seconds_here, (bins - 1 - ended) * seconds_here)
     return video, torch.stack([image, age], 1)
-
-
-def high_pass_intensity(
-    x: NDArray[np.integer],
-    y: NDArray[np.integer],
-    t: NDArray[np.integer],
-    p: NDArray[np.integer],
-    *,
-    height: int,
-    width: int,
-    alpha: float = 5.0,
-    contrast: float = 1.0,
-    times: NDArray[np.integer],
-) -> NDArray[np.float32]:
-    """Log-intensity images by the filter that updates each pixel at its own events alone (Eq. 6).
-
-    An event decays its pixel by exp(-alpha * time since that pixel's last event) and adds +-contrast. A pixel is never
-    updated otherwise, so that blur persists (paper, Sec. 3): reading an image decays nothing, unlike in the filter that
-    Eq. 6 builds upon (Scheerlinck et al., "Continuous-time Intensity Estimation Using Event Cameras", ACCV 2018).
-
-    Args:
-        x: (N,) columns in px, inside the sensor.
-        y: (N,) rows in px, inside the sensor.
-        t: (N,) times in us, sorted.
-        p: (N,) polarities, 0 or 1.
-        height: rows of the sensor.
-        width: columns of the sensor.
-        alpha: decay in 1/s.
-        contrast: C, the log-intensity step of one event.
-        times: (K,) times of the images in us, sorted; an image holds the events before its time.
-
-    Returns:
-        (K, height, width) float32.
-
-    Raises:
-        ValueError: events outside of the sensor, or times out of order.
-    """
-    check_events(x, y, t, p, height, width)
-    limits = np.asarray(times, np.int64)
-    if (t[1:] < t[:-1]).any() or (limits[1:] < limits[:-1]).any():
-        raise ValueError("the events or the times of the images are not sorted")
-    last = np.full((height, width), t[0] if len(t) else 0, np.int64)
-    image = np.zeros((height, width), np.float64)
-    video = np.empty((len(limits), height, width), np.float32)
-    begin = 0
-    for index, end in enumerate(np.searchsorted(t, limits)):
-        _filter(x[begin:end], y[begin:end], t[begin:end], p[begin:end], alpha * 1e-6, contrast, image, last)
-        video[index] = image
-        begin = end
-    return video
-
-
-@njit(cache=True, nogil=True)
-def _filter(x, y, t, p, alpha, contrast, image, last):  # type: ignore[no-untyped-def]
-    for i in range(len(t)):
-        row, column = y[i], x[i]
-        decayed = math.exp(-alpha * (t[i] - last[row, column])) * image[row, column]
-        image[row, column] = decayed + (contrast if p[i] else -contrast)
-        last[row, column] = t[i]

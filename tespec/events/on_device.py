@@ -7,15 +7,18 @@ from torch import Tensor
 
 from tespec.events.histogram import CLIP
 from tespec.events.spatial import DROPPED, Region
-from tespec.events.store import LAYOUT
+from tespec.events.store import MAX_HEIGHT, MAX_WIDTH, P_SHIFT, X_BITS
+
+CELLS_AT_ONCE = 1 << 26  # whose int32 sums are held beside the histograms: 256 MiB
 
 
 def count_words(words: Tensor, counts: Tensor, region: Region, clip: int = CLIP) -> Tensor:
     """Histograms of packed events, equal to those of `tespec.events.window_histograms`; nothing waits for the device.
 
     Args:
-        words: (N,) int32, the bits of the store's words, window by window and bin by bin, as `window_words` gives them.
-        counts: (B, T, bins) int64, how many of them fall into each bin.
+        words: (N,) int32, the bits of the store's words, window by window and bin by bin, as `window_words` gives them
+            for the same region.
+        counts: (B, T, bins) int32, how many of them fall into each bin.
         region: part of the sensor that is used, and its downsampling.
         clip: largest count, at most 255.
 
@@ -23,28 +26,21 @@ def count_words(words: Tensor, counts: Tensor, region: Region, clip: int = CLIP)
         (B, T, 2 * bins, H, W) uint8 on the device of the words.
     """
     lanes, segments, bins = counts.shape
-    shape = (lanes, segments, 2 * bins, region.height, region.width)
-    column, wide = _placed(words & (LAYOUT.columns - 1), region.width, region)
-    row, high = _placed((words >> LAYOUT.y_shift) & (LAYOUT.rows - 1), region.height, region)
-    positive = (words >> LAYOUT.p_shift) & 1
+    planes, area = lanes * segments * 2 * bins, region.height * region.width
+    x, y = words & (MAX_WIDTH - 1), (words >> X_BITS) & (MAX_HEIGHT - 1)
+    pixel = y // region.factor * region.width + x // region.factor
     # Its length is known, so that nothing has to be read for it.
     number = torch.repeat_interleave(counts.flatten(), output_size=len(words))
-    plane = number + bins * (number // bins + positive)
-    cells = shape[0] * shape[1] * shape[2] * shape[3] * shape[4]
-    # What the region drops is counted in a cell of its own, behind the others.
-    cell = torch.where(wide & high, (plane * region.height + row) * region.width + column, cells)
-    sums = torch.zeros(cells + 1, dtype=torch.int32, device=words.device)
-    sums.scatter_add_(0, cell, torch.ones_like(words))
-    return sums[:-1].clamp_(max=clip).to(torch.uint8).view(shape)
-
-
-def _placed(coordinate: Tensor, size: int, region: Region) -> tuple[Tensor, Tensor]:
-    """Where coordinates of the sensor land along one side of the region, and whether they do: as `Region.places`."""
-    place = coordinate // region.factor
-    inside = place < size
-    if region.keep == "nearest":
-        inside &= coordinate % region.factor == region.factor // 2
-    return place, inside
+    plane = number + bins * (number // bins + ((words >> P_SHIFT) & 1))
+    histograms = torch.empty((planes, area), dtype=torch.uint8, device=words.device)
+    for part in histograms.split(max(1, CELLS_AT_ONCE // area)):
+        inside = (plane >= 0) & (plane < len(part))
+        # What belongs to another part adds nothing, at a pixel of its own: adding to one cell would take turns.
+        cell = torch.where(inside, plane * area + pixel, pixel)
+        sums = torch.zeros(part.numel(), dtype=torch.int32, device=words.device)
+        part.copy_(sums.index_add_(0, cell, inside.int()).clamp_(max=clip).view(part.shape))
+        plane -= len(part)
+    return histograms.view(lanes, segments, 2 * bins, region.height, region.width)
 
 
 def as_seen(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

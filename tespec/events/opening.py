@@ -1,88 +1,77 @@
-"""Opens any recording by what it is; what is not packed is packed on its first use."""
+"""Opens any recording by what it is. Nothing here writes: what is not packed is read through, or refused.
+
+What is missing, of no known kind, empty, inconsistent or of another size than given is a `UserError`.
+"""
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
-import shutil
-import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
+from typing import Any
 
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
 from tespec.events import readers
-from tespec.events.in_order import into_memory
-from tespec.events.packing import pack
+from tespec.events.packing import load
 from tespec.events.provenance import files_of, is_of, is_recorded, quick_hash
-from tespec.events.readers.ddd17 import EVENTS, TIMES, open_ddd17
-from tespec.events.readers.dsec import open_dsec
-from tespec.events.readers.hdf5 import recording_kind
-from tespec.events.readers.mvsec import open_mvsec
-from tespec.events.readers.rvt import open_rvt
+from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.store import HEADER, PackedEvents, header_of, is_complete, open_store, store_of
-from tespec.events.stream import ArrayStream, Reader
+from tespec.events.stream import Reader
 
-QUIET_SECONDS = 1.0  # of packing before a bar is shown
 NAME_LETTERS = 40  # of a recording, in the name of its store in the cache
 Open = Callable[[Path, int | None, int | None], Reader]
 
 
-def open_h5(path: Path, height: int | None = None, width: int | None = None) -> Reader:
-    """Open an HDF5 recording, of DSEC, MVSEC or RVT's preprocessing, by what it holds.
-
-    Raises:
-        UserError: it is none of them, or damaged.
-    """
-    kind = recording_kind(path)
-    if kind is None:
-        what = "holds no events (events/x, y, t, p, or davis/left/events)"
-        raise UserError(path, what, "give the recording itself")
-    if kind == "prophesee":
-        raise UserError(path, "is Prophesee's own HDF5 format, whose codec is not read", "convert it to .raw or .dat")
-    return H5_KINDS[kind](path, height, width)
-
-
-H5_KINDS: dict[str, Open] = {"dsec": open_dsec, "mvsec": open_mvsec, "rvt": open_rvt}
-
-
 def readers_in(package: ModuleType) -> dict[str, Open]:
-    """What the modules of a package say they read: `READS`, which gives an opening function for each suffix."""
+    """Opening functions by suffix: `READS` of the modules of a package."""
     modules = (import_module(f"{package.__name__}.{found.name}") for found in iter_modules(package.__path__))
     return {suffix: reader for module in modules for suffix, reader in getattr(module, "READS", {}).items()}
 
 
-READERS: dict[str, Open] = {**readers_in(readers), ".h5": open_h5, ".hdf5": open_h5}
+READERS: dict[str, Open] = readers_in(readers)
+
+
+class NotPacked(UserError):
+    """A recording that can be read, but has no packed store."""
+
+
+def dataset_of(path: Path) -> Any:
+    """The registered data set whose own format a file or folder has, None where it has none of theirs."""
+    from tespec.core.registry import DATASETS
+
+    import_module("tespec.datasets")  # registers those of the harness
+    return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)
 
 
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:
-    """Open a recording: `.raw`, `.dat`, `.aedat4`, HDF5 (DSEC, MVSEC, RVT), a packed store, or a DDD17 folder.
-
-    The packed store beside a recording is read in its place. A recording without one is packed on its first use, into
-    the cache (`$TESPEC_CACHE/stores`).
+    """Open the packed store of a recording: the one beside it, or in it, or in the cache (`$TESPEC_CACHE/stores`).
 
     Args:
-        path: file or folder.
+        path: of the recording, or of a store.
         height: rows of the sensor in px, for recordings that do not name them; given together with `width`. Where
             neither they nor the recording say it, the nearest `dataset.json` above does.
         width: columns, likewise.
 
     Raises:
-        UserError: the recording is missing, of no known kind, empty, truncated or inconsistent, of another size, of
-            another version than the store beside it, or there is no room to pack it.
+        UserError: the recording is missing, of no known kind, empty or inconsistent, not packed (`NotPacked`), of
+            another size, or of another version than the store beside it.
         ValueError: only one of height and width is given.
     """
     path = Path(path)
+    require_both(height, width)
     store = store_of(path)
     if not (store / HEADER).is_file():
-        return open_store(_packed(open_reader(path, height, width)))
-    require_both(height, width)
+        store = cache_path(open_reader(path, height, width))
+        if not is_complete(store):
+            remedy = f"pack it (benchmarks/data.py prepare recordings {path}), or read it whole with load_events"
+            raise NotPacked(path, "is not packed", remedy)
+        return open_store(store)
     made_from = header_of(store)["source"]
     if store != path and made_from is not None and is_recorded(path):
         require_same(store, path, is_of(made_from, path))
@@ -91,9 +80,13 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
     return stream
 
 
-def load_events(path: str | Path, height: int | None = None, width: int | None = None) -> ArrayStream:
-    """All events of a recording as it was recorded, in memory; see `open_events`."""
-    return into_memory(open_reader(Path(path), height, width))
+def load_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:
+    """All events of a recording as it was recorded, in memory, 4 bytes each; a packed store is opened.
+
+    See `open_events` for arguments and errors.
+    """
+    path = Path(path)
+    return open_events(path, height, width) if store_of(path) == path else load(open_reader(path, height, width))
 
 
 def open_reader(path: Path, height: int | None = None, width: int | None = None) -> Reader:
@@ -101,21 +94,18 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None)
     require_both(height, width)
     if not path.exists():
         raise UserError(path, "no such file or folder", "check the path")
-    if path.is_dir():
-        if (path / TIMES).is_file() or (path / EVENTS).is_file():
-            return open_ddd17(path, height, width)
-        raise UserError(
-            path,
-            "neither a packed store nor a DDD17 recording",
-            f"give a recording's own folder, or a file ({', '.join(READERS)})",
-        )
-    if not path.is_file():
-        raise UserError(path, "neither a file nor a folder", "give a recording")
     suffix = path.suffix.lower()
-    if suffix not in READERS:
-        what = f"no reader for {suffix or 'files without a suffix'!r}"
-        raise UserError(path, what, f"give a file of {', '.join(READERS)}")
-    return READERS[suffix](path, height, width)
+    if path.is_file() and suffix in READERS:
+        return READERS[suffix](path, height, width)
+    if (dataset := dataset_of(path)) is not None:
+        return dataset.reader(path, height, width)
+    if path.is_dir():
+        what, remedy = "neither a packed store nor a DDD17 recording", "give a recording's own folder, or a file"
+    elif suffix in SUFFIXES:
+        what, remedy = "holds no events (events/x, y, t, p, or davis/left/events)", "give the recording itself, a file"
+    else:
+        what, remedy = f"no reader for {suffix or 'files without a suffix'!r}", "give a file"
+    raise UserError(path, what, f"{remedy} of {', '.join((*READERS, *SUFFIXES))}")
 
 
 def require_both(height: int | None, width: int | None) -> None:
@@ -129,58 +119,20 @@ def require_both(height: int | None, width: int | None) -> None:
 
 
 def require_same(store: Path, path: Path, same: bool) -> None:
-    """Refuse a store that was made from another version of a recording.
-
-    Raises:
-        UserError: it was.
-    """
+    """Refuse a store that was made from another version of a recording."""
     if not same:
         what = f"was made from another version of {path.name} than the one beside it"
         raise UserError(store, what, "remove the store and prepare the recording again")
 
 
 def cache_path(reader: Reader) -> Path:
-    """Where the store of a recording lies that is packed on its first use.
+    """Where the cache has the store of a recording.
 
-    The name tells of the recording's path and sensor, and of the size, the time of change and the sampled content of
-    its files.
+    The name says the sensor, and of each file the name, the size, the time of change and the sampled content: wherever
+    the recording lies, it is the same, and another one when the recording has changed.
     """
-    where = f"{reader.path.resolve()}|{reader.width}x{reader.height}"
     state = [[file.stat().st_mtime_ns, quick_hash(file)] for file in files_of(reader.path)]
-    digests = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in (where, json.dumps(state))]
-    return cache_root() / "stores" / "-".join([reader.path.name[:NAME_LETTERS], *digests])
-
-
-def _packed(reader: Reader) -> Path:
-    """The store of a recording in the cache, packed now if it is not there."""
-    folder = cache_path(reader)
-    if is_complete(folder):
-        return folder
-    with ExitStack() as stack:
-        shown: list[Callable[[int, int, str], None]] = []
-        began = time.monotonic()
-
-        def progress(done: int, total: int) -> None:
-            if not shown and time.monotonic() - began > QUIET_SECONDS:
-                from tespec.core.progress import progress as bar
-
-                shown.append(stack.enter_context(bar(f"packing {reader.path.name}", "events")))
-            for advance in shown:
-                advance(done, total, "")
-
-        def waiting() -> None:
-            from tespec.core.progress import say
-
-            say(f"{reader.path}: another process packs it; waiting for it")
-
-        try:
-            pack(reader, folder, reader.path, progress, waiting, replace=True)
-        except UserError as error:
-            if not error.where.startswith(str(folder.parent)):
-                raise
-            remedy = "make room, let TESPEC_CACHE name another folder, or pack the recording with `prepare --out`"
-            raise UserError(error.where, error.what, remedy) from error
-    for other in folder.parent.glob(f"{glob.escape(folder.name[:-17])}-*"):
-        if other != folder:
-            shutil.rmtree(other, ignore_errors=True)  # of an older version of the recording
-    return folder
+    text = json.dumps([reader.width, reader.height, state])
+    return (
+        cache_root() / "stores" / f"{reader.path.name[:NAME_LETTERS]}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+    )

@@ -1,4 +1,8 @@
-"""Packs recordings into stores, each of which appears when it is whole."""
+"""Packs a recording, read once from front to back: into memory, or into a store that appears when it is whole.
+
+What cannot be read or is no recording (a sensor of more than 2048x1024 px, a duration of more than a week or than its
+number of events allows), a disk that is full, and a folder that cannot be written to are a `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +27,21 @@ from tespec.events.store import (
     FORMAT,
     HEADER,
     INDEX,
-    LATEST_MS,
     LONGEST_MS,
     MAX_HEIGHT,
     MAX_WIDTH,
+    MILLISECOND,
     VERSION,
     WORDS,
+    PackedEvents,
     header_of,
     is_complete,
     pack_words,
 )
-from tespec.events.stream import Events, EventStream, Reader
+from tespec.events.stream import Reader
 
 BYTES_PER_EVENT, BYTES_PER_MILLISECOND = 4, 8
 AT_ONCE = 1 << 20  # milliseconds whose index is written together
-SECOND = 1_000_000  # us
 # Longest recording for its events: no camera is silent for hours, but a damaged time makes an index of gigabytes.
 QUIET_MS, MS_PER_EVENT = 1 << 23, 1000
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -44,19 +49,26 @@ NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 Progress = Callable[[int, int], None]
 
 
+def load(reader: Reader) -> PackedEvents:
+    """All events of a recording in memory."""
+    parts = list(_packed(reader))
+    words, index = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
+    size, (*_, first_ms, _), raised = (reader.height, reader.width), parts[0], sum(part[-1] for part in parts)
+    return PackedEvents(reader.path, size, first_ms, raised, lambda: (words, index))
+
+
 def pack(
-    recording: Reader | EventStream,
+    recording: Reader | PackedEvents,
     folder: Path,
     source: Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total: None,
     waiting: Callable[[], None] | None = None,
-    replace: bool = False,
 ) -> Path:
     """Write a recording as a packed store into a folder that appears when it is whole.
 
-    A whole store of the same source is left as it is, one of another version of the source is replaced. Of several
-    processes that pack into one folder the first does the work, the others wait for it. What a killed process has left
-    is cleared.
+    A whole store of the same source is left as it is; a damaged one, and one of another version of the source, is
+    replaced. Of several processes that pack into one folder the first does the work, the others wait for it. What a
+    killed process has left is cleared. Hashes are taken by a second thread.
 
     Args:
         recording: to be packed.
@@ -64,24 +76,20 @@ def pack(
         source: file or folder the recording was read from, whose size and SHA-256 go into the header.
         progress: called with the events packed and all there are.
         waiting: called where another process packs into the folder.
-        replace: the folder may hold anything; what is no whole store is replaced.
 
     Returns:
         `folder`.
-
-    Raises:
-        UserError: the folder holds something else or cannot be made, the disk is full or will be, the sensor is larger
-            than 2048x1024 px, the recording longer than a week or than its events can be, or it cannot be read.
     """
-    reader = recording if isinstance(recording, Reader) else reader_of(recording, source or folder)
-    if reader.width > MAX_WIDTH or reader.height > MAX_HEIGHT:
-        what = f"a sensor of {reader.width}x{reader.height} px does not fit the packed store"
-        raise UserError(reader.path, what, "give one of 2048x1024 px at most")
+    if isinstance(recording, PackedEvents):
+        clamped, events = recording.clamped, recording.slice(recording.t_first, recording.t_last + 1)
+        size = recording.height, recording.width
+        reader = Reader(source or folder, *size, recording.count, lambda: iter([events]))
+    else:
+        clamped, reader = 0, recording
     try:
         with one_at_a_time(folder, waiting):
-            if not folder.exists() or (not is_complete(folder) if replace else not _is_packed(folder, reader, source)):
-                clamped = 0 if isinstance(recording, Reader) else recording.clamped
-                _pack(reader, folder, source, clamped, progress or (lambda done, total: None))
+            if not _is_packed(folder, reader, source):
+                _pack(reader, folder, source, clamped, progress)
     except OSError as error:
         if error.errno not in NOT_OURS:
             raise
@@ -90,38 +98,21 @@ def pack(
     return folder
 
 
-def reader_of(stream: EventStream, path: Path) -> Reader:
-    """A recording that is open already, to be read from front to back.
-
-    Raises:
-        UserError: it is longer than a week.
-    """
-    _check_times(path, stream.t_first // 1000, stream.t_last // 1000, stream.count)
-
-    def chunks() -> Iterator[Events]:
-        for begin in range(stream.t_first, stream.t_last + 1, SECOND):
-            yield stream.slice(begin, min(begin + SECOND, stream.t_last + 1))
-
-    return Reader(path, stream.height, stream.width, stream.count, chunks)
-
-
-def disk_needed(events: int, milliseconds: int) -> int:
+def disk_needed(events: int, milliseconds: int = 0) -> int:
     """Bytes of a packed store."""
     return BYTES_PER_EVENT * events + BYTES_PER_MILLISECOND * milliseconds
 
 
 def _is_packed(folder: Path, reader: Reader, source: Path | None) -> bool:
-    """Whether what is in the folder is what would be packed; False where it is of another version of the source.
-
-    Raises:
-        UserError: it is something else.
-    """
-    if source is None or not is_complete(folder):
+    """Whether a folder holds what would be packed; False where it holds nothing, or a store that is to be replaced."""
+    if not folder.exists() or ((folder / HEADER).is_file() and not is_complete(folder)):
+        return False
+    header = header_of(folder) if (folder / HEADER).is_file() else {}
+    made_from = header.get("source")
+    if source is None or made_from is None:
         raise UserError(folder, "exists already", "remove it or choose another folder")
-    header = header_of(folder)
-    made_from = header["source"]
-    if made_from is None or not is_of(made_from, source):
-        if made_from is not None and made_from.get("name") == source.name:
+    if not is_of(made_from, source):
+        if made_from.get("name") == source.name:
             return False
         raise UserError(folder, "exists already", "remove it or choose another folder")
     if (header["height"], header["width"]) != (reader.height, reader.width):
@@ -134,14 +125,10 @@ def _pack(reader: Reader, folder: Path, source: Path | None, clamped: int, progr
     unfinished, stale = (folder.with_name(f".{folder.name}.{state}") for state in ("unfinished", "stale"))
     for left in (unfinished, stale):  # by a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    needed, free = disk_needed(reader.events, 0), shutil.disk_usage(folder.parent).free
-    if needed > free:
-        what = f"has {free:,} bytes free, the packed events of {reader.path.name} need about {needed:,}"
-        raise UserError(folder.parent, what, "make room, or name another folder")
     try:
-        read = None if source is None else SourceHash(source)
+        hashed = None if source is None else SourceHash(source)
         unfinished.mkdir()
-        header = _write(reader, unfinished, read, clamped, progress)
+        header = _write(reader, unfinished, hashed, clamped, progress)
         (unfinished / HEADER).write_text(json.dumps(header, indent=1) + "\n")
         os.chmod(unfinished, 0o755)
         if folder.exists():
@@ -159,33 +146,31 @@ def _pack(reader: Reader, folder: Path, source: Path | None, clamped: int, progr
 
 def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int, progress: Progress) -> dict[str, Any]:
     """Write words and index; returns the header. `clamped` events were raised before the reader gives them out."""
-    first_ms = next_ms = written = 0
-    hashes = {name: hashlib.sha256() for name in (WORDS, INDEX)}
-    with (folder / WORDS).open("wb") as words, (folder / INDEX).open("wb") as index:
+    first_ms, written, digests = None, 0, (hashlib.sha256(), hashlib.sha256())
+    with (folder / WORDS).open("wb") as words, (folder / INDEX).open("wb") as index, ThreadPoolExecutor(1) as thread:
+        files, hashing = (words, index), thread.submit(lambda: None)
 
-        def put(file: IO[bytes], values: NDArray[np.generic]) -> None:
-            hashes[Path(file.name).name].update(values.data)
-            file.write(values.data)
-
-        for events, raised in in_order(reader):
-            if not written:
-                first_ms = next_ms = int(events.t[0]) // 1000
-            last_ms = int(events.t[-1]) // 1000
-            _check_times(reader.path, first_ms, last_ms, reader.events)
-            put(words, pack_words(*events).astype("<u4", copy=False))
-            # No later event lies before the last millisecond of these: where it and those before it begin is known.
-            for begin in range(next_ms, last_ms + 1, AT_ONCE):
-                starts = 1000 * np.arange(begin, min(begin + AT_ONCE, last_ms + 1))
-                put(index, (written + np.searchsorted(events.t, starts)).astype("<i8"))
-            next_ms = last_ms + 1
-            written, clamped = written + len(events.t), clamped + raised
-            progress(written, max(written, reader.events))
+        def take_hashes(parts: Iterable[NDArray[np.generic]], share: float) -> None:
+            for digest, part in zip(digests, parts, strict=True):
+                digest.update(part.data)
             if source is not None:
-                source.advance(written / max(written, reader.events))
-        put(index, np.array([written], "<i8"))
-        for file in (words, index):
+                source.advance(share)
+
+        for chunk, starts, begin, raised in _packed(reader):
+            parts = chunk.astype("<u4", copy=False), starts.astype("<i8", copy=False)
+            first_ms = begin if first_ms is None else first_ms
+            written, clamped = written + len(chunk), clamped + raised
+            total = max(written, reader.events)
+            for file, part in zip(files, parts, strict=True):
+                file.write(part.data)
+            hashing.result()  # of the part before, so that few are held
+            hashing = thread.submit(take_hashes, parts, written / total)
+            progress(written, total)
+        hashing.result()
+        for file in files:
             file.flush()
             os.fsync(file.fileno())
+        of_source = None if source is None else source.describe()
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -193,15 +178,29 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
         "width": reader.width,
         "first_ms": first_ms,
         "clamped": clamped,
-        "source": None if source is None else source.describe(),
+        "source": of_source,
         "count": written,
-        "sha256": {name: digest.hexdigest() for name, digest in hashes.items()},
+        "sha256": {name: digest.hexdigest() for name, digest in zip((WORDS, INDEX), digests, strict=True)},
     }
 
 
-def _check_times(path: Path, first_ms: int, last_ms: int, events: int) -> None:
-    if last_ms - first_ms >= min(LONGEST_MS, QUIET_MS + MS_PER_EVENT * events):
-        hours = (last_ms - first_ms) / 3.6e6
-        raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")
-    if abs(first_ms) > LATEST_MS:
-        raise UserError(path, f"begins at {first_ms} ms by its time stamps, so they are damaged", "copy it again")
+def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
+    """Words of a part, a part of the index, the first millisecond of both, and how many times were raised."""
+    if reader.width > MAX_WIDTH or reader.height > MAX_HEIGHT:
+        what = f"a sensor of {reader.width}x{reader.height} px does not fit the packed store"
+        raise UserError(reader.path, what, f"give one of {MAX_WIDTH}x{MAX_HEIGHT} px at most")
+    first_ms, next_ms, written = 0, 0, 0
+    for events, raised in in_order(reader):
+        if not written:
+            first_ms = next_ms = int(events.t[0]) // MILLISECOND
+        last_ms, words = int(events.t[-1]) // MILLISECOND, pack_words(*events)
+        if last_ms - first_ms >= min(LONGEST_MS, QUIET_MS + MS_PER_EVENT * reader.events):
+            what = f"lasts {(last_ms - first_ms) / 3.6e6:,.0f} h by its time stamps, so one is damaged"
+            raise UserError(reader.path, what, "copy it again")
+        # No later event lies before the last millisecond of these: where it and those before it begin is known.
+        for begin in range(next_ms, max(last_ms, next_ms) + 1, AT_ONCE):
+            milliseconds = np.arange(begin, min(begin + AT_ONCE, last_ms + 1))
+            yield words, written + np.searchsorted(events.t, MILLISECOND * milliseconds), begin, raised
+            words, raised = words[:0], 0
+        next_ms, written = last_ms + 1, written + len(events.t)
+    yield np.empty(0, np.uint32), np.array([written]), next_ms, 0

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from tespec.core.errors import UserError
-from tespec.events.readers.ddd17 import EVENTS, TIMES
 
+EVENTS, TIMES = "events.dat.xyp", "events.dat.t"  # of DDD17, whose recordings are folders
 BLOCK = 1 << 20  # bytes
 SAMPLED = 1 << 16  # bytes hashed at the head and at the tail of a file
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """The files that hold a recording's events: itself, a DDD17 folder's two, or all those directly in a folder.
-
-    Raises:
-        UserError: there is no such file or folder.
-    """
+    """The files that hold a recording's events: itself, a DDD17 folder's two, or all those directly in a folder."""
     if path.is_file():
         return (path,)
     if not path.is_dir():
@@ -69,9 +65,6 @@ class SourceHash:
 
     Args:
         path: file or folder that the recording is read from.
-
-    Raises:
-        UserError: there is no such file or folder.
     """
 
     def __init__(self, path: Path) -> None:

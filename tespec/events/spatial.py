@@ -1,4 +1,4 @@
-"""Cropping, downsampling, flip and zoom, done on event coordinates before anything is counted.
+"""Cropping, downsampling, flip and zoom as maps of coordinates, applied before anything is counted.
 
 Counting the events that nearest-exact sub-sampling keeps gives the same bits as counting all of them at full size and
 sub-sampling the histogram, with a quarter of the events and of the memory at factor 2.
@@ -11,14 +11,26 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from tespec.events.stream import Events
-
 KEEP = ("nearest", "all")
-COORDINATES = 1 << 16  # values of a uint16
+COORDINATES = 2049  # of packed events, and one that no region has
 DROPPED = -1
+Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `Region.seen`
+
+
+class View(Protocol):
+    """How an image is seen, flipped, zoomed or both: an index map for each side."""
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """(H,) source row of each row of the result; `DROPPED` lies outside of the image."""
+        ...
+
+    @property
+    def columns(self) -> NDArray[np.int64]:
+        """(W,) source column of each column, likewise."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -43,49 +55,40 @@ class Region:
         if self.keep not in KEEP or self.factor < 1:
             raise ValueError(f"factor {self.factor} must be positive and keep {self.keep!r} one of {', '.join(KEEP)}")
 
-    def apply(self, events: Events) -> Events:
-        """Events that fall into the region, in its coordinates, with their order and times as they were."""
-        x, y, t, p = events
-        if self.factor == 1 and (not len(x) or (int(x.max()) < self.width and int(y.max()) < self.height)):
-            return events
-        rows, columns = self.places()
-        return Events(*_select(np.asarray(x, np.uint16), np.asarray(y, np.uint16), t, p, columns, rows))
+    def seen(self, view: View | None = None) -> Seen:
+        """(K, 2049) at which rows, and (L, 2049) at which columns each of the sensor's is seen.
 
-    def places(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(65536,) where each row, and (65536,) where each column of the sensor lands; `DROPPED`: nowhere."""
-        return _places(self.height, self.factor, self.keep), _places(self.width, self.factor, self.keep)
-
-    def seen(self, view: View | None = None) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(K, 65536) at which rows, and (L, 65536) at which columns each of the sensor's is seen; see `seen_places`."""
-        rows, columns = self.places()
+        `DROPPED` where there is no first, second ... place: zooming in shows some of them several times.
+        """
         if view is None:
-            return rows[None], columns[None]
-        return seen_places(rows, view.rows), seen_places(columns, view.columns)
+            return _places(self)
+        (rows,), (columns,) = _places(self)
+        return _seen(rows, view.rows), _seen(columns, view.columns)
 
 
 @lru_cache(maxsize=64)
-def _places(size: int, factor: int, keep: str) -> NDArray[np.int32]:
-    """(65536,) where each coordinate of the sensor lands along one side of the region, or `DROPPED`."""
+def _places(region: Region) -> Seen:
+    """(1, 2049) at which row, and (1, 2049) at which column each of the sensor's lands, or `DROPPED`."""
     coordinates = np.arange(COORDINATES, dtype=np.int32)
-    places = coordinates // factor
-    places[places >= size] = DROPPED
-    if keep == "nearest":
-        places[coordinates % factor != factor // 2] = DROPPED
-    return places
+    places = coordinates // region.factor
+    if region.keep == "nearest":
+        places[coordinates % region.factor != region.factor // 2] = DROPPED
+    places[-1] = DROPPED
+    rows, columns = (np.where(places < side, places, DROPPED)[None] for side in (region.height, region.width))
+    return rows.astype(np.int32), columns.astype(np.int32)
 
 
-class View(Protocol):
-    """How an image is seen, flipped, zoomed or both: an index map for each side."""
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """(H,) source row of each row of the result; `DROPPED` lies outside of the image."""
-        ...
-
-    @property
-    def columns(self) -> NDArray[np.int64]:
-        """(W,) source column of each column, likewise."""
-        ...
+def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
+    """(K, 2049) the places at which coordinates are seen that land at `places`; see `View` for `sources`."""
+    size = len(sources)
+    where = np.flatnonzero(sources != DROPPED)
+    order = where[np.argsort(sources[where], kind="stable")]
+    shown = sources[order]
+    nth = np.arange(len(shown)) - np.searchsorted(shown, shown)
+    # The last column stands for what the region drops.
+    seen = np.full((int(nth.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
+    seen[nth, shown] = order
+    return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])
 
 
 def apply_maps(image: NDArray[Any], view: View, outside: float) -> NDArray[Any]:
@@ -101,36 +104,3 @@ def apply_maps(image: NDArray[Any], view: View, outside: float) -> NDArray[Any]:
         seen = seen.take(sources, axis=axis)
         seen.swapaxes(axis, -1)[..., sources == DROPPED] = outside
     return seen
-
-
-def seen_places(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Where each coordinate of the sensor is seen, along one side; zooming in shows some of them several times.
-
-    Args:
-        places: (N,) where each coordinate of the sensor lands in the region, or `DROPPED`.
-        sources: (size,) coordinate of the region that is seen at each place, or `DROPPED`.
-
-    Returns:
-        (K, N) the places at which each coordinate is seen, `DROPPED` where there is no first, second ... one.
-    """
-    size = len(sources)
-    where = np.flatnonzero(sources != DROPPED)
-    order = where[np.argsort(sources[where], kind="stable")]
-    shown = sources[order]
-    nth = np.arange(len(shown)) - np.searchsorted(shown, shown)
-    # The last column stands for what the region drops.
-    seen = np.full((int(nth.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
-    seen[nth, shown] = order
-    return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])
-
-
-@njit(cache=True, nogil=True)
-def _select(x, y, t, p, columns, rows):  # type: ignore[no-untyped-def]
-    out_x, out_y, out_t, out_p = np.empty_like(x), np.empty_like(y), np.empty_like(t), np.empty_like(p)
-    n = 0
-    for i in range(len(x)):
-        column, row = columns[x[i]], rows[y[i]]
-        # Written in any case, then kept or overwritten: no branch to mispredict.
-        out_x[n], out_y[n], out_t[n], out_p[n] = column, row, t[i], p[i]
-        n += column >= 0 and row >= 0
-    return out_x[:n], out_y[:n], out_t[:n], out_p[:n]

@@ -1,11 +1,11 @@
-"""What every recording looks like: to be read once from front to back, and open, with events by time."""
+"""What a recording of any format is: events, read once from front to back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,31 +47,6 @@ class Reader:
     period: int = 0
 
 
-@runtime_checkable
-class EventStream(Protocol):
-    """An open recording.
-
-    Attributes:
-        height: rows of the sensor in px.
-        width: columns of the sensor in px.
-        count: number of events.
-        t_first: time of the first event in us; 0 if there is none.
-        t_last: time of the last event in us; 0 if there is none.
-        clamped: number of events whose time stepped back and was raised to the latest time before it.
-    """
-
-    height: int
-    width: int
-    count: int
-    t_first: int
-    t_last: int
-    clamped: int
-
-    def slice(self, t0: int, t1: int) -> Events:
-        """Events with t0 <= t < t1 (us)."""
-        ...
-
-
 def check_events(
     x: NDArray[np.integer],
     y: NDArray[np.integer],
@@ -94,42 +69,3 @@ def check_events(
         signed = values.dtype.kind == "i"
         if values.size and (int(values.max()) >= limit or (signed and int(values.min()) < 0)):
             raise ValueError(f"{name} has values outside of 0 to {limit - 1}")
-
-
-class ArrayStream:
-    """Events held in memory; see `EventStream`.
-
-    Args:
-        x: (N,) columns in px.
-        y: (N,) rows in px.
-        t: (N,) times in us; a time that steps back is raised to the latest time before it.
-        p: (N,) polarities, 0 or 1.
-        height: rows of the sensor in px.
-        width: columns of the sensor in px.
-
-    Raises:
-        ValueError: lengths differ, a coordinate lies outside of the sensor, or a polarity is neither 0 nor 1.
-    """
-
-    def __init__(
-        self,
-        x: NDArray[np.integer],
-        y: NDArray[np.integer],
-        t: NDArray[np.integer],
-        p: NDArray[np.integer],
-        height: int,
-        width: int,
-    ) -> None:
-        check_events(x, y, t, p, height, width)
-        times = np.asarray(t, np.int64)
-        ordered = np.maximum.accumulate(times) if len(times) else times
-        self.height, self.width, self.count = height, width, len(times)
-        self.t_first, self.t_last = (int(ordered[0]), int(ordered[-1])) if len(times) else (0, 0)
-        self.clamped = int((ordered != times).sum())
-        self._events = Events(np.asarray(x, np.uint16), np.asarray(y, np.uint16), ordered, np.asarray(p, np.uint8))
-
-    def slice(self, t0: int, t1: int) -> Events:
-        """Events with t0 <= t < t1 (us), as views."""
-        begin, end = np.searchsorted(self._events.t, (t0, t1))
-        x, y, t, p = self._events
-        return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])

@@ -13,9 +13,8 @@ from pydantic.dataclasses import dataclass
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Count, Downsample, Finetuning, Positive, Rule, Size, build
-from tespec.datasets.finding import find_recordings
+from tespec.datasets.folder import find_recordings, fixed_windows
 from tespec.datasets.recording import Recording
-from tespec.datasets.unlabelled import cut
 from tespec.models.backbone import Backbone, resized
 from tespec.models.layers import padded_size
 from tespec.tasks import find_task
@@ -25,6 +24,7 @@ from tespec.weights.files import read_recipe, read_weights
 from tespec.weights.load import BESIDE, SENSOR, read_backbone
 
 PREFIX = "backbone."
+LARGEST = 2048  # px of a side; no sensor is larger
 SEGMENT_MS = 50.0  # of networks trained on windows from label to label (paper, Sec. 4.1)
 
 
@@ -41,16 +41,22 @@ def load_network(path: str | Path, *, height: int | None = None, width: int | No
         (B, H, W) in m, or `Boxes` of each lane.
 
     Raises:
-        UserError: unreadable file, or one without a recipe.
+        UserError: unreadable file, one without a recipe, or a size that is none.
     """
+    _check_size(height, width)
     path = Path(path)
     recipe = read_recipe(path)
     if "kind" not in recipe:
         return read_backbone(path, height=height, width=width)
-    rows, columns = trained_size(path, recipe)
-    model: Network = load_trained(path, (height or rows, width or columns)).model
+    model: Network = load_trained(path, height=height, width=width).model
     model.recipe = recipe
     return model
+
+
+def _check_size(height: Any, width: Any) -> None:
+    for name, side in (("height", height), ("width", width)):
+        if side is not None and not (isinstance(side, int) and 1 <= side <= LARGEST):
+            raise UserError(f"{name}={side!r}", "no size in px", f"give a whole number from 1 to {LARGEST}")
 
 
 class TrainedNetwork(NamedTuple):
@@ -73,19 +79,21 @@ def read_settings(path: Path) -> Finetuning:
     return build(Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(path))
 
 
-def load_trained(path: Path, size: Size | None = None) -> TrainedNetwork:
-    """A task's network for histograms of `size` (H, W) in px, default those of its training.
+def load_trained(path: Path, *, height: int | None = None, width: int | None = None) -> TrainedNetwork:
+    """A task's network for histograms of this size in px, default that of its training.
 
     Raises:
         UserError: unreadable file, or one that no fine-tuning of this version wrote.
     """
     settings = read_settings(path)
     tensors, recipe = read_weights(path)
-    trained = trained_size(path, recipe)
+    if SENSOR not in recipe:
+        raise UserError(path, "does not say what size it was trained for", "train it again with this version")
+    rows, columns = recipe[SENSOR]
     task = find_task(settings)
-    model = task.network(settings, fresh_backbone(settings, size or trained))
+    model = task.network(settings, fresh_backbone(settings, (height or rows, width or columns)))
     of_backbone = {name.removeprefix(PREFIX): each for name, each in tensors.items() if name.startswith(PREFIX)}
-    resized_backbone = model.backbone.resize(of_backbone, padded_size(*trained))
+    resized_backbone = model.backbone.resize(of_backbone, padded_size(rows, columns))
     tensors |= {PREFIX + name: each for name, each in resized_backbone.items()}
     wanted = model.state_dict()
     for name, target in wanted.items():
@@ -94,18 +102,6 @@ def load_trained(path: Path, size: Size | None = None) -> TrainedNetwork:
             raise UserError(path, f"{name} {found}", "give the file as run.py wrote it")
     model.load_state_dict({name: tensors[name] for name in wanted})
     return TrainedNetwork(model.eval(), task, settings)
-
-
-def trained_size(path: Path, recipe: dict[str, Any]) -> Size:
-    """Size (H, W) in px of the histograms that a network was trained on.
-
-    Raises:
-        UserError: the file does not name it.
-    """
-    if SENSOR not in recipe:
-        raise UserError(path, "does not say what size it was trained for", "train it again with this version")
-    rows, columns = recipe[SENSOR]
-    return int(rows), int(columns)
 
 
 @dataclass(frozen=True)
@@ -144,21 +140,41 @@ def stream(
         UserError: the recording cannot be read or is shorter than a window, or the network does not say how it was
             trained, or was trained on images.
     """
-    where = network if isinstance(network, str | Path) else "network"
-    model = load_network(network) if isinstance(network, str | Path) else network
-    said = _preprocessing(model, where)
+    if isinstance(network, str | Path):
+        where, model = str(network), load_network(network)
+    else:
+        where, model = "network", network
+    backbone, recipe = _backbone(model), model.recipe or {}
+    if backbone.in_channels != 2 * backbone.bins:
+        what = f"was trained on images of {backbone.in_channels} channels, not on events"
+        raise UserError(where, what, "give a network trained on events")
+    names = [field.name for field in fields(Preprocessing)]
+    if missing := [name for name in names if name not in recipe]:
+        what = f"does not say how its training made histograms of events ({', '.join(missing)})"
+        raise UserError(where, what, "load weights that were trained here, or give histograms to its step()")
+    counted = build(Preprocessing, {name: recipe[name] for name in names}, where)
+    _check_size(height, width)
     if (height is None) != (width is None):
         raise UserError(f"height={height}, width={width}", "a sensor has both", "give both or none")
     sensor = None if height is None or width is None else (height, width)
-    length = said.window_ms or SEGMENT_MS
-    opened = open_recording(Path(recording), length, said.downsample, sensor)
+    length = counted.window_ms or SEGMENT_MS
+    opened = open_recording(Path(recording), length, counted.downsample, sensor)
     if not len(opened):
         raise UserError(recording, f"is shorter than a window of {length:g} ms", "give a longer recording")
-    return _steps(for_size(model, (opened.region.height, opened.region.width)), opened, said)
+    # What is wrong is said here, and not at the first step.
+    return _steps(for_size(model, (opened.region.height, opened.region.width)), opened, counted)
+
+
+def _steps(network: Backbone | Network, recording: Recording, counted: Preprocessing) -> Iterator[tuple[Any, Any]]:
+    device, state = next(network.parameters()).device, None
+    for window in range(len(recording)):
+        histogram = torch.from_numpy(recording.histograms(window, 1, counted.bins, counted.rule))
+        features, state = network.step(histogram.to(device), state)
+        yield features, state
 
 
 def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Recording:
-    """The only recording at or under `path`, cut into windows side by side.
+    """The only recording at or under `path`, cut into contiguous windows.
 
     Raises:
         UserError: there is none or more than one, or it cannot be read.
@@ -166,7 +182,7 @@ def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor:
     found, *others = find_recordings(path)
     if others:
         raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")
-    return cut(path, found, window_ms, downsample, sensor)
+    return fixed_windows(path, found, window_ms, downsample, sensor)
 
 
 def for_size(network: Backbone | Network, size: Size) -> Backbone | Network:
@@ -180,23 +196,3 @@ def for_size(network: Backbone | Network, size: Size) -> Backbone | Network:
 
 def _backbone(network: Backbone | Network) -> Backbone:
     return network if isinstance(network, Backbone) else network.backbone
-
-
-def _preprocessing(network: Backbone | Network, where: object) -> Preprocessing:
-    backbone, recipe = _backbone(network), network.recipe or {}
-    if backbone.in_channels != 2 * backbone.bins:
-        what = f"was trained on images of {backbone.in_channels} channels, not on events"
-        raise UserError(where, what, "give a network trained on events")
-    names = [field.name for field in fields(Preprocessing)]
-    if missing := [name for name in names if name not in recipe]:
-        what = f"does not say how its training made histograms of events ({', '.join(missing)})"
-        raise UserError(where, what, "load weights that were trained here, or give histograms to its step()")
-    return build(Preprocessing, {name: recipe[name] for name in names}, str(where))
-
-
-def _steps(network: Backbone | Network, recording: Recording, said: Preprocessing) -> Iterator[tuple[Any, Any]]:
-    device, state = next(network.parameters()).device, None
-    for window in range(len(recording)):
-        histogram = torch.from_numpy(recording.histograms(window, 1, said.bins, said.rule))
-        features, state = network.step(histogram.to(device), state)
-        yield features, state

@@ -39,15 +39,10 @@ class Drawn(NamedTuple):
 def run_inference(
     network: TrainedNetwork, recording: Recording, windows: Sequence[int], min_score: float
 ) -> Iterator[Prediction]:
-    """Predictions at the end of some windows of a recording, one at a time.
+    """Predictions at the end of some windows of a recording, indices in rising order, one at a time.
 
-    A recurrent network sees the recording from its start, a feed-forward one each window alone.
-
-    Args:
-        network: runs on its device.
-        recording: with or without labels.
-        windows: indices in rising order.
-        min_score: boxes of a lower score are left out.
+    A recurrent network sees the recording from its start, a feed-forward one each window alone. Boxes of a score below
+    `min_score` are left out.
 
     Raises:
         UserError: the events cannot be read.
@@ -56,9 +51,9 @@ def run_inference(
     device, state = next(model.parameters()).device, None
     place = torch.zeros(1, 2, dtype=torch.int64, device=device)
     ends, lengths, wanted = _seconds(recording), np.diff(recording.windows, axis=1)[:, 0] / 1e3, set(windows)
-    played = range(windows[-1] + 1) if settings.recurrent else windows
+    steps = range(windows[-1] + 1) if settings.recurrent else windows
     with progress(f"predictions on {recording.name}", "windows") as advance:
-        for done, index in enumerate(played):
+        for done, index in enumerate(steps):
             histogram = recording.histograms(index, 1, settings.bins, settings.rule)
             segments = torch.from_numpy(histogram).to(device).unsqueeze(1)
             if index in wanted:
@@ -69,7 +64,7 @@ def run_inference(
                 yield prediction.above(min_score)
             else:
                 state = model.update_state(segments, state)
-            advance(done + 1, len(played), "")
+            advance(done + 1, len(steps), "")
 
 
 def predict(
@@ -98,13 +93,17 @@ def predict(
     Raises:
         UserError: weights or recording cannot be read, or no window ends within the clip.
     """
+    if not 0 <= min_score <= 1:
+        raise UserError(f"--min-score {min_score:g}", "is no score", "give a number from 0 to 1")
     recording = find(read_settings(weights), wanted, root, sensor_px)
+    if not len(recording):
+        raise UserError(recording.path, "is shorter than a window of the training", "give a longer recording")
     ends, (start, end) = _seconds(recording), clip
     windows = np.flatnonzero((ends >= start) & (ends <= end)).tolist()
     if not windows:
         lasts = f"no window ends between {start:g} and {end:g} s; it lasts {ends[-1]:.2f} s"
         raise UserError(recording.path, lasts, "give another --clip")
-    labelled = [window for window in windows if _has_truth(recording, window)]
+    labelled = [window for window in windows if _labels(recording, window)]
     in_figure = set(evenly(labelled or windows, ROWS))
     network = _network(weights, recording, device)
     style = _style(network, recording, labelled)
@@ -126,14 +125,7 @@ def predict(
 
 
 def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, split: str = TEST) -> None:
-    """Draw labelled moments of the first seconds of the first recording of a split that has some.
-
-    Args:
-        weights: `model.safetensors` of a fine-tuning.
-        root: folder of the task's data.
-        device: where the network runs.
-        path: of the PNG.
-        split: "test" or "val".
+    """Draw labelled moments of the first seconds of the first recording of a split, in `root`, that has some, as a PNG.
 
     Raises:
         UserError: weights or data cannot be read, or there is no label.
@@ -154,14 +146,10 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, spli
 
 
 def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
-    """The recording of that name or path: of the task's data with its labels, else any other, without.
+    """The recording of that name or path: of the task's data in `root` with its labels, else any other, without.
 
-    Args:
-        settings: of the network's training.
-        wanted: name or path.
-        root: folder of the task's data, if there is one.
-        sensor_px: size of the recording's sensor, if it does not name it; default, in the task's data: as in the
-            training.
+    `sensor_px` is the size of the sensor of a recording that does not name it; default, in the task's data: as in the
+    training.
 
     Raises:
         UserError: there is none, or it cannot be read.
@@ -189,7 +177,7 @@ def evenly(windows: Sequence[int], count: int) -> list[int]:
 
 
 def _network(weights: Path, recording: Recording, device: torch.device) -> TrainedNetwork:
-    network = load_trained(weights, (recording.region.height, recording.region.width))
+    network = load_trained(weights, height=recording.region.height, width=recording.region.width)
     network.model.to(device)
     return network
 
@@ -208,12 +196,11 @@ def _seconds(recording: Recording) -> Any:
     return (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
 
 
-def _has_truth(recording: Recording, window: int) -> bool:
-    return isinstance(recording, LabelledRecording) and len(recording.labels_in(window, 1)) > 0
+def _labels(recording: Recording, window: int) -> list[int]:
+    return list(recording.labels_in(window, 1)) if isinstance(recording, LabelledRecording) else []
 
 
-def _truth(recording: Recording, window: int) -> Any:
-    if not isinstance(recording, LabelledRecording):
-        return None
-    labels = recording.labels_in(window, 1)
-    return recording.labels[labels[-1]] if len(labels) else None
+def _truth(recording: Any, window: int) -> Any:
+    """The last label of a window, None if it has none."""
+    labels = _labels(recording, window)
+    return recording.labels[labels[-1]] if labels else None

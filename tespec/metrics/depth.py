@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.scores import Score
-from tespec.metrics.frames import Kind, counted, members
+from tespec.metrics.frames import FrameScorer, fewer, members
 
 CUT_OFFS = (10, 20, 30)  # m
 SCORES = {
@@ -31,25 +31,16 @@ DEFINITION = (
     "with max(truth / predicted, predicted / truth) below 1.25, 1.25^2, 1.25^3; abs: mean |truth - predicted| in m; "
     "rms: root of its mean square in m; rms_log: the same of natural logarithms; abs_rel: mean |truth - predicted| / "
     f"truth; {', '.join(f'abs_{m}' for m in CUT_OFFS)}: abs of the pixels with a true depth of at most so many metres, "
-    "over the frames that have some; frames without valid depth are skipped; pooled and groups: mean over their frames"
+    "over the frames that have some; frames without valid depth are skipped; groups: mean over their frames"
 )
 
 
 def frame_errors(
     predicted: NDArray[np.floating], truth: NDArray[np.floating], min_depth: float, max_depth: float
 ) -> NDArray[np.float64]:
-    """Errors of one frame over the pixels whose true depth lies in [min_depth, max_depth].
+    """(10,) errors, in the order of `NAMES`, of a frame (H, W) in m over the pixels with a true depth in this range.
 
-    Source: hamarh/HMNet_pth, experiments/depth/scripts/eval_depth.py.
-
-    Args:
-        predicted: (H, W) m.
-        truth: (H, W) m, NaN where it is not known.
-        min_depth: m.
-        max_depth: m.
-
-    Returns:
-        (10,) errors in the order of `NAMES`; NaN if no pixel counts.
+    All are NaN if no pixel counts. Source: hamarh/HMNet_pth, experiments/depth/scripts/eval_depth.py.
 
     Raises:
         ValueError: shapes differ, or a prediction is not finite and above zero.
@@ -63,37 +54,25 @@ def frame_errors(
         return np.full(len(NAMES), np.nan)
     true, found = truth[kept].astype(np.float64), predicted[kept].astype(np.float64)
     error, ratio = np.abs(true - found), np.maximum(true / found, found / true)
-    nearer = [error[true <= limit] for limit in CUT_OFFS]
-    return np.array(
-        [
-            *((ratio < 1.25**power).mean() for power in (1, 2, 3)),
-            error.mean(),
-            math.sqrt(np.square(error).mean()),
-            math.sqrt(np.square(np.log(ratio)).mean()),
-            (error / true).mean(),
-            *(each.mean() if each.size else np.nan for each in nearer),
-        ]
-    )
+    near = [error[true <= limit] for limit in CUT_OFFS]
+    deltas = [(ratio < 1.25**power).mean() for power in (1, 2, 3)]
+    rms, rms_log = math.sqrt(np.square(error).mean()), math.sqrt(np.square(np.log(ratio)).mean())
+    nearest = [each.mean() if each.size else np.nan for each in near]
+    return np.array([*deltas, error.mean(), rms, rms_log, (error / true).mean(), *nearest])
 
 
 @dataclass(frozen=True)
 class DepthScores:
-    """Mean errors.
+    """Mean errors by name, see `DEFINITION`, without those that no frame has.
 
-    Attributes:
-        values: by name, see `DEFINITION`; a cut-off without any pixel is missing.
-        frames: number of frames with valid depth.
-        skipped: number of frames without.
-        partial: which means are over fewer frames or recordings than others; "" if none.
+    `partial` holds errors whose mean is over fewer recordings or frames than there are with valid depth.
     """
 
     values: dict[str, float]
-    frames: int
-    skipped: int
-    partial: str = ""
+    partial: dict[str, str]
 
     def metrics(self) -> dict[str, float]:
-        """The scores by name."""
+        """The errors by name."""
         return dict(self.values)
 
 
@@ -105,11 +84,8 @@ class DepthFrame(NamedTuple):
     errors: NDArray[np.float64]
 
 
-DepthState = tuple[DepthFrame, ...]
-
-
-class DepthScorer:
-    """Errors of all frames of a test set, averaged over recordings, over frames, and over named groups of frames.
+class DepthScorer(FrameScorer[DepthFrame, DepthScores]):
+    """Errors of all frames of a test set, averaged over recordings and over named groups of frames.
 
     Args:
         min_depth: m; nearer ground truth does not count. 1.978 m is a normalised log depth of 0.
@@ -122,8 +98,8 @@ class DepthScorer:
     def __init__(self, min_depth: float = 1.978, max_depth: float = 80.0) -> None:
         if not 0 < min_depth < max_depth:
             raise ValueError(f"depths from {min_depth} to {max_depth} m are no range above zero")
+        super().__init__()
         self.min_depth, self.max_depth = min_depth, max_depth
-        self._frames: list[DepthFrame] = []
 
     def update(
         self, predicted: NDArray[np.floating], truth: NDArray[np.floating], recording: str, groups: Sequence[str] = ()
@@ -136,24 +112,11 @@ class DepthScorer:
         errors = frame_errors(predicted, truth, self.min_depth, self.max_depth)
         self._frames.append(DepthFrame(recording, tuple(groups), errors))
 
-    def state(self) -> DepthState:
-        """All frames, as a value for `merge` of another process."""
-        return tuple(self._frames)
-
-    def merge(self, states: Iterable[DepthState]) -> None:
-        """Add the frames of other scorers; the scores do not depend on how frames were distributed."""
-        for state in states:
-            self._frames.extend(state)
-
     def definition(self) -> str:
-        """What the scores mean, how many frames count, and which means are over fewer recordings."""
+        """What the scores mean, and how many frames count."""
         text = f"{DEFINITION}; valid: true depth from {self.min_depth:g} to {self.max_depth:g} m"
-        if not self._frames:
-            return text
-        skipped = sum(map(_is_empty, self._frames))
-        partial = self.overall().partial if skipped < len(self._frames) else ""
-        counts = f"; {len(self._frames) - skipped} frames scored, {skipped} skipped"
-        return text + counts + (f"; means over fewer: {partial}" if partial else "")
+        skipped = sum(bool(np.isnan(frame.errors).all()) for frame in self._frames)
+        return text + (f"; {len(self._frames) - skipped} frames scored, {skipped} skipped" if self._frames else "")
 
     def overall(self) -> DepthScores:
         """Mean of the recordings' means; recordings without valid depth do not count.
@@ -161,47 +124,24 @@ class DepthScorer:
         Raises:
             UserError: no frame has valid depth.
         """
-        pooled, recordings = self.pooled(), [each.values for each in self.by("recording").values()]
-        columns = {name: [each[name] for each in recordings if name in each] for name in NAMES}
-        declared = len(members(self._frames, "recording"))
-        return DepthScores(_means(columns), pooled.frames, pooled.skipped, _partial(columns, declared, "recordings"))
-
-    def pooled(self) -> DepthScores:
-        """Mean over all frames of all recordings.
-
-        Raises:
-            UserError: no frame has valid depth.
-        """
-        scores = _over_frames(self._frames)
-        if not scores.frames:
+        recordings = [[each.values.get(name, np.nan) for name in NAMES] for each in self.by("recording").values()]
+        if not recordings:
             raise UserError(
                 "depth scores",
-                f"none of {scores.skipped} frames has depth from {self.min_depth:g} to {self.max_depth:g} m",
+                f"none of {len(self._frames)} frames has depth from {self.min_depth:g} to {self.max_depth:g} m",
                 "evaluate recordings with depth in this range, or change min_depth and max_depth",
             )
-        return scores
+        return _mean(np.array(recordings), len(members(self._frames, "recording")), "recordings")
 
-    def by(self, kind: Kind) -> dict[str, DepthScores]:
-        """Mean over the frames of each "recording" or "group" that has valid depth, by name."""
-        scores = {name: _over_frames(frames) for name, frames in members(self._frames, kind).items()}
-        return {name: each for name, each in scores.items() if each.frames}
-
-
-def _over_frames(frames: Sequence[DepthFrame]) -> DepthScores:
-    valid = [frame.errors for frame in frames if not _is_empty(frame)]
-    errors = zip(NAMES, np.reshape(valid, (-1, len(NAMES))).T, strict=True)
-    columns = {name: column[~np.isnan(column)].tolist() for name, column in errors}
-    return DepthScores(_means(columns), len(valid), len(frames) - len(valid), _partial(columns, len(valid), "frames"))
+    def _scores(self, frames: Sequence[DepthFrame]) -> DepthScores | None:
+        errors = np.array([frame.errors for frame in frames])
+        valid = errors[~np.isnan(errors).all(axis=1)]
+        return _mean(valid, len(valid), "frames") if len(valid) else None
 
 
-def _is_empty(frame: DepthFrame) -> bool:
-    return bool(np.isnan(frame.errors).all())
-
-
-def _means(columns: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _mean(errors: NDArray[np.float64], total: int, unit: str) -> DepthScores:
+    """Mean of the rows (N, 10) of errors, those that are NaN left out."""
+    columns = {name: column[~np.isnan(column)] for name, column in zip(NAMES, errors.T, strict=True)}
     # An exact sum does not depend on the order of the frames.
-    return {name: math.fsum(column) / len(column) for name, column in columns.items() if column}
-
-
-def _partial(columns: Mapping[str, Sequence[float]], declared: int, unit: str) -> str:
-    return counted({name: len(column) for name, column in columns.items()}, declared, unit)
+    means = {name: math.fsum(column) / len(column) for name, column in columns.items() if len(column)}
+    return DepthScores(means, fewer({name: len(column) for name, column in columns.items()}, total, unit))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize, one_hot
+from torch.nn.functional import cross_entropy, interpolate, normalize, one_hot
 
 
 class FeatureStatistics(NamedTuple):
@@ -61,15 +61,14 @@ class FeatureReservoir:
             features: of stages, (B, T, C, h, w) each.
             size: (h, w) of the grid whose places are drawn; every stage is read there, interpolated bilinearly.
         """
-        frames = features[0].shape[0] * features[0].shape[1]
-        numbers = np.random.default_rng(self._batches).random(frames * size[0] * size[1])
-        drawn = np.sort(_lowest(numbers, self.limit))
-        kept = _lowest(np.concatenate([self._numbers, numbers[drawn]]), self.limit)
-        before, new = np.sort(kept[kept < len(self._numbers)]), np.sort(kept[kept >= len(self._numbers)])
-        drawn = drawn[new - len(self._numbers)]
-        rows = sample_features([each.flatten(0, 1) for each in features], torch.from_numpy(drawn), size).cpu()
-        self._rows = rows if self._rows is None else torch.cat([self._rows[torch.from_numpy(before)], rows])
-        self._numbers = np.concatenate([self._numbers[before], numbers[drawn]])
+        frames, before = features[0].shape[0] * features[0].shape[1], len(self._numbers)
+        drawn = np.random.default_rng(self._batches).random(frames * size[0] * size[1])
+        numbers = np.concatenate([self._numbers, drawn])
+        kept = np.sort(np.argpartition(numbers, min(self.limit, len(numbers)) - 1)[: self.limit])
+        old, new = torch.from_numpy(kept[kept < before]), torch.from_numpy(kept[kept >= before] - before)
+        rows = sample_features([each.flatten(0, 1) for each in features], new, size).cpu()
+        self._rows = rows if self._rows is None else torch.cat([self._rows[old], rows])
+        self._numbers = numbers[kept]
         self._batches += 1
 
     def features(self) -> Tensor:
@@ -77,45 +76,22 @@ class FeatureReservoir:
         return torch.zeros(0, 0) if self._rows is None else self._rows
 
 
-def _lowest(numbers: NDArray[np.float64], count: int) -> NDArray[np.int64]:
-    """Indices of the `count` lowest numbers, in no order; all if there are no more."""
-    return np.argpartition(numbers, count)[:count] if len(numbers) > count else np.arange(len(numbers))
-
-
 def sample_features(stages: Sequence[Tensor], places: Tensor, size: Sequence[int]) -> Tensor:
     """Features (P, sum of C) float32 of stages at some places of a grid; each of several stages has unit length.
 
     Args:
         stages: (M, C, h, w) each.
-        places: (P,) int64, counted frame by frame and row by row over the grid.
+        places: (P,) int64 in rising order, counted frame by frame and row by row over the grid.
         size: (h, w) of the grid.
     """
     frame, inside = places // (size[0] * size[1]), places % (size[0] * size[1])
-    row, column = inside // size[1], inside % size[1]
-    read = [_read(each, frame, row, column, size) for each in stages]
-    return read[0] if len(read) == 1 else torch.cat([normalize(each, dim=1) for each in read], dim=1)
-
-
-def _read(maps: Tensor, frame: Tensor, row: Tensor, column: Tensor, size: Sequence[int]) -> Tensor:
-    """(P, C) of maps (M, C, h, w): what torch's bilinear `interpolate` to `size` has at the places asked for."""
-    device = maps.device
-    frame = frame.to(device)
-    (top, bottom, down), (left, right, along) = (
-        _between(place.to(device), wanted, there)
-        for place, wanted, there in ((row, size[0], maps.shape[2]), (column, size[1], maps.shape[3]))
-    )
-    upper, lower = (
-        maps[frame, :, side, left].float() * (1 - along) + maps[frame, :, side, right].float() * along
-        for side in (top, bottom)
-    )
-    return upper * (1 - down) + lower * down
-
-
-def _between(places: Tensor, wanted: int, there: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Neighbours on an axis of `there` samples of places (P,) on one of `wanted`; the second's share (P, 1)."""
-    exact = ((places + 0.5) * (there / wanted) - 0.5).clamp(min=0)
-    first = exact.floor().long()
-    return first, (first + 1).clamp(max=there - 1), (exact - first).unsqueeze(1).float()
+    rows = [torch.zeros(0, sum(each.shape[1] for each in stages), device=stages[0].device)]
+    for number in frame.unique():  # one frame at a time: whole maps at the size of the grid would not fit the memory
+        chosen = inside[frame == number].to(stages[0].device)
+        maps = [interpolate(each[number, None].float(), size=tuple(size), mode="bilinear")[0] for each in stages]
+        read = [each.flatten(1)[:, chosen].T for each in maps]
+        rows.append(read[0] if len(read) == 1 else torch.cat([normalize(each, dim=1) for each in read], dim=1))
+    return torch.cat(rows)
 
 
 STEPS, RATE, DECAY = 300, 0.05, 1e-4  # of the linear classifier

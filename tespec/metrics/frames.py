@@ -1,23 +1,38 @@
-"""Frames of a test set by recording and by named group, and means over fewer members than declared."""
+"""Frames of a test set by recording and by named group, and means over fewer members than there are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 Kind = Literal["recording", "group"]
+F = TypeVar("F", bound=Any)  # a frame, with `recording` and `groups`
+S = TypeVar("S")
 
 
-class Placed(Protocol):
-    """A frame with the name of its recording, and of the groups it belongs to."""
+class FrameScorer(Generic[F, S]):
+    """Keeps what the frames of a test set say, and scores them together, by recording and by named group."""
 
-    @property
-    def recording(self) -> str: ...  # noqa: D102
-    @property
-    def groups(self) -> tuple[str, ...]: ...  # noqa: D102
+    def __init__(self) -> None:
+        self._frames: list[F] = []
 
+    def state(self) -> Sequence[F]:
+        """All frames, as a value for `merge` of another process."""
+        return tuple(self._frames)
 
-F = TypeVar("F", bound=Placed)
+    def merge(self, states: Iterable[Sequence[F]]) -> None:
+        """Add the frames of other scorers; the scores do not depend on how frames were distributed."""
+        for state in states:
+            self._frames.extend(state)
+
+    def by(self, kind: Kind) -> dict[str, S]:
+        """Scores of each "recording" or "group" that has any, by name."""
+        scores = {name: self._scores(frames) for name, frames in members(self._frames, kind).items()}
+        return {name: each for name, each in scores.items() if each is not None}
+
+    def _scores(self, frames: Sequence[F]) -> S | None:
+        """Scores of some frames; None if none of them counts."""
+        raise NotImplementedError
 
 
 def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
@@ -30,17 +45,18 @@ def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
 
 
 def partial_means(scorer: Any) -> str:
-    """Which of a scorer's means, overall and of its groups, are over fewer members than declared; "" if none."""
-    scores = {"overall": scorer.overall(), **scorer.by("group")}
-    # Scores of a task of the user's own need not count members.
-    partial = {name: getattr(each, "partial", "") for name, each in scores.items()}
-    return "; ".join(f"{name}: {text}" for name, text in partial.items() if text)
+    """Means over fewer members than there are, as "all map: 2 of 3 classes; moving map: 1 of 3 classes"; "" if none.
+
+    "all" are the overall scores, others groups of frames; tables mark the cells of these numbers.
+    """
+    scores = {"all": scorer.overall(), **scorer.by("group")}
+    return "; ".join(
+        f"{frames} {metric}: {count}"
+        for frames, each in scores.items()
+        for metric, count in getattr(each, "partial", {}).items()  # a task of the user's own may not count members
+    )
 
 
-def counted(counts: Mapping[str, int], declared: int, unit: str) -> str:
-    """Metrics whose mean is over fewer than `declared` members, as "map, ap50: 2 of 3 classes"; "" if none."""
-    fewer: dict[int, list[str]] = {}
-    for metric, count in counts.items():
-        if count < declared:
-            fewer.setdefault(count, []).append(metric)
-    return ", ".join(f"{', '.join(names)}: {count} of {declared} {unit}" for count, names in fewer.items())
+def fewer(counts: Mapping[str, int], total: int, unit: str) -> dict[str, str]:
+    """Metrics whose mean is over fewer than `total` members: how many, as "2 of 3 classes"."""
+    return {metric: f"{count} of {total} {unit}" for metric, count in counts.items() if count < total}

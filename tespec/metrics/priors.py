@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -26,15 +25,12 @@ def class_prior(masks: Iterable[NDArray[np.uint8]], classes: int) -> NDArray[np.
     Raises:
         UserError: there is no mask.
     """
-    counts: NDArray[np.float32] | None = None
-    every = np.arange(classes)[:, None, None]
+    every, counts = np.arange(classes)[:, None, None], np.zeros((), np.float32)
     for mask in masks:
-        shown = (mask[None] == every).astype(np.float32)
-        counts = shown if counts is None else counts + shown
-    if counts is None:
+        counts = counts + (mask == every).astype(np.float32)
+    if not counts.ndim:
         raise UserError("class prior", "there is no training label", "check the data")
-    never = counts.sum(axis=0) == 0
-    counts[:, never] = counts.sum(axis=(1, 2))[:, None]
+    counts[:, counts.sum(axis=0) == 0] = counts.sum(axis=(1, 2))[:, None]
     return counts
 
 
@@ -57,31 +53,23 @@ def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Dept
     if np.isnan(medians).all():
         raise UserError("depth prior", "no training label holds a depth", "check the data")
     if np.isnan(medians).any():
-        known = lambda: (each[(each >= nearest) & (each <= farthest)] for each in maps)  # noqa: E731
-        medians[np.isnan(medians)] = _median(known)
+        medians[np.isnan(medians)] = _median(
+            lambda: (each[(each >= nearest) & (each <= farthest)].view(np.uint32) for each in maps)
+        )
     return medians
 
 
-def _median(values: Callable[[], Iterable[Depths]]) -> np.float32:
-    """Median of positive numbers that are read several times instead of kept.
-
-    Positive floats are in the order of their bits, so two counts of 16 bits each find the number of any rank.
-    """
-
-    def ranked(rank: int) -> np.float32:
-        high = np.zeros(1 << 16, np.int64)
-        for each in values():
-            high += np.bincount(each.view(np.uint32) >> 16, minlength=1 << 16)
-        first = int(np.searchsorted(high.cumsum(), rank, side="right"))
-        low = np.zeros(1 << 16, np.int64)
-        for each in values():
-            bits = each.view(np.uint32)
-            low += np.bincount(bits[bits >> 16 == first] & 0xFFFF, minlength=1 << 16)
-        second = int(np.searchsorted(low.cumsum(), rank - int(high[:first].sum()), side="right"))
-        return np.uint32(first << 16 | second).view(np.float32)
-
-    count = sum(each.size for each in values())
-    return np.mean([ranked((count - 1) // 2), ranked(count // 2)], dtype=np.float32)
+def _median(values: Callable[[], Iterable[NDArray[np.uint32]]]) -> np.float32:
+    """Median of positive floats, given as their bits, which have the same order; read twice, never kept all at once."""
+    counts = np.zeros(1 << 16, np.int64)
+    for each in values():
+        counts += np.bincount(each >> 16, minlength=len(counts))
+    ends = np.cumsum(counts)
+    middle = np.array([(ends[-1] - 1) // 2, ends[-1] // 2])
+    low, high = np.searchsorted(ends, middle, side="right")
+    near = np.sort(np.concatenate([each[(each >> 16 >= low) & (each >> 16 <= high)] for each in values()]))
+    found: np.float32 = near[middle - (ends[low] - counts[low])].view(np.float32).mean(dtype=np.float32)
+    return found
 
 
 def box_prior(labels: Iterable[Boxes]) -> Boxes:
@@ -92,20 +80,17 @@ def box_prior(labels: Iterable[Boxes]) -> Boxes:
     Raises:
         UserError: there is no box.
     """
-    found: dict[tuple[int, ...], list[NDArray[np.float32]]] = defaultdict(list)
-    frames = 0
-    for boxes in labels:
-        frames += 1
-        middle = (boxes.corners[:, :2] + boxes.corners[:, 2:]) / 2
-        places = np.floor(middle / STEP).astype(int)
-        sizes = np.round(2 * np.log2(np.maximum(boxes.size, 1.0))).astype(int)
-        for label, place, size, corners in zip(boxes.label, places, sizes, boxes.corners, strict=True):
-            found[(int(label), *place.tolist(), *size.tolist())].append(corners)
-    if not found:
+    frames = list(labels)
+    corners = np.concatenate([each.corners for each in frames] or [np.empty((0, 4), np.float32)])
+    if not len(corners):
         raise UserError("box prior", "no training label holds a box", "check the data")
-    common = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))[:MOST]
-    return make_boxes(
-        np.stack([np.mean(corners, axis=0) for _, corners in common]),
-        np.array([key[0] for key, _ in common]),
-        np.array([min(1.0, len(corners) / frames) for _, corners in common]),
-    )
+    places = np.floor((corners[:, :2] + corners[:, 2:]) / 2 / STEP)
+    sizes = np.round(2 * np.log2(np.maximum(corners[:, 2:] - corners[:, :2], 1.0)))
+    label = np.concatenate([each.label for each in frames])
+    keys = np.column_stack([label, places, sizes]).astype(np.int64)
+    kinds, kind, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(kinds), 4))
+    np.add.at(sums, kind.ravel(), corners)
+    common = np.argsort(-counts, kind="stable")[:MOST]
+    shares = np.minimum(1.0, counts[common] / len(frames))
+    return make_boxes(sums[common] / counts[common, None], kinds[common, 0], shares)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.metrics.frames import Kind, counted
+from tespec.metrics.frames import FrameScorer, fewer
 
 IGNORE = 255
 
@@ -22,30 +23,25 @@ DEFINITION = (
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores in percent.
+    """Scores in percent; see `DEFINITION`.
 
     Attributes:
         miou: mean intersection over union.
-        mean_class_acc: mean recall of the classes that are labelled (the mAcc of ECDDP, TESPEC and mmsegmentation).
-        pixel_acc: overall accuracy (the "acc" of ESS).
-        iou: intersection over union of each class.
-        labelled: number of classes that are labelled.
+        mean_class_acc: the mAcc of ECDDP, TESPEC and mmsegmentation.
+        pixel_acc: the "acc" of ESS.
+        iou: of each class.
+        partial: metrics whose mean leaves classes out, and over how many it is.
     """
 
     miou: float
     mean_class_acc: float
     pixel_acc: float
     iou: tuple[float, ...]
-    labelled: int
+    partial: dict[str, str]
 
     def metrics(self) -> dict[str, float]:
         """The three overall scores by name."""
         return {"miou": self.miou, "mean_class_acc": self.mean_class_acc, "pixel_acc": self.pixel_acc}
-
-    @property
-    def partial(self) -> str:
-        """Which mean is over fewer classes than there are; "" if none."""
-        return counted({"mean_class_acc": self.labelled}, len(self.iou), "classes")
 
 
 def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], classes: int) -> NDArray[np.int64]:
@@ -65,7 +61,7 @@ def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], class
 
 
 def scores(matrix: NDArray[np.int64]) -> Scores:
-    """Scores of a confusion matrix.
+    """Scores of a confusion matrix (classes, classes).
 
     IoU as uzh-rpg/ess, evaluation/metrics.py, defines it; mean class accuracy as mmsegmentation,
     evaluation/metrics/iou_metric.py, does: a class without labelled pixels has no recall.
@@ -76,18 +72,24 @@ def scores(matrix: NDArray[np.int64]) -> Scores:
     there = labelled > 0
     recall = float((100 * hits[there] / labelled[there]).mean()) if there.any() else 0.0
     overall = 100 * hits.sum() / max(int(matrix.sum()), 1)
-    return Scores(float(iou.mean()), recall, float(overall), tuple(iou.tolist()), int(there.sum()))
+    partial = fewer({"mean_class_acc": int(there.sum())}, len(matrix), "classes")
+    return Scores(float(iou.mean()), recall, float(overall), tuple(iou.tolist()), partial)
 
 
-SegmentationState = dict[tuple[str, str], NDArray[np.int64]]
+class SegmentationFrame(NamedTuple):
+    """Confusion matrix of one frame, its recording and its groups."""
+
+    recording: str
+    groups: tuple[str, ...]
+    matrix: NDArray[np.int64]
 
 
-class SegmentationScorer:
+class SegmentationScorer(FrameScorer[SegmentationFrame, Scores]):
     """Confusion matrices of a whole test set, of each recording and of each named group of frames."""
 
     def __init__(self, classes: Sequence[str]) -> None:
+        super().__init__()
         self.classes = tuple(classes)
-        self._matrices: SegmentationState = {}
 
     def update(
         self, predicted: NDArray[np.integer], labels: NDArray[np.integer], recording: str, groups: Sequence[str] = ()
@@ -97,31 +99,20 @@ class SegmentationScorer:
 
     def add(self, matrix: NDArray[np.int64], recording: str, groups: Sequence[str] = ()) -> None:
         """Add the confusion matrix of one frame."""
-        self.merge(
-            [dict.fromkeys((("all", ""), ("recording", recording), *(("group", each) for each in groups)), matrix)]
-        )
-
-    def state(self) -> SegmentationState:
-        """All counts, as a value for `merge` of another process."""
-        return dict(self._matrices)
-
-    def merge(self, states: Iterable[SegmentationState]) -> None:
-        """Add the counts of other scorers; the scores do not depend on how frames were distributed."""
-        for state in states:
-            for key, matrix in state.items():
-                self._matrices[key] = self._matrices.get(key, 0) + matrix
+        self._frames.append(SegmentationFrame(recording, tuple(groups), matrix))
 
     def definition(self) -> str:
         """What the scores mean, and which classes are not labelled anywhere."""
-        labelled = self._matrices.get(("all", ""), np.ones((len(self.classes), 1))).sum(1)
-        absent = [name for name, count in zip(self.classes, labelled, strict=True) if not count]
+        labelled = self._sum(self._frames).sum(1)
+        absent = [name for name, count in zip(self.classes, labelled, strict=True) if not count and labelled.any()]
         return DEFINITION + (f"; no pixel is labelled {', '.join(absent)}" if absent else "")
 
     def overall(self) -> Scores:
         """Scores over all frames."""
-        empty = np.zeros((len(self.classes), len(self.classes)), np.int64)
-        return scores(self._matrices.get(("all", ""), empty))
+        return self._scores(self._frames)
 
-    def by(self, kind: Kind) -> dict[str, Scores]:
-        """Scores of each "recording" or "group", by name."""
-        return {name: scores(matrix) for (each, name), matrix in sorted(self._matrices.items()) if each == kind}
+    def _scores(self, frames: Sequence[SegmentationFrame]) -> Scores:
+        return scores(self._sum(frames))
+
+    def _sum(self, frames: Sequence[SegmentationFrame]) -> NDArray[np.int64]:
+        return sum((frame.matrix for frame in frames), np.zeros((len(self.classes), len(self.classes)), np.int64))

@@ -14,7 +14,7 @@ from timm.layers import DropPath as TimmDropPath
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from tespec.core.distributed import batch_rows, nested
+from tespec.core.distributed import nested, shard_slice
 
 STRIDE = 32  # px per token of the last stage, in both directions
 
@@ -138,7 +138,7 @@ class DropPath(TimmDropPath):
         """The branch (N, ...) of each sample: zero, or scaled up."""
         if not self.training or not self.drop_prob:
             return branch
-        whole, own = batch_rows(len(branch))
+        whole, own = shard_slice(len(branch))
         kept = torch.rand(whole, device=branch.device)[own] >= self.drop_prob
         return branch * (kept.to(branch.dtype) / (1 - self.drop_prob)).view(-1, *[1] * (branch.dim() - 1))
 

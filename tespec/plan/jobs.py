@@ -23,9 +23,9 @@ from tespec.core.config import (
     names,
     pretraining_settings,
 )
+from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.registry import pretrained_methods
-from tespec.datasets.description import read_description
 from tespec.plan.spec import Plan
 
 EVALUATION, PRETRAINING, REFERENCE = "evaluation", "pretraining", "reference"

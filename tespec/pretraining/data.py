@@ -15,11 +15,19 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
-from tespec.datasets.batches import WHOLE, PretrainSteps, Shard, Steps
-from tespec.datasets.images import ImageSteps, ViewRule, as_input, held_out_batch, open_images
-from tespec.datasets.pairs import PairSteps, paired, some
+from tespec.datasets.batches import WHOLE, PretrainBatches, Shard, StepBatches
+from tespec.datasets.folder import TrainValSplit, divide, lengths_by_split
+from tespec.datasets.images import (
+    ImageBatches,
+    PairBatches,
+    ViewRule,
+    as_input,
+    held_out_batch,
+    open_images,
+    paired,
+    subsample,
+)
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.unlabelled import Division, divide, lengths_by_split
 from tespec.models import Backbone
 from tespec.models.backbone import reset
 from tespec.pretraining.health import FRAMES
@@ -98,7 +106,7 @@ class PretrainData(ABC):
 
     @abstractmethod
     def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
-        """Training batches by step, or a shard of each: see `tespec.datasets.batches.Steps`."""
+        """Training batches by step, or a shard of each: see `tespec.datasets.batches.StepBatches`."""
 
     @abstractmethod
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
@@ -121,13 +129,13 @@ class PretrainData(ABC):
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features (B, T, C, h, w) of the backbone's four stages, and its state."""
 
-    def divided(self) -> Division:
+    def divided(self) -> TrainValSplit:
         """The recordings in `root`; `notes` and `damaged` say what was left out."""
         settings = self.settings
         division = divide(self.root, settings.window_ms, settings.downsample, settings.sensor, self.skip_damaged)
         self.damaged = tuple(division.damaged)
         damaged = (f"left out as damaged: {error}" for error in division.damaged.values())
-        self.notes = (*_excluded(division.tested_on), *damaged)
+        self.notes = (*_excluded(division.excluded_test), *damaged)
         return division
 
 
@@ -178,9 +186,9 @@ class EventData(PretrainData):
             "split": "held-out recordings, or the last quarter of the time where there are fewer than five",
         }
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
         """Training batches by step."""
-        return PretrainSteps(self._division.train, self.settings, seed, shard, self.method.mask(self.own))
+        return PretrainBatches(self._division.train, self.settings, seed, shard, self.method.mask(self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Histograms without events, and masks that mask nothing."""
@@ -222,7 +230,7 @@ class EventData(PretrainData):
 class ImageData(PretrainData):
     """Views of images, which a feed-forward backbone sees in 1 or 3 channels.
 
-    A batch holds `views` (B, views, C, H, W) uint8 and their `light` (B, views, 2) float32, of which
+    A batch holds `views` (B, views, C, H, W) uint8 and their `color_jitter` (B, views, 2) float32, of which
     `tespec.datasets.images.as_input` makes the backbone's input, and `labels` (B,) int64, the folder that each image
     lies in.
     """
@@ -241,7 +249,7 @@ class ImageData(PretrainData):
         if len(self.images.held_out) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
             raise UserError(self.root, what, "give more images")
-        self.notes = _excluded(self.images.tested_on)
+        self.notes = _excluded(self.images.excluded_test)
         self._rule = ViewRule(self.size, self.own.channels, self.own.scale, self.own.jitter, self.method.views)
 
     @property
@@ -265,16 +273,16 @@ class ImageData(PretrainData):
             "classes": ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else ""),
         }
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageSteps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageBatches:
         """Training batches by step."""
-        return ImageSteps(self.images, self._rule, self.settings.batch_size, seed, shard)
+        return ImageBatches(self.images, self._rule, self.settings.batch_size, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Black views, all of the first class."""
         shape = (lanes, self.method.views, self.own.channels, *self.size)
         return {
             "views": torch.zeros(shape, dtype=torch.uint8, device=device),
-            "light": torch.ones(*shape[:2], 2, device=device),
+            "color_jitter": torch.ones(*shape[:2], 2, device=device),
             "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
         }
 
@@ -311,7 +319,7 @@ class PairData(PretrainData):
         settings = self.settings
         division = self.divided()
         self._train = paired(division.train, settings.window_ms)
-        self._held_out = some(paired(division.held_out, settings.window_ms), VAL_PAIRS)
+        self._held_out = subsample(paired(division.held_out, settings.window_ms), VAL_PAIRS)
         if sum(map(len, self._held_out)) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} pairs are left for validation"
             raise UserError(self.root, what, "give longer recordings, or more of them")
@@ -333,9 +341,9 @@ class PairData(PretrainData):
         train, held_out = sum(map(len, self._train)), sum(map(len, self._held_out))
         return {"pairs": f"{train:,} to train on, {held_out:,} held out"}
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> PairSteps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> PairBatches:
         """Training batches by step."""
-        return PairSteps(self._train, self.settings, seed, shard)
+        return PairBatches(self._train, self.settings, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Histograms without events, and black images."""
@@ -350,7 +358,7 @@ class PairData(PretrainData):
         still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
         pairs = sum(map(len, self._held_out))
         size = min(self.settings.batch_size, pairs)
-        steps = PairSteps(self._held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
+        steps = PairBatches(self._held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
         for step in range(pairs // size if size >= self.method.min_batch_size else 0):
             yield {name: value.to(device) for name, value in steps[step].items()}
 

@@ -104,7 +104,7 @@ class PretrainMethod(Method, nn.Module):
     It is built with its own settings, of the type of `recipe.objective`, and a randomly initialised backbone. What its
     loss draws comes from torch's generator, which is seeded at every step alike on every process, so that runs resume
     exactly: where it draws for each sample, it draws for the batch of all processes and takes its own rows
-    (`tespec.core.distributed.batch_rows`).
+    (`tespec.core.distributed.shard_slice`).
 
     Attributes:
         data_type: what it learns from; set by the base classes.
@@ -119,7 +119,7 @@ class PretrainMethod(Method, nn.Module):
     deviations: ClassVar[tuple[str, ...]] = ()
     min_batch_size: ClassVar[int] = 1
     masks_patches: ClassVar[bool] = False
-    draws_alike = True  # on all processes
+    shared_rng = True  # on all processes
     backbone: Backbone
 
     def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:

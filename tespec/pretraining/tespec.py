@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
+from tespec.core.description import read_description
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, MODELS, find_registered
@@ -31,9 +32,7 @@ from tespec.core.settings import (
     Optimisation,
     Positive,
     Pretraining,
-    choice,
 )
-from tespec.datasets.description import read_description
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin
@@ -48,7 +47,7 @@ class Target:
     """What is rebuilt, and the constants of the intensity."""
 
     # By Eq. 7, by Eq. 6, by Eq. 7 without n / N, or the input itself.
-    kind: Annotated[str, choice("intensity", "high_pass", "uniform_decay", "histograms")]
+    kind: Literal["intensity", "high_pass", "uniform_decay", "histograms"]
     alpha: FromZero  # 1/s; decay of the intensity
     norm_events: Positive  # N, events per frame for which it decays with alpha
     contrast: Positive  # C, log intensity; step of one event

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from tespec.core.distributed import batch_rows
+from tespec.core.distributed import shard_slice
 from tespec.events.on_device import picked
 from tespec.models.layers import sent
 
@@ -52,7 +52,7 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
     """
     height, width = (min(side, whole) for whole in frames.shape[-2:])
     room = torch.tensor([frames.shape[-2] - height + 1, frames.shape[-1] - width + 1])
-    whole, own = batch_rows(len(frames))
+    whole, own = shard_slice(len(frames))
     top, left = (torch.rand(whole, 2)[own].double() * room).long().unsqueeze(-1).unbind(1)
     return _picked(frames.unsqueeze(0), top + torch.arange(height), left + torch.arange(width)).squeeze(0)
 
@@ -66,7 +66,7 @@ def random_views(frames: Tensor, count: int, wanted: tuple[int, int], scale: tup
         wanted: (h, w) of a view.
         scale: lowest and highest share of the image's area that a view shows.
     """
-    whole, own = batch_rows(len(frames))
+    whole, own = shard_slice(len(frames))
     draws = torch.rand(count, whole, 5)[:, own]
     rows, columns = draw_views(draws, (frames.shape[-2], frames.shape[-1]), wanted, scale)
     return _picked(frames.expand(count, -1, -1, -1, -1, -1), rows, columns)

@@ -15,15 +15,15 @@ import tespec.core.compat  # noqa: F401  # before timm
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from tespec.core.config import sensor_of
+from tespec.core.config import dataset_of_task, names
+from tespec.core.description import described_size, read_description
 from tespec.core.errors import UserError, one_line
 from tespec.core.files import UNREADABLE, read_yaml
 from tespec.core.paths import CONFIGS
+from tespec.core.registry import DATASETS
 from tespec.core.settings import Finetuning, Pretraining, Size, suggest
-from tespec.datasets.description import read_description
 from tespec.datasets.recording import reduced
 from tespec.events.opening import open_reader
-from tespec.events.readers.sensor import described_size
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute, has_batch_norm
 from tespec.pretraining.data import ImageData
@@ -239,12 +239,17 @@ def planned_data(
     if data.is_sample and not data.root.exists():
         sensor, says = content_of("small", dataset).sensor, description("small", 0, dataset)
         return PlannedData(title, profile or SAMPLE, True, says.overrides(), (sensor.height, sensor.width))
-    size, says = described_size(data.root / "recording"), read_description(data.root)
+    size, says = described_size(data.root), read_description(data.root)
     files = [data.root] if data.root.is_file() else sorted(data.root.glob("*.raw")) + sorted(data.root.glob("*.dat"))
     if size is None and files:
         reader = open_reader(files[0], *(given_sensor or (None, None)))
         size = reader.height, reader.width
     return PlannedData(title, profile or data.profile, data.is_sample, says.overrides(), size)
+
+
+def official_sensor(dataset: str) -> Size | None:
+    """(height, width) in px of the sensor of a task's data set; None where there is no such task, or it states none."""
+    return DATASETS.module_dict[dataset_of_task(dataset)].sensor if dataset in names("tasks") else None
 
 
 def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None) -> Size:
@@ -262,7 +267,7 @@ def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | No
         data = open_pretraining(settings, None)
         if isinstance(data, ImageData):
             return data.size
-    stated = settings.sensor or sensor or sensor_of(dataset)
+    stated = settings.sensor or sensor or official_sensor(dataset)
     if stated is None:
         raise UserError(f"data set {dataset}", "no config states its sensor's size", "give --sensor WIDTHxHEIGHT")
     region = reduced(*stated, settings.downsample)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tespec.core.config import finetuning_settings
+from tespec.core.description import descriptions_above, read_description
 from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning
-from tespec.datasets.description import read_description
 from tespec.sample import make_world, world_folder
 
 SAMPLE = "sample"
@@ -146,4 +146,4 @@ def sibling(data: Data, dataset: str) -> Data:
 
 def _label(root: Path, dataset: str) -> str:
     """What the data set in folder `root`, or that of a recording in one of its splits, calls itself."""
-    return read_description(root if root.is_dir() else root.parent.parent).data or dataset
+    return next((each.data for _, each in descriptions_above(root) if each.data), dataset)

@@ -14,13 +14,14 @@ from torch import Tensor
 from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, changed_finetuning, own_files, pretraining_settings
+from tespec.core.description import read_description
 from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.description import read_description
-from tespec.datasets.evaluation import evaluation_of
+from tespec.datasets.batches import evaluation_of
+from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.models.backbone import reset
 from tespec.models.layers import with_exact_pools
@@ -30,8 +31,8 @@ from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, imported_parts, on_device, run_or_load
 from tespec.runs.setup import Setup
-from tespec.tasks import build_task
-from tespec.tasks.base import Evaluation
+from tespec.tasks import build_task, import_tasks
+from tespec.tasks.base import Evaluation, open_dataset
 from tespec.training.device import derive, seed_everything
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
@@ -171,7 +172,10 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     checkpoint, changes = wanted.checkpoint, wanted.pretraining_changes
     settings = with_start(wanted.settings, name, method, checkpoint, sample=data.is_sample, changes=changes)
     settings = on_device(settings, setup)
+    import_tasks()
     with rank_zero_first():
+        dataset = open_dataset(settings, data.root)
+        pack_missing(files.source for each in (wanted.split, TRAIN) for files in dataset.files(each))
         task = build_task(settings, data.root, wanted.split)
     if checkpoint is None and method.recipe is not None:
         if not data.is_sample:
@@ -199,7 +203,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         method=method,
         task=settings.task,
         settings=settings,
-        config=config_of(settings, wanted.split) | dict(extra or {}) | frozen,
+        config=config_of(settings, task.dataset.splits, wanted.split) | dict(extra or {}) | frozen,
         overrides=changed_finetuning(wanted.settings, read_description(data.root).overrides(), method.network) | frozen,
         data=data.label,
         data_fingerprint=fingerprint(task.train, task.scored),
@@ -218,9 +222,9 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     return Opened(run, settings, task, model)
 
 
-def config_of(settings: Finetuning, split: str) -> dict[str, Any]:
+def config_of(settings: Finetuning, splits: Mapping[str, Sequence[str]], split: str) -> dict[str, Any]:
     """Settings as the records of runs on a split hold them: recordings that have no part in the result are left out."""
-    return as_facts(settings) | {"splits": {name: list(settings.splits.get(name, ())) for name in (TRAIN, split)}}
+    return as_facts(settings) | {"splits": {name: list(splits.get(name, ())) for name in (TRAIN, split)}}
 
 
 def with_start(

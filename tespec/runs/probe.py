@@ -17,7 +17,7 @@ from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.datasets.base import TRAIN
-from tespec.datasets.evaluation import evaluation_of
+from tespec.datasets.batches import evaluation_of
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.features import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores

@@ -38,13 +38,12 @@ from tespec.core.settings import Finetuning, Pretraining
 from tespec.models.execution import execute
 from tespec.pretraining.method import Method
 from tespec.runs.lock import locked, locked_if_free
-from tespec.runs.resources import ResourceMeter
 from tespec.runs.setup import Setup, check_places
 from tespec.runs.train import Trained, train
 from tespec.training.checkpoint import clear, is_cleared
-from tespec.training.device import choose_device, describe, with_precision
+from tespec.training.device import choose_device, describe, out_of_memory_named, with_precision
 from tespec.training.loading import MicroBatches, enlarged
-from tespec.training.status import DONE, FAILED, read_status, write_status
+from tespec.training.status import DONE, FAILED, PREEMPTED, read_state, write_status
 from tespec.weights.files import read_weights
 
 WEIGHTS = "model.safetensors"  # that a run of a task leaves in its folder
@@ -233,25 +232,22 @@ def _computed(
     watch: Callable[[], Mapping[str, float]] | None,
 ) -> Record:
     """Train, evaluate and record a run that took `opened` s to open."""
-    began, meter, trained, setup = time.monotonic(), ResourceMeter(run.device), Trained([]), run.setup
+    began, trained, setup = time.monotonic(), Trained([]), run.setup
     times = {"open": opened}
     if model is not None and batches is not None:
-        trained = _trained_before(run, model) or train(
-            model,
-            batches,
-            run.settings.optimisation,
-            seed=run.seed,
-            setup=setup,
-            run=run.name,
-            facts=run.config,
-            watch=watch,
-        )
+        with out_of_memory_named():
+            trained = _trained_before(run, model) or train(
+                model, batches, run.settings.optimisation, seed=run.seed, setup=setup, run=run.name, facts=run.config,
+                probe_fn=watch,
+            )  # fmt: skip
         times["train"] = trained.seconds
     try:
-        outcome = evaluate()
-    except Exception as error:
+        with out_of_memory_named():
+            outcome = evaluate()
+    except BaseException as error:
         if trained.curve and is_first():
-            write_status(run.folder, FAILED, run.settings.optimisation.steps, f"evaluation: {error}")
+            state = FAILED if isinstance(error, Exception) else PREEMPTED
+            write_status(run.folder, state, run.settings.optimisation.steps, f"evaluation: {error!r}")
             say(f"{run.name}: the training is complete and kept; the same command evaluates it again")
         raise
     times |= {"evaluate": outcome.seconds, "total": trained.before + opened + time.monotonic() - began}
@@ -273,9 +269,8 @@ def _computed(
         command=setup.command,
         environment=environment(describe(run.device)) | setup.facts() | trained.said,
         time=times,
-        resources=meter.resources(),
         curve=_finite_points(trained.curve),
-        curves={LAST_STAGE: _finite_points(trained.watched)} if trained.watched else {},
+        curves={LAST_STAGE: _finite_points(trained.probed)} if trained.probed else {},
     )
     if is_first():
         write_record(record, setup.results)
@@ -348,7 +343,7 @@ def _taken(run: Run, record: Record) -> Record:
     folder = setup.runs / record.name
     if not is_first() or not folder.is_dir():
         return record
-    if read_status(folder).get("state") != DONE or not is_cleared(folder):
+    if read_state(folder) != DONE or not is_cleared(folder):
         with locked_if_free(setup.runs, record.training or record.name) as free:
             if free:
                 finish(setup, record.name, run.settings.optimisation.steps)

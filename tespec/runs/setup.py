@@ -25,7 +25,7 @@ class Setup:
         results: folder of records, tables and pictures.
         runs: folder of checkpoints and weights.
         device: "cpu", "cuda" or "cuda:N"; None for a GPU where there is one.
-        workers: processes that build batches beside the training process; 0: it builds them itself.
+        workers: processes that build batches beside the training process; 0: it builds them itself; None: chosen.
         overwrite: start again although a complete record or a checkpoint exists.
         command: the command line, for records.
         track: name of a tracker, None for the record alone.
@@ -42,7 +42,7 @@ class Setup:
     results: Path
     runs: Path
     device: str | None
-    workers: int
+    workers: int | None
     overwrite: bool
     command: str
     track: str | None = None

@@ -17,15 +17,14 @@ from tespec.core.progress import say
 from tespec.core.settings import Optimisation
 from tespec.models.execution import execute
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import latest_checkpoint, newest_whole, require_same_run, tidy
+from tespec.training.checkpoint import newest_whole, read_checkpoint, tidy
 from tespec.training.device import choose_device
-from tespec.training.hooks import CheckpointHook, CurveHook, ProgressHook, StatusHook, TrackHook
+from tespec.training.hooks import CheckpointHook, CurveHook, TrackHook
 from tespec.training.loading import MicroBatches
-from tespec.training.loop import Loop, NotFiniteError
 from tespec.training.status import FAILED, PREEMPTED, RUNNING, write_status
+from tespec.training.trainer import NotFiniteError, Trainer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
-SECONDS_BETWEEN_STATUSES = 5.0
 POINTS_ON_CURVE = 200
 
 
@@ -35,7 +34,7 @@ class Trained:
 
     Attributes:
         curve: mean losses over intervals of steps.
-        watched: what was measured beside them.
+        probed: what was measured beside them.
         seconds: that the training took, those before it was resumed included.
         before: seconds of those up to the checkpoint that it went on from.
         skipped: steps that were passed over, since their numbers were not finite.
@@ -48,7 +47,7 @@ class Trained:
     before: float = 0.0
     skipped: int = 0
     tracker: TrackHook | None = None
-    watched: list[dict[str, float]] = field(default_factory=list)
+    probed: list[dict[str, float]] = field(default_factory=list)
     said: dict[str, Any] = field(default_factory=dict)
 
     def counts(self) -> dict[str, float]:
@@ -70,7 +69,7 @@ def train(
     setup: Setup,
     run: str,
     facts: Mapping[str, Any],
-    watch: Callable[[], Mapping[str, float]] | None = None,
+    probe_fn: Callable[[], Mapping[str, float]] | None = None,
 ) -> Trained:
     """Train `model` in place, saving checkpoints into `setup.runs / run` and going on from the newest one there.
 
@@ -84,7 +83,7 @@ def train(
         setup: where and how.
         run: name of the run, its settings' hash included.
         facts: all settings, for a tracker.
-        watch: measures the model beside its training, see `CurveHook`.
+        probe_fn: measures the model beside its training, see `CurveHook`.
 
     Raises:
         UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
@@ -95,81 +94,73 @@ def train(
         tidy(folder)
     if batches.left_out:
         say(f"left out, shorter than {batches.segments} windows: {', '.join(batches.left_out)}")
-    if batches.never_carries:
+    if batches.has_no_continuation:
         what = f"no stretch with labels has two chunks of {batches.segments} windows in a row"
         say(f"{what}, so that no state is carried in training; set more segments, or sampling: clips")
-    curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE), watch=watch)
-    save = CheckpointHook(folder, run, curve, SECONDS_BETWEEN_CHECKPOINTS)
+    curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE), probe_fn=probe_fn)
+    save = CheckpointHook(folder, curve, SECONDS_BETWEEN_CHECKPOINTS)
     tracker = TrackHook(setup.track, run, folder, curve, facts) if setup.track and is_first() else None
     execute(model, setup.execution, setup.fast)
-    loop = Loop(
+    trainer = Trainer(
         model,
         batches,
         settings,
         seed=seed,
         device=choose_device(setup.device),
-        hooks=[
-            ProgressHook("training"),
-            StatusHook(folder, SECONDS_BETWEEN_STATUSES),
-            curve,
-            *([tracker] if tracker else []),
-            save,
-        ],
+        hooks=[curve, *([tracker] if tracker else []), save],
         workers=setup.workers,
     )
-    _resume(loop, curve, save, folder)
+    _resume(trainer, curve, save, folder)
     began = time.monotonic()
-    with _status(folder, loop):
-        loop.run()
+    with _status(folder, trainer):
+        trainer.run()
     seconds = save.before + time.monotonic() - began
-    return Trained(curve.curve, seconds, save.before, loop.skipped, tracker, curve.watched)
+    return Trained(curve.curve, seconds, save.before, trainer.skipped, tracker, curve.probed)
 
 
 @contextmanager
-def _status(folder: Path, loop: Loop) -> Iterator[None]:
-    """Keep the run's status, and name the last good checkpoint where numbers go wrong."""
+def _status(folder: Path, trainer: Trainer) -> Iterator[None]:
+    """Keep the run's status, and name the newest checkpoint where numbers are not finite."""
 
     def write(state: str, step: int, reason: str = "") -> None:
         if is_first():
-            write_status(folder, state, step, reason)
+            with suppress(OSError):  # a full disk has no room for a status either
+                write_status(folder, state, step, reason)
 
-    write(RUNNING, loop.step)
+    write(RUNNING, trainer.step)
     try:
         yield
     except NotFiniteError as error:
-        whole = newest_whole(folder)
+        whole, _ = newest_whole(folder)
         kept = f"the last good checkpoint is {whole}" if whole else "and there is no checkpoint yet"
         named = NotFiniteError(error.step, error.recordings, kept)
         write(FAILED, error.step, str(named))
         raise named from error
     except KeyboardInterrupt as stop:
-        write(PREEMPTED, loop.step, str(stop))
+        write(PREEMPTED, trainer.step, str(stop))
         raise
     except Exception as error:
-        # A full disk has no room for a status either.
-        with suppress(OSError):
-            write(FAILED, loop.step, f"{type(error).__name__}: {error}")
+        write(FAILED, trainer.step, f"{type(error).__name__}: {error}")
         raise
 
 
-def _resume(loop: Loop, curve: CurveHook, save: CheckpointHook, folder: Path) -> None:
-    """Go on from the run's newest complete checkpoint, where there is one.
+def _resume(trainer: Trainer, curve: CurveHook, save: CheckpointHook, folder: Path) -> None:
+    """Go on from the run's newest undamaged checkpoint, where there is one; each rank reads it.
 
     Raises:
         UserError: it was written by a run, or a version of the harness, with another network or optimizer.
     """
-    weights, rest, torn = latest_checkpoint(folder) if is_first() else ({}, {}, [])
-    for name in torn:
+    path, damaged = broadcast(newest_whole(folder) if is_first() else (None, []))
+    for name in damaged:
         say(f"{folder / name}: incomplete checkpoint, skipped")
-    if not broadcast(bool(rest)):
+    if path is None:
         return
+    content = read_checkpoint(path, folder.name)
     try:
-        if is_first():
-            require_same_run(rest, folder.name, folder)
-        loop.load_state_dict(rest["loop"] | {"model": weights} if is_first() else {})
+        trainer.load_state_dict(content["trainer"])
+        curve.load_state_dict(content["curve"], trainer.device)
+        save.before = content["seconds"]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         remedy = "give --overwrite to start the run again"
         raise UserError(folder, f"its checkpoint does not fit this version ({error})", remedy) from error
-    points, save.before = broadcast((rest.get("curve", {}), rest.get("seconds", 0.0)))
-    curve.load_state_dict(points, loop.device)
-    say(f"resuming at step {loop.step} (--overwrite starts again)")
+    say(f"resuming at step {trainer.step} (--overwrite starts again)")

@@ -6,9 +6,21 @@ import argparse
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from tespec.core.errors import UserError
+from tespec.events.stream import Events
+from tespec.sample.ddd17 import CLASSES, mask
 from tespec.sample.make import DEFAULT, make_world
 from tespec.sample.recordings import CONTENTS, DATASETS
+from tespec.sample.street import Street
+
+HEIGHT, WIDTH = 260, 346
+STREETS = ((3, False), (5, False), (8, True))  # seed, and whether it is night
+SECONDS = 0.6
+SHOWN_FRAMES = 3  # whose events are shown
+NEAREST, FARTHEST = 2.0, 95.0  # m
+COLUMNS = ("grey frame", "events of 30 ms", "classes", "depth")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,8 +36,6 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         if chosen.picture:
-            from tespec.sample.picture import draw_streets  # needs matplotlib
-
             draw_streets(chosen.picture)
             made = chosen.picture
         else:
@@ -53,6 +63,33 @@ def label_prior(root: Path, dataset: str) -> str:
     task = build_task(settings_of(Data(root, SAMPLE), dataset, "feedforward", SAMPLE), root)
     metrics = task.evaluate(Constant(prior_of(task)), torch.device("cpu")).metrics
     return ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
+
+
+def draw_streets(path: Path) -> None:
+    """Save a PNG with a row for each of some streets: grey frame, events, classes and depth."""
+    from tespec.pictures import panels as draw  # needs matplotlib
+
+    colours = draw.POLARITIES | draw.class_colours(CLASSES) | {"no depth: sky, or farther than the bar": draw.UNKNOWN}
+    figure, panels = draw.make_panels(len(STREETS), 4, (HEIGHT, WIDTH), 16.0, bars=1, legend=len(colours))
+    for axis, title in zip(panels[0], COLUMNS, strict=True):
+        axis.set_title(title)
+    for (grey, dots, classes, depth), (seed, night) in zip(panels, STREETS, strict=True):
+        street = Street(seed, SECONDS, night)
+        film = list(street.record(street.camera(HEIGHT, WIDTH)))
+        frame = film[-1][0]
+        events = Events(*map(np.concatenate, zip(*(each for _, each in film[-SHOWN_FRAMES:]), strict=True)))
+        shown = np.ones((HEIGHT, WIDTH, 3), np.float32)
+        shown[events.y, events.x] = np.where(events.p[:, None] == 1, draw.POSITIVE, draw.NEGATIVE)
+        grey.imshow(frame.grey, cmap="gray", vmin=0, vmax=255)
+        grey.set_ylabel(f"street {seed}, {frame.ego_speed:.1f} m/s")
+        dots.imshow(shown, interpolation="nearest")
+        draw.draw_label(classes, mask(frame.label, HEIGHT))
+        drawn = draw.draw_label(depth, np.where(frame.depth < FARTHEST, frame.depth, np.nan))
+        assert drawn is not None
+        drawn.set_clim(NEAREST, FARTHEST)
+        draw.add_bar(depth, drawn, str(drawn.get_label()))
+    draw.add_legend(figure, colours)
+    draw.save_figure(figure, path, dpi=80)
 
 
 def _show(done: int, total: int) -> None:

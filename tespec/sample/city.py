@@ -1,144 +1,209 @@
-"""The part of a street world that does not move: blocks of houses or parks with what stands on their kerbs."""
+"""What stands and moves on the street, built of boxes: vehicles, people, houses, parks and what stands at the kerb."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
+from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
-from tespec.sample import scene
-from tespec.sample.scene import BLOCK, PARKED, PARKING, ROAD_HALF, SIDEWALK_WIDTH, Array, BoxList, Variation, place
-from tespec.sample.traffic import TRUCK_SHARE, car, person, truck
+from tespec.sample import render
+from tespec.sample.render import BLOCK, COS, CX, CY, FAR, PARKED, PLAIN, ROAD_HALF, SIDEWALK_WIDTH, SIN, SWING, Array
 
+LANE, PARKING = 1.7, 4.1  # m from the centre line
 INSET = ROAD_HALF + SIDEWALK_WIDTH
-SIDE = BLOCK - 2 * INSET
+HALF = BLOCK / 2 - INSET  # of a block's side
+TRUCK_SHARE = 0.2
+Point = tuple[float, float, float]
+Row = tuple[float, ...]
 
 
-def city(seed: int, varied: Variation, x: Array, y: Array, reach: float) -> Array:
-    """Box table (M, 13) of all blocks whose centre is within `reach` metres of a path x, y (N,); parked cars included.
+class Variation(NamedTuple):
+    """What differs from street to street, so that places in the image tell little of what they show."""
 
-    A block depends on the seed and its place in the grid alone: a longer path never changes what an earlier part
-    of it sees.
+    side: int  # 1 where traffic keeps to the right, -1 where it keeps to the left
+    focal: float  # focal length as a share of the width
+    height: float  # of the camera above the ground, m
+    pitch: float  # of the camera against the road, rad; so are yaw and roll
+    yaw: float
+    roll: float
+    green: float  # how much of a street are parks and trees, 0 to 1
+    crowd: float  # density of people and vehicles, about 1
+    light: float  # strength of the daylight, about 1
+
+
+def variation(seed: int) -> Variation:
+    """Of the street with this seed."""
+    rng = np.random.default_rng([seed, 5])
+    return Variation(
+        side=1 if rng.random() < 0.5 else -1,
+        focal=rng.uniform(0.8, 1.5),
+        height=rng.uniform(1.1, 2.6),
+        pitch=rng.uniform(-0.4, 0.3),
+        yaw=rng.uniform(-1.3, 1.3),
+        roll=rng.uniform(-1.0, 1.0),
+        green=rng.uniform(0.3, 1.1),
+        crowd=rng.uniform(1.0, 2.5),
+        light=rng.uniform(0.4, 1.4),
+    )
+
+
+def box(
+    centre: Point, half: Point, label: int, albedo: float, texture: int = PLAIN, seed: float = 0.0, swing: float = 0.0
+) -> Row:
+    """Row of a box table by centre and half extents; its instance is 0."""
+    return (*centre, *half, 1.0, 0.0, label, 0, albedo, texture, seed, swing)
+
+
+def table(rows: list[Row], instance: int = 0) -> Array:
+    """Box table (N, 14) float64 of rows, those of road users with their instance."""
+    boxes = np.array(rows, np.float64).reshape(-1, SWING + 1)
+    boxes[boxes[:, render.CLASS] >= render.PERSON, render.INSTANCE] = instance
+    return boxes
+
+
+def place(boxes: Array, x: Array | float, y: Array | float, yaw: Array | float) -> Array:
+    """Boxes (N, 14) given relative to their body, x forward, moved to the body's x, y and yaw (N,) or scalar."""
+    cos, sin = np.cos(yaw), np.sin(yaw)
+    placed = boxes.copy()
+    placed[:, CX] = x + cos * boxes[:, CX] - sin * boxes[:, CY]
+    placed[:, CY] = y + sin * boxes[:, CX] + cos * boxes[:, CY]
+    placed[:, COS] = cos * boxes[:, COS] - sin * boxes[:, SIN]
+    placed[:, SIN] = sin * boxes[:, COS] + cos * boxes[:, SIN]
+    return placed
+
+
+def vehicle(rng: np.random.Generator, instance: int) -> Array:
+    """A passenger car of 4.2 m or a delivery truck of 6.4 m with a separate cab, and its shadow."""
+    paint, seed = rng.choice((rng.uniform(0.05, 0.2), rng.uniform(0.5, 0.9))), rng.uniform(0, 1000)
+    label, axles, track, body, cabin = render.CAR, (-1.3, 1.3), 0.82, (2.1, 0.88, 0.36), (1.2, 0.76, 0.27)
+    body_at, cabin_at = (0.0, 0.0, 0.64), (-0.25, 0.0, 1.25)
+    if rng.random() < TRUCK_SHARE:
+        label, axles, track, body, cabin = render.TRUCK, (-2.0, 2.3), 1.0, (2.4, 1.1, 1.25), (0.75, 1.05, 0.85)
+        body_at, cabin_at = (-0.8, 0.0, 1.75), (2.4, 0.0, 1.3)
+    rows = [
+        box((0.0, 0.0, 0.004), (axles[1] + 0.95, track + 0.16, 0.004), render.ROAD, 0.05),
+        box(body_at, body, label, paint, render.BODYWORK, seed),
+        box(cabin_at, cabin, label, paint, render.CABIN, seed),
+    ]
+    rows += [box((x, y, 0.33), (0.33, 0.11, 0.33), label, 0.05) for x in axles for y in (-track, track)]
+    return table(rows, instance)
+
+
+# Centre, half extents, share of the clothes' brightness, and metres that the part swings along x with the walk.
+LIMBS = (
+    ((0.0, 0.0, 1.14), (0.17, 0.26, 0.33), 1.0, 0.0),
+    ((0.0, 0.0, 1.61), (0.13, 0.12, 0.14), 1.0, 0.0),
+    ((0.0, 0.11, 0.41), (0.11, 0.1, 0.41), 0.6, 0.2),
+    ((0.0, -0.11, 0.41), (0.11, 0.1, 0.41), 0.6, -0.2),
+    ((0.0, 0.32, 1.08), (0.08, 0.07, 0.3), 0.8, -0.14),
+    ((0.0, -0.32, 1.08), (0.08, 0.07, 0.3), 0.8, 0.14),
+)
+
+
+def person(rng: np.random.Generator, instance: int) -> Array:
+    """A pedestrian of 1.75 m."""
+    cloth, seed = rng.uniform(0.08, 0.85), rng.uniform(0, 1000)
+    limbs = [box(at, half, render.PERSON, share * cloth, render.CLOTH, seed, swing) for at, half, share, swing in LIMBS]
+    return table(limbs, instance)
+
+
+def cyclist(rng: np.random.Generator, instance: int) -> Array:
+    """A cyclist: the bicycle is a two-wheeler, who sits on it a rider of the same instance."""
+    paint, seed = rng.uniform(0.08, 0.85), rng.uniform(0, 1000)
+    bicycle = (
+        ((-0.52, 0, 0.34), (0.34, 0.05, 0.34)),
+        ((0.52, 0, 0.34), (0.34, 0.05, 0.34)),
+        ((0, 0, 0.66), (0.58, 0.07, 0.14)),
+        ((0.48, 0, 1.0), (0.06, 0.3, 0.05)),
+    )
+    rider = (
+        ((-0.1, 0, 1.22), (0.2, 0.24, 0.36)),
+        ((0.02, 0, 1.72), (0.14, 0.13, 0.15)),
+        ((0, -0.14, 0.7), (0.12, 0.09, 0.32)),
+        ((0, 0.14, 0.7), (0.12, 0.09, 0.32)),
+    )
+    rows = [box(at, half, render.TWO_WHEELER, 0.1) for at, half in bicycle]
+    return table(rows + [box(at, half, render.RIDER, paint, render.CLOTH, seed) for at, half in rider], instance)
+
+
+def city(seed: int, varied: Variation, first: float, last: float) -> Array:
+    """Box table (M, 14) of the blocks that a car can see on its way along y = 0 from x = `first` to `last`.
+
+    A block depends on the seed and its place in the grid alone: a longer way does not change what its beginning shows.
     """
-    low_i, high_i = math.floor((x.min() - reach) / BLOCK), math.ceil((x.max() + reach) / BLOCK)
-    low_j, high_j = math.floor((y.min() - reach) / BLOCK), math.ceil((y.max() + reach) / BLOCK)
-    boxes = BoxList()
-    parked = PARKED
-    for i in range(low_i, high_i):
-        for j in range(low_j, high_j):
-            centre_x, centre_y = (i + 0.5) * BLOCK, (j + 0.5) * BLOCK
-            if np.min((x - centre_x) ** 2 + (y - centre_y) ** 2) < reach**2:
-                rng = np.random.default_rng([seed, i + 2**20, j + 2**20])
-                parked = _block(boxes, rng, varied, i, j, parked)
-    return boxes.table()
+    tables, instances = [], count(PARKED)
+    reach = FAR + BLOCK / 2
+    for i in range(int((first - reach) // BLOCK), int((last + reach) // BLOCK) + 1):
+        for j in range(-2, 2):
+            rng = np.random.default_rng([seed, i + 2**20, j + 2**20])
+            park = rng.random() < varied.green
+            for quarter in range(4):
+                side = _park(rng) if park else _houses(rng)
+                boxes = np.concatenate([table(side), *_kerb(rng, varied, instances)])
+                tables.append(place(boxes, (i + 0.5) * BLOCK, (j + 0.5) * BLOCK, quarter * np.pi / 2))
+    return np.concatenate(tables)
 
 
-def _block(boxes: BoxList, rng: np.random.Generator, varied: Variation, i: int, j: int, parked: int) -> int:
-    west, south = i * BLOCK + INSET, j * BLOCK + INSET
-    if rng.random() < varied.green:
-        _park(boxes, rng, west, south)
-    else:
-        for side in range(4):
-            _house_row(boxes, rng, west, south, side)
-    for side in range(4):
-        parked = _kerb(boxes, rng, varied, west, south, side, parked)
-    return parked
-
-
-def _along(west: float, south: float, side: int, along: float, inwards: float) -> tuple[float, float]:
-    """Point `along` one of the block's four sides (south, north, west, east) and `inwards` from it."""
-    if side == 0:
-        return west + along, south + inwards
-    if side == 1:
-        return west + along, south + SIDE - inwards
-    if side == 2:
-        return west + inwards, south + along
-    return west + SIDE - inwards, south + along
-
-
-def _on_side(side: int, along: float, across: float) -> tuple[float, float]:
-    return (along, across) if side < 2 else (across, along)
-
-
-def _house_row(boxes: BoxList, rng: np.random.Generator, west: float, south: float, side: int) -> None:
-    at = 0.0
-    while at < SIDE - 3:
-        width = min(rng.uniform(6, 13), SIDE - at)
-        seed, albedo = rng.uniform(0, 1000), rng.uniform(0.18, 0.8)
-        middle = at + width / 2
+def _houses(rng: np.random.Generator) -> list[Row]:
+    """One side of a block, from x = -HALF to HALF with the road below y = -HALF: houses, some gaps with a fence."""
+    rows, at = [], -HALF
+    while at < HALF - 3:
+        width = min(rng.uniform(6, 13), HALF - at)
+        seed, albedo, middle = rng.uniform(0, 1000), rng.uniform(0.18, 0.8), at + width / 2
         if rng.random() < 0.2:
-            half_height = rng.uniform(0.6, 1.2)
-            label, texture = (scene.FENCE, scene.PLANKS) if rng.random() < 0.6 else (scene.WALL, scene.BRICKS)
-            centre, half = _along(west, south, side, middle, 0.3), _on_side(side, width / 2, 0.15)
+            height = rng.uniform(0.6, 1.2)
+            label, texture = (render.FENCE, render.PLANKS) if rng.random() < 0.6 else (render.WALL, render.PLAIN)
+            rows.append(box((middle, 0.3 - HALF, height), (width / 2, 0.15, height), label, albedo, texture, seed))
         else:
-            half_height = rng.uniform(2, 8)
-            label, texture = scene.BUILDING, scene.FACADE
-            depth, setback = rng.uniform(4, 8), rng.uniform(0, 1.5)
-            centre = _along(west, south, side, middle, setback + depth / 2)
-            half = _on_side(side, width / 2, depth / 2)
-        boxes.add((*centre, half_height), (*half, half_height), label, albedo, texture, seed)
+            height, depth, setback = rng.uniform(2, 8), rng.uniform(4, 8), rng.uniform(0, 1.5)
+            centre = (middle, setback + depth / 2 - HALF, height)
+            half = (width / 2, depth / 2, height)
+            rows.append(box(centre, half, render.BUILDING, albedo, render.FACADE, seed))
         at += width
+    return rows
 
 
-def _park(boxes: BoxList, rng: np.random.Generator, west: float, south: float) -> None:
-    for _ in range(24):
-        _tree(boxes, rng, west + rng.uniform(2, SIDE - 2), south + rng.uniform(2, SIDE - 2))
-    hedge = rng.random() < 0.5
-    half_height = rng.uniform(0.5, 0.9)
-    albedo, seed = rng.uniform(0.2, 0.5), rng.uniform(0, 1000)
-    for side in range(4):
-        centre, half = _along(west, south, side, SIDE / 2, 0.3), _on_side(side, SIDE / 2, 0.2)
-        label, texture = (scene.VEGETATION, scene.LEAVES) if hedge else (scene.FENCE, scene.PLANKS)
-        boxes.add((*centre, half_height), (*half, half_height), label, albedo, texture, seed + side)
+def _park(rng: np.random.Generator) -> list[Row]:
+    rows = []
+    for _ in range(6):
+        rows += _tree(rng, rng.uniform(2 - HALF, HALF - 2), rng.uniform(2 - HALF, 0))
+    height, albedo, seed = rng.uniform(0.5, 0.9), rng.uniform(0.2, 0.5), rng.uniform(0, 1000)
+    rows.append(box((0, 0.3 - HALF, height), (HALF, 0.2, height), render.VEGETATION, albedo, render.LEAVES, seed))
+    return rows
 
 
-def _kerb(
-    boxes: BoxList, rng: np.random.Generator, varied: Variation, west: float, south: float, side: int, parked: int
-) -> int:
+def _kerb(rng: np.random.Generator, varied: Variation, instances: Iterator[int]) -> Iterator[Array]:
     """Lamp posts, signs, trees and people on the sidewalk, vehicles parked at the road's edge."""
-    yaw = 0.0 if side < 2 else math.pi / 2
-    shares = np.array([0.25, 0.8, 0.2 + 1.8 * varied.green, 0.9 * varied.crowd, 1.5 * varied.crowd, 0.4])
+    shares = np.array([0.25, 1.3, 0.2 + 1.8 * varied.green, 1.5 * varied.crowd, 1.5 * varied.crowd, 0.4])
     ends = np.cumsum(shares / shares.sum())
-    at = 1.0
-    while at < SIDE:
+    at, y = 1.0 - HALF, 0.5 - HALF - SIDEWALK_WIDTH
+    while at < HALF:
         kind = int(np.searchsorted(ends, rng.random()))
-        x, y = _along(west, south, side, at, -SIDEWALK_WIDTH + 0.5)
-        heading = yaw + (math.pi if rng.random() < 0.5 else 0.0)
-        looks = rng.uniform(0.08, 0.8), rng.uniform(0, 1000)
+        heading = np.pi * rng.integers(2)
         if kind == 0:
-            _lamp_post(boxes, rng, x, y, yaw)
+            lamp = box((at, y, 5.2), (0.5, 0.16, 0.14), render.POLE, 0.6, render.LAMP)
+            yield table([box((at, y, 2.6), (0.2, 0.2, 2.6), render.POLE, 0.3, render.BANDS), lamp])
         elif kind == 1:
-            _sign(boxes, rng, x, y, yaw)
+            half = rng.uniform(0.5, 1.0)
+            pole = box((at, y, 0.75), (0.12, 0.12, 0.75), render.POLE, 0.4)
+            sign = (at, y, 1.5 + half), (half, half, half), render.SIGN, rng.uniform(0.3, 0.9), render.BANDS
+            yield table([pole, box(*sign)])
         elif kind == 2:
-            _tree(boxes, rng, x, y)
+            yield table(_tree(rng, at, y))
         elif kind == 3:
-            boxes.extend(place(person(*looks, parked).boxes, x, y, heading))
+            yield place(person(rng, next(instances)), at, y, heading)
         elif kind == 4:
-            x, y = _along(west, south, side, at, -INSET + PARKING)
-            build = truck if rng.random() < TRUCK_SHARE else car
-            boxes.extend(place(build(*looks, parked).boxes, x, y, heading))
-        parked += 1
+            yield place(vehicle(rng, next(instances)), at, PARKING - BLOCK / 2, heading)
         at += rng.uniform(2.0, 4.5)
-    return parked
 
 
-def _lamp_post(boxes: BoxList, rng: np.random.Generator, x: float, y: float, yaw: float) -> None:
-    albedo = rng.uniform(0.1, 0.5)
-    boxes.add((x, y, 2.6), (0.2, 0.2, 2.6), scene.POLE, albedo)
-    boxes.add((x, y, 5.2), (0.5, 0.16, 0.14), scene.POLE, 0.6, scene.LAMP, yaw=yaw)
-
-
-def _sign(boxes: BoxList, rng: np.random.Generator, x: float, y: float, yaw: float) -> None:
-    half, albedo, seed = rng.uniform(0.5, 1.0), rng.uniform(0.3, 0.9), rng.uniform(0, 1000)
-    boxes.add((x, y, 0.75), (0.12, 0.12, 0.75), scene.POLE, 0.4)
-    boxes.add((x, y, 1.5 + half), (half, half, half), scene.SIGN, albedo, scene.PANEL, seed, yaw)
-
-
-def _tree(boxes: BoxList, rng: np.random.Generator, x: float, y: float) -> None:
+def _tree(rng: np.random.Generator, x: float, y: float) -> list[Row]:
     trunk, radius, albedo = rng.uniform(1.4, 2.6), rng.uniform(0.8, 2.2), rng.uniform(0.12, 0.35)
-    seed = rng.uniform(0, 1000)
-    boxes.add((x, y, trunk / 2 + 0.2), (0.16, 0.16, trunk / 2 + 0.2), scene.VEGETATION, 0.15, scene.LEAVES, seed)
+    seed, label, leaves = rng.uniform(0, 1000), render.VEGETATION, render.LEAVES
+    rows = [box((x, y, trunk / 2 + 0.2), (0.16, 0.16, trunk / 2 + 0.2), label, 0.15, leaves, seed)]
     for height, size in ((0.9, 1.0), (1.7, 0.65)):
         half = (radius * size, radius * size, 0.9 * radius * size)
-        centre = (x, y, trunk + radius * height)
-        boxes.add(centre, half, scene.VEGETATION, albedo, scene.LEAVES, seed + height, rng.uniform(0, 1.5))
+        rows.append(box((x, y, trunk + radius * height), half, label, albedo, leaves, seed))
+    return rows

@@ -10,22 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tespec.sample import scene
 from tespec.sample.recordings import Recording
-from tespec.sample.street import Film
+from tespec.sample.street import Film, Frame, gather
 
 CLASSES = ("flat", "background", "object", "vegetation", "human", "vehicle")
 IMAGE_STRIDE = 3  # rendered frames per image: 30 ms at 100 frames per second
 FIRST_LABEL_US = 120_000
 NANOSECONDS = 1000  # per microsecond
 
-_CLASS_OF = np.empty(scene.CLASSES, np.uint8)
-_CLASS_OF[[scene.ROAD, scene.SIDEWALK]] = 0
-_CLASS_OF[[scene.SKY, scene.BUILDING, scene.WALL, scene.FENCE]] = 1
-_CLASS_OF[[scene.POLE, scene.SIGN]] = 2
-_CLASS_OF[[scene.VEGETATION, scene.TERRAIN]] = 3
-_CLASS_OF[[scene.PERSON, scene.RIDER]] = 4
-_CLASS_OF[[scene.CAR, scene.TRUCK, scene.TWO_WHEELER]] = 5
+# Of the scene's classes, in their order.
+_CLASS_OF = np.array([0, 0, 3, 1, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5, 5], np.uint8)
 
 
 def mask(label: npt.NDArray[np.uint8], label_rows: int) -> npt.NDArray[np.uint8]:
@@ -41,31 +35,26 @@ def write(film: Film, root: Path, recording: Recording) -> None:
     folder = root / recording.name
     (folder / "index").mkdir(parents=True)
     (folder / "imgs").mkdir()
-    times: list[npt.NDArray[np.int64]] = []
-    image_times: list[int] = []
+    stamps: list[int] = []
     speeds: list[float] = []
-    with (
-        (folder / "events.dat.t").open("wb") as t_file,
-        (folder / "events.dat.xyp").open("wb") as xyp_file,
-        zipfile.ZipFile(folder / "segmentation_masks.zip", "w") as masks,
-    ):
-        for frame, events in film:
-            t_file.write((NANOSECONDS * events.t).astype("<i8").tobytes())
-            xyp_file.write(np.stack([events.x, events.y, events.p], axis=1).astype("<i2").tobytes())
-            times.append(events.t)
+    with zipfile.ZipFile(folder / "segmentation_masks.zip", "w") as masks:
+
+        def see(frame: Frame) -> None:
             if frame.index % IMAGE_STRIDE:
-                continue
-            image_times.append(frame.time_us)
+                return
+            stamps.append(frame.time_us)
             speeds.append(frame.ego_speed)
-            number = len(image_times)
-            (folder / "imgs" / f"img_{number:08d}.png").write_bytes(_png(frame.grey))
+            (folder / "imgs" / f"img_{len(stamps):08d}.png").write_bytes(_png(frame.grey))
             if frame.time_us >= FIRST_LABEL_US:
                 # A fixed date: the same world is the same bytes.
-                member = zipfile.ZipInfo(f"segmentation_masks/mask_{number:08d}.png", (2000, 1, 1, 0, 0, 0))
+                member = zipfile.ZipInfo(f"segmentation_masks/mask_{len(stamps):08d}.png", (2000, 1, 1, 0, 0, 0))
                 masks.writestr(member, _png(mask(frame.label, recording.sensor.label_rows)))
-    all_times, stamps = np.concatenate(times), np.array(image_times, np.int64)
+
+        x, y, t, p = gather(film, see)
+    (NANOSECONDS * t).astype("<i8").tofile(folder / "events.dat.t")
+    np.stack([x, y, p], axis=1).astype("<i2").tofile(folder / "events.dat.xyp")
     for span in (10, 50, 250):
-        np.save(folder / "index" / f"index_{span}ms.npy", image_index(all_times, stamps, 1000 * span))
+        np.save(folder / "index" / f"index_{span}ms.npy", image_index(t, np.array(stamps, np.int64), 1000 * span))
     np.save(folder / "ego_speed.npy", np.array(speeds, np.float32))
 
 

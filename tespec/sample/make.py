@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from tespec.core.description import Description
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
-from tespec.datasets.description import Description, of_facts
-from tespec.sample import ddd17, dsec, mvsec, objects, prophesee
-from tespec.sample.paths import FRAME_RATE
+from tespec.sample import ddd17, dsec, mvsec, prophesee
 from tespec.sample.recordings import VERSION, Recording, content_of, recordings_of
-from tespec.sample.street import Film, Street
+from tespec.sample.street import FRAME_RATE, Film, Street
 
 DEFAULT = ("ddd17", "1mpx")  # what the demo needs
 WRITERS: dict[str, Callable[[Film, Path, Recording], None]] = {
@@ -30,7 +29,7 @@ WRITERS: dict[str, Callable[[Film, Path, Recording], None]] = {
     "1mpx": prophesee.write,
     "dsec": dsec.write,
     "mvsec": mvsec.write,
-    "objects": objects.write,
+    "objects": prophesee.write_objects,
 }
 # Time of the first frame by the clock of a recording whose layout has no place for the ego speed, in us.
 CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": dsec.OFFSET_US, "mvsec": mvsec.EPOCH_US}
@@ -44,7 +43,7 @@ def make_world(
     progress: Callable[[int, int], None] | None = None,
     datasets: Sequence[str] = DEFAULT,
 ) -> Path:
-    """The folder of a sample world; data sets asked for that it lacks are made.
+    """The folder of a sample world, with a folder for each data set; those asked for that it lacks are made.
 
     Several processes may ask for the same world at once: one makes it, the others wait. With more than one process the
     caller's main module is imported by each of them, so a script needs `if __name__ == "__main__"`.
@@ -57,14 +56,10 @@ def make_world(
         progress: called with the recordings that are done and all there are to make.
         datasets: keys of `WRITERS`.
 
-    Returns:
-        Folder with a folder for each data set, each with a `dataset.json`.
-
     Raises:
         UserError: unknown size or data set, or negative seed.
     """
-    for dataset in datasets:
-        content_of(size, dataset)
+    left = {dataset: recordings_of(size, seed, dataset) for dataset in dict.fromkeys(datasets)}
     if seed < 0:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     folder = world_folder(size, seed, root)
@@ -74,14 +69,13 @@ def make_world(
         remedy = 'put what it does below `if __name__ == "__main__":`'
         raise UserError(sys.argv[0], "is imported by each process that makes the sample world", remedy)
     with one_at_a_time(folder):
-        missing = [dataset for dataset in WRITERS if dataset in datasets and not (folder / dataset).is_dir()]
-        left = {dataset: recordings_of(size, seed, dataset) for dataset in missing}
-        for dataset in missing:
+        left = {dataset: recordings for dataset, recordings in left.items() if not (folder / dataset).is_dir()}
+        for dataset in left:
             unfinished = _unfinished(folder, dataset)
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
             (unfinished / "dataset.json").write_text(json.dumps(_facts(size, seed, dataset), indent=1) + "\n")
-        planned = [recording for dataset in missing for recording in left[dataset]]
+        planned = [recording for recordings in left.values() for recording in recordings]
         planned.sort(key=lambda recording: -recording.seconds * recording.sensor.height)
         for done, recording in enumerate(_make(planned, folder, processes or os.cpu_count() or 1), start=1):
             left[recording.dataset].remove(recording)
@@ -98,9 +92,8 @@ def _make(planned: list[Recording], folder: Path, processes: int) -> Iterator[Re
             make_recording(recording, _unfinished(folder, recording.dataset))
             yield recording
         return
-    # The processes read from numba's cache what this one compiles.
     street = Street(0, 0.02)
-    next(street.record(street.camera(8, 8)))
+    next(street.record(street.camera(8, 8)))  # the processes read from numba's cache what this one compiles
     with ProcessPoolExecutor(min(processes, len(planned)), multiprocessing.get_context("spawn")) as pool:
         made = {pool.submit(make_recording, each, _unfinished(folder, each.dataset)): each for each in planned}
         for future in as_completed(made):
@@ -118,33 +111,19 @@ def _unfinished(folder: Path, dataset: str) -> Path:
 
 
 def make_recording(recording: Recording, root: Path) -> None:
-    """Make one recording in the folder of its data set.
-
-    Moving and standing frames are scored apart by the camera's speed: `ego_speed/<name>.npy`, float64 (N, 2), holds
-    the time in us by the recording's clock and the speed in m/s.
-    """
-    street = Street(recording.seed, recording.seconds, recording.night)
-    speeds: list[tuple[int, float]] = []
+    """Make one recording in its data set's folder; `ego_speed/<name>.npy` (N, 2) holds time in us and speed in m/s."""
     dataset = recording.dataset
-
-    def film() -> Film:
-        for frame, events in street.record(street.camera(*recording.sensor)):
-            speeds.append((CLOCKS.get(dataset, 0) + frame.time_us, frame.ego_speed))
-            yield frame, events
-
-    WRITERS[dataset](film(), root, recording)
+    street = Street(recording.seed, recording.seconds, recording.night)
+    WRITERS[dataset](street.record(street.camera(*recording.sensor)), root, recording)
     if dataset in CLOCKS:
+        times = CLOCKS[dataset] + np.arange(1, street.frames) * (1_000_000 // FRAME_RATE)
         (root / "ego_speed").mkdir(exist_ok=True)
-        np.save(root / "ego_speed" / f"{recording.name}.npy", np.array(speeds, np.float64))
+        np.save(root / "ego_speed" / f"{recording.name}.npy", np.stack([times, street.ego_speed[1:]], axis=1))
 
 
 def description(size: str, seed: int, dataset: str) -> Description:
-    """The `dataset.json` of one data set of a world, whether it is made or not.
-
-    Raises:
-        UserError: there is no such size or data set.
-    """
-    return of_facts(_facts(size, seed, dataset))
+    """The `dataset.json` of one data set of a world, whether it is made or not; errors as of `content_of`."""
+    return Description.model_validate(_facts(size, seed, dataset))
 
 
 def _facts(size: str, seed: int, dataset: str) -> dict[str, Any]:

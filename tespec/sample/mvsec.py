@@ -8,12 +8,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from tespec.events.stream import Events
-from tespec.sample.paths import FRAME_RATE
 from tespec.sample.recordings import Recording
-from tespec.sample.street import Film
+from tespec.sample.street import FRAME_RATE, Film, Frame, gather
 
-EVENTS = "davis/left/events"
 EPOCH_US = 1_506_118_000_123_456
 DEPTH_STRIDE, IMAGE_STRIDE = 5, 2  # rendered frames per depth map and per image: 20 and 50 Hz
 DEPTHS_BEFORE = 2  # depth maps that are stamped before the first event, as in the official files
@@ -27,34 +24,30 @@ SHIFT = 2  # px by which the rectified depth is moved against the raw one
 def write(film: Film, root: Path, recording: Recording) -> None:
     """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with depth."""
     rng = np.random.default_rng(recording.seed)
-    columns: list[Events] = []
     images: list[npt.NDArray[np.uint8]] = []
     depths: list[npt.NDArray[np.float32]] = []
-    image_stamps: list[int] = []
-    stamps: list[int] = []
-    for frame, events in film:
-        columns.append(events)
+
+    def see(frame: Frame) -> None:
         if frame.index % IMAGE_STRIDE == 0:
             images.append(frame.grey)
-            image_stamps.append(frame.time_us)
         if frame.index % DEPTH_STRIDE == 0:
             depths.append(_lidar(frame.depth, rng, empty=len(depths) == EMPTY))
-            stamps.append(frame.time_us)
-    period = 1_000_000 * DEPTH_STRIDE // FRAME_RATE
-    early = [-period * number for number in range(DEPTHS_BEFORE, 0, -1)]
-    depths, stamps = [depths[0]] * DEPTHS_BEFORE + depths, early + stamps
-    x, y, t, p = (np.concatenate(column) for column in zip(*columns, strict=True))
+
+    x, y, t, p = gather(film, see)
+    period = 1_000_000 // FRAME_RATE
+    image_stamps = IMAGE_STRIDE * period * np.arange(1, len(images) + 1)
+    raw = np.stack([depths[0]] * DEPTHS_BEFORE + depths)
+    stamps = DEPTH_STRIDE * period * np.delete(np.arange(-DEPTHS_BEFORE, len(depths) + 1), DEPTHS_BEFORE)
     with h5py.File(root / f"{recording.name}_data.hdf5", "w") as file:
         rows = np.stack([x, y, _seconds(t), 2.0 * p - 1], axis=1)
         _put(file, "events", rows.astype(np.float64), chunks=(min(1 << 14, len(rows)), 4))
         _put(file, "image_raw", np.stack(images))
-        _put(file, "image_raw_ts", _seconds(np.array(image_stamps)))
+        _put(file, "image_raw_ts", _seconds(image_stamps))
         _put(file, "image_raw_event_inds", np.searchsorted(t, image_stamps).astype(np.int64))
     with h5py.File(root / f"{recording.name}_gt.hdf5", "w") as file:
-        raw = np.stack(depths)
         for name, values in (("depth_image_raw", raw), ("depth_image_rect", np.roll(raw, (SHIFT, SHIFT), (1, 2)))):
             _put(file, name, values, chunks=(1, *raw.shape[1:]))
-            _put(file, f"{name}_ts", _seconds(np.array(stamps)))
+            _put(file, f"{name}_ts", _seconds(stamps))
 
 
 def _put(file: h5py.File, name: str, values: npt.NDArray[np.generic], **options: object) -> None:

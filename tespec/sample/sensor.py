@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from tespec.events.stream import Events
-from tespec.sample.scene import Array, Image
+from tespec.sample.render import Array, Image
+
+Levels = tuple[Array, Array]
+Memory = tuple[Array, npt.NDArray[np.int64], Array, Array]
+Found = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 
 
-@dataclass(frozen=True)
-class Flaws:
-    """How a sensor differs from an ideal one.
+class Flaws(NamedTuple):
+    """How a sensor differs from an ideal one."""
 
-    Attributes:
-        contrast: mean threshold in natural log units.
-        mismatch: standard deviation of the thresholds over the pixels.
-        leak: ON events per second of a pixel that sees nothing change.
-        noise: random events per second and pixel.
-        hot_share: share of hot pixels; `hot_rate`: their mean events per second.
-        refractory_us: time in which a pixel stays silent after an event, at least 1.
-        dark: intensity a pixel reports in the dark; it takes contrast from what is as dark.
-    """
-
-    contrast: float = 0.25
-    mismatch: float = 0.03
-    leak: float = 0.1
-    noise: float = 0.1
-    hot_share: float = 0.0005
-    hot_rate: float = 80.0
-    refractory_us: int = 500
-    dark: float = 0.02
+    contrast: float = 0.25  # mean threshold in natural log units
+    mismatch: float = 0.03  # standard deviation of the thresholds over the pixels
+    leak: float = 0.1  # ON events per second of a pixel that sees nothing change
+    noise: float = 0.1  # random events per second and pixel
+    hot_share: float = 0.0005  # share of hot pixels
+    hot_rate: float = 80.0  # their mean events per second
+    refractory_us: int = 500  # time in which a pixel stays silent after an event, at least 1
+    dark: float = 0.02  # intensity that a pixel reports in the dark
 
 
 DAY = Flaws()
@@ -64,30 +57,24 @@ class EventSensor:
         self.last_event = np.full(image.shape, -flaws.refractory_us, np.int64)
 
     def _log(self, image: Image) -> Array:
-        return np.log(image.astype(np.float64) + self.flaws.dark)
+        return np.log(np.maximum(image, 0).astype(np.float64) + self.flaws.dark)
 
     def advance(self, image: Image, time_us: int) -> Events:
         """Events from the last image up to a new one (H, W) at `time_us`, sorted; log intensity is linear in between.
 
         All events come before the new image, and none before the last one.
         """
-        levels = (self.level, self._log(image))
-        time = (self.time_us, time_us - self.time_us)
+        levels, time = (self.level, self._log(image)), (self.time_us, time_us - self.time_us)
         # A pixel fires at most once per refractory time, once more at the start of the interval.
         capacity = image.size * (time[1] // self.flaws.refractory_us + 2)
         found = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.uint8)
         memory = (self.reference, self.last_event, self.thresholds, self.noise_rate)
-        count = _cross(levels, *memory, time, self.flaws.leak, self.flaws.refractory_us, self.seed, found)
-        pixel, offset, polarity = (column[:count] for column in found)
+        count = _cross(levels, memory, time, self.flaws, self.seed, found)
+        pixel, offset = found[0][:count], found[1][:count]
         # Stable: events of the same microsecond stay in the order of their pixels.
         order = np.argsort(offset, kind="stable")
-        y, x = np.divmod(pixel[order], image.shape[1])
-        events = Events(
-            x.astype(np.uint16),
-            y.astype(np.uint16),
-            self.time_us + offset[order].astype(np.int64),
-            polarity[order].astype(np.uint8),
-        )
+        y, x = (place.astype(np.uint16) for place in np.divmod(pixel[order], image.shape[1]))
+        events = Events(x, y, self.time_us + offset[order].astype(np.int64), found[2][order])
         self.level, self.time_us = levels[1], time_us
         return events
 
@@ -104,20 +91,10 @@ def _random(seed: int, time: int, pixel: int, draw: int) -> float:
 
 
 @njit(cache=True)
-def _cross(
-    levels: tuple[Array, Array],
-    reference: Array,
-    last_event: npt.NDArray[np.int64],
-    thresholds: Array,
-    noise_rate: Array,
-    time: tuple[int, int],
-    leak: float,
-    refractory: int,
-    seed: int,
-    events: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8]],
-) -> int:
-    """Fill pixel, microseconds since `start` and polarity of the events, pixel by pixel; returns their number."""
+def _cross(levels: Levels, memory: Memory, time: tuple[int, int], flaws: Flaws, seed: int, events: Found) -> int:
+    """Fill pixel, microseconds since the start and polarity of the events, pixel by pixel; returns their number."""
     before, after = levels
+    reference, last_event, thresholds, noise_rate = memory
     start, span = time
     pixel, offset, polarity = events
     height, width = before.shape
@@ -127,7 +104,7 @@ def _cross(
         for x in range(width):
             place = y * width + x
             # The leak moves the reference down: seen from the reference, the level rises.
-            drift = leak * thresholds[0, y, x] * seconds
+            drift = flaws.leak * thresholds[0, y, x] * seconds
             low = before[y, x] - reference[y, x]
             high = after[y, x] - reference[y, x] + drift
             rising = high > low
@@ -146,7 +123,7 @@ def _cross(
                 if at == span:
                     break
                 noisy = noise_at < crossing
-                if start + at - last_event[y, x] >= refractory:
+                if start + at - last_event[y, x] >= flaws.refractory_us:
                     pixel[count], offset[count] = place, at
                     polarity[count] = (_random(seed, start, place, 2) < 0.6) if noisy else rising
                     last_event[y, x] = start + at

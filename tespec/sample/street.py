@@ -1,68 +1,58 @@
-"""A recording of a street: what the sensor sees and what is true, frame by frame."""
+"""A recording of a street: who moves where, what the camera sees and what is true, frame by frame."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tespec.events.stream import Events
-from tespec.sample.city import city
-from tespec.sample.paths import FRAME_RATE, drive
-from tespec.sample.renderer import FAR, raster
-from tespec.sample.scene import (
+from tespec.sample.city import LANE, Variation, city, cyclist, person, place, variation, vehicle
+from tespec.sample.render import (
     BLOCK,
-    COLUMNS,
     CX,
     INSTANCE,
+    ROAD_HALF,
+    SWING,
     Array,
     Camera,
     Image,
+    Surroundings,
     View,
-    make_camera,
     make_view,
-    place,
-    variation,
+    render,
 )
 from tespec.sample.sensor import DAY, NIGHT, EventSensor
-from tespec.sample.shading import daylight, lamplight, shade
-from tespec.sample.traffic import Traffic
 
+FRAME_RATE = 100  # rendered frames per second
 WHITE_NIGHT = 0.4  # intensity that the grey frame shows as white; by day it follows the light
+RAMP = 120  # frames in which a road user gets to its speed, or stops
+CROSSERS, WALKERS, CARS, CYCLISTS = 10, 36, 6, 7  # of each direction, where the density is 1
+LEAD_SHARE = 0.6  # of streets on which a vehicle drives ahead
+CYCLE_LANE = 2.8  # m from the centre line
+STRIDE = 4.5  # radians of the leg swing per metre walked
+SWAY, WAVE = 0.4, 40.0  # m by which the ego car leaves its lane's middle, and after which it is there again
+WIND = 0.15  # m by which leaves move to and fro, once a second
+EAST, NORTH, WEST, SOUTH = range(4)  # directions in quarter turns
+COLLISION_STEP = FRAME_RATE // 10  # frames between two in which bodies are compared
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A rendered moment.
-
-    Attributes:
-        index: of the frame; `time_us`: its time in microseconds; `ego_speed` in m/s.
-        image: linear intensity (H, W) float32.
-        depth: metres along the optical axis (H, W) float32, infinite for the sky.
-        hit: row of `boxes` that each pixel shows, or a negative code of `raster` (H, W) int32.
-        label: what each pixel shows (H, W) uint8, a class of `scene`.
-        boxes: everything on the street at this moment (N, 13).
-        white: intensity that the grey frame shows as white.
-    """
+    """A rendered moment; images are (H, W)."""
 
     index: int
     time_us: int
-    ego_speed: float
-    image: Image
-    depth: Image
-    hit: npt.NDArray[np.int32]
-    label: npt.NDArray[np.uint8]
-    boxes: Array
-    white: float
-
-    @cached_property
-    def instance(self) -> npt.NDArray[np.int32]:
-        """Which car, person or two-wheeler each pixel shows (H, W) int32; 0: none of them."""
-        numbers = np.append(self.boxes[:, INSTANCE].astype(np.int32), np.int32(0))
-        return numbers[np.maximum(self.hit, -1)]
+    ego_speed: float  # m/s
+    image: Image  # linear intensity
+    depth: Image  # metres along the optical axis, infinite for the sky
+    label: npt.NDArray[np.uint8]  # class of `render`
+    instance: npt.NDArray[np.int32]  # which vehicle or person is shown; 0: none
+    white: float  # intensity that the grey frame shows as white
 
     @cached_property
     def grey(self) -> npt.NDArray[np.uint8]:
@@ -75,25 +65,61 @@ class Frame:
 Film = Iterator[tuple[Frame, Events]]
 
 
+class Habit(NamedTuple):
+    """How something moves: top speed (m/s), ranges (s) of going and of standing."""
+
+    top_speed: float
+    go: tuple[float, float] = (2.0, 5.0)
+    stop: tuple[float, float] = (0.5, 2.0)
+
+
+EGO = Habit(8.0, (2.0, 4.0), (3.0, 6.0))  # with the ramps, it stands about 45 % of the time
+DRIVER, CYCLIST, WALKER = Habit(9.0), Habit(5.0), Habit(1.6)
+
+
+def stop_and_go(rng: np.random.Generator, habit: Habit, frames: int) -> tuple[Array, Array]:
+    """Distance (frames,) in m, 0 at first, and speed (frames,) in m/s; begins at any moment of a go or a stop."""
+    periods = frames // round(FRAME_RATE * (habit.go[0] + habit.stop[0])) + 3
+    spans = np.stack([rng.uniform(*habit.go, periods), rng.uniform(*habit.stop, periods)], axis=1)
+    # Whole numbers of mm/s, so that what stands stands still.
+    speeds = rng.integers(round(500 * habit.top_speed), round(1000 * habit.top_speed), periods)
+    lengths = np.round(FRAME_RATE * spans).astype(np.int64)
+    wanted = np.repeat(np.stack([speeds, np.zeros_like(speeds)], axis=1).ravel(), lengths.ravel())
+    total = np.cumsum(wanted)
+    first = RAMP + rng.integers(lengths[0].sum())
+    speed = (total[first:] - total[first - RAMP : -RAMP])[:frames] / (1000 * RAMP)
+    return (np.cumsum(speed) - speed) / FRAME_RATE, speed
+
+
+class Agent(NamedTuple):
+    """Boxes (N, 14) in the body frame and their poses (frames, 4): x, y, heading, phase of the walk; m, rad."""
+
+    boxes: Array
+    poses: Array
+
+
 class Street:
     """A drive through a city of so many seconds, by day or at night: everything about it follows from the arguments."""
 
     def __init__(self, seed: int, seconds: float, night: bool = False) -> None:
-        others, sky, shake = (np.random.default_rng([seed, part]) for part in range(2, 5))
-        self.seed, self.night = seed, night
-        ego = drive(seed, seconds)
-        self.ego_speed, self.frames = ego.speed, len(ego.speed)
-        self.x, self.y, self.heading = ego.path.at(ego.distance)
+        pace, others, sky, shake = (np.random.default_rng([seed, part]) for part in range(1, 5))
+        self.seed, self.night, self.frames = seed, night, round(seconds * FRAME_RATE) + 1
         self.variation = variation(seed)
-        self.static = city(seed, self.variation, self.x, self.y, FAR + 0.5 * BLOCK)
-        self.light = lamplight(sky) if night else daylight(sky, self.variation.light)
-        self.agents = Traffic(others, ego, self.variation.crowd).agents()
+        distance, self.ego_speed = stop_and_go(pace, EGO, self.frames)
+        self.x = distance + pace.uniform(0, BLOCK)
+        swing = 2 * np.pi / WAVE * self.x
+        self.y = SWAY * np.sin(swing) - self.variation.side * LANE
+        self.heading = SWAY * 2 * np.pi / WAVE * np.cos(swing)
+        self.static = city(seed, self.variation, self.x[0], self.x[-1])
+        azimuth, grass = sky.uniform(0, 2 * np.pi), self.variation.green > 0.6
+        self.around = Surroundings(self.variation.light, azimuth, 0.0, 0.0, 1.0, grass)
+        if night:
+            self.around = Surroundings(sky.uniform(0.08, 0.14), azimuth, 0.8, sky.uniform(2.0, 4.0), 0.15, grass)
+        self.agents = _agents(others, self.variation, self.x, self.y, self.ego_speed)
         # One table of all moving boxes, so that placing them is a few array operations per frame.
-        bodies = [agent.body for agent in self.agents]
-        self._moving = np.concatenate([np.empty((0, COLUMNS)), *(body.boxes for body in bodies)])
-        self._swing = np.concatenate([np.empty(0), *(body.swing for body in bodies)])
-        self._owner = np.repeat(np.arange(len(bodies)), [len(body.boxes) for body in bodies])
-        self._poses = np.concatenate([np.empty((0, self.frames, 4)), *(agent.poses[None] for agent in self.agents)])
+        self._moving = np.concatenate([agent.boxes for agent in self.agents])
+        self._owner = np.repeat(np.arange(len(self.agents)), [len(agent.boxes) for agent in self.agents])
+        self._poses = np.stack([agent.poses for agent in self.agents])
         # Pitch (rad) and height (m) of the camera; on a standing car it is still.
         time = np.arange(self.frames) / FRAME_RATE
         slow, fast, lift = 2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
@@ -102,29 +128,32 @@ class Street:
         self.height = self.variation.height + driving * 0.01 * np.sin(lift)
 
     def boxes(self, frame: int) -> Array:
-        """All boxes at a frame (N, 13), the moving ones first."""
+        """All boxes at a frame (N, 14), the moving ones first."""
         x, y, heading, phase = self._poses[self._owner, frame].T
         moving = self._moving.copy()
-        moving[:, CX] += self._swing * np.sin(phase)
+        moving[:, CX] += moving[:, SWING] * np.sin(phase)
         return np.concatenate([place(moving, x, y, heading), self.static])
 
     def camera(self, height: int, width: int, free_rows: int | None = None) -> Camera:
-        """The street's camera at a size in pixels; see `make_camera`."""
-        return make_camera(height, width, free_rows, self.variation.focal)
+        """The street's camera at a size in pixels; rows from `free_rows` on, if given, show the ego car's bonnet."""
+        free_rows = height if free_rows is None else free_rows
+        return Camera(height, width, self.variation.focal * width, width / 2, free_rows / 2, free_rows)
 
     def view(self, frame: int) -> View:
         """The camera's position and directions at a frame."""
+        position = (self.x[frame], self.y[frame], self.height[frame])
         heading = self.heading[frame] + self.variation.yaw
-        return make_view(self.x[frame], self.y[frame], self.height[frame], heading, self.pitch[frame])
+        return make_view(position, heading, self.pitch[frame], self.variation.roll)
 
     def render(self, camera: Camera, index: int) -> Frame:
         """Draw one frame."""
-        boxes, view = self.boxes(index), self.view(index)
-        depth, hit = raster(boxes, camera, view)
-        image, label = shade(depth, hit, boxes, camera, view, self.light, self.variation.green > 0.5)
-        white = WHITE_NIGHT if self.night else 1.2 * self.light.strength
-        time_us = round(index * 1_000_000 / FRAME_RATE)
-        return Frame(index, time_us, float(self.ego_speed[index]), image, depth, hit, label, boxes, white)
+        boxes = self.boxes(index)
+        around = self.around._replace(wind=WIND * np.sin(2 * np.pi * index / FRAME_RATE))
+        image, depth, hit, label = render(boxes, camera, self.view(index), around)
+        instance = np.append(boxes[:, INSTANCE], 0).astype(np.int32)[hit]
+        white = WHITE_NIGHT if self.night else 1.2 * self.around.light
+        time_us = index * (1_000_000 // FRAME_RATE)
+        return Frame(index, time_us, float(self.ego_speed[index]), image, depth, label, instance, white)
 
     def record(self, camera: Camera) -> Film:
         """Yield every frame after the first, with the events since the frame before it, all earlier than its time."""
@@ -132,3 +161,71 @@ class Street:
         for index in range(1, self.frames):
             frame = self.render(camera, index)
             yield frame, sensor.advance(frame.image, frame.time_us)
+
+
+def gather(film: Film, see: Callable[[Frame], object]) -> Events:
+    """All events of a film; `see` is called with each of its frames."""
+    columns = []
+    for frame, events in film:
+        see(frame)
+        columns.append(events)
+    return Events(*map(np.concatenate, zip(*columns, strict=True)))
+
+
+def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, speed: Array) -> list[Agent]:
+    """Road users around the ego car's way x, y: nobody drives through anybody, the ego car included."""
+    frames, side = len(x), varied.side
+
+    def ahead(near: float, far: float) -> float:
+        return float(rng.uniform(x[0] + near, x[-1] + far))
+
+    def on_its_way(habit: Habit, x0: float, y0: float, direction: int) -> Array:
+        walked, _ = stop_and_go(rng, habit, frames)
+        step_x, step_y = ((1, 0), (0, 1), (-1, 0), (0, -1))[direction]
+        return np.stack(
+            [x0 + step_x * walked, y0 + step_y * walked, np.full(frames, direction * np.pi / 2), STRIDE * walked], 1
+        )
+
+    def lead() -> Array:
+        gap = rng.uniform(8.0, 11.0) + 0.5 * speed
+        return np.stack([x + gap, np.full(frames, -side * LANE), np.zeros(frames), np.zeros(frames)], 1)
+
+    def crossing() -> Array:
+        direction, corner = int(rng.choice((NORTH, SOUTH))), BLOCK * round(ahead(0.0, 60.0) / BLOCK)
+        turned = 1 if direction == NORTH else -1
+        return on_its_way(DRIVER, corner + turned * side * LANE, -turned * rng.uniform(-20.0, 50.0), direction)
+
+    def cycling() -> Array:
+        direction = int(rng.choice((EAST, WEST)))
+        return on_its_way(CYCLIST, ahead(5.0, 25.0), (direction - EAST - 1) * side * CYCLE_LANE, direction)
+
+    def walking() -> Array:
+        away = rng.choice((-1, 1)) * (ROAD_HALF + rng.uniform(0.9, 2.3))
+        return on_its_way(WALKER, ahead(3.0, 28.0), away, int(rng.choice((EAST, WEST))))
+
+    def crossing_on_foot() -> Array:
+        """To and fro between the sidewalks."""
+        poses = on_its_way(WALKER, ahead(5.0, 14.0), rng.uniform(0.0, 24.0), NORTH)
+        back = np.mod(poses[:, 1], 24.0) > 12.0
+        poses[:, 1] = 6.0 - np.abs(12.0 - np.mod(poses[:, 1], 24.0))
+        poses[:, 2] += np.where(back, np.pi, 0.0)
+        return poses
+
+    kinds = [(1, lead, vehicle, 2.4)] if rng.random() < LEAD_SHARE else []
+    kinds += [
+        (round(varied.crowd * CROSSERS), crossing_on_foot, person, 0.35),
+        (round(varied.crowd * WALKERS), walking, person, 0.35),
+        (round(varied.crowd * CARS), lambda: on_its_way(DRIVER, ahead(10.0, 70.0), side * LANE, WEST), vehicle, 2.4),
+        (round(varied.crowd * CARS), crossing, vehicle, 2.4),
+        (round(varied.crowd * CYCLISTS), cycling, cyclist, 0.8),
+    ]
+    taken = [(2.4, np.stack([x, y], 1)[::COLLISION_STEP])]
+    accepted: list[Agent] = []
+    for number, way, body, radius in kinds:
+        for _ in range(number):
+            poses, boxes = way(), body(rng, len(accepted) + 1)
+            own = poses[::COLLISION_STEP, :2]
+            if all(np.min(np.sum((own - at) ** 2, axis=1)) > (0.75 * (radius + other)) ** 2 for other, at in taken):
+                taken.append((radius, own))
+                accepted.append(Agent(boxes, poses))
+    return accepted

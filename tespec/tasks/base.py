@@ -22,16 +22,16 @@ from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import (
     WHOLE,
     Collate,
-    LabelledSteps,
+    EvaluationBatches,
+    LabelledBatches,
     Shard,
-    Steps,
+    StepBatches,
+    evaluation_of,
     pad_boxes,
     stack_depths,
     stack_masks,
 )
-from tespec.datasets.evaluation import EvaluationSteps, evaluation_of, windows_alone
-from tespec.datasets.label_check import BOXES, DEPTH, MASK
-from tespec.datasets.labels import STANDING
+from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.recording import LabelledRecording, with_label_share
 from tespec.datasets.windows import WindowRule
 from tespec.metrics.frames import partial_means
@@ -139,9 +139,9 @@ class Task(ABC):
             UserError: settings of the head that do not go together.
         """
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
         """Batches of the training by step."""
-        return LabelledSteps(self.learned, self.settings, seed, type(self).collate, shard)
+        return LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
 
     @classmethod
     def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
@@ -236,7 +236,8 @@ class Task(ABC):
         overall = scorer.overall()
         groups = {name: each.metrics() for name, each in scorer.by("group").items()}
         if settings.evaluate_without_state and settings.carries_state:
-            zeroed = self._scored(model, windows_alone(settings, self.scored, shard), device, workers)
+            alone = evaluation_of(settings, self.scored, shard, single_windows=True)
+            zeroed = self._scored(model, alone, device, workers)
             groups[without_state("")] = zeroed.overall().metrics()
             groups |= {without_state(name): each.metrics() for name, each in zeroed.by("group").items()}
         return Evaluation(
@@ -249,7 +250,7 @@ class Task(ABC):
             seconds=time.monotonic() - began,
         )
 
-    def _scored(self, model: Any, steps: EvaluationSteps, device: torch.device, workers: int) -> Any:
+    def _scored(self, model: Any, steps: EvaluationBatches, device: torch.device, workers: int) -> Any:
         """A scorer that has seen every label of the scored recordings once, as `steps` play them."""
         scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
         total = sum(len(recording.labelled) for recording in self.scored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import tespec.core.compat  # noqa: F401  # before mmdet
 
@@ -19,9 +19,9 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build, choice
+from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build
 from tespec.datasets.base import TEST
-from tespec.datasets.batches import NO_BOX, WHOLE, LabelledSteps, Shard, Steps, pad_boxes
+from tespec.datasets.batches import NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import Backbone
@@ -58,7 +58,7 @@ class DetectionHead:
 
     channels: Width | None = None
     neck_blocks: Depth = 2
-    score: Annotated[str, choice("class", "objectness_x_class")] = "class"
+    score: Literal["class", "objectness_x_class"] = "class"
     score_threshold: Share = 0.001
     min_diagonal: FromZero = 0.0
     min_side: FromZero = 0.0
@@ -210,10 +210,10 @@ class DetectionTask(Task):
         """`backbone` with randomly initialised neck and head."""
         return DetectionModel(backbone, len(settings.classes), build(DetectionHead, settings.head, "head"))
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> Steps:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
         """Batches of the training by step; stretches without labels are left out."""
         recordings = cut_at_gaps(self.learned, self.settings.segments)
-        return LabelledSteps(recordings, self.settings, seed, pad_boxes, shard)
+        return LabelledBatches(recordings, self.settings, seed, pad_boxes, shard)
 
     @classmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:

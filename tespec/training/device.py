@@ -57,6 +57,20 @@ def denormals_flushed() -> Iterator[None]:
         torch.set_flush_denormal(False)
 
 
+@contextmanager
+def out_of_memory_named() -> Iterator[None]:
+    """A block in which a GPU that runs out of memory is a mistake that a user can mend.
+
+    Raises:
+        UserError: it did.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        remedy = "give --accumulate 2 or more, --recompute, or a smaller batch by --set batch_size=N"
+        raise UserError("GPU", "out of memory", remedy) from error
+
+
 def derive(seed: int, *names: int | str) -> int:
     """A 63-bit seed for one purpose, a pure function of the run's seed and the purpose's names."""
     text = "/".join(str(part) for part in (seed, *names))
@@ -83,7 +97,8 @@ def choose_device(name: str | None) -> torch.device:
     except RuntimeError as error:
         raise UserError(f"--device {name}", "unknown device", "use cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
-        raise UserError(f"--device {name}", "not on this machine", "leave --device out or use cpu")
+        there = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU that torch can use"
+        raise UserError(f"--device {name}", f"this machine has {there}", "leave --device out or use cpu")
     return device
 
 

@@ -1,4 +1,4 @@
-"""What happens beside the training steps: progress, the loss curve, checkpoints."""
+"""Beside the training steps: the loss curve, checkpoints, trackers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -23,53 +23,14 @@ from torch import Tensor
 
 from tespec.core.distributed import all_reduce_max, barrier, is_first, world_size
 from tespec.core.errors import Preempted, UserError
-from tespec.core.progress import Advance, progress
 from tespec.training.checkpoint import save_checkpoint
-from tespec.training.loop import Loop
 from tespec.training.status import RUNNING, write_status
+from tespec.training.trainer import Trainer
 
-PREEMPTIONS = (signal.SIGTERM, signal.SIGUSR1)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+SECONDS_BETWEEN_STATUSES = 5.0
 
-
-class ProgressHook(Hook):
-    """Shows steps, rate, loss and time left; the loss is that of the newest step that was looked at."""
-
-    def __init__(self, label: str) -> None:
-        self._label, self._note = label, ""
-        self._stack = ExitStack()
-        self._advance: Advance = lambda done, total, note: None
-
-    def before_run(self, loop: Loop) -> None:
-        """Open the display."""
-        self._advance = self._stack.enter_context(progress(self._label, "steps", loop.step))
-
-    def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
-        """Advance by one step; the loss is read where it costs nothing, or the loop waits for the device anyway."""
-        if loop.looks:
-            self._note = f"loss {outputs['loss'].item():.4f}"
-        self._advance(loop.step, loop.settings.steps, self._note)
-
-    def after_run(self, loop: Loop) -> None:
-        """Close the display."""
-        self._stack.close()
-
-
-class StatusHook(Hook):
-    """Writes the step into the run's status, every `seconds`."""
-
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self._folder, self._seconds = folder, seconds
-        self._last = time.monotonic()
-
-    def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
-        """Write it where it is due; a disk without room for it is no reason to stop."""
-        if is_first() and time.monotonic() - self._last >= self._seconds:
-            self._last = time.monotonic()
-            with suppress(OSError):
-                write_status(self._folder, RUNNING, loop.step)
-
-
-WATCHES = 4  # times that what is measured beside a training is
+PROBES = 4  # times that `probe_fn` is called in a training
 
 
 class CurveHook(Hook):
@@ -79,32 +40,34 @@ class CurveHook(Hook):
 
     Args:
         interval: in steps.
-        watch: measures numbers by name, and leaves the network as it was; the first process asks it `WATCHES` times,
+        probe_fn: measures numbers by name, and leaves the network as it was; the first process calls it `PROBES` times,
             evenly over the training and at its end, but not before its last phase.
 
     Attributes:
         curve: {"step", name: mean} of each interval.
-        watched: {"step", name: number} of each time.
+        probed: {"step", name: number} of each time.
     """
 
-    def __init__(self, interval: int, watch: Callable[[], Mapping[str, float]] | None = None) -> None:
+    def __init__(self, interval: int, probe_fn: Callable[[], Mapping[str, float]] | None = None) -> None:
         self.curve: list[dict[str, float]] = []
-        self.watched: list[dict[str, float]] = []
-        self._interval, self._watch = interval, watch
+        self.probed: list[dict[str, float]] = []
+        self._interval, self._probe_fn = interval, probe_fn
         self._sums: dict[str, Tensor] = {}
         self._count = 0
 
-    def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Add the losses of one step."""
         if self._sums and self._sums.keys() != outputs.keys():
             self._close(step)
         for name, value in outputs.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
         self._count += 1
-        if loop.step % self._interval == 0 or loop.step == loop.settings.steps:
-            self._close(loop.step)
-        if self._watch and is_first() and loop.in_last_phase and loop.step in _evenly(loop.settings.steps):
-            self.watched.append({"step": loop.step, **self._watch()})
+        steps = trainer.settings.steps
+        if trainer.step % self._interval == 0 or trainer.step == steps:
+            self._close(trainer.step)
+        due = trainer.step in {-(-steps * time // PROBES) for time in range(1, PROBES + 1)}
+        if self._probe_fn and due and trainer.in_last_phase and is_first():
+            self.probed.append({"step": trainer.step, **self._probe_fn()})
 
     def _close(self, step: int) -> None:
         means = {name: (total / self._count).item() for name, total in self._sums.items()}
@@ -113,67 +76,67 @@ class CurveHook(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """The curves so far and the sums of the interval that is open."""
-        return {"curve": self.curve, "watched": self.watched, "sums": self._sums, "count": self._count}
+        return {"curve": self.curve, "probed": self.probed, "sums": self._sums, "count": self._count}
 
     def load_state_dict(self, content: dict[str, Any], device: torch.device) -> None:
         """Go on where `state_dict` was taken."""
-        # Earlier versions watched nothing.
-        self.curve, self.watched, self._count = content["curve"], content.get("watched", []), content["count"]
+        self.curve, self.probed, self._count = content["curve"], content["probed"], content["count"]
         self._sums = {name: value.to(device) for name, value in content["sums"].items()}
 
 
-def _evenly(steps: int) -> set[int]:
-    """The steps at which a training is watched."""
-    return {-(-steps * time // WATCHES) for time in range(1, WATCHES + 1)}
-
-
 class CheckpointHook(Hook):
-    """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for, after the step under way.
+    """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for; writes the step into status.
 
-    A stop is asked for by Ctrl-C, by SIGTERM, or by SIGUSR1, which SLURM sends before it takes a job away.
+    A stop is asked for by Ctrl-C, by SIGTERM, or by SIGUSR1, which SLURM sends before it takes a job away; the step
+    under way is finished first.
 
     Attributes:
         before: seconds of training up to the checkpoint that the run goes on from.
     """
 
-    def __init__(self, folder: Path, run: str, curve: CurveHook, seconds: float) -> None:
-        self._folder, self._run, self._curve, self._seconds = folder, run, curve, seconds
+    def __init__(self, folder: Path, curve: CurveHook, seconds: float) -> None:
+        self._folder, self._curve, self._seconds = folder, curve, seconds
         self.before = 0.0
-        self._began = self._last = time.monotonic()
-        self._stack = ExitStack()
+        self._began = self._last = self._last_status = time.monotonic()
+        self._signals: dict[int, Any] = {}
         self._stop: int | None = None
 
-    def before_run(self, loop: Loop) -> None:
+    def before_run(self, trainer: Trainer) -> None:
         """Take over the signals until the training ends."""
         self._began = time.monotonic()
-        for number in (signal.SIGINT, *PREEMPTIONS):
-            previous = signal.signal(number, self._request_stop)
-            self._stack.callback(signal.signal, number, previous)
+        self._signals = {number: signal.signal(number, self._request_stop) for number in STOPS}
 
-    def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
+        if is_first() and time.monotonic() - self._last_status >= SECONDS_BETWEEN_STATUSES:
+            self._last_status = time.monotonic()
+            with suppress(OSError):  # a disk without room for it is no reason to stop
+                write_status(self._folder, RUNNING, trainer.step)
         # All ranks save the same step, whichever of them was asked to stop; a single one need not wait to hear of it.
-        if world_size() > 1 and not loop.looks:
+        if world_size() > 1 and not trainer.is_sync_step:
             return
         due = time.monotonic() - self._last >= self._seconds
         save, stop = all_reduce_max([int(due and is_first()), self._stop or 0])
-        if not (save or stop or loop.step == loop.settings.steps):
+        if not (save or stop or trainer.step == trainer.settings.steps):
             return
-        loop.require_finite()
+        trainer.require_finite()
         self._last = time.monotonic()
-        state = loop.state_dict()
-        weights = state.pop("model")
-        seconds = self.before + self._last - self._began
-        rest = {"run": self._run, "loop": state, "curve": self._curve.state_dict(), "seconds": seconds}
-        path = save_checkpoint(self._folder, loop.step, weights, rest) if is_first() else self._folder
+        content = {
+            "run": self._folder.name,
+            "trainer": trainer.state_dict(),
+            "curve": self._curve.state_dict(),
+            "seconds": self.before + self._last - self._began,
+        }
+        path = save_checkpoint(self._folder, trainer.step, content) if is_first() else self._folder
         barrier()
         if stop:
-            said = f"stopped after step {loop.step}, saved as {path}; the same command goes on" if is_first() else ""
+            said = f"stopped after step {trainer.step}, saved as {path}; the same command goes on" if is_first() else ""
             raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
 
-    def after_run(self, loop: Loop) -> None:
+    def after_run(self, trainer: Trainer) -> None:
         """Give the signals back."""
-        self._stack.close()
+        for number, previous in self._signals.items():
+            signal.signal(number, previous)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         if self._stop is not None and number == signal.SIGINT:
@@ -203,20 +166,20 @@ class TrackHook(Hook):
         self._tracker.add_config(Config(dict(settings)))
         self._curve, self._seen = curve, 0
 
-    def before_run(self, loop: Loop) -> None:
+    def before_run(self, trainer: Trainer) -> None:
         """Pass over what was tracked before the run was stopped."""
         self._seen = len(self._curve.curve)
 
-    def after_train_iter(self, loop: Loop, step: int, batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Hand over new points."""
         for point in self._curve.curve[self._seen :]:
             losses = {f"train/{key}": value for key, value in point.items() if key != "step"}
             self._tracker.add_scalars(losses, step=int(point["step"]))
         self._seen = len(self._curve.curve)
 
-    def after_run(self, loop: Loop) -> None:
+    def after_run(self, trainer: Trainer) -> None:
         """Close the tracker of a run that was stopped."""
-        if loop.step < loop.settings.steps:
+        if trainer.step < trainer.settings.steps:
             self._tracker.close()
 
     def result(self, metrics: Mapping[str, float], step: int) -> None:

@@ -5,20 +5,28 @@ Data that vanish and workers that die end in one clear error.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from tespec.core.distributed import rank, world_size
 from tespec.core.errors import UserError
+from tespec.core.progress import say
 
 Batch = dict[str, Tensor]
 PATIENCE = 2.0  # s that a dying process has to be gone
+PREFETCH = 2  # batches that a worker prepares ahead
+MOST_WORKERS = 8
+SHARED_MEMORY = Path("/dev/shm")
 
 
 class MicroBatches(Dataset[Batch]):
@@ -31,7 +39,7 @@ class MicroBatches(Dataset[Batch]):
         accumulate: number of gradient accumulation steps.
         segments: windows per chunk.
         left_out: names of recordings that are never played.
-        never_carries: whether streams are to be played, and none of them has a second chunk.
+        has_no_continuation: whether streams are to be played, and none of them has a second chunk.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -39,7 +47,7 @@ class MicroBatches(Dataset[Batch]):
         self.accumulate = len(parts)
         self.segments: int = getattr(parts[0], "segments", 1)
         self.left_out: tuple[str, ...] = getattr(parts[0], "left_out", ())
-        self.never_carries: bool = getattr(parts[0], "never_carries", False)
+        self.has_no_continuation: bool = getattr(parts[0], "has_no_continuation", False)
 
     def __getitem__(self, index: int) -> Batch:
         step, part = divmod(index, self.accumulate)
@@ -47,7 +55,7 @@ class MicroBatches(Dataset[Batch]):
         return batch
 
     def count_on_device(self) -> None:
-        """Let histograms be counted on the device, by `arrived`: see `tespec.datasets.batches.Steps`.
+        """Let histograms be counted on the device, by `arrived`: see `tespec.datasets.batches.StepBatches`.
 
         Raises:
             UserError: the batches hold no packed events.
@@ -114,23 +122,29 @@ class _Answers(Dataset[Batch | UserError]):
 
 
 class Batches:
-    """The batches of steps `first` to `last` in order, prepared by `workers` processes.
+    """The batches of steps `first` to `last` in order, prepared by `workers` processes; None: as many as fit.
 
     Raises:
         UserError: data cannot be read any more.
     """
 
-    def __init__(self, steps: Dataset[Any], first: int, last: int, workers: int, *, pin: bool) -> None:
+    def __init__(self, steps: Dataset[Any], first: int, last: int, workers: int | None, *, pin: bool) -> None:
+        answers = _Answers(steps)
+        if pin and not workers and first < last:
+            workers = choose_workers(answers[first]) if workers is None else _slow_without_workers()
+        self._workers = workers or 0
         loader = DataLoader(
-            _Answers(steps),
+            answers,
             batch_size=None,
             sampler=range(first, last),
-            num_workers=workers,
+            num_workers=self._workers,
+            prefetch_factor=PREFETCH if workers else None,
             pin_memory=pin,
             collate_fn=_as_it_is,
         )
+        before = multiprocessing.active_children()
         self._batches = iter(loader)
-        self._workers = workers
+        self._processes = [each for each in multiprocessing.active_children() if each not in before]
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self._batches:
@@ -141,18 +155,19 @@ class Batches:
     def require_workers(self, error: Exception, step: int) -> None:
         """Explain an error by the death of a worker, if one died.
 
-        torch speaks of it wherever the training process is when it hears of it, and a pipe may break first.
+        torch raises wherever the training process is when it hears of the death, and a pipe may break first.
 
         Raises:
             UserError: a worker died.
         """
-        batches = self._batches
-        if not isinstance(batches, _MultiProcessingDataLoaderIter) or not _one_died(batches):
+        if not any(_died(each, PATIENCE / len(self._processes)) for each in self._processes):
             return
-        # Until its workers are struck off, torch raises again, here as well.
-        while batches._worker_pids_set:
-            with suppress(RuntimeError):
-                batches._shutdown_workers()
+        # While a process that it started ends, torch raises again.
+        for process in self._processes:
+            while process.is_alive():
+                with suppress(RuntimeError):
+                    process.terminate()
+                    process.join()
         raise UserError(
             f"--workers {self._workers}",
             f"a process that prepares batches died at step {step}, as for want of memory",
@@ -164,13 +179,40 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _one_died(batches: _MultiProcessingDataLoaderIter) -> bool:
-    for worker in batches._workers:
-        with suppress(RuntimeError):
-            worker.join(PATIENCE / len(batches._workers))
-        if worker.exitcode not in (None, 0):
-            return True
-    return False
+def _died(process: Any, seconds: float) -> bool:
+    with suppress(RuntimeError):
+        process.join(seconds)
+    return process.exitcode not in (None, 0)
+
+
+def choose_workers(batch: Any) -> int:
+    """Number of processes that prepare batches for a GPU, from this process's cores and its shared memory; logged.
+
+    The batches that wait take at most half of what is free of the shared memory. One core is left to the training;
+    where there are only two, workers would take the time that they save.
+
+    Args:
+        batch: the first one, for its size.
+    """
+    if isinstance(batch, UserError):
+        raise batch
+    tensors = batch.values() if isinstance(batch, dict) else batch
+    size = max(1, sum(getattr(each, "nbytes", 0) for each in tensors))
+    # torchrun tells how many processes share the cores; SLURM gives each its own, and tells how many share a machine.
+    started = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    on_machine = re.match(r"\d*", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    processes = max(started, int(on_machine[0] or 1) if on_machine else 1)
+    cores = len(os.sched_getaffinity(0)) // started
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    workers = min(MOST_WORKERS, cores - 1, free // 2 // processes // (PREFETCH * size)) if cores > 2 else 0
+    facts = f"{cores} cores, batches of {size / 1e6:.3g} MB, {free / 1e9:.3g} GB of free shared memory"
+    say(f"workers: {workers} ({facts}; --workers sets another number)")
+    return workers
+
+
+def _slow_without_workers() -> int:
+    say("--workers 0 beside a GPU: it waits while each batch is prepared; leave --workers out to have a number chosen")
+    return 0
 
 
 def on_device(

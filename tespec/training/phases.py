@@ -1,41 +1,25 @@
-"""Trainings in phases, one after the other: each has parameters, a schedule and limits of its own."""
+"""Trainings in phases, one after the other: each has parameters, a schedule and limits of its own, as MEM's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from tespec.core.settings import Optimisation
 
 
-@runtime_checkable
-class Phased(Protocol):
-    """A network whose parts are trained one after the other, such as a tokenizer and then what names its tokens.
+def phases_of(network: Any, settings: Optimisation) -> tuple[Optimisation, ...]:
+    """Settings of each phase, by the network's `phases(settings)`; of most networks the only one.
 
-    Without `begin`, as after a training, it is in its last phase.
+    Of a phase's settings count learning rate, schedule, steps, warm-up, clipping, and weight decay but for what is
+    exempt; the rest is that of the whole training.
     """
-
-    def phases(self, whole: Optimisation) -> Sequence[Optimisation]:
-        """Settings of each phase, given those of the whole training, of whose steps each phase has some.
-
-        Of a phase's settings count learning rate, schedule, steps, warm-up, clipping, and weight decay but for what is
-        exempt; the rest is that of the whole training.
-        """
-        ...
-
-    def begin(self, phase: int) -> None:
-        """Be in this phase from now on: the parameters that it trains require gradients, and no others."""
-        ...
-
-
-def phases_of(network: Any, whole: Optimisation) -> tuple[Optimisation, ...]:
-    """Settings of each phase; of most networks the only one."""
-    return tuple(network.phases(whole)) if isinstance(network, Phased) else (whole,)
+    return tuple(network.phases(settings)) if hasattr(network, "phases") else (settings,)
 
 
 def begin(network: Any, phase: int) -> None:
-    """Let a network that has phases begin one."""
-    if isinstance(network, Phased):
+    """Let a network with phases begin one: `begin(phase)` requires gradients of what the phase trains, and no other."""
+    if hasattr(network, "phases"):
         network.begin(phase)
 
 

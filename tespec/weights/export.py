@@ -1,11 +1,10 @@
-"""Inspect checkpoints, write them in the naming of this harness or of timm, and fetch those of timm."""
+"""Inspect checkpoints, write them with the names of this harness or of timm, and fetch those of timm."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tespec.core.compat  # noqa: F401  # before timm
 
@@ -18,99 +17,71 @@ from tespec.core.registry import BACKBONES
 from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
 from tespec.weights.files import read_tensors, sha256_of, write_weights
-from tespec.weights.formats import IMAGENET, Converted, convert, is_own
-from tespec.weights.load import MatchedState, match_state
+from tespec.weights.formats import IMAGENET, Converted, convert
+from tespec.weights.load import LSTMS, MatchedState, match_state
 
 FALLBACK = "tiny"  # what a file of unknown width is compared with
 DEFAULT_BINS = 10
-IN_TIMM = ("swin.", "resnet.")
 PREFIX = "timm:"
 
 
-@dataclass(frozen=True)
-class Contents:
-    """A weights file.
+class Contents(NamedTuple):
+    """A weights file: its hash, its tensors and recipe as read and converted, and which networks it fills.
 
     Attributes:
-        path: of the file.
-        sha256: of its bytes.
-        tensors: number of tensors in it.
-        values: number of values in them.
         arch: architecture that its widths belong to; None if to none of this harness.
-        converted: its tensors by the names of this harness.
-        recipe: settings that it names.
-        architecture: settings of the network that `rewrite` writes, as a recipe names them.
-        matches: how it fills the networks of this architecture, by a name for people.
+        settings: of the network that `rewrite` writes, as a recipe names them.
+        matches: how it fills the recurrent and the feed-forward network of this architecture, by name.
     """
 
     path: Path
     sha256: str
-    tensors: int
-    values: int
-    arch: str | None
-    converted: Converted
+    tensors: dict[str, Tensor]
     recipe: dict[str, Any]
-    architecture: dict[str, Any]
+    converted: Converted
+    arch: str | None
+    settings: dict[str, Any]
     matches: dict[str, MatchedState]
 
 
-def inspect(
-    path: Path, bins: int | None = None, sensor: tuple[int, int] | None = None, rescale: bool = False
-) -> Contents:
+def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None = None) -> Contents:
     """Read a weights file and match it with the recurrent and the feed-forward network of its architecture.
 
     Args:
         path: the file.
         bins: of the networks; default: the recipe's, else 10.
         sensor: rows and columns in px that they are built for; default: the recipe's, else the format's.
-        rescale: scale repeated input convolutions (`tespec.weights.formats.repeat_channels`).
 
     Raises:
         UserError: unreadable file, or a format that is not known or not supported.
     """
     tensors, recipe = read_tensors(path)
     channels = 2 * bins if bins else recipe.get("in_channels") or 2 * recipe.get("bins", DEFAULT_BINS)
-    converted = convert(tensors, channels, where=path, recipe=recipe, rescale=rescale)
-    holds_lstms = any(name.startswith("lstms.") for name in converted.tensors)
-    has_lstms = converted.format.has_lstms
-    arch = arch_of(converted.tensors, recipe)
+    converted = convert(tensors, channels, where=path, recipe=recipe)
+    arch = recipe.get("width") or _arch_of(converted.tensors)
     sensor = sensor or recipe.get("sensor") or converted.format.sensor or IMAGENET
-    networks = {
-        f"{arch or FALLBACK}, {name}": _empty(arch or FALLBACK, recurrent, channels, padded_size(*sensor))
-        for name, recurrent in (("recurrent", True), ("feed-forward", False))
-    }
-    return Contents(
-        path=path,
-        sha256=sha256_of(path),
-        tensors=len(tensors),
-        values=sum(tensor.numel() for tensor in tensors.values()),
-        arch=arch,
-        converted=converted,
-        recipe=recipe,
-        architecture={
-            "width": arch,
-            "sensor": list(sensor),
-            "recurrent": recipe.get("recurrent", holds_lstms) if has_lstms is None else has_lstms,
-            "bins": bins or recipe.get("bins", DEFAULT_BINS),
-            "in_channels": channels,
-        },
-        matches={name: match_state(converted, network, recipe) for name, network in networks.items()},
-    )
+    recurrent = converted.format.has_lstms
+    if recurrent is None:
+        recurrent = recipe.get("recurrent", any(name.startswith(LSTMS) for name in converted.tensors))
+    size = padded_size(*sensor)
+    networks = {name: _empty(arch or FALLBACK, name == "recurrent", channels, size)
+                for name in ("recurrent", "feed-forward")}  # fmt: skip
+    matches = {name: match_state(converted, network, recipe) for name, network in networks.items()}
+    settings = {"width": arch, "sensor": list(sensor), "recurrent": recurrent}
+    settings |= {"bins": bins or recipe.get("bins", DEFAULT_BINS), "in_channels": channels}
+    return Contents(path, sha256_of(path), tensors, recipe, converted, arch, settings, matches)
 
 
-def arch_of(tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str | None:
-    """Architecture that the recipe names, or that the width of the first convolution belongs to; None if to none."""
-    if is_own(recipe):
-        return str(recipe["width"])
+def _arch_of(tensors: Mapping[str, Tensor]) -> str | None:
+    """The architecture whose first convolution has as many outputs as these; None if none has."""
     for kind in BACKBONES.module_dict.values():
-        if kind.stem in tensors:
-            width = tensors[kind.stem].shape[0]
-            empty = {arch: _empty(arch, False, 2 * DEFAULT_BINS, IMAGENET) for arch in kind.architectures}
-            return next((arch for arch, each in empty.items() if each.state_dict()[each.stem].shape[0] == width), None)
+        for arch in kind.architectures if kind.stem in tensors else ():
+            if _empty(arch, False).state_dict()[kind.stem].shape[0] == tensors[kind.stem].shape[0]:
+                return str(arch)
     return None
 
 
-def _empty(arch: str, recurrent: bool, channels: int, size: tuple[int, int]) -> Backbone:
+def _empty(arch: str, recurrent: bool, channels: int = 2 * DEFAULT_BINS, size: tuple[int, int] = IMAGENET) -> Backbone:
     with torch.device("meta"):  # no numbers are drawn
         return build_backbone(arch, recurrent, DEFAULT_BINS, size, channels)
 
@@ -121,15 +92,13 @@ def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         UserError: the tensors do not fill a network of this harness, or hold values that are not finite.
     """
-    path, recipe, arch = contents.path, contents.recipe, contents.architecture
+    path, recipe, found = contents.path, contents.recipe, contents.converted.format
     if contents.arch is None:
         raise UserError(path, "its first layer has the width of no architecture here", "give Swin-T or ResNet-50")
-    recurrent, feedforward = contents.matches.values()
-    matched = recurrent if arch["recurrent"] else feedforward
-    title = contents.converted.format.title
-    matched.require_complete(path, f"the file is {title}; {contents.arch} needs all of it")
-    source = {"file": path.name, "format": contents.converted.format.name, "sha256": contents.sha256}
-    return matched.tensors, (recipe or {"source": source}) | arch
+    matched = contents.matches["recurrent" if contents.settings["recurrent"] else "feed-forward"]
+    matched.require_complete(path, f"the file is {found.title}; {contents.arch} needs all of it")
+    source = {"file": path.name, "format": found.name, "sha256": contents.sha256}
+    return matched.tensors, (recipe or {"source": source}) | contents.settings
 
 
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -141,13 +110,14 @@ def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         UserError: timm has no such network.
     """
-    state = {name.split(".", 1)[1]: tensor for name, tensor in tensors.items() if name.startswith(IN_TIMM)}
+    named = ((*name.partition("."), tensor) for name, tensor in tensors.items())
+    state = {name: tensor for network, _, name, tensor in named if network in ("swin", "resnet")}
     if not state:
         raise UserError("--to timm", "timm has no such network", "leave it out")
     return state
 
 
-def fetched(given: Path | None) -> Path | None:
+def fetch(given: Path | None) -> Path | None:
     """A weights file: `given` itself, or for "timm:NAME" a file in the cache, downloaded on first use.
 
     Raises:
@@ -165,8 +135,7 @@ def fetched(given: Path | None) -> Path | None:
         raise UserError(f"--checkpoint {given}", "timm knows no such weights", "give timm:NAME as timm lists it")
     try:
         network = timm.create_model(name, pretrained=True, num_classes=0)
-    # The errors of a download differ between versions of the hub's client.
-    except Exception as error:
+    except Exception as error:  # its types differ between versions of the hub's client
         what = f"cannot be fetched ({type(error).__name__})"
         raise UserError(f"--checkpoint {given}", what, "download the file elsewhere and give its path") from error
     write_weights(path, network.state_dict(), {})

@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors written atomically; other files read with `weights_only=True` alone."""
+"""Weights on disk: safetensors written atomically; torch files read with `weights_only=True` alone."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import hashlib
 import json
 import pickle
 import re
-import struct
 import warnings
-import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -23,14 +22,14 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, whole_file
-from tespec.core.settings import Flag, build, whole
+from tespec.core.settings import Flag, build
 
 RECIPE_KEY = "tespec"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# Beyond any network and sensor there is.
-Channels = Annotated[int, whole(1, 1024)]
-Side = Annotated[int, whole(1, 2048)]
 WRAPPERS = ("state_dict", "model", "checkpoint", "weights")
+# Beyond any network and sensor there is.
+Channels = Annotated[int, Field(strict=True, ge=1, le=1024)]
+Side = Annotated[int, Field(strict=True, ge=1, le=2048)]
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Architecture:
 
 
 class Unread:
-    """Stands for a value that is neither needed nor looked at."""
+    """Stands for a value that is not needed."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -55,34 +54,13 @@ class Unread:
 
 
 # Settings that training scripts save beside the weights: read as plain values, without importing their classes.
-NUMPY = (
-    "dtype",
-    "ndarray",
-    "core.multiarray.scalar",
-    "core.multiarray._reconstruct",
-    "_core.multiarray.scalar",
-    "_core.multiarray._reconstruct",
-)
+NUMPY = ("dtype", "ndarray", *(f"{core}.multiarray.{name}" for core in ("core", "_core")
+                               for name in ("scalar", "_reconstruct")))  # fmt: skip
 HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     (OrderedDict, "yacs.config.CfgNode"),
     (OrderedDict, "argparse.Namespace"),
     *((Unread, f"numpy.{name}") for name in NUMPY),
 ]
-# What torch raises on a truncated file, depending on the byte it ends at.
-TORN = (
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    OSError,
-    OverflowError,
-    MemoryError,
-    struct.error,
-    zipfile.BadZipFile,
-)
 
 
 def read_torch(path: Path) -> Any:
@@ -95,21 +73,28 @@ def read_torch(path: Path) -> Any:
         with torch.serialization.safe_globals(HARMLESS), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damage that looks like an old file
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-        named = f" ({found[1]})" if found else ""
-        what = f"holds more than plain tensors{named}, and loading it could run code"
-        raise UserError(path, what, "export it as safetensors") from error
-    except TORN as error:
-        raise UserError(path, "not a readable torch file", "copy it again, or export it as safetensors") from error
+    except Exception as error:  # of a dozen types, by the byte at which a damaged file ends
+        found = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        what = f"not a readable torch file ({type(error).__name__})"
+        if found:
+            what = f"holds more than plain tensors ({found[1]}), and loading it could run code"
+        raise UserError(path, what, "copy it again, or export it as safetensors") from error
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
-    """Write tensors and the settings that made them as one safetensors file, atomically, and return its SHA-256."""
+    """Write tensors and the settings that made them as one safetensors file, atomically, and return its SHA-256.
+
+    Raises:
+        UserError: the disk refuses it.
+    """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with whole_file(path) as unfinished:
-        # A single entry: safetensors writes several in random order, and equal weights would have unequal hashes.
-        save_file(plain, unfinished, metadata={RECIPE_KEY: json.dumps(recipe, sort_keys=True)})
+    # A single entry: safetensors writes several in random order, and equal weights would have unequal hashes.
+    metadata = {RECIPE_KEY: json.dumps(recipe, sort_keys=True)}
+    try:
+        with whole_file(path) as unfinished:
+            save_file(plain, unfinished, metadata=metadata)
+    except SafetensorError as error:
+        raise UserError(path, f"cannot be written ({error})", "name another place, or free some space") from error
     return sha256_of(path)
 
 
@@ -117,11 +102,20 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors of a weights file on the CPU, and the recipe inside it ({} for files of others).
 
     Raises:
-        UserError: missing, unreadable, unsafe or empty file, or one with values that are not finite.
+        UserError: missing, unreadable, unsafe or empty file, or one with values that are no finite floats.
     """
     tensors, recipe = read_tensors(path)
-    require_finite(path, tensors)
+    for name, tensor in tensors.items():
+        if problem := problem_of(tensor):
+            raise UserError(path, f"{name} holds {problem}", "take an earlier checkpoint, not quantised")
     return tensors, recipe
+
+
+def problem_of(tensor: Tensor) -> str:
+    """Why a tensor of floats holds no weights, "" if it may."""
+    if tensor.is_floating_point() and tensor.dtype not in FLOATS:
+        return f"{tensor.dtype}, which are no weights"
+    return "" if torch.isfinite(tensor).all() else "values that are not finite"
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -147,24 +141,13 @@ def read_recipe(path: Path) -> dict[str, Any]:
     return _open_safetensors(path, with_tensors=False)[1] if _is_safetensors(path) else {}
 
 
-def require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse values that are not finite.
-
-    Raises:
-        UserError: names the first tensor that has one, or has fewer than 16 bits.
-    """
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.dtype not in FLOATS:
-            raise UserError(path, f"{name} holds {tensor.dtype}, which are no weights", "give it unquantised")
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise UserError(path, f"{name} holds values that are not finite", "take an earlier checkpoint")
-
-
 def _is_safetensors(path: Path) -> bool:
-    if not path.is_file():
-        raise UserError(path, "no such weights file", "check the path given to --checkpoint")
-    with path.open("rb") as file:
-        start = file.read(9)
+    try:
+        with path.open("rb") as file:
+            start = file.read(9)
+    except OSError as error:
+        what = "no such weights file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise UserError(path, what, "check the path to the weights") from error
     # Eight bytes of length, then a JSON object; a torch file is a zip archive or a pickle.
     return path.suffix == ".safetensors" or (start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000)
 
@@ -179,8 +162,8 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
         raise UserError(path, f"not a readable safetensors file ({error})", "copy or write it again") from error
     if not isinstance(recipe, dict):
         raise UserError(path, "the recipe in it is no mapping", "write the file again")
-    names = [field.name for field in fields(Architecture)]
-    build(Architecture, {name: recipe[name] for name in names if name in recipe}, f"{path}: the recipe in it")
+    named = {field.name: recipe[field.name] for field in fields(Architecture) if field.name in recipe}
+    build(Architecture, named, f"{path}: the recipe in it")
     return tensors, recipe
 
 
@@ -189,11 +172,9 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     while isinstance(content, Mapping):
         inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
         if inner is None:
-            break
+            return {name: each for name, each in content.items() if isinstance(name, str) and isinstance(each, Tensor)}
         content = inner
-    if not isinstance(content, Mapping):
-        raise UserError(path, "holds no state dict", "give a file of model weights")
-    return {name: value for name, value in content.items() if isinstance(name, str) and isinstance(value, Tensor)}
+    raise UserError(path, "holds no state dict", "give a file of model weights")
 
 
 def state_sha256(tensors: Mapping[str, Tensor]) -> str:
@@ -207,8 +188,8 @@ def state_sha256(tensors: Mapping[str, Tensor]) -> str:
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, as hex."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        digest = hashlib.sha256()
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()

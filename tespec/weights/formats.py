@@ -1,10 +1,9 @@
-"""Formats of published checkpoints: how each is recognised, and what its names are here.
+"""Formats of published checkpoints: how each is recognised, and how its tensors are named here.
 
-Layouts: microsoft/Swin-Transformer, models/swin_transformer.py; huggingface/pytorch-image-models,
-timm/models/swin_transformer.py; SwinTransformer/Transformer-SSL, models/moby.py; microsoft/SimMIM, models/simmim.py;
-Yan98/Event-Camera-Data-Dense-Pre-training and Yan98/Event-Camera-Data-Pre-training; TESPEC's release, as
-pabloseijo/event-penguins-optimization, src/tespec_encoder.py, loads it; of what is not supported, Lqm26/STP,
-model/STP.py, and BIT-Vision/EventPretrain, model/backbone/swin.py.
+Layouts: microsoft/Swin-Transformer, microsoft/SimMIM, SwinTransformer/Transformer-SSL,
+Yan98/Event-Camera-Data-Pre-training, Yan98/Event-Camera-Data-Dense-Pre-training,
+huggingface/pytorch-image-models; TESPEC's release as pabloseijo/event-penguins-optimization
+loads it; not supported: Lqm26/STP, BIT-Vision/EventPretrain.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from tespec.core.errors import UserError
+from tespec.models.backbone import architectures
 
-Tensors = Mapping[str, Tensor]
-Rename = tuple[str, str | None]  # pattern of a whole name, and its name here; None: left out
+Rename = tuple[str, str | None]  # pattern of a whole name, and the name here; None: left out
 
 BLOCK = r"layers[._]\d+\.blocks\.\d+\.attn\.qkv\.weight"  # in every Swin Transformer
 BUFFERS = ("relative_position_index", "attn_mask")
@@ -29,6 +28,7 @@ BUFFERS = ("relative_position_index", "attn_mask")
 LEVEL = r"(?:(?:model\.)?encoder\.)?"
 SWIN_STEM, RESNET_STEM = "swin.patch_embed.proj.weight", "resnet.conv1.weight"
 IMAGENET = (224, 224)
+IMAGES = (1, 3)  # channels of their pixels
 
 
 def swin_names(prefix: str = "") -> tuple[Rename, ...]:
@@ -46,14 +46,14 @@ class CheckpointFormat:
 
     Attributes:
         name: in reports and records.
-        title: what it is, in words.
+        title: in messages.
         marks: patterns; a file has this format if each of them matches a whole name.
         renames: names here of its names; the first pattern that matches counts, and a name without one is left out.
-        stem: the convolution over the input channels (by its name here) if it may be repeated to more of them; None
-            for weights that were trained on histograms, whose channels must agree.
+        stem: name here of the convolution that may be repeated to more input channels; None for weights that were
+            trained on histograms, whose channels must agree.
         sensor: rows and columns in px that the weights were trained at.
         has_lstms: whether ConvLSTMs belong to it; None: the recipe in the file says so.
-        data: data set of its pre-training, as tables call it; empty if the format does not say.
+        data: data set of its pre-training, as tables name it; "" if the format does not say.
     """
 
     name: str
@@ -67,100 +67,64 @@ class CheckpointFormat:
 
 
 OWN = CheckpointFormat(
-    "tespec",
-    "weights written by this harness",
+    "tespec", "weights written by this harness",
     (r"(swin\.layers\.|swin\.patch_embed\.|resnet\.|stages\.0\.reduce\.).*",),
     ((r"((swin|lstms|resnet|stages)\..*)", r"\1"),),
-    stem=None,
-    sensor=None,
-    has_lstms=None,
+    stem=None, sensor=None, has_lstms=None,
+)  # fmt: skip
+RELEASE_NAMES = (
+    *swin_names(rf"{LEVEL}pure_backbone\."),
+    # The gates are in the order of `tespec.models.backbone.ConvLstm`: forget, input, output, cell input.
+    (rf"{LEVEL}lstm_blocks\.(\d+)\.conv1x1\.(.*)", r"lstms.\1.gates.\2"),
+    (rf"{LEVEL}lstm_blocks\.(.*)", r"lstms.\1"),
 )
+ENCODER = swin_names(r"encoder\.")
 # The first that matches is taken: a Swin under a prefix comes before the bare ones.
 FORMATS = (
     OWN,
-    CheckpointFormat(
-        "tespec-release",
-        "TESPEC's released encoder",
-        (rf"{LEVEL}pure_backbone\.{BLOCK}",),
-        (
-            *swin_names(rf"{LEVEL}pure_backbone\."),
-            # The gates are in the order of `tespec.models.backbone.ConvLstm`: forget, input, output, cell input.
-            (rf"{LEVEL}lstm_blocks\.(\d+)\.conv1x1\.(.*)", r"lstms.\1.gates.\2"),
-            (rf"{LEVEL}lstm_blocks\.(.*)", r"lstms.\1"),
-        ),
-        stem=None,
-        sensor=(360, 640),
-        has_lstms=True,
-        data="1Mpx",
-    ),
-    CheckpointFormat(
-        "moby",
-        "MoBY's online encoder, a Swin Transformer",
-        (rf"encoder\.{BLOCK}", r"(encoder_k\.|projector\.|projector_k\.|predictor\.|queue).*"),
-        swin_names(r"encoder\."),
-        data="ImageNet-1k",
-    ),
-    CheckpointFormat(
-        "simmim",
-        "SimMIM's encoder, a Swin Transformer",
-        (rf"encoder\.{BLOCK}", r"(encoder\.mask_token|decoder\.).*"),
-        swin_names(r"encoder\."),
-        sensor=(192, 192),  # configs/swin_base__100ep/simmim_pretrain__swin_base__img192_window6__100ep.yaml
-        data="ImageNet-1k",
-    ),
+    CheckpointFormat("tespec-release", "TESPEC's released encoder", (rf"{LEVEL}pure_backbone\.{BLOCK}",), RELEASE_NAMES,
+                     stem=None, sensor=(360, 640), has_lstms=True, data="1Mpx"),
+    CheckpointFormat("moby", "MoBY's online encoder, a Swin Transformer",
+                     (rf"encoder\.{BLOCK}", r"(encoder_k\.|projector\.|projector_k\.|predictor\.|queue).*"), ENCODER,
+                     data="ImageNet-1k"),
+    # configs/swin_base__100ep/simmim_pretrain__swin_base__img192_window6__100ep.yaml
+    CheckpointFormat("simmim", "SimMIM's encoder, a Swin Transformer",
+                     (rf"encoder\.{BLOCK}", r"(encoder\.mask_token|decoder\.).*"), ENCODER,
+                     sensor=(192, 192), data="ImageNet-1k"),
     # Self-distillation evaluates the teacher. ECDDP's own fine-tuning drops its patch embedding of 6 channels; TESPEC's
-    # comparison repeats it, and so does this.
-    *(
-        CheckpointFormat(
-            name,
-            title,
-            (rf"{branch}\.backbone\.{BLOCK}",),
-            swin_names(rf"{branch}\.backbone\."),
-            sensor=(192, 192),  # config/pretrain/swin_small.yml, img_size
-            data="E-TartanAir",
-        )
-        for name, branch, title in (
-            ("ecddp", "teacher", "ECDDP's teacher, a Swin Transformer"),
-            ("ecddp-student", "student", "ECDDP's student, a Swin Transformer; the file holds no teacher"),
-        )
-    ),
-    CheckpointFormat(
-        "swin-microsoft",
-        "Swin Transformer in the naming of Microsoft, and of timm before 0.8",
-        (BLOCK, r"layers\.0\.downsample\..*"),
-    ),
-    CheckpointFormat("swin-timm-features", "Swin Transformer of timm, made with features_only", (BLOCK, "layers_.*")),
+    # comparison repeats it, and so does this. The size is img_size in config/pretrain/swin_small.yml.
+    CheckpointFormat("ecddp", "ECDDP's teacher, a Swin Transformer", (rf"teacher\.backbone\.{BLOCK}",),
+                     swin_names(r"teacher\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
+    CheckpointFormat("ecddp-student", "ECDDP's student, a Swin Transformer; the file holds no teacher",
+                     (rf"student\.backbone\.{BLOCK}",),
+                     swin_names(r"student\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
+    CheckpointFormat("swin-microsoft", "Swin Transformer in the naming of Microsoft, and of timm before 0.8",
+                     (BLOCK, r"layers\.0\.downsample\..*")),
     CheckpointFormat("swin-timm", "Swin Transformer in the naming of timm since 0.8", (BLOCK,)),
-    CheckpointFormat(
-        "resnet50",
-        "ResNet-50 in the naming of torchvision",
-        ("conv1.weight", r"layer4\.2\.conv3\.weight"),  # the deepest convolution; ResNet-18 and -34 have none
-        ((r"fc\..*", None), (r"(.*)", r"resnet.\1")),
-        stem=RESNET_STEM,
-    ),
-)
+    # The deepest convolution; ResNet-18 and -34 have none.
+    CheckpointFormat("resnet50", "ResNet-50 in the naming of torchvision",
+                     ("conv1.weight", r"layer4\.2\.conv3\.weight"),
+                     ((r"fc\..*", None), (r"(.*)", r"resnet.\1")), stem=RESNET_STEM),
+)  # fmt: skip
 
-# Networks that are mistaken for these: a pattern of one of their names, what it is, what to do.
+# Unsupported networks: a pattern of one of their names, what the file is, what to do.
+SWIN, VIT = "give a Swin Transformer", r"blocks\.\d+\.attn\.qkv\.weight"
 UNSUPPORTED = (
     (r"(.*\.)?swin_block\.\d+\..*", "is EventPretrain's Swin Transformer, which takes a voxel grid of five channels "
      "and whose blocks are laid out differently", "give a checkpoint of a format in docs/weights.md"),
     (r"(.*\.)?temporal_block\d\..*", "is STP's: a stem before an image network that stayed frozen, no backbone",
      "give a checkpoint of a format in docs/weights.md"),
-    (r"encoder\.layers[._]\d+\.blocks\.\d+\.attn\.qkv\.weight",
-     "holds a Swin Transformer as its encoder, and nothing that tells whose: neither MoBY's momentum encoder and heads "
-     "nor SimMIM's mask token and decoder", "give the file as it was published, or its encoder alone"),
+    (rf"encoder\.{BLOCK}", "holds a Swin Transformer as its encoder, and nothing that tells whose: neither MoBY's "
+     "momentum encoder and heads nor SimMIM's mask token and decoder",
+     "give the file as it was published, or its encoder alone"),
     (r"(.*\.)?event_head\.weight", "is ECDP's ViT-S", "give its ResNet-50, which the paper's tables compare"),
-    (r"encoder\.blocks\.\d+\.attn\.qkv\.weight", "is MoBY's DeiT-S",
+    (rf"encoder\.{VIT}", "is MoBY's DeiT-S",
      "take the other file: the links of DeiT-S and Swin-T in MoBY's README are swapped"),
-    (r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias",
-     "is a ViT as MEM and BEiT have it, no Swin: it cannot start this backbone", "give a Swin Transformer"),
-    (r"codebook\.weight", "is MEM's tokenizer, an autoencoder and no backbone", "give a Swin Transformer"),
-    (r"(.*\.)?(event|rgb)_blocks\.\d+\.attn\.qkv\.weight",
-     "is CM3AE's pair of ViTs for events and frames, no Swin: it cannot start this backbone",
-     "give a Swin Transformer"),
-    (r"(?!.*layers[._]\d)(.*\.)?blocks\.\d+\.attn\.qkv\.weight",
-     "is a vision transformer without stages (ViT, DeiT), no Swin: it cannot start this backbone",
-     "give a Swin Transformer; the links of DeiT-S and Swin-T in MoBY's README are swapped"),
+    (r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias", "is a ViT as MEM and BEiT have it", SWIN),
+    (r"codebook\.weight", "is MEM's tokenizer, an autoencoder and no backbone", SWIN),
+    (rf"(.*\.)?(event|rgb)_{VIT}", "is CM3AE's pair of ViTs for events and frames", SWIN),
+    (rf"(?!.*layers[._]\d)(.*\.)?{VIT}", "is a vision transformer without stages (ViT, DeiT)",
+     f"{SWIN}; the links of DeiT-S and Swin-T in MoBY's README are swapped"),
     (r".*\.attn\.w_msa\..*", "is a Swin Transformer in the naming of OpenMMLab, whose order of channels differs",
      "give the file that it was made from"),
     (r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer in the naming of transformers",
@@ -175,41 +139,32 @@ VARIANTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Converted:
+class Converted(NamedTuple):
     """A checkpoint with the names of this harness.
 
     Attributes:
         format: of the file.
         tensors: by the names of a backbone's `state_dict()`.
-        unused: what else the file holds; many names with one beginning are one entry with their number.
+        unused: what else the file holds; more than four names with one beginning are one entry.
         repeated: names of tensors that were repeated to more input channels.
     """
 
     format: CheckpointFormat
     tensors: dict[str, Tensor]
-    unused: tuple[str, ...]
+    unused: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
 
 
 def convert(
-    tensors: Tensors,
-    channels: int,
-    *,
-    where: object,
-    recipe: Mapping[str, Any] | None = None,
-    rescale: bool = False,
-    stem: str | None = None,
+    tensors: Mapping[str, Tensor], channels: int, *, where: object, recipe: Mapping[str, Any] | None = None
 ) -> Converted:
-    """Rename the tensors of a checkpoint, and repeat its first convolution if the format allows it.
+    """Rename the tensors of a checkpoint, and repeat its first convolution if it was trained on images.
 
     Args:
         tensors: by the names of the file, unwrapped.
         channels: input channels of the network they are for, 2 * bins.
         where: the file, for errors.
         recipe: the file's; if it names a backbone of this harness, names are taken as they are.
-        rescale: see `repeat_channels`.
-        stem: name of the convolution that may be repeated if the format names none.
 
     Raises:
         UserError: no known format, or one that is not supported.
@@ -218,30 +173,26 @@ def convert(
     if "kind" in recipe:
         what = f"holds a network with the head of {str(recipe['kind'])[:40]}"
         raise UserError(where, what, "give backbone.safetensors of a pre-training")
-    if is_own(recipe):
-        converted = Converted(OWN, dict(tensors), ())
+    if "width" in recipe:
+        converted, kind = Converted(OWN, dict(tensors)), architectures().get(recipe["width"])
+        stem = kind.stem if kind and recipe.get("in_channels") in IMAGES else None
     else:
         tensors, found = recognise(tensors)
         if found is None:
             _refuse(UNSUPPORTED, tensors, where)
             what = f"its format is not known (the first name is {next(iter(tensors))!r})"
             raise UserError(where, what, "give a checkpoint of a format in docs/weights.md")
-        converted = _rename(tensors, found, where)
+        converted, stem = _rename(tensors, found, where), found.stem
         _refuse(VARIANTS, converted.tensors, where)
-    name = converted.format.stem or stem
-    kernel = converted.tensors.get(name) if name else None
-    if name is None or kernel is None or kernel.ndim != 4 or kernel.shape[1] >= channels:
+    kernel = converted.tensors.get(stem or "")
+    if stem is None or kernel is None or kernel.ndim != 4 or kernel.shape[1] >= channels:
         return converted
-    repeated = converted.tensors | {name: repeat_channels(kernel, channels, rescale)}
-    return Converted(converted.format, repeated, converted.unused, (name,))
+    # Not scaled down: the paper does not mention a scale (appendix C, "Recurrent Backbone").
+    kernel = kernel.repeat(1, -(-channels // kernel.shape[1]), 1, 1)[:, :channels].contiguous()
+    return converted._replace(tensors=converted.tensors | {stem: kernel}, repeated=(stem,))
 
 
-def is_own(recipe: Mapping[str, Any]) -> bool:
-    """Whether a recipe is that of a backbone that this harness wrote, without a task's head."""
-    return "width" in recipe and "kind" not in recipe
-
-
-def recognise(tensors: Tensors) -> tuple[Tensors, CheckpointFormat | None]:
+def recognise(tensors: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], CheckpointFormat | None]:
     """Tensors without the prefix of torch's data parallelism, and their format, None if it is not known."""
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
@@ -252,38 +203,28 @@ def recognise(tensors: Tensors) -> tuple[Tensors, CheckpointFormat | None]:
     return tensors, next((each for each in FORMATS if all(map(has, each.marks))), None)
 
 
-def repeat_channels(weight: Tensor, channels: int, rescale: bool = False) -> Tensor:
-    """Repeat a weight (out, k, h, w), k <= channels, along its input and cut it to `channels`.
-
-    `rescale` multiplies by k / channels, so that a repeated image gives what the image gave. The paper repeats and does
-    not mention a scale (appendix C, "Recurrent Backbone").
-    """
-    given = weight.shape[1]
-    repeated = weight.repeat(1, -(-channels // given), 1, 1)[:, :channels]
-    return (repeated * (given / channels) if rescale else repeated).contiguous()
-
-
-def _rename(tensors: Tensors, found: CheckpointFormat, where: object) -> Converted:
+def _rename(tensors: Mapping[str, Tensor], found: CheckpointFormat, where: object) -> Converted:
     kept: dict[str, Tensor] = {}
     unused = []
     for name, tensor in tensors.items():
-        match, new = next(
-            ((match, new) for pattern, new in found.renames if (match := re.fullmatch(pattern, name, re.DOTALL))),
-            (None, None),
-        )
+        matches = ((re.fullmatch(pattern, name, re.DOTALL), new) for pattern, new in found.renames)
+        match, new = next(((match, new) for match, new in matches if match), (None, None))
         if match is None or new is None:
             unused.append(name)
         elif (new := match.expand(new)) in kept:
             raise UserError(where, f"holds {new} twice, under two names", "take the file as it was published")
         else:
             kept[new] = tensor
-    if any(name.startswith("swin.") for name in kept) and found is not OWN:
-        kept = _downsample_at_start(kept, where)
     if found.stem == RESNET_STEM:
         # Files from before torch 0.4.1 hold no counters of batches; torch takes them as 0.
         for name in [name for name in kept if name.endswith("running_mean")]:
             kept.setdefault(name.replace("running_mean", "num_batches_tracked"), torch.zeros((), dtype=torch.int64))
-    return Converted(found, kept, grouped(unused))
+    elif found is not OWN:
+        kept = _downsample_at_start(kept, where)
+    starts = Counter(name.partition(".")[0] for name in unused)
+    shown = (name if starts[start] <= 4 else f"{start}.* ({starts[start]})"
+             for name in sorted(unused) for start in [name.partition(".")[0]])  # fmt: skip
+    return Converted(found, kept, tuple(dict.fromkeys(shown)))
 
 
 def _downsample_at_start(tensors: dict[str, Tensor], where: object) -> dict[str, Tensor]:
@@ -302,17 +243,6 @@ def _downsample_at_start(tensors: dict[str, Tensor], where: object) -> dict[str,
 
 
 def _refuse(known: Iterable[tuple[str, str, str]], names: Iterable[str], where: object) -> None:
-    listed = list(names)
     for pattern, what, remedy in known:
-        if any(re.fullmatch(pattern, name) for name in listed):
+        if any(re.fullmatch(pattern, name) for name in names):
             raise UserError(where, what, remedy)
-
-
-def grouped(names: Iterable[str], most: int = 4) -> tuple[str, ...]:
-    """Names, sorted; more than `most` with one beginning, or of one kind of buffer, become one entry."""
-    groups = {}
-    for name in sorted(names):
-        first, _, rest = name.partition(".")
-        groups[name] = f"{first}.*" + next((f".{each}" for each in BUFFERS if rest.endswith(each)), "")
-    sizes = Counter(groups.values())
-    return tuple(dict.fromkeys(n if sizes[g] <= most else f"{g} ({sizes[g]})" for n, g in groups.items()))

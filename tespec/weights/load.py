@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
-from tespec.weights.files import FLOATS, read_recipe, read_tensors, sha256_of
+from tespec.weights.files import FLOATS, problem_of, read_recipe, read_tensors, sha256_of
 from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recognise
 
 LSTMS = "lstms."
 COUNTER = "num_batches_tracked"
-IMAGES = (1, 3)  # channels of their pixels
+SAMPLE = "sample"
+# The recipe of a fine-tuned network holds beside its settings: (H, W) of its histograms in px, the run's seed, and the
+# hash of the recordings whose labels it has learned.
+SENSOR, SEED, TRAINED_ON = BESIDE = ("sensor", "seed", "trained_on")
 
 
 @dataclass(frozen=True)
@@ -61,31 +63,12 @@ class WeightsReport:
 
     def facts(self) -> dict[str, Any]:
         """What a record stores about the weights."""
-        return {
-            "source": self.source,
-            "sha256": self.sha256,
-            "coverage": self.coverage,
-            "loaded": self.loaded,
-            "adapted": list(self.adapted),
-            "unused": list(self.unused),
-            "fresh": list(self.random),
-            "format": self.format,
-            "recipe": self.recipe,
-        }
+        same = {name: getattr(self, name) for name in ("source", "sha256", "coverage", "loaded", "format", "recipe")}
+        return same | {"adapted": list(self.adapted), "unused": list(self.unused), "fresh": list(self.random)}
 
 
-@dataclass(frozen=True)
-class MatchedState:
-    """Tensors of a checkpoint matched with a network.
-
-    Attributes:
-        tensors: by the network's names.
-        adapted: names of those that were resized or repeated.
-        random: names of the network's tensors that stay randomly initialised.
-        unused: what else the file holds.
-        problems: why they cannot be loaded, one text for each tensor; none if they can.
-        total: number of tensors the network has.
-    """
+class MatchedState(NamedTuple):
+    """Tensors of a checkpoint by the names of a network, and why some cannot be loaded; the rest as `WeightsReport`."""
 
     tensors: dict[str, Tensor]
     adapted: tuple[str, ...]
@@ -95,11 +78,7 @@ class MatchedState:
     total: int
 
     def require_complete(self, where: object, remedy: str) -> None:
-        """Refuse a checkpoint that does not fill the network.
-
-        Raises:
-            UserError: names the first tensors that do not match.
-        """
+        """Refuse a checkpoint that does not fill the network, with the first tensors that do not match."""
         if self.problems:
             more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
             raise UserError(where, ", ".join(self.problems[:3]) + more, remedy)
@@ -113,74 +92,52 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
     a network has no place for, such as the blocks of a deeper one, would change what the weights compute.
     """
     given, wanted = converted.tensors, network.state_dict()
-    built_for = padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET))
-    resized = network.resize(given, built_for)
-    random = tuple(name for name in wanted if name.startswith(LSTMS)) if _has_no_lstms(converted, recipe) else ()
+    resized = network.resize(given, padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET)))
+    has_lstms = converted.format.has_lstms
+    if has_lstms is None:
+        has_lstms = recipe.get("recurrent") is not False
+    no_lstms = not has_lstms and not any(name.startswith(LSTMS) for name in given)
+    random = tuple(name for name in wanted if no_lstms and name.startswith(LSTMS))
     chosen, problems = {}, []
     for name, target in wanted.items():
+        tensor = resized.get(name)
         if name in random:
             continue
-        tensor = resized.get(name)
         if tensor is None:
             problems.append(f"{name} is missing")
         elif tensor.dtype not in FLOATS and not name.endswith(COUNTER):
             problems.append(f"{name} holds {tensor.dtype}, which are no weights")
         elif tensor.shape != target.shape:
             problems.append(f"{name} is {tuple(tensor.shape)}, this model needs {tuple(target.shape)}")
-        elif not torch.isfinite(tensor).all():
-            problems.append(f"{name} holds values that are not finite")
+        elif problem := problem_of(tensor):
+            problems.append(f"{name} holds {problem}")
         else:
             chosen[name] = tensor
     left = sorted(name for name in given if name not in wanted)
-    is_feedforward = not any(name.startswith(LSTMS) for name in wanted)
-    problems += [
-        f"{name} has no place in this model" for name in left if not (is_feedforward and name.startswith(LSTMS))
-    ]
+    may_stay = () if any(name.startswith(LSTMS) for name in wanted) else (LSTMS,)
+    problems += [f"{name} has no place in this model" for name in left if not name.startswith(may_stay)]
     adapted = (*converted.repeated, *(name for name in chosen if chosen[name] is not given[name]))
     return MatchedState(chosen, adapted, random, (*left, *converted.unused), tuple(problems), len(wanted))
 
 
-def _has_no_lstms(converted: Converted, recipe: Mapping[str, Any]) -> bool:
-    if any(name.startswith(LSTMS) for name in converted.tensors):
-        return False
-    has_lstms = converted.format.has_lstms
-    return recipe.get("recurrent") is False if has_lstms is None else not has_lstms
-
-
-def load_backbone(backbone: Backbone, path: Path, *, rescale: bool = False) -> WeightsReport:
+def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
     """Load every tensor of `backbone` from `path`, in place.
 
     The format is recognised by content (`tespec.weights.formats`). Input convolutions of fewer channels are repeated,
     and tables of position biases resized to smaller windows (on small maps); `match_state` says what else may differ.
 
-    Args:
-        backbone: the network.
-        path: safetensors, or a torch file, which is read with `weights_only=True`.
-        rescale: scale repeated input convolutions (`tespec.weights.formats.repeat_channels`).
-
     Raises:
         UserError: unreadable file, unknown format, or tensors that do not match; the backbone is then unchanged.
     """
     tensors, recipe = read_tensors(path)
-    # Weights trained on images take histograms as published networks do; those trained on histograms keep their bins.
-    stem = backbone.stem if recipe.get("in_channels") in IMAGES else None
-    converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe, rescale=rescale, stem=stem)
+    converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
     matched = match_state(converted, backbone, recipe)
     trained = f"written for arch {recipe['width']!r}" if "width" in recipe else converted.format.title
     remedy = f"the file is {trained}; give weights of arch {backbone.arch!r}, recurrent={backbone.recurrent}"
     matched.require_complete(path, remedy)
     backbone.load_state_dict(backbone.state_dict() | matched.tensors)
-    return WeightsReport(
-        source=path.name,
-        sha256=sha256_of(path),
-        loaded=len(matched.tensors),
-        total=matched.total,
-        adapted=matched.adapted,
-        unused=matched.unused,
-        recipe=recipe,
-        format=converted.format.name,
-        random=matched.random,
-    )
+    loaded = len(matched.tensors), matched.total, matched.adapted, matched.unused
+    return WeightsReport(path.name, sha256_of(path), *loaded, recipe, converted.format.name, matched.random)
 
 
 def read_backbone(path: Path, *, height: int | None = None, width: int | None = None) -> Backbone:
@@ -203,31 +160,33 @@ def read_backbone(path: Path, *, height: int | None = None, width: int | None = 
     return backbone.eval()
 
 
-SAMPLE = "sample"
-# The recipe of a fine-tuned network holds beside its settings: (H, W) of its histograms in px, the run's seed, and the
-# hash of the recordings whose labels it has learned.
-SENSOR, SEED, TRAINED_ON = BESIDE = ("sensor", "seed", "trained_on")
-
-
 class Origin(NamedTuple):
-    """Data of a pre-training.
-
-    Attributes:
-        data: name of the data set; empty for no pre-training, and if it is not known.
-        sample: whether it is the sample world's twin of that data set.
-    """
+    """Data of a pre-training: name of the data set, "" if there is none or it is not known; whether of the sample."""
 
     data: str = ""
     sample: bool = False
 
 
-def require_other_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
-    """Refuse weights that have learned the labels of the recordings that they would be fine-tuned on.
+def origin_of(path: Path) -> Origin:
+    """Data that the weights in a file were pre-trained on; unknown of files that neither recipe nor format tell.
 
-    Args:
-        weights: what a backbone was started from.
-        trained_on: hash of the recordings of the fine-tuning.
-        where: the file, for messages.
+    Files of this harness name it in their recipe, or the published format that they were converted from.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    recipe = read_recipe(path)
+    if recipe.get("data"):
+        sample = recipe["data"] == SAMPLE
+        return Origin(str(recipe.get("dataset", "") if sample else recipe["data"]), sample)
+    source = recipe.get("source")
+    name = source.get("format") if isinstance(source, dict) else None
+    found = None if recipe else recognise(read_tensors(path)[0])[1]
+    return Origin(next((each.data for each in FORMATS if each is found or each.name == name), ""))
+
+
+def require_other_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
+    """Refuse weights that have learned the labels of the recordings, of this hash, that they would be fine-tuned on.
 
     Raises:
         UserError: the file says that its network was trained on them.
@@ -235,25 +194,3 @@ def require_other_labels(weights: WeightsReport, trained_on: str, where: object)
     if weights.recipe.get(TRAINED_ON) == trained_on:
         what = "has learned the labels of the recordings that it would be fine-tuned on"
         raise UserError(where, what, "train it on others, such as a sample world with another seed")
-
-
-def origin_of(path: Path) -> Origin:
-    """Data that the weights in a file were pre-trained on.
-
-    Files of this harness name it in their recipe, or the format that they were converted from; a published format has
-    that of its publication. Of any other file it is unknown.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    recipe = read_recipe(path)
-    if recipe.get("data") == SAMPLE:
-        return Origin(str(recipe.get("dataset", "")), sample=True)
-    if recipe.get("data"):
-        return Origin(str(recipe["data"]))
-    if recipe:
-        source = recipe.get("source")
-        written = source.get("format") if isinstance(source, dict) else None
-        return Origin(next((each.data for each in FORMATS if each.name == written), ""))
-    found = recognise(read_tensors(path)[0])[1]
-    return Origin(found.data if found else "")

@@ -112,7 +112,7 @@ MISTAKES = [
     (run_cli, "--model typo.safetensors --predict drive.raw --out out", "typo.safetensors: no such file; name a model"),
     (run_cli, ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
     (run_cli, ON_DATA + "--set kind=Foo", "kind: unknown task 'Foo'; choose from depth, detection, segmentation"),
-    (run_cli, ON_DATA + "--set segments=5000", "set fewer segments"),
+    (run_cli, ON_DATA + "--set segments=5000", "or fewer"),
     (run_cli, ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are named"),
     (
         run_cli,

@@ -16,7 +16,7 @@ from tespec.comparison.frame import to_frame
 from tespec.comparison.published import plain_tables, published_frame, read_paper
 from tespec.comparison.records import RESULTS_VERSION, Record
 from tespec.comparison.selection import select
-from tespec.comparison.tables import NONE, Table, gains_table, make_tables
+from tespec.comparison.tables import NONE, PARTIAL, Table, gains_table, make_tables
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
@@ -130,6 +130,18 @@ def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks(record: Make)
     bold = table.bold["DDD17", "mIoU ↑", MEASURED]
     # The best mean of the methods: neither the reference nor what is not finite.
     assert [label[1] for label in bold.index[bold]] == ["TESPEC (Ours)"]
+
+
+def test_means_over_fewer_classes_or_recordings_than_there_are_say_so(record: Make) -> None:
+    """Also where all rows lack the same; of the metric alone whose mean it is."""
+    partial = "all mean_class_acc: 2 of 3 classes; moving miou: 1 of 3 frames"
+    made = [record("tespec", seed=seed, protocol={"partial means": partial}) for seed in range(2)]
+    table = one(made)
+    for metric, text in (("mIoU ↑", "40.00 ± 0.00 (2)"), ("mAcc ↑", "50.00 ± 0.00 (2, 2 of 3 classes)")):
+        assert column(table, "DDD17", metric, MEASURED) == {("TESPEC (Ours)", "yes"): text}
+    assert PARTIAL in table.notes
+    assert PARTIAL not in one([record("tespec")]).notes
+    assert to_frame(made)["partial"].tolist() == ["", "2 of 3 classes"] * 2
 
 
 def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best(record: Make) -> None:

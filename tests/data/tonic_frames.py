@@ -18,9 +18,9 @@ STARTS_US = (0, 50_000, 733_333, 1_900_001)  # after the first event
 
 
 def write_events(path):
-    from tespec.events import open_events
+    from tespec.events import load_events
 
-    stream = open_events(HERE / "evt3_640x480_2.08s.raw")
+    stream = load_events(HERE / "evt3_640x480_2.08s.raw")
     x, y, t, p = stream.slice(stream.t_first, stream.t_last + 1)
     events = np.zeros(len(t), [("x", "<i8"), ("y", "<i8"), ("t", "<i8"), ("p", "<i8")])
     events["x"], events["y"], events["t"], events["p"] = x, y, t, p

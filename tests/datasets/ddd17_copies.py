@@ -7,22 +7,18 @@ import zipfile
 import numpy as np
 from PIL import Image
 
+from tespec.core.description import read_description
 from tespec.datasets.ddd17 import Ddd17
-from tespec.datasets.description import read_description
 from tespec.datasets.windows import WindowRule
 
 CLASSES = ("flat", "background", "object", "vegetation", "human", "vehicle")
-
-
-OFFICIAL = {"train": ("dir0", "dir3", "dir4", "dir6", "dir7"), "test": ("dir1",)}
 
 
 def open_ddd17(root, window_ms=None, classes=CLASSES):
     """The dataset with the rows and splits that its dataset.json names, else the official ones."""
     named = read_description(root).overrides()
     rule = WindowRule(window_ms is None, window_ms)
-    protocol = named.get("protocol", {"rows": 200})
-    return Ddd17(root, named.get("splits", OFFICIAL), classes, rule, protocol=protocol)
+    return Ddd17(root, named.get("splits"), classes, rule, protocol=named.get("protocol", {"rows": 200}))
 
 
 def png(image):

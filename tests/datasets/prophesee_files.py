@@ -4,7 +4,7 @@ settings."""
 import numpy as np
 
 from tespec.core.config import finetuning_settings
-from tespec.events.readers.prophesee_dat import write_dat
+from tespec.events.readers.prophesee import write_dat
 from tespec.sample.prophesee import BOX
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset

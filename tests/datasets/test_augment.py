@@ -7,7 +7,7 @@ from torch.nn.functional import interpolate
 
 from tespec.core.boxes import make_boxes
 from tespec.core.settings import Augmentation
-from tespec.datasets.augment import SMALLEST, Maps, draw_maps, move_boxes
+from tespec.datasets.augment import MIN_BOX_SIDE, FlipZoom, sample_flip_zoom, transform_boxes
 from tespec.events import event_histogram
 from tespec.events.spatial import DROPPED, apply_maps
 
@@ -18,7 +18,7 @@ SIDES = st.integers(1, 50)
 
 
 def draw(settings, seed, height, width):
-    return draw_maps(np.random.default_rng(seed), settings, height, width)
+    return sample_flip_zoom(np.random.default_rng(seed), settings, height, width)
 
 
 def pixel_by_pixel(image, maps, outside):
@@ -85,7 +85,7 @@ def test_zooming_out_shows_the_whole_image_among_nothing():
     rows, columns, *_ = draw(settings, 0, 120, 160)
     assert [(side != DROPPED).sum() for side in (rows, columns)] == [100, 133]
     assert rows[rows != DROPPED][[0, -1]].tolist() == [0, 119]
-    seen = apply_maps(np.ones((120, 160), np.uint8), Maps(rows, columns), 255)
+    seen = apply_maps(np.ones((120, 160), np.uint8), FlipZoom(rows, columns), 255)
     assert (seen == 1).sum() == 100 * 133
     assert (seen == 255).sum() == 120 * 160 - 100 * 133
 
@@ -109,7 +109,7 @@ def test_zooming_picks_the_pixels_that_resizing_picks(seed, height, width, facto
     seen = {}
     for inward in (0.0, 1.0):
         settings = Augmentation(0.0, 1.0, inward, (factor, factor), (factor, factor))
-        seen[inward] = apply_maps(image, draw_maps(TopLeft(np.random.PCG64()), settings, *whole), 255)
+        seen[inward] = apply_maps(image, sample_flip_zoom(TopLeft(np.random.PCG64()), settings, *whole), 255)
     np.testing.assert_array_equal(seen[1.0], resized(image[: small[0], : small[1]], *whole))
     expected = np.full_like(image, 255)
     expected[: small[0], : small[1]] = resized(image, *small)
@@ -128,7 +128,7 @@ def test_shares_are_those_of_the_paper():
 
 def test_an_unchanged_image_is_not_copied():
     image = np.zeros((2, 5, 7), np.uint8)
-    assert apply_maps(image, Maps(np.arange(5), np.arange(7)), 0) is image
+    assert apply_maps(image, FlipZoom(np.arange(5), np.arange(7)), 0) is image
 
 
 @given(SEEDS)
@@ -141,7 +141,7 @@ def test_boxes_stay_on_what_they_surround(seed):
     image[top:bottom, left:right] = 1
     maps = draw(PAPER, seed, height, width)
     seen = apply_maps(image, maps, 0)
-    moved = move_boxes(make_boxes(np.array([[left, top, right, bottom]]), np.array([3])), maps)
+    moved = transform_boxes(make_boxes(np.array([[left, top, right, bottom]]), np.array([3])), maps)
     rows, columns = np.flatnonzero(seen.any(axis=1)), np.flatnonzero(seen.any(axis=0))
     if not len(moved.label):
         assert not len(rows) or min(np.ptp(rows), np.ptp(columns)) <= 1
@@ -155,14 +155,14 @@ def test_boxes_stay_on_what_they_surround(seed):
 
 def test_flipping_a_box_is_geometric():
     boxes = make_boxes(np.array([[1, 2, 4, 8], [0, 0, 20, 10]]), np.array([0, 1]))
-    moved = move_boxes(boxes, draw(FLIP, 0, 10, 20))
+    moved = transform_boxes(boxes, draw(FLIP, 0, 10, 20))
     assert moved.corners.tolist() == [[16, 2, 19, 8], [0, 0, 20, 10]]
 
 
 def test_boxes_are_clipped_and_those_that_vanish_are_dropped():
-    maps = Maps(np.arange(10), np.arange(20), (2.0, 2.0), (-4.0, -30.0))
+    maps = FlipZoom(np.arange(10), np.arange(20), (2.0, 2.0), (-4.0, -30.0))
     boxes = make_boxes(np.array([[0, 0, 5, 5], [14, 1, 30, 4], [15.2, 3, 15.4, 9]]), np.array([0, 1, 2]))
-    moved = move_boxes(boxes, maps)
+    moved = transform_boxes(boxes, maps)
     assert moved.corners.tolist() == [[0, 0, 20, 4]]
     assert moved.label.tolist() == [1]
-    assert (moved.size >= SMALLEST).all()
+    assert (moved.size >= MIN_BOX_SIDE).all()

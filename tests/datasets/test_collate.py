@@ -4,11 +4,11 @@ import torch
 
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
-from tespec.datasets.augment import Maps
+from tespec.datasets.augment import FlipZoom
 from tespec.datasets.batches import pad_boxes, stack_depths, stack_masks
 
-PLAIN = Maps(np.arange(2), np.arange(3))
-FLIPPED = Maps(np.arange(2), np.arange(3)[::-1], (1.0, -1.0), (0.0, 3.0))
+PLAIN = FlipZoom(np.arange(2), np.arange(3))
+FLIPPED = FlipZoom(np.arange(2), np.arange(3)[::-1], (1.0, -1.0), (0.0, 3.0))
 
 
 def test_masks_are_stacked():
@@ -27,8 +27,8 @@ def test_depths_keep_their_gaps():
 
 
 def test_depths_are_not_zoomed():
-    zoomed = Maps(np.arange(2), np.arange(3), (1.5, 1.5), (0.0, 0.0))
-    with pytest.raises(UserError, match=r"augmentation.zoom: zooming does not go with depth"):
+    zoomed = FlipZoom(np.arange(2), np.arange(3), (1.5, 1.5), (0.0, 0.0))
+    with pytest.raises(UserError, match=r"augmentation.zoom: zoom augmentation is not supported for depth"):
         stack_depths([(np.ones((2, 3), np.float32), zoomed)], (2, 3))
 
 

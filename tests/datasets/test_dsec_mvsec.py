@@ -9,11 +9,10 @@ import pytest
 
 from tespec.core.errors import UserError
 from tespec.datasets.dsec import Dsec
-from tespec.datasets.labels import read_stamps, speed_at
 from tespec.datasets.mvsec import Mvsec
-from tespec.datasets.rectification import read_rectification
+from tespec.datasets.sources import read_rectification
 from tespec.datasets.windows import WindowRule
-from tespec.events import ArrayStream, open_events
+from tespec.events import ArrayStream, load_events
 from tespec.events.packing import pack
 from tespec.events.store import open_store
 
@@ -120,36 +119,6 @@ def test_checksums_of_a_part_are_those_of_its_own_maps(tiny_world):
         assert part.checksums() == crcs
 
 
-def test_speed_is_interpolated_and_optional(tmp_path):
-    assert speed_at(tmp_path, "a", np.array([1])) is None
-    (tmp_path / "ego_speed").mkdir()
-    np.save(tmp_path / "ego_speed" / "a.npy", np.array([[0, 1.0], [10, 3.0]]))
-    assert speed_at(tmp_path, "a", np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
-    for rows, message in (
-        (np.zeros(3), "instead of float"),
-        (np.array([[9, 1.0], [2, 1.0]]), "step back"),
-        (np.array([[0, np.nan]]), "step back, or other things than numbers"),
-    ):
-        np.save(tmp_path / "ego_speed" / "a.npy", rows)
-        with pytest.raises(UserError, match=message):
-            speed_at(tmp_path, "a", np.array([1]))
-
-
-NO_STAMPS = [
-    ("", "the file is empty"),
-    ("1\n1\n", "step back or repeat"),
-    ("1\n2.5\n", "one whole number"),
-    ("\x00", "one whole number"),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), NO_STAMPS)
-def test_stamps_that_are_none_are_refused(tmp_path, text, message):
-    (tmp_path / "a.txt").write_text(text)
-    with pytest.raises(UserError, match=message):
-        read_stamps(tmp_path / "a.txt")
-
-
 def test_a_sequence_may_lie_in_any_folder(tiny_world, tmp_path):
     root = tmp_path / "dsec"
     shutil.copytree(tiny_world / "dsec", root)
@@ -161,7 +130,7 @@ def test_a_sequence_may_lie_in_any_folder(tiny_world, tmp_path):
 def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kept):
     """A label is kept where its period, since the label before, begins neither before nor after the events."""
     root = shutil.copytree(tiny_world / "mvsec", tmp_path / "mvsec")
-    stream = open_events(root / "outdoor_day1_data.hdf5")
+    stream = load_events(root / "outdoor_day1_data.hdf5")
     with h5py.File(root / "outdoor_day1_gt.hdf5", "r+") as file:
         stamps = file["davis/left/depth_image_raw_ts"]
         spacing = int(np.median(np.diff(np.rint(stamps[:] * 1e6).astype(np.int64))))
@@ -173,3 +142,51 @@ def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kep
     assert after.left_out == (2 if kept else 4)
     assert (after.windows[after.labelled, 0] >= stream.t_first).all()
     assert (after.windows[after.labelled, 0] <= stream.t_last).all()
+
+
+def test_depth_at_rectified_pixels_is_refused(tiny_world):
+    """Events of MVSEC lie at raw pixels (hamarh/HMNet_pth, hmnet/dataset/mvsec.py)."""
+    with pytest.raises(UserError, match=r"protocol.depth: 'rect' is not allowed; it should be 'raw'"):
+        mvsec(tiny_world / "mvsec", depth="rect")
+
+
+def rewritten(path, change):
+    with h5py.File(path, "r+") as file:
+        change(file)
+
+
+def without_last(name):
+    def change(file):
+        kept = file[name][:-1]
+        del file[name]
+        file[name] = kept
+
+    return change
+
+
+DSEC, STAMPS = "test/zurich_city_13_a", "test/zurich_city_13_a/semantic/timestamps.txt"
+DEPTH = "davis/left/depth_image_raw"
+BROKEN = [
+    (dsec, lambda root: shutil.rmtree(root / DSEC), "recording of the test split is missing; copy it to one of"),
+    (dsec, lambda root: shutil.rmtree(root / DSEC / "semantic" / "left"), "holds no masks of 11 classes in any"),
+    (dsec, lambda root: (root / STAMPS).unlink(), r"timestamps\.txt: the file with the times of the masks is missing"),
+    (dsec, lambda root: (root / STAMPS).write_text("1\n2\n"), r"timestamps\.txt: holds 2 times for \d+ masks in"),
+    (dsec, lambda root: (root / DSEC / "events" / "left" / "events.h5").unlink(), r"events\.h5: no such file"),
+    (dsec, lambda root: shutil.copytree(root / DSEC / "semantic" / "left" / "11classes",
+                                        root / "train" / "zurich_city_00_a" / "semantic" / "11classes" / "data") and
+     shutil.rmtree(root / "train" / "zurich_city_00_a" / "semantic" / "left"), "two layouts are mixed"),
+    (mvsec, lambda root: (root / "outdoor_day1_data.hdf5").unlink(), "recording of the test split is missing"),
+    (mvsec, lambda root: (root / "outdoor_day1_gt.hdf5").unlink(), r"outdoor_day1_gt\.hdf5: no such file"),
+    (mvsec, lambda root: shutil.copytree(root, root / "again"), r"holds outdoor_day1_data\.hdf5 more than once"),
+    (mvsec, lambda root: rewritten(root / "outdoor_day1_gt.hdf5", without_last(f"{DEPTH}_ts")), "maps for .* times"),
+    (mvsec, lambda root: (root / "dataset.json").write_text('{"sensor": {"height": 65, "width": 96}}'),
+     r"depth_image_raw has maps of \d+x\d+ px instead of 96x65; copy it again, or check the sensor's size"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("opened", "spoil", "message"), BROKEN, ids=[message for *_, message in BROKEN])
+def test_what_is_wrong_is_said(tiny_world, tmp_path, opened, spoil, message):
+    root = shutil.copytree(tiny_world / opened.__name__, tmp_path / opened.__name__)
+    spoil(root)
+    with pytest.raises(UserError, match=message):
+        opened(root).recordings("test")

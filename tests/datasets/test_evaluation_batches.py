@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.datasets.evaluation import EvaluationSteps
+from tespec.datasets.batches import EvaluationBatches
 from tespec.events.spatial import Region
 
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=6)
@@ -46,7 +46,7 @@ class Numbered:
 
 def play(lengths, lanes, segments, stateful=True):
     recordings = [Numbered(number, length) for number, length in enumerate(lengths)]
-    return list(EvaluationSteps(recordings, lanes, segments, 1, "edges", stateful=stateful))
+    return list(EvaluationBatches(recordings, lanes, segments, 1, "edges", stateful=stateful))
 
 
 @given(LENGTHS, SMALL, SMALL, st.booleans())
@@ -94,7 +94,7 @@ def test_more_lanes_than_recordings_are_not_made(stateful):
 @given(LENGTHS, SMALL, SMALL, st.integers(1, 6))
 def test_windows_between_labels_are_played_but_not_scored(lengths, lanes, segments, every):
     recordings = [Numbered(number, length, every) for number, length in enumerate(lengths)]
-    batches = list(EvaluationSteps(recordings, lanes, segments, 1, "edges"))
+    batches = list(EvaluationBatches(recordings, lanes, segments, 1, "edges"))
     scored = [(frame.recording, frame.label) for batch in batches for frame in batch.frames]
     assert sorted(scored) == [(each.number, label) for each in recordings for label in range(len(each.labelled))]
     for batch in batches:
@@ -111,7 +111,7 @@ def test_processes_together_score_every_label_once(lengths, lanes, segments, sta
     scored = [
         (frame.recording, frame.label)
         for number in range(processes)
-        for batch in EvaluationSteps(
+        for batch in EvaluationBatches(
             recordings, lanes, segments, 1, "edges", stateful=stateful, shard=(number, processes)
         )
         for frame in batch.frames
@@ -124,7 +124,7 @@ def test_each_label_is_at_the_end_of_a_clip_of_its_own(lengths, lanes, segments,
     recordings = [Numbered(number, length, every) for number, length in enumerate(lengths)]
     scored = []
     for number in range(processes):
-        for batch in EvaluationSteps(
+        for batch in EvaluationBatches(
             recordings, lanes, segments, 1, "edges", stateful=False, clips=True, shard=(number, processes)
         ):
             assert batch.fresh.all()

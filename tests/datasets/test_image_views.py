@@ -38,11 +38,11 @@ def test_bytes_become_what_a_network_sees(channels):
     rule = ViewRule((16, 24), channels, (0.2, 1.0), 0.4, 2)
     drawn = [random_view(picture(channels), rule, np.random.default_rng(seed)) for seed in range(6)]
     pixels = torch.from_numpy(np.stack([view for view, _ in drawn])).unflatten(0, (3, 2))
-    light = torch.from_numpy(np.stack([each for _, each in drawn])).unflatten(0, (3, 2))
+    jitter = torch.from_numpy(np.stack([each for _, each in drawn])).unflatten(0, (3, 2))
     assert (pixels.dtype, pixels.shape) == (torch.uint8, (3, 2, channels, 16, 24))
-    assert light.abs().max() <= 0.4
-    assert len(light.unique()) == light.numel()
-    seen = as_input(pixels, light)
+    assert jitter.abs().max() <= 0.4
+    assert len(jitter.unique()) == jitter.numel()
+    seen = as_input(pixels, jitter)
     assert seen.dtype == torch.float32
     for found, (view, (brighter, sharper)) in zip(seen.flatten(0, 1), drawn, strict=True):
         np.testing.assert_allclose(found, plain(view, float(brighter), float(sharper)), rtol=1e-5, atol=1e-5)
@@ -57,13 +57,13 @@ def test_views_of_an_image_held_out_are_the_same_each_time_and_differ_from_each_
     paths = [*folder.train, *folder.held_out]
     batch, again = held_out_batch(folder, paths, rule), held_out_batch(folder, paths[1:], rule)
     assert batch["views"].shape == (3, count, 1, 16, 24)
-    assert batch["light"].shape == (3, count, 2)
+    assert batch["color_jitter"].shape == (3, count, 2)
     for name, value in again.items():
         assert torch.equal(batch[name][1:], value)
     if count == 1:
         whole = pixels_of(picture(1).resize((24, 16), Image.Resampling.BILINEAR))
         np.testing.assert_array_equal(batch["views"][0, 0].numpy(), whole)
-        assert not batch["light"].any()
+        assert not batch["color_jitter"].any()
     else:
         assert not torch.equal(batch["views"][:, 0], batch["views"][:, 1])
 

@@ -7,14 +7,14 @@ import pytest
 
 from tespec.core.config import names
 from tespec.core.errors import UserError
-from tespec.datasets.recording import spread, with_label_share
+from tespec.datasets.recording import van_der_corput_order, with_label_share
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 40, 64, 100])
 def test_every_beginning_is_spread_evenly(count):
-    order = spread(count)
+    order = van_der_corput_order(count)
     assert sorted(order.tolist()) == list(range(count))
     for kept in range(1, count + 1):
         gaps = np.diff([-1, *sorted(order[:kept].tolist()), count])
@@ -85,5 +85,5 @@ def test_the_protocol_says_how_many_there_are(tiny_world):
 
 @pytest.mark.parametrize("share", ["0", "1.5", "-1"])
 def test_a_share_lies_above_0_and_reaches_1(tiny_world, share):
-    with pytest.raises(UserError, match=r"label_share: .* is out of range; give a number above 0 to 1"):
+    with pytest.raises(UserError, match=r"label_share: .* is not allowed; it should be (greater|less) than"):
         built(tiny_world, "ddd17", "recurrent", share)

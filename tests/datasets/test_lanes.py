@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tespec.core.config import names
 from tespec.datasets.batches import lanes_of
-from tespec.datasets.lanes import Lanes, Shuffled, serpentine
+from tespec.datasets.lanes import Lanes, Shuffled, balance_lanes
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 
@@ -29,8 +29,8 @@ def chunks_of(lanes):
 @given(playable_lanes())
 def test_lanes_say_whether_any_state_is_ever_carried(lanes):
     fresh = {lanes.slot(lane, step).fresh for lane in range(lanes.count) for step in range(60)}
-    assert lanes.never_carries == (fresh == {True})
-    assert not replace(lanes, random_share=1.0).never_carries
+    assert lanes.has_no_continuation == (fresh == {True})
+    assert not replace(lanes, random_share=1.0).has_no_continuation
 
 
 @pytest.mark.parametrize("task", names("tasks"))
@@ -38,7 +38,7 @@ def test_streams_of_the_comparison_carry_a_state(tiny_world, task):
     settings = settings_of(Data(tiny_world / task, "sample"), task, "recurrent", "small")
     steps = build_task(settings, tiny_world / task).steps(0)
     assert settings.sampling == "mixed"
-    assert not steps.never_carries
+    assert not steps.has_no_continuation
 
 
 @given(playable_lanes(), st.data())
@@ -48,16 +48,16 @@ def test_a_stream_goes_on_where_it_stopped(lanes, data):
     ended = now.first // lanes.segments == chunks_of(lanes)[now.recording] - 1
     if ended:
         assert (then.first < lanes.segments, then.fresh) == (True, True)
-        assert then.play > now.play
+        assert then.pass_index > now.pass_index
     else:
-        assert then == (now.recording, now.first + lanes.segments, now.play, False)
+        assert then == (now.recording, now.first + lanes.segments, now.pass_index, False)
 
 
 def laps_of(lanes, lane, count):
     """What a lane plays in `count` whole laps from step 0 on, by lap; the cut one it may begin with is left out."""
     total = sum(chunks_of(lanes))
     slots = [lanes.slot(lane, step) for step in range((count + 1) * total)]
-    laps = [list(lap) for _, lap in groupby(slots, key=lambda slot: slot.play // len(lanes.lengths))]
+    laps = [list(lap) for _, lap in groupby(slots, key=lambda slot: slot.pass_index // len(lanes.lengths))]
     return [lap for lap in laps if len(lap) == total][:count]
 
 
@@ -65,7 +65,7 @@ def laps_of(lanes, lane, count):
 def test_each_lap_plays_as_many_chunks_of_each_recording_as_it_holds_in_a_row(lanes, data):
     lane, chunks = data.draw(st.integers(0, lanes.count - 1)), chunks_of(lanes)
     for lap in laps_of(lanes, lane, 3):
-        passes = [list(each) for _, each in groupby(lap, key=lambda slot: slot.play)]
+        passes = [list(each) for _, each in groupby(lap, key=lambda slot: slot.pass_index)]
         assert sorted(each[0].recording for each in passes) == [k for k, count in enumerate(chunks) if count]
         for each in passes:
             recording, phase = each[0].recording, each[0].first
@@ -98,7 +98,9 @@ def test_state_starts_afresh_with_the_run_and_with_each_pass_only(lanes):
     for lane in range(lanes.count):
         slots = [lanes.slot(lane, step) for step in range(20)]
         assert slots[0].fresh
-        assert [now.fresh for now in slots[1:]] == [now.play != before.play for before, now in pairwise(slots)]
+        assert [now.fresh for now in slots[1:]] == [
+            now.pass_index != before.pass_index for before, now in pairwise(slots)
+        ]
 
 
 @given(playable_lanes(random_share=1.0), st.integers(0, 10**9))
@@ -106,7 +108,7 @@ def test_random_lanes_start_afresh_anywhere(lanes, step):
     for lane in range(lanes.count):
         slot = lanes.slot(lane, step)
         assert slot.fresh
-        assert slot.play == step
+        assert slot.pass_index == step
         assert 0 <= slot.first <= lanes.lengths[slot.recording] - lanes.segments
 
 
@@ -140,7 +142,7 @@ def test_recordings_shorter_than_a_chunk_are_not_played():
 
 @given(st.lists(st.integers(0, 1000), max_size=30), st.integers(1, 12))
 def test_serpentine_deals_every_recording_once_and_evenly(lengths, lanes):
-    dealt = serpentine(lengths, lanes)
+    dealt = balance_lanes(lengths, lanes)
     assert sorted(recording for lane in dealt for recording in lane) == list(range(len(lengths)))
     assert len(dealt) == min(lanes, len(lengths))
     sums = [sum(lengths[recording] for recording in lane) for lane in dealt]
@@ -149,7 +151,7 @@ def test_serpentine_deals_every_recording_once_and_evenly(lengths, lanes):
 
 @pytest.mark.parametrize(("lengths", "dealt"), [([1, 2, 3, 4, 5], [[4, 1, 0], [3, 2]]), ([7], [[0]]), ([], [])])
 def test_serpentine_goes_there_and_back(lengths, dealt):
-    assert serpentine(lengths, 2) == dealt
+    assert balance_lanes(lengths, 2) == dealt
 
 
 @given(st.data(), st.integers(0, 2**40))

@@ -1,35 +1,30 @@
-"""Packing: content and not size decides, it can be done again, and by several processes at once."""
+"""Packing a data set: before a training into the cache, or by hand; content and not size decides."""
 
-import errno
-import json
 import shutil
-import subprocess
-import sys
+from collections import namedtuple
 
 import numpy as np
 import pytest
 
 from tespec.core.config import finetuning_settings
+from tespec.core.description import read_description
 from tespec.core.errors import UserError
-from tespec.core.files import one_at_a_time
 from tespec.core.settings import Downsample
+from tespec.datasets import check as report
+from tespec.datasets import prepare as prepare_module
 from tespec.datasets import sources
-from tespec.datasets import survey as report
-from tespec.datasets.description import read_description
-from tespec.datasets.finding import Recordings
-from tespec.datasets.pairs import paired
-from tespec.datasets.prepare import prepare
+from tespec.datasets.check import check
+from tespec.datasets.folder import EventFolder, divide
+from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, store_of
-from tespec.datasets.survey import survey
-from tespec.datasets.unlabelled import divide
-from tespec.events import load_events, open_events, packing
-from tespec.events.opening import open_reader
-from tespec.events.packing import pack
-from tespec.events.readers.prophesee_dat import write_dat
-from tespec.events.store import open_store, verify_store
+from tespec.events import load_events, open_events
+from tespec.events.readers.prophesee import write_dat
+from tespec.events.store import verify_store
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
+
+Usage = namedtuple("Usage", "total used free")
 
 
 def opened(root, dataset):
@@ -41,8 +36,16 @@ def opened(root, dataset):
 def recording(path, count=20_000, seed=0):
     rng = np.random.default_rng(seed)
     columns = rng.integers(0, 80, count), rng.integers(0, 60, count), np.sort(rng.integers(0, 3_000_000, count))
+    path.parent.mkdir(exist_ok=True)
     write_dat(path, *columns, rng.integers(0, 2, count), 60, 80)
     return path
+
+
+def prepare(dataset, **how):
+    """Pack beside the files, as `data prepare` does."""
+    return pack_missing(
+        [files.source for split in dataset.splits for files in dataset.files(split)], beside=True, **how
+    )
 
 
 def everything(stream):
@@ -50,240 +53,132 @@ def everything(stream):
 
 
 @pytest.fixture(autouse=True)
-def nothing_open():
-    sources._open.cache_clear()
+def cache(tmp_path, monkeypatch):
+    """Of one test alone, in which nothing is open."""
+    sources._packed.cache_clear()
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "stores"
 
 
 @pytest.fixture
 def twin(tiny_world, tmp_path):
-    def copied(dataset):
-        return shutil.copytree(tiny_world / dataset, tmp_path / "data" / dataset)
-
-    return copied
+    return lambda dataset: shutil.copytree(tiny_world / dataset, tmp_path / "data" / dataset)
 
 
-def other_version(path):
-    """As many bytes, other events: what a mended download is."""
-    size = path.stat().st_size
+def damage(path):
+    path.write_bytes(path.read_bytes().replace(b"Height 60", b"Height 20"))
+
+
+def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("tespec.core.progress.SECONDS_BETWEEN_LINES", -1.0)
+    every = [EventSource(recording(tmp_path / "in" / f"{number}.dat", seed=number)) for number in range(3)]
+    prepare(EventFolder(every[0].path))
+    capsys.readouterr()
+    pack_missing(every)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith(f"packing into {cache}: 20000/40000 events")
+    assert said[-1].startswith(f"packing into {cache}: 40000/40000 events")
+    assert len(list(cache.iterdir())) == 2
+    pack_missing(every)
+    assert capsys.readouterr().err == ""
+
+
+def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, monkeypatch):
+    paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
+    prepare(EventFolder(paths[0]))
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 159_999))
+    what = "has 159,999 bytes free, the packed events of 2 recordings need about 160,000; make room"
+    with pytest.raises(UserError, match=f"stores: {what}"):
+        pack_missing(map(EventSource, paths))
+    with pytest.raises(UserError, match=f"in: {what}"):
+        prepare(EventFolder(tmp_path / "in"))
+    assert sorted(tmp_path.rglob("*")) == before
+    monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 160_000))
+    pack_missing(map(EventSource, paths))
+
+
+def test_a_damaged_recording_ends_it_or_is_left_to_those_who_open_it(cache, tmp_path):
+    paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
+    damage(paths[1])
+    for asked, remedy in ((None, "give its true size$"), (False, "true size, or leave it out with --skip-damaged")):
+        with pytest.raises(UserError, match=rf"1\.dat: has events on \d+x\d+ px, its sensor is 80x20 px; .*{remedy}"):
+            pack_missing(map(EventSource, paths), skip_damaged=asked)
+    pack_missing(map(EventSource, paths), skip_damaged=True)
+    assert [open_events(paths[number]).count for number in (0, 2)] == [20_000] * 2
+    assert len(list(cache.iterdir())) == 2
+    with pytest.raises(UserError, match=r"1\.dat: .*, or leave it out with --skip-damaged"):
+        prepare(EventFolder(tmp_path / "in"), skip_damaged=False)
+    (problem,) = prepare(EventFolder(tmp_path / "in"), skip_damaged=True)
+    assert "1.dat" in problem.where
+    assert [store_of(path).is_dir() for path in paths] == [True, False, True]
+    assert not list(cache.iterdir())  # what lies beside the files is not kept twice
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(cache, tmp_path):
+    cache.parent.write_text("a file where a folder should be")
+    with pytest.raises(UserError, match=r"cannot be written to \(.*; make room, or let TESPEC_CACHE name another"):
+        pack_missing([EventSource(recording(tmp_path / "a.dat"))])
+
+
+def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(twin, cache):
+    root = twin("1mpx")
+    divide(root, 50, Downsample(1, "nearest"))
+    used = [path.name[:36] for split in ("train", "val") for path in root.glob(f"{split}/*.dat")]
+    assert sorted(path.name[:36] for path in cache.iterdir()) == sorted(used) != []
+
+
+def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
+    path = recording(tmp_path / "a" / "a.dat")
+    store = store_of(path)
+    prepare(EventFolder(path.parent))
+    before, size = (store / "events.u32").read_bytes(), path.stat().st_size
     recording(path, seed=7)
     assert path.stat().st_size == size
-
-
-def test_a_store_of_another_version_of_the_file_is_not_read(tmp_path):
-    path = recording(tmp_path / "a.dat")
-    prepare(Recordings(path))
-    assert EventSource(path).stream.count == 20_000
-    other_version(path)
-    sources._open.cache_clear()
-    with pytest.raises(UserError, match=r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec"):
-        EventSource(path).stream  # noqa: B018
-    # A new name is no new version.
-    prepare(Recordings(path))
-    path, _ = path.rename(tmp_path / "b.dat"), store_of(path).rename(tmp_path / "b.dat.store")
-    assert EventSource(path).stream.count == 20_000
-
-
-def test_what_is_looked_at_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    path = tmp_path / "a.dat"
-    store = pack(open_reader(recording(path)), store_of(path), path)
-    monkeypatch.setattr(sources, "SourceHash", None)  # what reads a file whole
-    monkeypatch.setattr(packing, "SourceHash", None)
-    assert EventSource(path).stream.count == open_store(store).count
-
-
-@pytest.mark.parametrize("elsewhere", [False, True])
-def test_preparing_again_replaces_a_store_of_another_version(tmp_path, elsewhere):
-    (tmp_path / "a").mkdir()
-    path = recording(tmp_path / "a" / "a.dat")
-    out = tmp_path / "b" if elsewhere else None
-    prepare(Recordings(path.parent), out)
-    store = store_of((out or path.parent) / "a.dat")
-    before = (store / "events.u32").read_bytes()
-    other_version(path)
-    prepare(Recordings(path.parent), out)
+    for read in (lambda: EventSource(path).stream, lambda: pack_missing([EventSource(path)])):
+        with pytest.raises(
+            UserError, match=r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec"
+        ):
+            read()
+    prepare(EventFolder(path.parent))
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
-    wanted, found = everything(load_events(path)), everything(open_events(store))
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(everything(open_events(store)), everything(load_events(path)), strict=True):
         np.testing.assert_array_equal(one, other)
     assert [each.name for each in store.parent.iterdir() if each.name.startswith(".")] == []
+    # A new name is no new version.
+    path, _ = path.rename(path.with_name("b.dat")), store.rename(store.with_name("b.dat.store"))
+    assert EventSource(path).stream.count == 20_000
 
 
-def test_a_store_of_something_else_is_not_replaced(tmp_path):
-    one, other = recording(tmp_path / "a.dat"), recording(tmp_path / "b.dat", seed=1)
-    store = pack(open_reader(one), tmp_path / "store", one)
-    with pytest.raises(UserError, match="exists already; remove it or choose another folder"):
-        pack(open_reader(other), store, other)
-
-
-def test_labels_that_changed_are_copied_again(twin, tmp_path):
-    root, out = twin("gen1"), tmp_path / "out"
-    prepare(opened(root, "gen1"), out)
-    path = min((root / "test").glob("*_bbox.npy"))
-    copied, before = out / "test" / path.name, path.read_bytes()
-    boxes = np.load(path)
-    boxes["x"] += 1
-    np.save(path, boxes)
-    assert path.stat().st_size == len(before)
-    left = min((out / "train").glob("*_bbox.npy"))
-    untouched = left.stat().st_ino
-    prepare(opened(root, "gen1"), out)
-    assert copied.read_bytes() == path.read_bytes() != before
-    assert left.stat().st_ino == untouched  # what is the same is left as it is
-
-
-def test_a_folder_of_masks_in_which_one_changed_is_copied_again(twin, tmp_path):
-    root, out = twin("dsec"), tmp_path / "out"
-    prepare(opened(root, "dsec"), out)
-    path = min(root.rglob("*.png"))
+def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_path):
+    path = recording(tmp_path / "in" / "a.dat", count=100_000)
+    prepare(EventFolder(path))
+    assert report.problems(list(check(EventFolder(path)))) == []
     content = bytearray(path.read_bytes())
-    content[-20] ^= 1
+    content[len(content) // 2] ^= 1  # between the samples: as open to the quick look as before
     path.write_bytes(content)
-    prepare(opened(root, "dsec"), out)
-    assert (out / path.relative_to(root)).read_bytes() == bytes(content)
-
-
-def flip_a_polarity(store):
-    words = np.fromfile(store / "events.u32", "<u4")
-    words[len(words) // 2] ^= 1 << 21
-    words.tofile(store / "events.u32")
-
-
-def change_the_middle(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def test_check_compares_every_byte_of_a_store(twin, tmp_path):
-    root, out = twin("gen1"), tmp_path / "out"
-    prepare(opened(root, "gen1"), out)
-    dataset = opened(out, "gen1")
-    assert report.problems(list(survey(dataset))) == []
-    (store, *_) = sorted((out / "test").glob("*.store"))
-    flip_a_polarity(store)
-    sources._open.cache_clear()
-    (problem,) = report.problems(list(survey(dataset)))
-    assert problem == f"{store / 'events.u32'}: is not what was written; pack the recording again"
-
-
-def test_check_compares_every_byte_of_what_a_store_was_made_from(tmp_path):
-    path = recording(tmp_path / "a.dat", count=100_000)
-    prepare(Recordings(path))
-    change_the_middle(path)  # between the samples: as open to the quick look as before
-    sources._open.cache_clear()
     assert EventSource(path).stream.count == 100_000
-    (problem,) = report.problems(list(survey(Recordings(path))))
+    (problem,) = report.problems(list(check(EventFolder(path))))
     assert f"{store_of(path)}: was made from another version of a.dat" in problem
+    words = np.fromfile(store_of(path) / "events.u32", "<u4")
+    words[len(words) // 2] ^= 1 << 21  # a polarity
+    words.tofile(store_of(path) / "events.u32")
+    (problem,) = report.problems(list(check(EventFolder(path))))
+    assert problem == f"{store_of(path) / 'events.u32'}: is not what was written; pack the recording again"
 
 
 @pytest.mark.parametrize("dataset", ["ddd17", "gen1", "dsec", "mvsec", "1mpx"])
-def test_preparing_what_is_packed_already_changes_nothing(twin, tmp_path, dataset):
-    root, packed, third = twin(dataset), tmp_path / "packed", tmp_path / "third"
-    prepare(opened(root, dataset), packed)
-    before = {path: path.stat().st_ino for path in packed.rglob("*") if path.name == "events.u32"}
-    manifest = json.loads((packed / "packed.json").read_text())
-    assert json.loads(prepare(opened(packed, dataset)).read_text()) == manifest
-    assert {path: path.stat().st_ino for path in before} == before
-    # A packed copy can be the original of another.
-    assert json.loads(prepare(opened(packed, dataset), third).read_text()) == manifest
-    splits = [opened(each, dataset).recordings("test") for each in (root, packed, third)]
-    assert len({fingerprint(split) for split in splits}) == 1
-
-
-@pytest.mark.parametrize("labelled", [True, False])
-def test_packed_copies_keep_the_frames(twin, tmp_path, labelled):
-    root, out = twin("ddd17"), tmp_path / "out"
-    prepare(opened(root, "ddd17") if labelled else Recordings(root), out)
-    assert not list(out.rglob("events.dat.xyp"))
-    for original in sorted(root.glob("dir*/imgs/*.png")):
-        assert (out / original.relative_to(root)).read_bytes() == original.read_bytes()
-    wanted, found = (
-        {each.name: each.images for each in paired(divide(where, 50, Downsample(1, "nearest")).train, 50)}
-        for where in (root, out)
-    )
-    assert wanted
-    assert {name: len(images) for name, images in found.items()} == {name: len(wanted[name]) for name in wanted}
-
-
-def test_a_store_alone_is_prepared_already(tmp_path):
-    path = recording(tmp_path / "a.dat")
-    prepare(Recordings(path))
-    path.unlink()
-    (tmp_path / "alone").mkdir()
-    shutil.move(store_of(path), tmp_path / "alone" / "drive")
-    (store,) = (tmp_path / "alone").iterdir()
-    prepare(Recordings(store.parent))
-    assert sorted(each.name for each in store.iterdir()) == ["events.u32", "header.json", "index.i64"]
-
-
-TWO_AT_ONCE = """
-import sys
-from pathlib import Path
-from tespec.events.opening import open_reader
-from tespec.events.packing import pack
-path, store, note = map(Path, sys.argv[1:4])
-reader = open_reader(path)
-print("ready", flush=True)
-sys.stdin.readline()
-seen = []
-pack(reader, store, path, lambda done, total: seen.append(done))
-note.write_text(str(len(seen)))
-"""
-
-
-@pytest.mark.parametrize("count", [2, 4])
-def test_processes_that_pack_the_same_file_at_once_all_end_well(tmp_path, count):
-    path, store = recording(tmp_path / "a.dat"), tmp_path / "a.dat.store"
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO_AT_ONCE, path, store, tmp_path / f"{number}.txt"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(count)
-    ]
-    for each in started:
-        assert each.stdout.readline() == "ready\n"
-    for each in started:
-        each.stdin.write("go\n")
-        each.stdin.flush()
-    for each in started:
-        _, err = each.communicate(timeout=120)
-        assert (each.returncode, err) == (0, "")
-    worked = [int((tmp_path / f"{number}.txt").read_text()) for number in range(count)]
-    assert sum(packed > 0 for packed in worked) == 1
-    verify_store(store)
-    left = sorted(each.name for each in tmp_path.iterdir() if not each.name.endswith(".txt"))
-    assert left == ["a.dat", "a.dat.store"]
-
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from tespec.core.files import one_at_a_time
-with one_at_a_time(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(3600)
-"""
-
-
-def test_a_killed_holder_keeps_nobody_out(tmp_path):
-    place = tmp_path / "store"
-    with subprocess.Popen([sys.executable, "-c", HOLDER, place], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "held\n"
-        holder.kill()
-    with one_at_a_time(place):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_system_without_locks_is_packed_on(tmp_path, monkeypatch):
-    def none(*arguments):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("tespec.core.files.fcntl.lockf", none)
-    path = recording(tmp_path / "a.dat")
-    assert open_store(pack(open_reader(path), tmp_path / "store", path)).count == 20_000
+def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(twin, dataset):
+    root = twin(dataset)
+    before = fingerprint(opened(root, dataset).recordings("test"))
+    prepare(opened(root, dataset), processes=2)
+    stores = {path: path.stat().st_ino for path in root.rglob("events.u32")}
+    prepare(opened(root, dataset))
+    assert {path: path.stat().st_ino for path in root.rglob("events.u32")} == stores != {}
+    assert fingerprint(opened(root, dataset).recordings("test")) == before
+    for split in opened(root, dataset).splits if dataset in ("gen1", "1mpx") else ():
+        for files in opened(root, dataset).files(split):
+            files.source.path.unlink()
+    sources._packed.cache_clear()
+    assert fingerprint(opened(root, dataset).recordings("test")) == before

@@ -1,17 +1,56 @@
-"""Which moments a preview shows."""
+"""Which moments a preview shows, and what it shows of them."""
 
 from pathlib import Path
 
-from tespec.datasets.finding import SPLIT, Recordings
-from tespec.datasets.preview import choose
+import numpy as np
+import pytest
+import torch
+
+from tespec.core.errors import UserError
+from tespec.datasets.folder import ALL, EventFolder
+from tespec.datasets.preview import choose, moment, windows_at
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
 
 REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"
 
 
-def test_no_moment_is_shown_twice_while_there_are_others():
-    recordings = list(Recordings(REAL).recordings(SPLIT))
+@pytest.fixture(scope="module")
+def recording():
+    return EventFolder(REAL).recordings(ALL)[0]
+
+
+def test_no_moment_is_shown_twice_while_there_are_others(recording):
     for count in (2, 3, 6):
-        places = [place for _, place in choose(recordings, count, "edges")]
-        assert len(set(places)) == count
-    windows = len(recordings[0])
-    assert len(choose(recordings, windows + 2, "edges")) == windows + 2
+        windows = [window for _, window in choose([recording], count, "edges")]
+        assert len(set(windows)) == count
+    assert len(choose([recording], len(recording) + 2, "edges")) == len(recording) + 2
+
+
+def test_moments_are_windows_that_have_ended(recording):
+    assert windows_at(recording, [0.05, 0.1, 0.149, 2.0]) == [0, 1, 39]
+    for outside in (0.04, 2.2):
+        with pytest.raises(UserError, match=r"s is outside of the recording; give times from 0.05 to 2.05 s"):
+            windows_at(recording, [outside])
+
+
+def test_both_intensities_are_those_of_the_recording_from_its_start(recording):
+    shown = moment(recording, 20, "edges", 500.0)
+    counts = torch.from_numpy(recording.histograms(0, 21, 10, "edges"))[None]
+    video, _ = estimate_intensity(counts, norm_events=500.0)
+    filtered, _ = estimate_high_pass(counts)
+    np.testing.assert_allclose(shown.intensity, video[0, -1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(shown.high_pass, filtered[0, -1], rtol=1e-4, atol=1e-5)
+    assert shown.title.splitlines()[1].startswith("1.05 s: ")
+
+
+def test_what_has_moved_on_stays_under_eq_6_and_goes_under_eq_7(recording):
+    moving, after = (moment(recording, window, "edges", 500.0) for window in windows_at(recording, [1.35, 2.0]))
+    # Pixels that the moving object touched and that have been silent since.
+    silent = (moving.histogram.sum(0) > 0) & (after.histogram.sum(0) == 0)
+    left = [
+        np.abs(getattr(after, name)[silent]).mean() / np.abs(getattr(moving, name)[silent]).mean()
+        for name in ("high_pass", "intensity")
+    ]
+    assert silent.sum() > 5_000
+    assert left[0] > 0.7
+    assert left[1] < 0.25

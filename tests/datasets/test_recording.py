@@ -1,46 +1,63 @@
+"""Recordings as windows, with labels or without: which events a window has, labels of parts, and the data's hash."""
+
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ddd17_copies import copy_archive, extract, open_ddd17, png
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.datasets.recording import LabelledRecording, Recording, cut_at_gaps
+from tespec.core.settings import Downsample
+from tespec.datasets.folder import divide
+from tespec.datasets.recording import LabelledRecording, Recording, cut_at_gaps, fingerprint
 from tespec.datasets.sources import EventSource
-from tespec.datasets.windows import windows_side_by_side
-from tespec.events import event_histogram, open_events
+from tespec.datasets.windows import WindowRule, contiguous_windows, windows_on_grid
 from tespec.events.spatial import Region
 
-
-@pytest.fixture(scope="module")
-def path(tiny_world):
-    return tiny_world / "1mpx" / "train" / "moorea_2019-02-19_000_td_500000_8500000_td.dat"
+TIMES = st.lists(st.integers(1, 10**7), min_size=1, max_size=20, unique=True).map(sorted).map(np.array)
 
 
-WHOLE = Region(64, 96)
+@given(TIMES, st.integers(1, 10**6))
+def test_windows_of_a_rule_end_at_the_labels(times, length):
+    since_last, each = WindowRule(True, None).apply(times, 0)
+    assert since_last.tolist() == np.stack([[0, *times[:-1]], times], 1).tolist()
+    alone, also_each = WindowRule(False, length / 1000).apply(times, 0)
+    assert alone.tolist() == np.stack([times - length, times], 1).tolist()
+    assert each.tolist() == also_each.tolist() == list(range(len(times)))
 
 
-@pytest.mark.parametrize(
-    ("region", "rule"),
-    [
-        (WHOLE, "edges"),
-        (WHOLE, "rvt"),
-        (Region(50, 96), "edges"),
-        (Region(32, 48, 2, "nearest"), "edges"),
-        (Region(32, 48, 2, "all"), "edges"),
-    ],
-)
-def test_histograms_are_those_of_each_window(path, region, rule):
-    stream = open_events(path)
-    windows = windows_side_by_side(stream.t_first, stream.t_last, 40_000)[3:7]
-    histograms = Recording("street", EventSource(path), region, windows).histograms(1, 3, 6, rule)
-    assert histograms.shape == (3, 12, region.height, region.width)
-    for histogram, (start, end) in zip(histograms, windows[1:].tolist(), strict=True):
-        x, y, t, p = region.apply(stream.slice(start, end))
-        size = {"height": region.height, "width": region.width}
-        expected = event_histogram(x, y, t, p, t_start=start, t_end=end, bins=6, rule=rule, **size)
-        np.testing.assert_array_equal(histogram, expected)
+@given(TIMES, st.integers(1_000, 10**6))
+def test_windows_on_a_grid_hold_every_event_once_and_end_at_the_labels(times, length):
+    windows, label_window = WindowRule(True, length / 1000).apply(times, 0)
+    np.testing.assert_array_equal(windows[label_window, 1], times)
+    np.testing.assert_array_equal(windows[1:, 0], windows[:-1, 1])
+    assert (np.diff(windows, axis=1) > 0).all()
+    assert label_window[-1] == len(windows) - 1
+    lead = windows[: label_window[0] + 1]
+    assert (np.diff(lead, axis=1) == length).all()
+    assert len(lead) == 1 or lead[0, 0] >= 0
+    assert lead[0, 0] - length < 0
+
+
+def test_gen1_has_five_windows_between_labels_1mpx_two_and_other_spacings_the_closest_number():
+    for spacing, count in ((250_000, 5), (100_000, 2)):
+        windows, label_window = windows_on_grid(300_000 + spacing * np.arange(4), 0, 50_000)
+        assert (np.diff(windows, axis=1) == 50_000).all()
+        assert (np.diff(label_window).tolist(), label_window[0]) == ([count] * 3, 5)
+    windows, label_window = windows_on_grid(np.array([100, 103, 250]), 90, 50)
+    assert windows.tolist() == [[50, 100], [100, 103], [103, 152], [152, 201], [201, 250]]
+    assert label_window.tolist() == [0, 1, 4]
+    with pytest.raises(ValueError, match="need a length"):
+        WindowRule(False, None)
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(0, 10**4), st.integers(1, 10**3))
+def test_contiguous_windows_fill_the_time_as_far_as_they_fit(first, duration, length):
+    starts = range(first, first + duration - length + 1, length)
+    assert contiguous_windows(first, first + duration, length).tolist() == [[each, each + length] for each in starts]
 
 
 def test_files_are_opened_when_events_are_asked_for():
@@ -59,9 +76,9 @@ class Numbers(list):
 
 
 def labelled_at(length, places):
-    windows = windows_side_by_side(0, length * 10, 10)
+    windows, labels = contiguous_windows(0, length * 10, 10), Numbers(range(len(places)))
     speed = np.arange(len(places), dtype=np.float32)
-    return LabelledRecording("r", None, WHOLE, windows, Numbers(range(len(places))), np.array(places, np.int64), speed)
+    return LabelledRecording("r", None, Region(64, 96), windows, labels, np.array(places, np.int64), speed)
 
 
 def test_a_part_has_the_labels_of_its_windows():
@@ -87,10 +104,58 @@ def test_cut_at_gaps_every_chunk_has_a_label_and_no_label_is_lost(drawn, longest
         assert len(part) == max(part.labelled[-1] + 1, min(longest, length))
     gaps = np.diff(places, prepend=-1)
     assert len(parts) == (0 if not places else 1 + int((gaps[1:] > longest).sum()))
+    assert [part.name for part in parts] == (
+        ["r"] if len(parts) == 1 else [f"r (part {n + 1})" for n in range(len(parts))]
+    )
 
 
-def test_a_recording_without_gaps_keeps_its_name():
-    (part,) = cut_at_gaps([labelled_at(10, [2, 5, 8])], 4)
-    assert (part.name, len(part)) == ("r", 9)
-    parts = cut_at_gaps([labelled_at(20, [2, 15, 18])], 4)
-    assert [(each.name, len(each)) for each in parts] == [("r (part 1)", 4), ("r (part 2)", 7)]
+@pytest.fixture
+def archive(tiny_world, tmp_path):
+    return copy_archive(tiny_world, tmp_path)
+
+
+def of_archive(root, window_ms=None):
+    return fingerprint(open_ddd17(root, window_ms).recordings("test"))
+
+
+def test_the_same_data_elsewhere_zipped_or_in_other_windows_is_the_same(archive, tmp_path):
+    first = of_archive(archive)
+    assert len(first) == 12
+    shutil.copytree(archive, tmp_path / "Kopie mit Ü" / "ddd17")
+    (archive / "dir2" / "Thumbs.db").write_text("x")
+    assert of_archive(tmp_path / "Kopie mit Ü" / "ddd17") == of_archive(archive, window_ms=100) == first
+    extract(archive / "dir2")
+    assert of_archive(archive) == first
+
+
+def change_byte(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+CHANGES = {
+    "first event": lambda recording: change_byte(recording / "events.dat.xyp", 4),
+    "last event": lambda recording: change_byte(recording / "events.dat.xyp", -2),
+    "mask": lambda recording: min(extract(recording).iterdir()).write_bytes(png(np.zeros((64, 96), np.uint8))),
+    "missing mask": lambda recording: min(extract(recording).iterdir()).unlink(),
+    "label time": lambda recording: change_byte(recording / "index" / "index_50ms.npy", 128 + 24 * 30 + 2),
+    "speed": lambda recording: change_byte(recording / "ego_speed.npy", -1),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_changed_data_is_other_data(archive, what):
+    before = of_archive(archive)
+    CHANGES[what](archive / "dir2")
+    assert of_archive(archive) != before
+
+
+def test_the_reduction_and_the_split_of_a_recording_count(tiny_world):
+    divisions = [divide(tiny_world / "1mpx", 50, Downsample(factor, "nearest")) for factor in (1, 1, 2)]
+    whole, again, half = (fingerprint(division.train) for division in divisions)
+    assert whole == again != half
+    first, second = open_ddd17(tiny_world / "ddd17").recordings("train")
+    assert (
+        len({fingerprint(*splits) for splits in ([[first], [second]], [[first, second], []], [[second], [first]])}) == 3
+    )

@@ -1,17 +1,17 @@
-"""Batches of images, and of events with images: every one once in a lap, in an order that is drawn once for it."""
+"""Batches of images, and of events with images: every one once in a epoch, in an order that is drawn once for it."""
 
 import dataclasses
 from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tespec.core.config import pretraining_settings
-from tespec.datasets import images, pairs
-from tespec.datasets.images import ImageSteps, ViewRule, open_images
-from tespec.datasets.pairs import PairSteps, paired
-from tespec.datasets.unlabelled import divide
+from tespec.datasets import images
+from tespec.datasets.folder import divide
+from tespec.datasets.images import ImageBatches, PairBatches, ViewRule, open_images, paired
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def shown(monkeypatch):
         paths.append(path)
         return read(path, channels)
 
-    for module in (images, pairs):
-        monkeypatch.setattr(module, "read_image", spy)
+    monkeypatch.setattr(images, "read_image", spy)
+    monkeypatch.setattr(images, "THREADS", 1)  # which would change the order of reading
     return paths
 
 
@@ -48,21 +48,21 @@ def image_steps(root, batch, shard=(0, 1)):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), number).save(path)
     folder = open_images(root)
-    return ImageSteps(folder, ViewRule((4, 4), 1, (0.5, 1.0), 0.1, 1), batch, 0, shard), len(folder.train)
+    return ImageBatches(folder, ViewRule((4, 4), 1, (0.5, 1.0), 0.1, 1), batch, 0, shard), len(folder.train)
 
 
 def pair_steps(world, batch):
     settings = dataclasses.replace(pretraining_settings("ecdp", "sample"), batch_size=batch)
     found = paired(divide(world / "ddd17", settings.window_ms, settings.downsample).train, settings.window_ms)
-    return PairSteps(found, settings, 0), sum(map(len, found))
+    return PairBatches(found, settings, 0), sum(map(len, found))
 
 
 @pytest.mark.parametrize("kind", ["images", "pairs"])
 @pytest.mark.parametrize("batch", [2, 5])
-def test_each_lap_shows_every_image_once_and_draws_one_order(tiny_world, tmp_path, orders, shown, kind, batch):
+def test_each_epoch_shows_every_image_once_and_draws_one_order(tiny_world, tmp_path, orders, shown, kind, batch):
     steps, count = image_steps(tmp_path, batch) if kind == "images" else pair_steps(tiny_world, batch)
-    laps = 3
-    for step in range(laps * count // batch):
+    epochs = 3
+    for step in range(epochs * count // batch):
         steps[step]
     for first in range(0, len(shown) - count + 1, count):
         assert set(Counter(shown[first : first + count]).values()) == {1}
@@ -82,3 +82,13 @@ def test_workers_show_what_one_process_shows(tmp_path, orders, shown):
         workers[step % 2][step]
     assert shown == alone
     assert len(orders) == 2 * drawn
+
+
+@pytest.mark.parametrize("make", [lambda world, root: image_steps(root, 5), lambda world, root: pair_steps(world, 5)])
+def test_batches_are_the_same_for_any_number_of_threads(tiny_world, tmp_path, monkeypatch, make):
+    monkeypatch.setattr(images.os, "cpu_count", lambda: 4)
+    steps, _ = make(tiny_world, tmp_path)
+    threaded = steps[3]
+    monkeypatch.setattr(images, "THREADS", 1)
+    for name, value in steps[3].items():
+        assert torch.equal(value, threaded[name]), name

@@ -11,10 +11,10 @@ from torch.utils.data import DataLoader
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Mask
-from tespec.datasets.batches import LabelledSteps, PretrainSteps, pad_boxes, stack_masks
+from tespec.datasets.batches import LabelledBatches, PretrainBatches, pad_boxes, stack_masks
+from tespec.datasets.folder import divide
 from tespec.datasets.lanes import Lanes
 from tespec.datasets.recording import cut_at_gaps
-from tespec.datasets.unlabelled import divide
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
@@ -35,7 +35,7 @@ def labelled_recordings(world):
 def labelled(world, seed=0, shard=(0, 1), **changes):
     settings = finetuning_settings("ddd17", "recurrent", "sample")
     settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 5, "augmentation": NONE} | changes))
-    return LabelledSteps(labelled_recordings(world), settings, seed, stack_masks, shard)
+    return LabelledBatches(labelled_recordings(world), settings, seed, stack_masks, shard)
 
 
 @cache
@@ -43,7 +43,7 @@ def unlabelled(world, seed=0, shard=(0, 1), **changes):
     settings = pretraining_settings("tespec", "sample")
     settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 4} | changes))
     division = divide(world / "1mpx", settings.window_ms, settings.downsample)
-    return PretrainSteps(division.train, settings, seed, shard, Mask(16, 0.5))
+    return PretrainBatches(division.train, settings, seed, shard, Mask(16, 0.5))
 
 
 def same(one, other):
@@ -147,8 +147,8 @@ def test_augmentation_is_drawn_once_for_each_recording_pass(tiny_world):
     drawn = {}
     for step in range(60):
         slots = [steps._lanes.slot(lane, step) for lane in range(3)]
-        for lane, (slot, maps) in enumerate(zip(slots, steps._seen(slots)[1], strict=True)):
-            drawn.setdefault((lane, slot.play), set()).add((maps.rows.tobytes(), maps.columns.tobytes()))
+        for lane, (slot, maps) in enumerate(zip(slots, steps._views(slots), strict=True)):
+            drawn.setdefault((lane, slot.pass_index), set()).add((maps.rows.tobytes(), maps.columns.tobytes()))
     assert all(len(each) == 1 for each in drawn.values())
     assert len(set.union(*drawn.values())) == len(drawn) > 6
 
@@ -179,11 +179,11 @@ def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
     long, other = labelled_recordings(tiny_world)
     short = dataclasses.replace(other.part(0, 4), name="short")
     settings = dataclasses.replace(finetuning_settings("ddd17", "recurrent", "sample"), segments=5)
-    steps = LabelledSteps([short, long], settings, 0, stack_masks)
+    steps = LabelledBatches([short, long], settings, 0, stack_masks)
     assert steps.left_out == ("short",)
     assert steps[7]["histograms"].shape[0] == settings.batch_size
-    with pytest.raises(UserError, match="none has the 5 windows of a chunk, the longest has 4; set fewer segments"):
-        LabelledSteps([short], settings, 0, stack_masks)
+    with pytest.raises(UserError, match="none has the 5 windows of a chunk, the longest has 4; set segments to 4"):
+        LabelledBatches([short], settings, 0, stack_masks)
 
 
 def test_many_lanes_play_one_short_recording(tiny_world):
@@ -192,7 +192,7 @@ def test_many_lanes_play_one_short_recording(tiny_world):
     settings = dataclasses.replace(
         finetuning_settings("ddd17", "recurrent", "sample"), segments=5, batch_size=9, sampling="streams"
     )
-    batch = LabelledSteps([short], settings, 0, stack_masks)[1]
+    batch = LabelledBatches([short], settings, 0, stack_masks)[1]
     assert batch["histograms"].shape[:2] == (9, 5)
     assert batch["fresh"].all()
 
@@ -203,7 +203,7 @@ def with_boxes(world, seed=0, shard=(0, 1), **changes):
     settings = settings_of(data, "gen1", "recurrent")
     settings = dataclasses.replace(settings, **({"batch_size": 3, "segments": 5} | changes))
     recordings = cut_at_gaps(open_dataset(settings, data.root).recordings("train"), settings.segments)
-    return LabelledSteps(recordings, settings, seed, pad_boxes, shard)
+    return LabelledBatches(recordings, settings, seed, pad_boxes, shard)
 
 
 @CALM_FORK
@@ -252,7 +252,7 @@ def test_batches_counted_on_the_device_are_those_counted_before(tiny_world, make
 def test_what_has_no_packed_events_is_not_counted_on_the_device(tiny_world):
     recordings = [dataclasses.replace(each, source=object()) for each in labelled_recordings(tiny_world)]
     settings = dataclasses.replace(finetuning_settings("ddd17", "recurrent", "sample"), batch_size=1)
-    steps = LabelledSteps(recordings, settings, 0, stack_masks)
+    steps = LabelledBatches(recordings, settings, 0, stack_masks)
     with pytest.raises(UserError, match=r"--count-on-device: .* has no packed events; leave it out"):
         steps.count_on_device()
     with pytest.raises(UserError, match="--count-on-device: these batches hold no packed events; leave it out"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
-from tespec.events import ArrayStream, Events
+from tespec.core.errors import UserError
+from tespec.events import ArrayStream, Events, load_events
 
 HEIGHT, WIDTH = 6, 8
 
@@ -62,3 +64,18 @@ def assert_same_events(found, wanted):
         values = getattr(found, name)
         assert values.dtype == np.dtype(dtype)
         np.testing.assert_array_equal(values, getattr(wanted, name), err_msg=name)
+
+
+def read(path, *size):
+    """All events of a recording."""
+    stream = load_events(path, *size)
+    return stream.slice(stream.t_first, stream.t_last + 1)
+
+
+def assert_refused(path, message, *size):
+    """In one line that begins with the file and ends with a remedy."""
+    with pytest.raises(UserError, match=message) as caught:
+        load_events(path, *size)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    assert "; " in str(caught.value)

@@ -9,10 +9,9 @@ import lz4.frame
 import numpy as np
 import pytest
 import zstandard
-from event_cases import assert_same_events, random_events
+from event_cases import assert_refused, assert_same_events, random_events, read
 
-from tespec.core.errors import UserError
-from tespec.events import open_events
+from tespec.events import load_events
 from tespec.events.readers.aedat4 import EVENT, MAGIC
 
 REAL = Path(__file__).parents[1] / "data" / "davis.aedat4"
@@ -65,17 +64,13 @@ def parts_of(events, count):
 
 
 def test_a_real_recording():
-    """Every event equals that of the decoder `aedat` 2.3.0, whose columns these checksums are of."""
-    stream = open_events(REAL)
-    events = stream.slice(stream.t_first, stream.t_last + 1)
+    """Every event equals that of the decoder `aedat` 2.3.0, whose columns (u2, u2, i8, u1) these checksums are of."""
+    stream = load_events(REAL)
     assert (stream.count, stream.height, stream.width, stream.clamped) == (117_667, 260, 346, 0)
-    assert stream.t_last - stream.t_first == 129_999
-    assert int(events.p.sum()) == 72_363
-    checksums = [zlib.crc32(np.ascontiguousarray(column).tobytes()) for column in events]
-    assert checksums == CHECKSUMS
+    assert [zlib.crc32(np.ascontiguousarray(column).tobytes()) for column in read(REAL)] == AEDAT
 
 
-CHECKSUMS = [1_580_470_145, 1_777_519_670, 4_267_156_144, 3_380_914_417]
+AEDAT = [1_580_470_145, 1_777_519_670, 4_267_156_144, 3_380_914_417]
 
 
 @pytest.mark.parametrize("compression", range(5))
@@ -84,43 +79,37 @@ def test_packets_of_events_are_read_and_others_left_alone(tmp_path, compression)
     packets = [packet(part, compression=compression) for part in parts_of(events, 7)]
     other = struct.pack("<ii", 0, 5) + b"frame"
     path = recording(tmp_path / "a.aedat4", other, *packets, other, compression=compression)
-    stream = open_events(path)
+    stream = load_events(path)
     assert (stream.height, stream.width, stream.count) == (48, 64, 5_000)
     assert_same_events(stream.slice(0, 50_000), events)
-    for t0, t1 in ((0, 1), (7_000, 31_000), (-9, 0), (49_000, 90_000)):
-        inside = (events.t >= t0) & (events.t < t1)
-        assert_same_events(stream.slice(t0, t1), type(events)(*(column[inside] for column in events)))
 
 
 def test_times_that_step_back_between_packets_are_raised(tmp_path):
     events = random_events(900, height=48, width=64)
     t = events.t.copy()
     t[350:420] += 9_000
-    packets = [packet(part) for part in parts_of(events._replace(t=t), 9)]
-    stream = open_events(recording(tmp_path / "a.aedat4", *packets))
+    stream = load_events(recording(tmp_path / "a.aedat4", *map(packet, parts_of(events._replace(t=t), 9))))
     wanted = np.maximum.accumulate(t)
     assert stream.clamped == (wanted != t).sum() > 0
     np.testing.assert_array_equal(stream.slice(0, 90_000).t, wanted)
-    middle = (wanted >= 20_000) & (wanted < 30_000)
-    np.testing.assert_array_equal(stream.slice(20_000, 30_000).x, events.x[middle])
 
 
 def test_what_follows_the_packets_is_not_read(tmp_path):
     events = random_events(50, height=48, width=64)
     path = recording(tmp_path / "a.aedat4", packet(events))
-    size = path.stat().st_size
-    recording(path, packet(events), b"the table of the file's data", end=size)
-    assert open_events(path).count == 50
+    recording(path, packet(events), b"the table of the file's data", end=path.stat().st_size)
+    assert load_events(path).count == 50
 
 
 EVENTS = random_events(40, height=48, width=64)
+NANOSECONDS = EVENTS._replace(t=EVENTS.t + 1_790_000_000 * 10**9)
 BOMB = struct.pack("<ii", 3, 100) + lz4.frame.compress(bytes(1 << 29))[:100]
 BAD = {
     "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
     "older version": (lambda path: path.write_bytes(b"#!AER-DAT3.1\r\n" + bytes(99)), "not begin like an AEDAT 4"),
     "header torn": (lambda path: path.write_bytes(MAGIC + b"\x10\0\0\0abc"), "its header is damaged"),
-    "vast header": (lambda path: path.write_bytes(MAGIC + b"\xff\xff\xff\x7f"), "its header claims 2147483647 bytes"),
-    "no events": (lambda path: recording(path), "holds no events"),
+    "vast header": (lambda path: path.write_bytes(MAGIC + b"\xff\xff\xff\x7f"), "its header is damaged"),
+    "no events": (recording, "holds no events"),
     "no stream": (lambda path: recording(path, xml="<dv/>"), "has no stream of events"),
     "no XML": (lambda path: recording(path, xml="<dv"), "its header is damaged"),
     "entities": (lambda path: recording(path, xml="<!DOCTYPE a [<!ENTITY b 'c'>]><dv/>"), "its header is damaged"),
@@ -135,15 +124,12 @@ BAD = {
     "below zero": (
         lambda path: recording(path, packet(EVENTS._replace(y=EVENTS.y.astype(int) - 40))), "coordinates below zero",
     ),
+    "nanoseconds": (lambda path: recording(path, packet(NANOSECONDS)), "after the year 5138.* write its times"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_files_are_refused_in_one_line(tmp_path, kind):
+def test_bad_files_are_refused(tmp_path, kind):
     make, message = BAD[kind]
-    path = tmp_path / "a.aedat4"
-    make(path)
-    with pytest.raises(UserError, match=message) as caught:
-        open_events(path)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
+    make(tmp_path / "a.aedat4")
+    assert_refused(tmp_path / "a.aedat4", message)

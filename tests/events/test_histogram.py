@@ -1,17 +1,57 @@
-"""The NumPy and numba path of event histograms."""
+"""Histograms of arrays of events: bins, counts, and other people's code on real events."""
 
 import subprocess
 import sys
+from fractions import Fraction
+from math import floor
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from event_cases import HEIGHT, WIDTH, event_arrays, plain_histogram, random_events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.events import Events, event_histogram
+from tespec.events import event_histogram, load_events
+from tespec.events.histogram import bin_times, rvt_bin_times
 
+DATA = Path(__file__).parents[1] / "data"
 WINDOW = {"t_start": 0, "t_end": 3_000, "height": HEIGHT, "width": WIDTH}
+WINDOW_US, BINS, SIZE = 50_000, 10, {"height": 480, "width": 640}
+
+
+@given(st.integers(-(10**15), 10**15), st.integers(1, 10**7), st.integers(1, 50), st.data())
+def test_edges_are_those_of_exact_arithmetic(start, span, bins, data):
+    times = bin_times(start, start + span, bins)
+    t = data.draw(st.integers(start, start + span - 1))
+    k = floor(Fraction(t - start, span) * bins)
+    assert times[k] <= t < times[k + 1]
+    assert (times[0], times[-1], len(times)) == (start, start + span, bins + 1)
+
+
+def rvt_bins(t, bins):
+    """The formula of uzh-rpg/RVT's StackedHistogram, with its types."""
+    share = (t - t[0]) / max(t[-1] - t[0], 1)
+    return torch.clamp((share * bins).floor(), max=bins - 1).numpy()
+
+
+@pytest.mark.parametrize("bins", [1, 3, 10, 41])
+@pytest.mark.parametrize("span", [0, 1, 9, 3000, 49_999, 50_000, 300_000])
+def test_rvt_borders_are_those_of_its_float32_formula_at_every_time(span, bins):
+    first = 7_000_123
+    t = torch.arange(first, first + span + 1)
+    times = rvt_bin_times(first, first + span, bins)
+    np.testing.assert_array_equal(np.searchsorted(times, t.numpy(), side="right") - 1, rvt_bins(t, bins))
+
+
+def test_rvt_borders_hold_in_long_windows_where_float32_cannot_name_every_microsecond():
+    first, span, bins = 10**12, 3_600_000_000, 10
+    borders = torch.tensor(rvt_bin_times(first, first + span, bins)[1:-1])
+    near = (borders[:, None] + torch.arange(-400, 400)).flatten()
+    t = torch.cat([torch.tensor([first]), near, torch.tensor([first + span])])
+    found = np.searchsorted(rvt_bin_times(first, first + span, bins), t.numpy(), side="right") - 1
+    np.testing.assert_array_equal(found, rvt_bins(t, bins))
 
 
 @given(event_arrays(), st.integers(1, 11), st.sampled_from(["edges", "rvt"]), st.sampled_from([1, 10, 255]))
@@ -22,24 +62,8 @@ def test_it_counts_as_the_plain_way_does(events, bins, rule, clip):
     np.testing.assert_array_equal(found, plain_histogram(*events, **options))
 
 
-def test_worked_example():
-    events = Events(
-        np.array([1, 1, 1, 3], np.uint16),
-        np.array([0, 0, 0, 2], np.uint16),
-        np.array([0, 4, 5, 9]),
-        np.array([0, 0, 1, 1], np.uint8),
-    )
-    histogram = event_histogram(*events, t_start=0, t_end=10, bins=2, height=3, width=4)
-    wanted = np.zeros((4, 3, 4), np.uint8)
-    wanted[0, 0, 1] = 2  # negative, first half
-    wanted[3, 0, 1] = 1  # positive, second half
-    wanted[3, 2, 3] = 1
-    np.testing.assert_array_equal(histogram, wanted)
-
-
 def test_the_rules_part_ways_in_a_sparse_window():
-    t = np.array([20_000, 21_000, 30_000])
-    zeros = np.zeros(3, np.uint16)
+    t, zeros = np.array([20_000, 21_000, 30_000]), np.zeros(3, np.uint16)
     options = {"t_start": 0, "t_end": 50_000, "bins": 10, "height": 1, "width": 1}
 
     def bins_of(rule):
@@ -50,77 +74,67 @@ def test_the_rules_part_ways_in_a_sparse_window():
     assert bins_of("rvt") == [0, 1, 9]
 
 
-def test_hot_pixels_saturate():
-    events = random_events(5_000, height=1, width=1)
-    histogram = event_histogram(*events, t_start=0, t_end=50_000, bins=1, height=1, width=1, clip=255)
-    assert histogram.ravel().tolist() == [255, 255]
-
-
-@given(event_arrays(), st.sampled_from(["edges", "rvt"]))
-def test_mirrored_events_give_the_mirrored_histogram(events, rule):
-    options = WINDOW | {"bins": 5, "rule": rule}
-    mirrored = events._replace(x=(WIDTH - 1 - events.x).astype(np.uint16))
-    np.testing.assert_array_equal(event_histogram(*mirrored, **options), event_histogram(*events, **options)[..., ::-1])
-
-
-@given(event_arrays(largest=200), st.integers(0, 200))
-def test_parts_of_the_events_add_up_where_nothing_is_clipped(events, cut):
-    options = WINDOW | {"bins": 5, "clip": 255}
-    whole = event_histogram(*events, **options)
-    parts = [
-        event_histogram(*(column[part] for column in events), **options) for part in (slice(cut), slice(cut, None))
-    ]
-    np.testing.assert_array_equal(whole, parts[0] + parts[1])
-
-
-@given(event_arrays())
-def test_swapped_polarity_swaps_the_halves(events):
-    options = WINDOW | {"bins": 4}
-    swapped = event_histogram(*events._replace(p=1 - events.p), **options)
-    np.testing.assert_array_equal(swapped, np.roll(event_histogram(*events, **options), 4, axis=0))
-
-
-def test_counting_goes_on_in_a_given_array():
-    events = random_events(500)
-    options = {"t_start": 0, "t_end": 50_000, "bins": 2, "height": HEIGHT, "width": WIDTH, "clip": 255}
-    out = event_histogram(*events, **options)
-    once = out.copy()
-    assert event_histogram(*events, out=out, **options) is out
-    np.testing.assert_array_equal(out, 2 * once)
-
-
 @pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64, np.uint32])
 def test_any_integer_type_and_any_stride_is_taken(dtype):
-    events = random_events(500)
-    options = {"t_start": 0, "t_end": 50_000, "bins": 4, "height": HEIGHT, "width": WIDTH}
+    events = random_events(9_000)  # more than a block
+    options = {"t_start": 0, "t_end": 50_000, "bins": 1, "height": HEIGHT, "width": WIDTH, "clip": 255}
     table = np.stack([events.x, events.y, events.p], axis=1).astype(dtype)
     found = event_histogram(table[:, 0], table[:, 1], events.t, table[:, 2], **options)
-    np.testing.assert_array_equal(found, event_histogram(*events, **options))
+    np.testing.assert_array_equal(found, plain_histogram(*events, **options))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "options", "message"),
     [
-        ({"x": [0, WIDTH]}, "x has values outside of 0 to 7"),
-        ({"x": [0, -1]}, "x has values"),
-        ({"y": [HEIGHT, 0]}, "y has values"),
-        ({"p": [0, -1]}, "p has values"),
-        ({"t": [5, 4]}, "not sorted"),
-        ({"t": [5]}, "shapes"),
+        ({"x": [0, WIDTH]}, {}, "x has values outside of 0 to 7"),
+        ({"x": [0, -1]}, {}, "x has values"),
+        ({"y": [HEIGHT, 0]}, {}, "y has values"),
+        ({"p": [0, -1]}, {}, "p has values"),
+        ({"p": [0, 2]}, {}, "p has values"),
+        ({"t": [5, 4]}, {}, "not sorted"),
+        ({"t": [5]}, {}, "shapes"),
+        ({"t": [0.5, 1.5]}, {}, "not whole numbers"),
+        ({}, {"rule": "sums"}, "unknown binning rule 'sums'; choose from edges, rvt"),
+        ({}, {"t_end": 0}, "is empty"),
+        ({}, {"bins": 0}, "bins"),
+        ({}, {"clip": 256}, "clip"),
+        ({}, {"clip": 0}, "clip"),
     ],
 )
-def test_events_that_cannot_be_counted_are_refused(change, message):
+def test_what_cannot_be_counted_is_refused(change, options, message):
     columns = {name: np.array(change.get(name, [0, 1])) for name in ("x", "y", "t", "p")}
     with pytest.raises(ValueError, match=message):
-        event_histogram(*columns.values(), bins=2, **WINDOW)
-
-
-@pytest.mark.parametrize("out", [np.zeros((4, HEIGHT, WIDTH), np.int8), np.zeros((WIDTH, HEIGHT, 4), np.uint8).T[:1]])
-def test_an_array_that_cannot_hold_the_counts_is_refused(out):
-    with pytest.raises(ValueError, match="out must be"):
-        event_histogram(*random_events(3), bins=2, out=out, **WINDOW)
+        event_histogram(*columns.values(), **{"bins": 2, **WINDOW, **options})
 
 
 def test_importing_events_does_not_import_torch():
     code = "import sys, tespec.events; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def real():
+    return load_events(DATA / "evt3_640x480_2.08s.raw")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_bins_are_those_of_tonic(real, number):
+    """tonic 1.6.0 (tests/data/tonic_frames.py), which cuts the window at the same borders."""
+    with np.load(DATA / "tonic_frames.npz") as frames:
+        start, shape = int(frames[f"start_{number}"]), tuple(frames[f"shape_{number}"])
+        wanted = np.zeros(np.prod(shape), np.uint8)
+        wanted[frames[f"places_{number}"]] = frames[f"counts_{number}"]
+    end = start + WINDOW_US
+    found = event_histogram(*real.slice(start, end), t_start=start, t_end=end, bins=BINS, clip=255, **SIZE)
+    assert shape == (BINS, 2, 480, 640)
+    assert wanted.sum() == len(real.slice(start, end).t) > 1_000
+    np.testing.assert_array_equal(found.reshape(2, BINS, 480, 640).swapaxes(0, 1), wanted.reshape(shape))
+
+
+@pytest.mark.parametrize("rule", ["edges", "rvt"])
+@pytest.mark.parametrize("start", [0, 1_555_555])
+def test_both_rules_are_those_of_a_plain_loop_on_real_events(real, rule, start):
+    start += real.t_first
+    events = real.slice(start, start + WINDOW_US + 1)
+    arguments = {"t_start": start, "t_end": start + WINDOW_US, "bins": BINS, "rule": rule, **SIZE}
+    np.testing.assert_array_equal(event_histogram(*events, **arguments), plain_histogram(*events, **arguments))

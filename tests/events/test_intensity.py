@@ -1,4 +1,4 @@
-"""The intensity estimate of Eq. 7."""
+"""The intensity estimate of Eq. 7 and the filter of Eq. 6, each against its definition in double precision."""
 
 import math
 
@@ -8,116 +8,166 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.events.intensity import estimate_intensity
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
 
-CONSTANTS = {"alpha": 5.0, "norm_events": 50.0, "contrast": 0.7, "bin_seconds": 0.005}
+CONSTANTS = {"alpha": 40.0, "contrast": 0.7, "bin_seconds": 0.005}
+BOTH = pytest.mark.parametrize("estimate", [estimate_intensity, estimate_high_pass])
+# Bytes on a CPU go through a compiled loop in Eq. 7, everything else through torch.
+DTYPES = pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.int32])
+CLOSE = {"rtol": 2e-5, "atol": 5e-4}  # counts of 255 add up to about 1000, of which float32 holds seven digits
 
 
-def counts(lanes=2, segments=3, bins=4, height=6, width=7, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 11, (lanes, segments, 2 * bins, height, width), generator=generator, dtype=torch.uint8)
+def state_of(estimate, height=3, width=5):
+    """An image for Eq. 7; with the time since each pixel's last event for Eq. 6."""
+    image, age = torch.randn(2, 2, height, width, generator=torch.Generator().manual_seed(0)).unbind(1)
+    return image if estimate is estimate_intensity else torch.stack([image, 0.1 * age.abs()], 1)
 
 
-def plain(histograms, state, *, alpha, norm_events, contrast, bin_seconds):
-    """Bin by bin, in double precision: decay, then add."""
+@st.composite
+def counts(draw, segments=3, bins=4):
+    """Histograms (2, T, 2*bins, 3, 5) in which anything from no cell to all hold events."""
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    shape = (2, segments, 2 * bins, 3, 5)
+    filled = generator.random(shape) < draw(st.sampled_from([0.0, 0.02, 0.2, 1.0]))
+    return torch.from_numpy(np.where(filled, generator.integers(1, 256, shape), 0).astype(np.uint8))
+
+
+def each_bin(histograms, bin_seconds):
+    """Lane, segment, length in s, negative and positive counts of each bin in turn."""
     lanes, segments, channels, height, width = histograms.shape
-    video = np.zeros((lanes, segments, height, width))
-    for lane in range(lanes):
-        image = np.zeros((height, width)) if state is None else state[lane].double().numpy()
-        for segment in range(segments):
-            negative, positive = (
-                histograms[lane, segment].numpy().astype(float).reshape(2, channels // 2, height, width)
-            )
-            seconds = bin_seconds if isinstance(bin_seconds, float) else float(bin_seconds[lane, segment])
-            for minus, plus in zip(negative, positive, strict=True):
-                image = math.exp(-alpha * seconds * (minus + plus).sum() / norm_events) * image
-                image = image + contrast * (plus - minus)
-            video[lane, segment] = image
+    for lane, segment in np.ndindex(lanes, segments):
+        seconds = bin_seconds if isinstance(bin_seconds, float) else float(bin_seconds[lane, segment])
+        polarities = histograms[lane, segment].numpy().astype(float).reshape(2, channels // 2, height, width)
+        for minus, plus in zip(*polarities, strict=True):
+            yield lane, segment, seconds, minus, plus
+
+
+def plain_eq_7(histograms, state, *, alpha, contrast, bin_seconds, norm_events=5000.0):
+    """Bin by bin: the whole image decays by the number of events, then gains the signed counts."""
+    lanes, segments, _, height, width = histograms.shape
+    video, images = np.zeros((lanes, segments, height, width)), np.zeros((lanes, height, width))
+    if state is not None:
+        images += state.double().numpy()
+    for lane, segment, seconds, minus, plus in each_bin(histograms, bin_seconds):
+        events = (minus + plus).sum() / norm_events if norm_events else 1.0
+        images[lane] = math.exp(-alpha * seconds * events) * images[lane] + contrast * (plus - minus)
+        video[lane, segment] = images[lane]
     return video
 
 
-@pytest.mark.parametrize("carried", [False, True])
-@pytest.mark.parametrize("bins", [1, 4, 10])
-def test_the_closed_form_equals_going_bin_by_bin(carried, bins):
-    histograms = counts(bins=bins)
-    state = torch.randn(2, 6, 7) if carried else None
-    video, last = estimate_intensity(histograms, state, **CONSTANTS)
-    assert video.dtype == last.dtype == torch.float32
-    np.testing.assert_allclose(video.numpy(), plain(histograms, state, **CONSTANTS), rtol=1e-5, atol=1e-5)
-    assert torch.equal(last, video[:, -1])
+def plain_eq_6(histograms, state, *, alpha, contrast, bin_seconds):
+    """Bin by bin: a pixel decays by the time since its last event at its own events alone."""
+    lanes, segments, _, height, width = histograms.shape
+    video, end = np.zeros((lanes, segments, height, width)), np.zeros((lanes, 2, height, width))
+    if state is not None:
+        end += state.double().numpy()
+    for lane, segment, seconds, minus, plus in each_bin(histograms, bin_seconds):
+        image, age = end[lane]
+        age += seconds
+        seen = (minus > 0) | (plus > 0)
+        image[seen] = (np.exp(-alpha * age) * image + contrast * (plus - minus))[seen]
+        age[seen] = 0
+        video[lane, segment] = image
+    return video
 
 
-def test_bins_may_differ_in_length():
-    histograms = counts()
-    constants = CONSTANTS | {"bin_seconds": torch.tensor([[0.005, 0.003, 0.010], [0.001, 0.005, 0.02]])}
-    video, _ = estimate_intensity(histograms, **constants)
-    np.testing.assert_allclose(video.numpy(), plain(histograms, None, **constants), rtol=1e-5, atol=1e-5)
+PLAIN = {estimate_intensity: plain_eq_7, estimate_high_pass: plain_eq_6}
+
+
+@BOTH
+@DTYPES
+@pytest.mark.parametrize("bins", [1, 4])
+@given(data=st.data())
+def test_it_equals_going_bin_by_bin(estimate, dtype, bins, data):
+    histograms = data.draw(counts(bins=bins))
+    state = data.draw(st.sampled_from([None, state_of(estimate)]))
+    lengths = data.draw(st.sampled_from([0.005, torch.tensor([[0.005, 0.003, 0.010], [0.001, 0.005, 0.02]])]))
+    constants = CONSTANTS | {"bin_seconds": lengths}
+    video, end = estimate(histograms.to(dtype), state, **constants)
+    assert video.dtype == end.dtype == torch.float32
+    np.testing.assert_allclose(video.numpy(), PLAIN[estimate](histograms, state, **constants), **CLOSE)
+    assert torch.equal(end if estimate is estimate_intensity else end[:, 0], video[:, -1])
+
+
+@DTYPES
+@given(histograms=counts())
+def test_without_a_norm_time_alone_decays_the_image(dtype, histograms):
+    video, _ = estimate_intensity(histograms.to(dtype), norm_events=None, **CONSTANTS)
+    np.testing.assert_allclose(video.numpy(), plain_eq_7(histograms, None, norm_events=None, **CONSTANTS), **CLOSE)
 
 
 def test_one_pixel_by_hand():
     histograms = torch.tensor([3, 0, 0, 2], dtype=torch.uint8).view(1, 1, 4, 1, 1)  # 3 negative, then 2 positive
     video, _ = estimate_intensity(histograms, alpha=5.0, norm_events=100.0, contrast=2.0, bin_seconds=0.1)
     assert video.item() == pytest.approx(-6 * math.exp(-5 * 0.1 * 2 / 100) + 4)
+    video, _ = estimate_high_pass(histograms, alpha=5.0, contrast=2.0, bin_seconds=0.1)
+    assert video.item() == pytest.approx(-6 * math.exp(-5 * 0.1) + 4)
 
 
-@given(st.integers(1, 5))
-def test_a_sequence_cut_in_two_gives_the_same_video(cut):
-    histograms = counts(segments=6)
-    whole, last = estimate_intensity(histograms, **CONSTANTS)
-    head, state = estimate_intensity(histograms[:, :cut], **CONSTANTS)
-    tail, end = estimate_intensity(histograms[:, cut:], state, **CONSTANTS)
-    torch.testing.assert_close(torch.cat([head, tail], dim=1), whole, rtol=0, atol=1e-6)
-    torch.testing.assert_close(end, last, rtol=0, atol=1e-6)
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@given(histograms=counts(segments=5), cut=st.integers(1, 4))
+def test_a_sequence_cut_in_two_gives_the_same_video(estimate, dtype, histograms, cut):
+    histograms = histograms.to(dtype)
+    whole, end = estimate(histograms, **CONSTANTS)
+    head, state = estimate(histograms[:, :cut], **CONSTANTS)
+    tail, last = estimate(histograms[:, cut:], state, **CONSTANTS)
+    torch.testing.assert_close(torch.cat([head, tail], 1), whole, **CLOSE)
+    torch.testing.assert_close(last, end, **CLOSE)
 
 
-def test_without_events_the_image_stays_the_same_to_the_bit():
-    state = torch.randn(2, 6, 7)
-    video, last = estimate_intensity(torch.zeros(2, 4, 20, 6, 7, dtype=torch.uint8), state)
-    assert all(torch.equal(video[:, segment], state) for segment in range(4))
-    assert torch.equal(last, state)
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_without_events_the_image_stays_the_same_to_the_bit(estimate, dtype):
+    state = state_of(estimate)
+    video, _ = estimate(torch.zeros(2, 4, 8, 3, 5, dtype=dtype), state)
+    image = state if estimate is estimate_intensity else state[:, 0]
+    assert all(torch.equal(video[:, segment], image) for segment in range(4))
 
 
-def test_lanes_do_not_mix():
-    histograms = counts()
-    video, _ = estimate_intensity(histograms, **CONSTANTS)
-    for lane in range(2):
-        alone, _ = estimate_intensity(histograms[lane : lane + 1], **CONSTANTS)
-        torch.testing.assert_close(alone[0], video[lane], rtol=0, atol=1e-6)
+def test_a_pixel_decays_at_its_own_events_alone_even_at_those_that_cancel():
+    histograms, state = torch.zeros(2, 1, 2, 3, 5, dtype=torch.uint8), state_of(estimate_high_pass)
+    histograms[..., 1, 2] = 4
+    video, end = estimate_high_pass(histograms, state, alpha=5.0, bin_seconds=0.1)
+    others = torch.ones(3, 5, dtype=torch.bool)
+    others[1, 2] = False
+    assert torch.equal(video[:, 0, others], state[:, 0, others])
+    torch.testing.assert_close(end[:, 1, others], state[:, 1, others] + 0.1)
+    torch.testing.assert_close(video[:, 0, 1, 2], state[:, 0, 1, 2] * torch.exp(-5 * (state[:, 1, 1, 2] + 0.1)))
+    assert not end[:, 1, 1, 2].any()
 
 
-def test_autocast_and_lower_matmul_precision_change_nothing():
-    histograms = counts()
-    wanted, _ = estimate_intensity(histograms, **CONSTANTS)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        with torch.autocast("cpu", torch.bfloat16):
-            video, _ = estimate_intensity(histograms, **CONSTANTS)
-    finally:
-        torch.set_float32_matmul_precision(before)
-    assert torch.equal(video, wanted)
+def test_a_strong_decay_over_a_long_time_is_zero_and_not_nan():
+    histograms = torch.zeros(1, 2, 2, 1, 1, dtype=torch.uint8)
+    histograms[0, :, 1] = 1
+    video, _ = estimate_high_pass(histograms, torch.tensor([3e38, 1e30]).view(1, 2, 1, 1), alpha=1e6, bin_seconds=100.0)
+    assert video.flatten().tolist() == [1.0, 1.0]
 
 
-def test_counts_beyond_half_precision_decay_everything():
+def test_counts_beyond_half_precision_decay_everything_under_autocast_too():
     histograms = torch.full((1, 2, 2, 256, 512), 10, dtype=torch.uint8)  # 2.6 million events a bin
-    video, _ = estimate_intensity(histograms, torch.full((1, 256, 512), 1e6))
-    assert video.abs().max() < 2.1  # 1e6 * exp(-5 * 0.005 * 2.6e6 / 5000) in the first segment
+    for counted in (histograms, histograms.float()):
+        with torch.autocast("cpu", torch.bfloat16):
+            video, _ = estimate_intensity(counted, torch.full((1, 256, 512), 1e6))
+        assert video.abs().max() < 2.1  # 1e6 * exp(-5 * 0.005 * 2.6e6 / 5000) in the first segment
+        assert video.dtype == torch.float32
 
 
-def test_histograms_and_state_are_left_as_they_were():
-    histograms, state = counts().float(), torch.randn(2, 6, 7)
+@BOTH
+def test_histograms_and_state_are_left_as_they_were(estimate):
+    histograms, state = torch.ones(2, 3, 8, 3, 5), state_of(estimate)
     before = histograms.clone(), state.clone()
-    video, last = estimate_intensity(histograms, state, **CONSTANTS)
-    last.zero_()
+    video, end = estimate(histograms, state, **CONSTANTS)
+    end.zero_()
     assert torch.equal(histograms, before[0])
     assert torch.equal(state, before[1])
-    assert video[:, -1].any()
+    assert (video[:, -1] != 0).any()
 
 
+@BOTH
 @pytest.mark.parametrize(
-    ("shape", "state"),
-    [((3, 20, 6, 7), None), ((2, 3, 5, 6, 7), None), ((2, 3, 4, 6, 7), (2, 7, 6)), ((2, 3, 4, 6, 7), (1, 6, 7))],
+    ("shape", "state"), [((3, 20, 6, 7), None), ((2, 3, 5, 6, 7), None), ((2, 3, 4, 6, 7), (1, 6, 7))]
 )
-def test_shapes_that_do_not_fit_are_refused(shape, state):
+def test_shapes_that_do_not_fit_are_refused(estimate, shape, state):
     with pytest.raises(ValueError, match="shape"):
-        estimate_intensity(torch.zeros(shape), None if state is None else torch.zeros(state))
+        estimate(torch.zeros(shape), None if state is None else torch.zeros(state))

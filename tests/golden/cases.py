@@ -32,7 +32,7 @@ from tespec.core.config import as_facts, finetuning_settings, pretraining_settin
 from tespec.core.registry import pretrained_methods, register_methods
 from tespec.core.settings import ARCHITECTURES, Finetuning, Pretraining
 from tespec.datasets.lanes import Lanes
-from tespec.events import open_events
+from tespec.events import load_events
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity
 from tespec.metrics.depth import DepthScorer
@@ -401,8 +401,8 @@ FILES = {"evt3": "evt3_640x480_2.08s.raw", "aedat4": "davis.aedat4"}
 
 
 def packed(world: Path, path: Path) -> Values:
-    """The events of a recording as its packed store gives them, and those of a slice."""
-    stream = open_events(path if path.is_absolute() else world / path)
+    """The packed events of a recording, and those of a slice."""
+    stream = load_events(path if path.is_absolute() else world / path)
     middle = (stream.t_first + stream.t_last) // 2
     found: Values = {name: getattr(stream, name) for name in ("height", "width", "count", "t_first", "t_last")}
     for part, ends in {"all": (stream.t_first, stream.t_last + 1), "50 ms": (middle, middle + 50_000)}.items():
@@ -423,7 +423,7 @@ def batch_values(batches: Sequence[Mapping[str, torch.Tensor]]) -> Values:
     found: Values = {}
     for number, batch in enumerate(batches):
         for name, tensor in batch.items():
-            label = f"step {number}, {name}"
+            label = f"step {number}, {'light' if name == 'color_jitter' else name}"
             if not tensor.is_floating_point():
                 found[label] = sha256(tensor)
             else:

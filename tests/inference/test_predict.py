@@ -12,17 +12,13 @@ from PIL import Image
 
 from tespec.cli.run import draw_strip_of
 from tespec.core import progress
-from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
-from tespec.datasets.evaluation import EvaluationSteps
+from tespec.datasets.batches import EvaluationBatches
 from tespec.inference import load, predict
 from tespec.inference.load import load_trained
 from tespec.inference.predict import ROWS, STRIP_ROWS, evenly, find, run_inference
-from tespec.pictures.panels import draw_label
-from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video, value_limits
-from tespec.runs.data import Data, settings_of
+from tespec.pictures.predictions import draw_figure
 from tespec.runs.setup import Setup
-from tespec.tasks import build_task
 
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
 CPU = torch.device("cpu")
@@ -33,19 +29,21 @@ CPU = torch.device("cpu")
 def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arch):
     path, model, task = written(tiny_world, tmp_path, "ddd17", arch)
     recording = task.scored[0]
-    windows = recording.labelled[3:8].tolist()
-    moments = list(run_inference(load_trained(path), recording, windows, 0.3))
+    moments = list(run_inference(load_trained(path), recording, recording.labelled[3:8].tolist(), 0.3))
     scored, state = {}, None
-    for batch in EvaluationSteps([recording], 1, 5, 10, "edges", stateful=arch == "recurrent"):
+    for batch in EvaluationBatches([recording], 1, 5, 10, "edges", stateful=arch == "recurrent"):
         place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames])
         logits, state = model.predict(batch.histograms, state if arch == "recurrent" else None, place)
         for frame, mask in zip(batch.frames, task.read(logits), strict=True):
             scored[frame.label] = mask
+    assert len(moments) == 5
     for label, moment in enumerate(moments, start=3):
         assert np.array_equal(moment.predicted, scored[label])
         assert np.array_equal(moment.truth, recording.labels[label])
         assert moment.seconds == pytest.approx((recording.label_times[label] - recording.windows[0, 0]) / 1e6)
-    assert len(moments) == 5
+    # A path into the data set comes with its labels as well.
+    found = find(task.settings, str(recording.path), tiny_world / "ddd17")
+    assert (found.name, len(found), len(found.labels)) == (recording.name, len(recording), len(recording.labels))
 
 
 @pytest.mark.parametrize("name", ["gen1", "mvsec"])
@@ -69,9 +67,8 @@ def test_a_figure_and_a_video_are_drawn_from_a_stream(tiny_world, tmp_path, monk
     assert built == [1]
     assert f"{drawn.moments}/{drawn.moments} windows" in capsys.readouterr().err
     assert sorted((tmp_path / "out").iterdir()) == sorted((drawn.figure, drawn.video))
-    with Image.open(drawn.video) as video:
+    with Image.open(drawn.video) as video, Image.open(drawn.figure) as figure:
         assert video.n_frames == drawn.moments
-    with Image.open(drawn.figure) as figure:
         assert figure.width > 3 * 300
 
 
@@ -82,75 +79,26 @@ def test_a_recording_without_labels(tiny_world, tmp_path):
 
 
 MISTAKES = [
-    ("dir99", (0, 1), r"--predict dir99: no such recording; give a path, or one of dir2"),
-    ("no/such.raw", (0, 1), r"--predict no/such.raw: no such file or folder; check the path"),
-    ("dir0", (50, 60), r"no window ends between 50 and 60 s; it lasts .* s; give another --clip"),
+    ("dir99", {}, r"--predict dir99: no such recording; give a path, or one of dir2"),
+    ("no/such.raw", {}, r"--predict no/such.raw: no such file or folder; check the path"),
+    ("dir0", {"clip": (50, 60)}, r"no window ends between 50 and 60 s; it lasts .* s; give another --clip"),
+    ("dir0", {"min_score": 3}, r"--min-score 3: is no score; give a number from 0 to 1"),
+    (str(RECORDING), {"sensor_px": "2x2"}, r"davis\.aedat4: "),
+    (str(RECORDING), {"sensor_px": "wide"}, r"give WIDTHxHEIGHT in px"),
+    (str(RECORDING.parent), {}, r"holds \d recordings; name one of them"),
 ]
 
 
-@pytest.mark.parametrize(("recording", "clip", "message"), MISTAKES)
-def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path, recording, clip, message):
+@pytest.mark.parametrize(("recording", "options", "message"), MISTAKES)
+def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path, recording, options, message):
     path, _, _ = written(tiny_world, tmp_path, "ddd17")
     with pytest.raises(UserError, match=message):
-        predict.predict(path, recording, tmp_path / "out", CPU, root=tiny_world / "ddd17", clip=clip)
+        predict.predict(path, recording, tmp_path / "out", CPU, root=tiny_world / "ddd17", **options)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_path_into_the_data_set_comes_with_its_labels(tiny_world):
-    data = Data(tiny_world / "ddd17", "sample")
-    settings = settings_of(data, "ddd17", "recurrent")
-    recording = build_task(settings, data.root).scored[0]
-    found = find(settings, str(recording.path), data.root)
-    assert (found.name, len(found)) == (recording.name, len(recording))
-
-
-def test_boxes_of_low_scores_are_not_drawn():
-    boxes = make_boxes(np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2]))
-    given = Prediction(1.0, 50.0, np.zeros((20, 32, 32), np.uint8), boxes, None)
-    assert given.above(0.3).predicted.label.tolist() == [0]
-    assert len(given.above(0.0).predicted.label) == 2
-
-
-def test_windows_are_spread():
-    assert evenly(range(0, 31, 3), 4) == [0, 9, 21, 30]
-    assert evenly([7], 4) == [7]
-
-
-def depths(value, truth):
-    """A prediction of one depth everywhere, in m, and the depth of its upper half."""
-    known = np.full((32, 32), np.nan, np.float32)
-    known[:16] = truth
-    return Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), np.full((32, 32), value, np.float32), known)
-
-
-def test_colours_of_depth_span_the_truth_in_every_panel(tmp_path, monkeypatch):
-    figures, shown = [], [depths(1.0, 3.0), depths(90.0, 40.0)]
-    monkeypatch.setattr("tespec.pictures.predictions.save_figure", lambda figure, path, dpi: figures.append(figure))
-    limits = value_limits(draw_label, [each.truth for each in shown])
-    draw_figure(shown, Style(draw_label, (), True, limits), tmp_path / "x.png")
-    (figure,) = figures
-    images = [axis.images[-1] for axis in figure.axes if axis.get_title() != "events"]
-    assert {image.get_clim() for image in images if image.get_label() == "depth in m"} == {(3.0, 40.0)}
-    bars = [bar for axis in figure.axes for bar in axis.child_axes]
-    ticks = [(bar.get_yticks()[0], bar.get_yticks()[-1], bar.get_ylabel()) for bar in bars]
-    assert ticks == [(3, 40, "depth in m")] * 2
-    assert "events of 50 ms" in figure.axes[0].get_ylabel()
-    assert "no label" in [text.get_text() for text in figure.legends[0].get_texts()]
-    assert value_limits(draw_label, [np.zeros((4, 4), np.uint8)]) is None
-
-
-def test_a_video_shows_every_frame_as_long_as_the_others(tmp_path):
-    shown = [depths(value, 5.0) for value in (2.0, 9.0, 60.0)]
-    draw_video(iter(shown), Style(draw_label, (), True, (2.0, 80.0)), tmp_path / "video.gif", 50)
-    with Image.open(tmp_path / "video.gif") as video:
-        assert (video.n_frames, video.info["loop"]) == (3, 0)
-        frames = []
-        for number in range(3):
-            video.seek(number)
-            assert video.info["duration"] == 50
-            frames.append(np.asarray(video.convert("RGB")))
-    assert not np.array_equal(frames[0], frames[1])
-    assert not np.array_equal(frames[1], frames[2])
+def test_windows_of_a_figure_are_spread():
+    assert (evenly(range(0, 31, 3), 4), evenly([7], 4)) == ([0, 9, 21, 30], [7])
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
@@ -158,16 +106,15 @@ def test_the_strip_of_a_run_shows_labelled_moments_of_its_first_seconds(tiny_wor
     path, _, _ = written(tiny_world, tmp_path, "gen1", arch)
     monkeypatch.setattr(predict, "STRIP_SECONDS", 1.0)
     drawn = []
-    monkeypatch.setattr(predict, "draw_figure", lambda shown, style, file: drawn.extend([shown, style, file]))
-    predict.draw_strip(path, tiny_world / "gen1", CPU, tmp_path / "pictures" / "run.png")
-    shown = drawn[0]
-    assert len(shown) == STRIP_ROWS
-    assert all(each.truth is not None for each in shown)
-    assert sorted(each.seconds for each in shown) == [each.seconds for each in shown]
-    assert shown[-1].seconds <= 1.0
-    monkeypatch.undo()
+    monkeypatch.setattr(predict, "draw_figure", lambda *arguments: drawn.extend(arguments))
+    predict.draw_strip(path, tiny_world / "gen1", CPU, tmp_path / "run.png")
+    seconds = [each.seconds for each in drawn[0]]
+    assert len(seconds) == STRIP_ROWS
+    assert sorted(seconds) == seconds
+    assert seconds[-1] <= 1.0
+    assert all(each.truth is not None for each in drawn[0])
     draw_figure(*drawn)
-    with Image.open(drawn[2]) as picture:
+    with Image.open(tmp_path / "run.png") as picture:
         assert picture.width > 900
 
 

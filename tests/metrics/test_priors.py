@@ -21,6 +21,10 @@ def test_the_most_frequent_class_of_each_pixel_wins():
 def test_the_median_of_each_pixel_counts_what_lies_in_range():
     maps = [np.array([[2.0, np.nan, 5.0]], np.float32), np.array([[4.0, np.nan, 200.0]], np.float32)]
     assert depth_prior(maps, 1.0, 80.0).tolist() == [[3.0, 4.0, 5.0]]
+    near = np.float32([[10.001, np.nan], [10.002, np.nan], [10.003, np.nan], [10.004, np.nan], [10.005, np.nan]])
+    for count in (4, 5):  # never seen: the median of all, of numbers that differ in the last digits
+        found = depth_prior(near[:count, None], 1.0, 80.0)
+        assert found[0, 1] == found[0, 0] == np.median(near[:count, 0])
 
 
 def test_the_median_of_depths_does_not_depend_on_the_size_of_the_blocks(monkeypatch):

@@ -14,7 +14,7 @@ from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
 from tespec.pretraining.momentum import teacher_of
 from tespec.training.loading import MicroBatches
-from tespec.training.loop import Loop
+from tespec.training.trainer import Trainer
 
 SIZE = (64, 96)
 # Residual branches of each architecture that can be left out, in order: rates rise by equal steps over the blocks.
@@ -122,7 +122,7 @@ def trained(accumulate, recompute):
         "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]
     ).optimisation
     steps = MicroBatches([Images(half) for half in range(2)]) if accumulate == 2 else Whole()
-    loop = Loop(model, steps, settings, seed=5, device=CPU)
+    loop = Trainer(model, steps, settings, seed=5, device=CPU)
     loop.run()
     return [each.detach().clone() for each in model.parameters()]
 

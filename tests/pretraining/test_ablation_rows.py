@@ -10,9 +10,8 @@ import torch
 from tespec.comparison.ablations import read_ablations
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.datasets.recording import reduced
-from tespec.events import ArrayStream
+from tespec.events import ArrayStream, window_histograms
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.events.windows import window_histograms
 from tespec.pretraining.method import new_network, open_pretraining
 
 PROFILE = "sample"

@@ -35,4 +35,4 @@ def test_classes_are_needed_for_classification_alone(tmp_path):
     batch = open_pretraining(pretraining_settings("moby", "sample", ["batch_size=4"]), tmp_path).steps(0)[0]
     assert batch["views"].shape == (4, 2, 1, 64, 64)
     assert batch["views"].dtype == torch.uint8
-    assert batch["light"].shape == (4, 2, 2)
+    assert batch["color_jitter"].shape == (4, 2, 2)

@@ -12,7 +12,7 @@ from tespec.core.errors import UserError
 from tespec.pretraining.method import new_network, open_pretraining
 from tespec.runs.cost import ExecutionConfig, estimate_pretraining
 from tespec.training.hooks import CurveHook
-from tespec.training.loop import Loop
+from tespec.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 SETTINGS = dataclasses.replace(pretraining_settings("mem", "sample").optimisation, steps=6, warmup_steps=1)
@@ -33,10 +33,10 @@ def same(module, before):
 
 def test_each_phase_leaves_the_other_ones_weights_and_moments_as_they_are():
     model = event_modelling()
-    loop = Loop(model, [batch()], SETTINGS, seed=0, device=CPU)
+    loop = Trainer(model, [batch()], SETTINGS, seed=0, device=CPU)
     parts = {name: getattr(model, name) for name in ("backbone", "tokenizer", "mask_patch", "head")}
     for loop.step in range(6):
-        before, moments = {name: kept(part) for name, part in parts.items()}, loop._wrapper.optimizer.state
+        before, moments = {name: kept(part) for name, part in parts.items()}, loop.optimizer.state
         steps = {each: float(state["step"]) for each, state in moments.items()}
         losses = loop.train_step(batch())
         moved = {name for name, part in parts.items() if not same(part, before[name])}
@@ -53,11 +53,11 @@ def test_each_phase_has_a_schedule_of_its_own():
     assert (tokenize.steps, rest.steps) == (3, 3)
     assert (tokenize.clip.by, tokenize.clip.at) == ("norm", model.own.tokenizer.clip_norm)
     assert (tokenize.weight_decay.start, rest.weight_decay.start) == (0.0, 0.05)
-    loop = Loop(model, [batch()], SETTINGS, seed=0, device=CPU)
+    loop = Trainer(model, [batch()], SETTINGS, seed=0, device=CPU)
     rates = []
     for loop.step in range(6):
         loop.train_step(batch())
-        rates.append(loop._wrapper.optimizer.param_groups[0]["lr"])
+        rates.append(loop.optimizer.param_groups[0]["lr"])
     peak, start = model.own.tokenizer.peak_lr, SETTINGS.peak_lr / SETTINGS.start_divisor
     assert rates == pytest.approx(
         [peak, peak * (1 + 1 / 1.1) / 2, peak / 1.1, start, SETTINGS.peak_lr, SETTINGS.peak_lr / SETTINGS.end_divisor]
@@ -66,11 +66,11 @@ def test_each_phase_has_a_schedule_of_its_own():
 
 @pytest.mark.parametrize(("steps", "in_last"), [(2, False), (3, True), (6, True)])
 def test_a_training_taken_up_is_in_the_phase_that_its_steps_ended_in(steps, in_last):
-    loop = Loop(event_modelling(), [batch()], SETTINGS, seed=0, device=CPU)
+    loop = Trainer(event_modelling(), [batch()], SETTINGS, seed=0, device=CPU)
     for loop.step in range(steps):
         loop.train_step(batch())
     loop.step = steps
-    again = Loop(event_modelling(), [batch()], SETTINGS, seed=0, device=CPU)
+    again = Trainer(event_modelling(), [batch()], SETTINGS, seed=0, device=CPU)
     again.load_state_dict(loop.state_dict())
     assert again.in_last_phase == in_last
     assert ("found" in again.model.loss(batch(), None)[0]) == in_last
@@ -80,9 +80,9 @@ def test_the_backbone_is_watched_in_its_own_phase_alone():
     settings = dataclasses.replace(SETTINGS, steps=8)
     model = event_modelling()
     assert [phase.steps for phase in model.phases(settings)] == [4, 4]
-    curve = CurveHook(interval=1, watch=lambda: {"std": 1.0})
-    Loop(model, [batch()] * 8, settings, seed=0, device=CPU, hooks=[curve]).run()
-    assert [point["step"] for point in curve.watched] == [6, 8]
+    curve = CurveHook(interval=1, probe_fn=lambda: {"std": 1.0})
+    Trainer(model, [batch()] * 8, settings, seed=0, device=CPU, hooks=[curve]).run()
+    assert [point["step"] for point in curve.probed] == [6, 8]
 
 
 @pytest.mark.parametrize("steps", [2, 3, 100])

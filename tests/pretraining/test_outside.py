@@ -43,7 +43,9 @@ def test_it_has_settings_under_every_profile_and_data_of_its_own_choice(byol, ti
     task = open_pretraining(settings, tiny_world / "1mpx")
     assert len(task.blank_batch(2, torch.device("cpu"))["histograms"]) == 2
     narrow = dataclasses.replace(settings, objective=settings.objective | {"momentum": 2.0})
-    with pytest.raises(UserError, match=r"objective\.momentum: 2 is out of range; give a number from 0 to 1"):
+    with pytest.raises(
+        UserError, match=r"objective\.momentum: 2.0 is not allowed; it should be less than or equal to 1"
+    ):
         open_pretraining(narrow, tiny_world / "1mpx")
 
 

@@ -117,16 +117,20 @@ def test_a_detection_step_has_labels_at_few_places(tiny_world):
 
 
 MISTAKES = [
-    ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zooming does not go with depth; set it to 0"),
-    ("gen1", "head.score=best", r"head.score: unknown value 'best'; choose from class, objectness_x_class"),
-    ("mvsec", "protocol.depth=rect", r"protocol.depth: unknown value 'rect'; choose from raw"),
+    ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0"),
+    ("gen1", "head.score=best", r"head.score: 'best' is not allowed; it should be 'class' or 'objectness_x_class'"),
+    ("mvsec", "protocol.depth=rect", r"protocol.depth: 'rect' is not allowed; it should be 'raw'"),
     ("dsec", "classes=[a, b]", r"classes: 2 are named, DSEC has masks of 11 and 19"),
-    ("gen1", "protocol.frames=some", r"protocol.frames: unknown value 'some'; choose from rvt, all"),
+    ("gen1", "protocol.frames=some", r"protocol.frames: 'some' is not allowed; it should be 'rvt' or 'all'"),
     ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
-    ("ddd17", "head.dropout=2", r"head\.dropout: 2 is out of range; give a number from 0 to 1"),
-    ("dsec", "protocol.labels=some", r"protocol\.labels: unknown value 'some'; choose from all, ess"),
-    ("gen1", "head.min_diagonal=-1.0", r"head.min_diagonal: -1 is out of range; give a number from 0"),
-    ("ddd17", "protocol.rows=many", r"protocol\.rows: 'many' has the wrong type"),
+    ("ddd17", "head.dropout=2", r"head\.dropout: 2 is not allowed; it should be less than or equal to 1"),
+    ("dsec", "protocol.labels=some", r"protocol\.labels: 'some' is not allowed; it should be 'all' or 'ess'"),
+    (
+        "gen1",
+        "head.min_diagonal=-1.0",
+        r"head.min_diagonal: -1.0 is not allowed; it should be greater than or equal to 0",
+    ),
+    ("ddd17", "protocol.rows=many", r"protocol\.rows: 'many' is not allowed"),
 ]
 
 

@@ -10,7 +10,7 @@ from short_runs import setup_in, stopped_after
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
-from tespec.datasets.evaluation import evaluation_of
+from tespec.datasets.batches import evaluation_of
 from tespec.models.backbone import reset
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
@@ -18,7 +18,7 @@ from tespec.runs.finetune import FRAMES, Wanted, finetune
 from tespec.tasks import build_task
 from tespec.tasks.segmentation import SegmentationModel, SegmentationTask
 from tespec.training.checkpoint import save_checkpoint
-from tespec.training.loop import Loop
+from tespec.training.trainer import Trainer
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
 FEW_PRETRAINING = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2", "segments=2")
@@ -99,15 +99,15 @@ def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path):
 def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_path, capsys):
     with stopped_after(1, trained=1000.0), pytest.raises(KeyboardInterrupt):
         run(tiny_world, tmp_path)
-    (saved,) = (tmp_path / "runs").glob("*/step-000000001")
+    (saved,) = (tmp_path / "runs").glob("*/step-000000001.pt")
     for step in (8, 9):  # of another start, torn
-        (later := saved.with_name(f"step-{step:09d}")).mkdir()
+        (later := saved.with_name(f"step-{step:09d}.pt")).write_bytes(b"half")
     with stopped_after(3), pytest.raises(KeyboardInterrupt) as stop:
         run(tiny_world, tmp_path)
     assert f"{later}: incomplete checkpoint, skipped\n" in capsys.readouterr().err
-    saved = saved.with_name("step-000000003")
+    saved = saved.with_name("step-000000003.pt")
     assert f"saved as {saved};" in str(stop.value)
-    assert saved.is_dir()
+    assert saved.is_file()
     resumed = run(tiny_world, tmp_path)
     assert "resuming at step 3 (--overwrite starts again)" in capsys.readouterr().err
     for part in ("id", "metrics", "recordings", "classes", "curve"):
@@ -118,7 +118,7 @@ def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_pat
 def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(straight, tiny_world, tmp_path, capsys):
     record = straight[1]
     other = tmp_path / "runs" / record.name
-    save_checkpoint(other, 3, {"weight": torch.ones(2)}, {"run": record.name, "loop": {"step": 3}})
+    save_checkpoint(other, 3, {"run": record.name, "trainer": {"step": 3}})
     with pytest.raises(UserError) as refused:
         run(tiny_world, tmp_path)
     assert str(refused.value).startswith(f"{other}: its checkpoint does not fit this version (")
@@ -157,25 +157,44 @@ def test_real_data_needs_a_checkpoint(tiny_world, tmp_path):
         finetune(Wanted("tespec", find_method("tespec"), settings, data, None, 0, setup_in(tmp_path)))
 
 
-def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_path, monkeypatch):
+FAILURES = [
+    (UserError("a mask", "is damaged", "copy it again"), "failed", "evaluation: UserError"),
+    (torch.OutOfMemoryError("tried to allocate"), "failed", "--recompute"),
+    (KeyboardInterrupt(), "preempted", "evaluation: KeyboardInterrupt"),
+]
+
+
+@pytest.mark.parametrize(("failure", "state", "reason"), FAILURES, ids=["failed", "out of memory", "Ctrl-C"])
+def test_an_evaluation_that_fails_keeps_the_training(
+    straight, tiny_world, tmp_path, monkeypatch, failure, state, reason
+):
     def fail(*arguments):
-        raise UserError("a mask", "is damaged", "copy it again")
+        raise failure
 
     with monkeypatch.context() as patch:
         patch.setattr(SegmentationTask, "evaluate", fail)
-        with pytest.raises(UserError, match="is damaged"):
+        with pytest.raises((UserError, KeyboardInterrupt)):
             run(tiny_world, tmp_path)
     (folder,) = (tmp_path / "runs").glob("evaluation-*")
     status = json.loads((folder / "status.json").read_text())
-    assert (status["state"], status["step"]) == ("failed", 4)
-    assert status["reason"] == "evaluation: a mask: is damaged; copy it again"
+    assert (status["state"], status["step"]) == (state, 4)
+    assert reason in status["reason"]
     assert not list((tmp_path / "results").glob("runs/*"))
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "train_step", fail)
+        patch.setattr(Trainer, "train_step", fail)
         resumed = run(tiny_world, tmp_path)
     assert resumed.metrics == straight[1].metrics
     left = sorted(path.name for path in (tmp_path / "runs" / resumed.name).iterdir())
     assert left == ["model.safetensors", "status.json"]
+
+
+def test_a_training_out_of_memory_names_what_saves_memory(tiny_world, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(SegmentationModel, "loss", full)
+    with pytest.raises(UserError, match=r"^GPU: out of memory; give --accumulate 2 or more, --recompute, or a smaller"):
+        run(tiny_world, tmp_path)
 
 
 def test_a_step_passed_over_leaves_a_record(tiny_world, tmp_path, monkeypatch):

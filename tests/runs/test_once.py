@@ -92,7 +92,7 @@ def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(tiny_world, tm
     assert reached.wait(300)
     start(waiting, tiny_world, tmp_path / "killed", said, found)
     holder = f"process {maker.pid} on {os.uname().nodename}"
-    assert until(said, "waiting") == f"{run_of(tmp_path / 'killed')} is being made by {holder}: waiting for it"
+    assert until(said, "waiting") == f"{run_of(tmp_path / 'killed')}: waiting for {holder}, which is computing it"
     maker.kill()
     assert until(said, "ended") == (
         f"{run_of(tmp_path / 'killed')}: {holder} ended without a result; this process goes on with it"
@@ -138,7 +138,7 @@ def test_processes_of_one_run_wait_for_longer_than_an_exchange_may_take(tmp_path
         waiting_for = subprocess.Popen([*launcher, script, tmp_path], env=ALONE, stderr=subprocess.PIPE, text=True)
         assert waiting_for.stderr is not None
         lines = iter(waiting_for.stderr.readline, "")
-        assert any(f"run is being made by process {holder.pid}" in line for line in lines)
+        assert any(f"run: waiting for process {holder.pid}" in line for line in lines)
         time.sleep(5)  # more than twice as long as their exchanges may take
         holder.kill()
         _, said = waiting_for.communicate(timeout=120)

@@ -9,7 +9,7 @@ from tespec.runs.data import Data, settings_of
 from tespec.sample import make_world
 from tespec.tasks import build_task
 from tespec.training.hooks import CurveHook
-from tespec.training.loop import Loop
+from tespec.training.trainer import Trainer
 
 COMMON = [
     "augmentation.flip=0.0",
@@ -48,7 +48,7 @@ def test_one_short_recording_is_learned_by_heart(request, task):
     built.train = built.scored = [replace(recording, name="one")]
     torch.manual_seed(0)
     model, curve = built.model(), CurveHook(interval=1)
-    loop = Loop(model, built.steps(0), settings.optimisation, seed=0, device=torch.device("cpu"), hooks=[curve])
+    loop = Trainer(model, built.steps(0), settings.optimisation, seed=0, device=torch.device("cpu"), hooks=[curve])
     loop.run()
     losses = [point["loss"] for point in curve.curve]
     assert losses[0] >= 10 * sum(losses[-10:]) / 10

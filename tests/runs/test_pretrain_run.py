@@ -115,7 +115,7 @@ def test_recordings_shorter_than_a_chunk_are_refused(tiny_world, tmp_path):
 
 
 def test_weights_that_are_not_those_of_the_record_are_made_again(straight, tiny_world, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(hooks, "WATCHES", 1)  # how often a training is watched changes no weight
+    monkeypatch.setattr(hooks, "PROBES", 1)  # how often a training is watched changes no weight
     folder = shutil.copytree(straight[0], tmp_path / "copied")
     (path,) = folder.glob("runs/*/backbone.safetensors")
     whole = path.read_bytes()

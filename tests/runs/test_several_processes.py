@@ -87,7 +87,7 @@ def test_a_run_goes_on_with_other_processes(world, tmp_path):
     compute_by(2, world, tmp_path / "by one", *(case for case in cases))
     compute_by(2, world, tmp_path / "by two", *(f"{case}@2" for case in cases))
     for case in cases:
-        assert list((tmp_path / "by two" / case / "runs").glob("*/step-000000002"))
+        assert list((tmp_path / "by two" / case / "runs").glob("*/step-000000002.pt"))
         compute(case, world, tmp_path / "by two" / case)
         straight = record_of(tmp_path / "straight" / case)
         for stopped in ("by one", "by two"):
@@ -125,7 +125,7 @@ def test_the_command_line_by_two_processes_and_a_stop(world, tmp_path):
     assert json.loads((run / "status.json").read_text())["state"] == "preempted", said
     assert "error" not in said.splitlines()[0]
     (checkpoint,) = run.glob("step-*")
-    assert f"stopped after step {int(checkpoint.name[5:])}" in said
+    assert f"stopped after step {int(checkpoint.stem[5:])}" in said
 
 
 def test_a_batch_that_cannot_be_shared_is_enlarged_by_name(tmp_path, capsys):

@@ -22,13 +22,13 @@ from tespec.core.config import pretraining_settings
 from tespec.core.distributed import rank
 from tespec.core.errors import Preempted
 from tespec.core.registry import register_methods
-from tespec.datasets.batches import LabelledSteps
+from tespec.datasets.batches import LabelledBatches
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import Wanted, finetune
 from tespec.runs.pretrain import pretrain
 from tespec.training.launch import launched
-from tespec.training.loop import Loop
+from tespec.training.trainer import Trainer
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
 STILL = ["head.dropout=0.0"]  # processes draw dropout of their own
@@ -69,9 +69,11 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
     stop_or_not = stopped_after(stop, signal.SIGTERM) if stop else nullcontext()
     with stop_or_not, short_pretrainings(), pytest.MonkeyPatch.context() as patch:
         if "unlabelled" in case:
-            choose = LabelledSteps._choose
+            choose = LabelledBatches._choose
             patch.setattr(
-                LabelledSteps, "_choose", lambda self, labels, lane, step: choose(self, labels, lane, step)[: lane < 2]
+                LabelledBatches,
+                "_choose",
+                lambda self, labels, lane, step: choose(self, labels, lane, step)[: lane < 2],
             )
         if case in TASKS:
             task, arch, own = TASKS[case]
@@ -91,9 +93,9 @@ def exchanges_counted(path: Path) -> Iterator[None]:
     "beside" are those that go through another group than the one of the devices.
     """
     told: list[dict[str, Any]] = []
-    original = Loop.train_step
+    original = Trainer.train_step
 
-    def counted(loop: Loop, *batches: Any) -> Any:
+    def counted(loop: Trainer, *batches: Any) -> Any:
         with Exchanges() as exchanges:
             losses = original(loop, *batches)
         of_devices = exchanges.groups.pop(distributed.group.WORLD.group_name)
@@ -103,7 +105,7 @@ def exchanges_counted(path: Path) -> Iterator[None]:
         return losses
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "train_step", counted)
+        patch.setattr(Trainer, "train_step", counted)
         yield
     path.write_text(json.dumps(told))
 

@@ -9,7 +9,6 @@ from hypothesis.extra.numpy import arrays
 from tespec.sample.sensor import DAY, NIGHT, EventSensor, Flaws
 
 IDEAL = Flaws(contrast=0.2, mismatch=0.0, leak=0.0, noise=0.0, hot_share=0.0, refractory_us=1, dark=0.0)
-SHAPE = (4, 5)
 
 
 def plain_events(images, times, contrast, reference):
@@ -29,7 +28,7 @@ def plain_events(images, times, contrast, reference):
 
 
 @settings(max_examples=30)
-@given(arrays(np.float32, (5, *SHAPE), elements=st.floats(0.0625, 1.0, width=32)))
+@given(arrays(np.float32, (5, 4, 5), elements=st.floats(0.0625, 1.0, width=32)))
 def test_ideal_sensor_equals_plain_threshold_crossing(images):
     times = [0, 10_000, 20_000, 25_000, 40_000]
     sensor = EventSensor(images[0], IDEAL, seed=0)
@@ -43,24 +42,9 @@ def test_ideal_sensor_equals_plain_threshold_crossing(images):
     assert len(set(found) & set(expected)) >= len(set(expected)) - 1
 
 
-def test_number_of_events_is_the_change_over_the_threshold():
-    rng = np.random.default_rng(0)
-    first = np.full((60, 80), 0.5, np.float32)
-    last = first * np.exp(rng.uniform(-2, 2, first.shape)).astype(np.float32)
-    events = EventSensor(first, IDEAL, seed=1).advance(last, 10_000)
-    change = np.log(last / first)
-    signed = np.zeros(first.shape)
-    np.add.at(signed, (events.y, events.x), np.where(events.p == 1, 1.0, -1.0))
-    assert np.abs(signed - change / IDEAL.contrast).max() < 2
-    # On average half a threshold is still pending at each pixel.
-    expected = np.maximum(np.abs(change) / IDEAL.contrast - 0.5, 0).sum()
-    assert len(events.t) == pytest.approx(expected, rel=0.02)
-
-
 @pytest.mark.parametrize("flaws", [DAY, NIGHT])
 def test_events_are_sorted_and_a_pixel_rests_after_each(flaws):
-    rng = np.random.default_rng(2)
-    images = rng.uniform(0.05, 1, (12, 20, 30)).astype(np.float32)
+    images = np.random.default_rng(2).uniform(0.05, 1, (12, 20, 30)).astype(np.float32)
     sensor = EventSensor(images[0], flaws, seed=3)
     chunks = [sensor.advance(image, 5000 * k) for k, image in enumerate(images[1:], start=1)]
     t, y, x = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in "tyx")
@@ -69,21 +53,12 @@ def test_events_are_sorted_and_a_pixel_rests_after_each(flaws):
     assert 0 <= t[0] <= t[-1] < 55_000
     pixel = y.astype(int) * 30 + x
     order = np.lexsort((t, pixel))
-    same = np.diff(pixel[order]) == 0
-    assert np.diff(t[order])[same].min() >= flaws.refractory_us
+    assert np.diff(t[order])[np.diff(pixel[order]) == 0].min() >= flaws.refractory_us
 
 
 @pytest.mark.parametrize("flaws", [DAY, NIGHT])
 def test_a_still_image_gives_only_noise_leak_and_hot_pixels(flaws):
     image = np.full((120, 160), 0.3, np.float32)
     sensor = EventSensor(image, flaws, seed=4)
-    films = [sensor.advance(image, 10_000 * k) for k in range(1, 401)]
-    rate = sum(len(events.t) for events in films) / image.size / 4.0
+    rate = sum(len(sensor.advance(image, 10_000 * k).t) for k in range(1, 401)) / image.size / 4.0
     assert 0.9 * sensor.noise_rate.mean() < rate < 1.1 * (sensor.noise_rate.mean() + flaws.leak)
-
-
-def test_same_seed_same_events_other_seed_other_events():
-    images = np.random.default_rng(5).uniform(0.05, 1, (2, 20, 20)).astype(np.float32)
-    one, again, other = (EventSensor(images[0], DAY, seed).advance(images[1], 10_000) for seed in (1, 1, 2))
-    assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
-    assert not np.array_equal(one.t, other.t)

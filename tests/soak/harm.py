@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from fuzzing import damage
 
 Rng = np.random.Generator
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 0, 2**63, 10**400, -1e308, "", "x" * 5000, "../../../etc/passwd", "/etc/passwd", "\x00", "NaN",
     [], {}, [[]], {"": None}, [None] * 50, "<script>alert(1)</script>", "!!python/object/apply:os.system [id]", "1e999",
 )  # fmt: skip
+
+
+LENGTHS = (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
+
+
+def damage(path: Path, rng: Rng) -> None:
+    """Cut the file off, change or insert bytes, or put a large number where a length may stand."""
+    data = bytearray(path.read_bytes())
+    if not data:
+        return
+    kind = rng.integers(0, 8)
+    if kind == 0:
+        data = data[: rng.integers(0, len(data))]
+    elif kind == 1:
+        place = int(rng.integers(0, len(data)))
+        data[place:place] = rng.bytes(int(rng.integers(1, 40)))
+    elif kind == 2 and len(data) > 8:
+        place = int(rng.integers(0, len(data) - 8))
+        data[place : place + 8] = struct.pack("<Q", LENGTHS[rng.integers(len(LENGTHS))])
+    else:
+        for place in rng.integers(0, len(data), rng.integers(1, 6)):
+            data[place] = rng.integers(0, 256)
+    path.write_bytes(bytes(data))
 
 
 def bytes_of_one(path: Path, rng: Rng) -> None:

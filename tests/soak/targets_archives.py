@@ -6,8 +6,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from fuzzing import damage
-from harm import Rng
+from harm import Rng, damage
 from target import Target
 
 

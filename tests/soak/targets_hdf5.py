@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5_files
 import h5py
 import hdf5plugin
 import numpy as np
-from fuzzing import EVENTS, READERS, WRITERS, check_whole
 from harm import Rng
 from target import Target
+from targets_recordings import RECORDINGS, check_whole
 
 KINDS: tuple[Any, ...] = (
     "<u2", "u1", "<i8", "<u8", "<f4", "<f8", "<f2", "?", "S7", "V3", h5py.string_dtype(), h5py.vlen_dtype(np.int32),
@@ -85,14 +84,12 @@ def _write_chunk(found: h5py.Dataset, rng: Rng) -> None:
 
 
 def _read_any(path: Path) -> None:
-    from tespec.events import open_events
-
-    check_whole(open_events(path))
+    check_whole(path)
     require_within(path)
 
 
 def _read_depth(path: Path) -> None:
-    READERS["depth"](path)
+    RECORDINGS["depth"].read(path)
     require_within(path)
 
 
@@ -110,13 +107,9 @@ def require_within(path: Path) -> None:
         file.visititems_links(look)
 
 
-def _write_rvt(folder: Path) -> Path:
-    return Path(h5_files.rvt(folder / "a.h5", *EVENTS, height=260, width=346))
-
-
 HDF5: dict[str, Target] = {
-    "lying dsec": Target(WRITERS["dsec"], _read_any, harm_file),
-    "lying rvt": Target(_write_rvt, _read_any, harm_file),
-    "lying mvsec": Target(WRITERS["mvsec"], _read_any, harm_file),
-    "lying depth": Target(WRITERS["depth"], _read_depth, harm_file),
+    "lying dsec": Target(RECORDINGS["dsec"].write, _read_any, harm_file),
+    "lying rvt": Target(RECORDINGS["rvt"].write, _read_any, harm_file),
+    "lying mvsec": Target(RECORDINGS["mvsec"].write, _read_any, harm_file),
+    "lying depth": Target(RECORDINGS["depth"].write, _read_depth, harm_file),
 }

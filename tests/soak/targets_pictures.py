@@ -37,7 +37,7 @@ def write_description(folder: Path) -> Path:
 
 
 def read_world(folder: Path) -> None:
-    from tespec.datasets.description import read_description
+    from tespec.core.description import read_description
 
     read_description(folder)
 

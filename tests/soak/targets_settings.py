@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 import yaml
-from fuzzing import damage
-from harm import HOSTILE, Rng, structure, yaml_text
+from harm import HOSTILE, Rng, damage, structure, yaml_text
 from remembering import remember_yaml
 from target import Target
 

@@ -15,6 +15,6 @@ def test_a_run_killed_anywhere_goes_on_as_if_it_had_not_been(number: int) -> Non
     finally:
         torch.set_num_threads(threads)
     assert counts["kills"] >= number
-    assert counts["inside a file operation"] >= number // 2
+    assert counts["inside a file operation"] >= number // 3  # a checkpoint is one file
     assert counts["at a random moment"] >= number // 12
     assert counts["equal to the uninterrupted run"] == counts["runs"]

@@ -1,4 +1,4 @@
-"""How processes of torchrun, SLURM and MPI meet, which GPU each takes, and what a record says of their start."""
+"""How processes of torchrun and SLURM meet, which GPU each takes, and what a record says of their start."""
 
 import os
 
@@ -13,7 +13,6 @@ from tespec.training.launch import (
     LAUNCHERS,
     check_launch,
     first_host,
-    gpu_of,
     launched,
     require_own_gpus,
     starting,
@@ -27,7 +26,6 @@ from tespec.training.launch import (
         ("pytorch", {"LOCAL_WORLD_SIZE": "4"}, "torchrun --nproc-per-node 4"),
         ("pytorch", {"GROUP_WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "4"}, "torchrun --nnodes 2 --nproc-per-node 4"),
         ("slurm", {"SLURM_NTASKS": "8"}, "srun --ntasks 8 python"),
-        ("mpi", {}, "mpirun -n 1 python"),
     ],
 )
 def test_a_command_starts_as_many_processes_as_there_were(launcher, environment, begins):
@@ -47,10 +45,6 @@ SRUN = {
     "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "1234567",
     "SLURM_NODELIST": "gpu[07-08]",
 }  # fmt: skip
-MPIRUN = {
-    "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -61,8 +55,6 @@ MPIRUN = {
         ("slurm", SRUN | {"SLURM_STEP_NODELIST": "gpu08"}, "gpu08", "19567"),
         ("slurm", SRUN | {"SLURM_NTASKS": "16", "SLURM_STEP_NUM_TASKS": "4"}, "gpu07", "19567"),
         ("slurm", SRUN | MET, "head", "1234"),
-        ("mpi", MPIRUN | MET, "head", "1234"),
-        ("mpi", MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, "127.0.0.1", "29500"),
     ],
 )
 def test_processes_meet_by_what_their_launcher_says(launcher, environment, address, port):
@@ -78,8 +70,6 @@ def test_processes_meet_by_what_their_launcher_says(launcher, environment, addre
         ("slurm", SRUN, "SLURM_LOCALID", "SLURM_LOCALID is not set; start with srun"),
         ("slurm", SRUN, "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS is not set; start with srun"),
         ("slurm", SRUN, "SLURM_NODELIST", "MASTER_ADDR is not set, .*; set it to the host of process 0"),
-        ("mpi", MPIRUN, "", "MASTER_ADDR is not set, .*; set it to the host of process 0: export MASTER_ADDR=HOST"),
-        ("mpi", MPIRUN, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK is not set; start with mpirun"),
     ],
 )
 def test_what_is_missing_is_named(launcher, environment, lacks, message):
@@ -97,18 +87,6 @@ def test_what_is_missing_is_named(launcher, environment, lacks, message):
 )  # fmt: skip
 def test_the_first_host_of_a_list(listed, first):
     assert first_host(listed) == first
-
-
-@pytest.mark.parametrize(
-    ("visible", "taken"),
-    [
-        (4, [0, 1, 2, 3]),  # --gpus-per-node 4, torchrun: each process sees all of them
-        (1, [0, 0, 0, 0]),  # --gpus-per-task 1: each sees its own alone
-        (2, [0, 1, 0, 1]),  # --gpus-per-task 2: each sees two of its own
-    ],
-)
-def test_each_process_takes_a_gpu_that_it_sees(visible, taken):
-    assert [gpu_of(local_rank, visible) for local_rank in range(4)] == taken
 
 
 def test_no_two_processes_share_a_gpu():
@@ -134,18 +112,17 @@ class Gpu:
     uuid = "GPU-1"
 
 
+# --gpus-per-task 1: each process sees its own GPU alone; --gpus-per-node: all of them.
 @pytest.mark.parametrize(("visible", "chosen"), [(1, 0), (2, 1)])
-@pytest.mark.parametrize("launcher", ["slurm", "mpi"])
-def test_the_second_task_of_a_machine_takes_the_gpu_it_sees(monkeypatch, launcher, visible, chosen):
+def test_the_second_task_of_a_machine_takes_the_gpu_it_sees(monkeypatch, visible, chosen):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.setenv(name, "")  # so that they are as before afterwards
         monkeypatch.delenv(name)
-    environment = {"slurm": SRUN, "mpi": MPIRUN}[launcher] | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    one = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
-    for name, value in (environment | one).items():
+    one = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    for name, value in (SRUN | one).items():
         monkeypatch.setenv(name, value)
     gpu = Gpu(monkeypatch, visible)
-    with launched(launcher, None):
+    with launched("slurm", None):
         assert (distributed.get_rank(), distributed.get_world_size()) == (0, 1)
     assert (gpu.chosen, gpu.backends) == ([chosen], ["nccl"])
     assert not distributed.is_initialized()
@@ -159,7 +136,6 @@ def test_the_second_task_of_a_machine_takes_the_gpu_it_sees(monkeypatch, launche
         ("slurm", None, {}, "--launcher slurm: did not start this process; start with srun"),
         ("slurm", "cuda:1", SRUN, "--device cuda:1: each process takes a GPU of its own; leave --device out"),
         ("slurm", None, SRUN, "--launcher slurm: there is no GPU here; ask for GPUs, or give --device cpu"),
-        ("mpi", "cuda", MPIRUN, "--launcher mpi: there is no GPU here; ask for GPUs, or give --device cpu"),
     ],
 )
 def test_launches_that_cannot_be_are_refused(monkeypatch, launcher, device, environment, message):

@@ -1,30 +1,27 @@
+import os
+from collections import namedtuple
+
 import pytest
 import torch
 
 from tespec.core.errors import UserError
 from tespec.training import loading
-from tespec.training.loading import deal, enlarged, on_device
+from tespec.training.loading import Batches, choose_workers, deal, enlarged, on_device
 
 
-def test_batches_arrive_whole_and_in_order():
-    batches = [{"x": torch.full((2,), float(number)), "y": torch.tensor(number)} for number in range(4)]
-    arrived = list(on_device(iter(batches), torch.device("cpu")))
-    assert [int(batch["y"]) for batch in arrived] == [0, 1, 2, 3]
-    assert all(torch.equal(one["x"], other["x"]) for one, other in zip(batches, arrived, strict=True))
-
-
-def test_at_most_one_batch_is_fetched_ahead():
+def test_batches_arrive_whole_and_in_order_one_ahead():
     asked = []
 
-    def endless():
-        for number in range(100):
+    def batches():
+        for number in range(4):
             asked.append(number)
-            yield {"x": torch.tensor(number)}
+            yield {"x": torch.full((2,), float(number)), "y": torch.tensor(number)}
 
-    moving = on_device(endless(), torch.device("cpu"))
-    next(moving)
-    next(moving)
+    arriving = on_device(batches(), torch.device("cpu"))
+    first, second = next(arriving), next(arriving)
     assert len(asked) <= 3
+    assert [int(batch["y"]) for batch in (first, second, *arriving)] == [0, 1, 2, 3]
+    assert second["x"].tolist() == [1, 1]
 
 
 def test_more_ranks_than_lanes_are_refused_or_enlarge_the_batch(monkeypatch):
@@ -36,3 +33,47 @@ def test_more_ranks_than_lanes_are_refused_or_enlarge_the_batch(monkeypatch):
     assert [enlarged(8, accumulate) for accumulate in (1, 2, 3)] == [16, 32, 48]
     assert enlarged(64, 2) == 64
     assert deal(lambda seed, part: [part], 0, 32, 2)[1] == (11, 32)
+
+
+BATCH = {"x": torch.zeros(250_000)}  # 1 MB
+CHOSEN = [
+    # cores, MB of free shared memory, environment, workers
+    (16, 10_000, {}, 8),
+    (6, 10_000, {}, 5),
+    (2, 10_000, {}, 0),
+    (16, 12, {}, 3),
+    (16, 3, {}, 0),
+    (16, 10_000, {"LOCAL_WORLD_SIZE": "4"}, 3),
+    (16, 40, {"LOCAL_WORLD_SIZE": "4"}, 2),
+    (16, 40, {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, 2),
+]
+
+
+@pytest.mark.parametrize(("cores", "free", "environment", "workers"), CHOSEN)
+@pytest.mark.parametrize("batch", [BATCH, namedtuple("Batch", "x labels")(BATCH["x"], [])], ids=["dict", "tuple"])
+def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free, environment, workers, batch):
+    for name in ("LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
+    disk = namedtuple("Usage", "total used free")(0, 0, free * 1_000_000)
+    monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: disk)
+    assert choose_workers(batch) == workers
+    assert capsys.readouterr().err.startswith(f"workers: {workers} (")
+
+
+@pytest.mark.parametrize(
+    ("workers", "said"), [(0, "--workers 0 beside a GPU: it waits"), (None, "workers: 0 (2 cores, ")]
+)
+def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys, workers, said):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(2))
+    monkeypatch.setattr(loading, "DataLoader", lambda steps, **options: [steps[0]] * (options["num_workers"] == 0))
+    assert list(Batches([BATCH], 0, 1, workers, pin=True)) == [BATCH]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(said)
+
+
+def test_a_cpu_prepares_its_own_batches_unless_told_otherwise(capsys):
+    assert list(Batches([BATCH], 0, 1, None, pin=False)) == [BATCH]
+    assert capsys.readouterr().err == ""

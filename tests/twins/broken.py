@@ -142,7 +142,7 @@ def with_palette(mask: Image.Image) -> Image.Image:
 def masks(mask: Callable[[Spoil], Spoil], classes: int) -> dict[str, Way]:
     """Ways to break a mask."""
     return {
-        "mask of another size": Way(mask(image(lambda _: Image.new("L", (3, 3)))), "has 3x3 px instead of"),
+        "mask of another size": Way(mask(image(lambda _: Image.new("L", (3, 3)))), "mask has 3x3 px, the histograms"),
         "unknown class": Way(mask(image(lambda old: Image.new("L", old.size, 77))), f"holds class 77 of {classes}"),
         "coloured mask": Way(mask(image(lambda old: old.convert("RGB"))), "is an image of mode RGB"),
         "mask of 16 bits": Way(mask(image(lambda old: old.convert("I;16"))), "is an image of mode I;16"),
@@ -184,7 +184,7 @@ DDD17 = {
     "empty": Way(at(TIMES, cut(0)), "the file is empty"),
     "unsorted": Way(at(TIMES, binary("<i8", stepping_back)), handled=CLAMPED),
     "repeated": Way(at(TIMES, binary("<i8", repeating)), handled="events may share a time"),
-    "times in another unit": Way(at(TIMES, binary("<i8", lambda t: t // 1000)), "no mask lies within the recording's"),
+    "times in another unit": Way(at(TIMES, binary("<i8", lambda t: t // 1000)), "its labels lie at"),
     "outside": Way(xyp(first_with(9999)), "has events outside of the"),
     "x and y swapped": Way(xyp(lambda events: events[:, [1, 0, 2]]), "has events outside of the"),
     "polarity": Way(xyp(column(2, signed)), "has events outside of the"),

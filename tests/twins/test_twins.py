@@ -9,8 +9,8 @@ import pytest
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.datasets import survey as report
-from tespec.datasets.survey import require_sound, survey
+from tespec.datasets import check as report
+from tespec.datasets.check import check
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
@@ -67,7 +67,7 @@ def test_every_layout_holds_the_same_recordings(tiny_world, twin, dataset, layou
     relayout(root, dataset, layout)
     found = opened(root, dataset)
     same_recordings(opened(tiny_world / dataset, dataset), found)
-    facts = list(survey(found))
+    facts = list(check(found))
     assert report.problems(facts) == []
     assert found.describe()["layout"] == found.layout
 
@@ -99,7 +99,7 @@ def test_an_archive_holds_what_the_raw_recordings_give(tiny_world, twin, dataset
 def test_an_archive_with_gaps_is_refused_by_name(twin):
     root = twin("gen1")
     relayout(root, "gen1", "rvt-archive-125ms")
-    (problem, *_) = report.problems(list(survey(opened(root, "gen1"))))
+    (problem, *_) = report.problems(list(check(opened(root, "gen1"))))
     assert "windows of 50 ms are 125 ms apart" in problem
     assert "its public script makes this one" in problem
 
@@ -109,8 +109,8 @@ def test_every_broken_twin_is_refused_in_a_line_or_handled(twin, dataset, way):
     root = twin(dataset)
     done = damage(root, dataset, way)
     try:
-        found = list(survey(opened(root, dataset)))
-        problems, notes = report.problems(found), list(report.remarks(found))
+        found = list(check(opened(root, dataset)))
+        problems, notes = report.problems(found), list(report.notes(found))
     except UserError as error:
         problems, notes = [str(error)], []
     assert all("\n" not in line and line.count("; ") >= 1 for line in problems)
@@ -123,4 +123,4 @@ def test_every_broken_twin_is_refused_in_a_line_or_handled(twin, dataset, way):
     assert all(str(root) in problem for problem in problems)
     # A dry run looks quickly; of what these twins have it misses nothing.
     with pytest.raises(UserError, match="|".join(map(re.escape, done.outcome.split("|")))):
-        require_sound(opened(root, dataset))
+        raise next(each for found in check(opened(root, dataset), quick=True) for each in found.problems)

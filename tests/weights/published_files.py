@@ -82,9 +82,7 @@ def ecddp(arch: str = "micro", branches: tuple[str, ...] = ("student", "teacher"
     """Student and teacher (unequal), 6 input channels, a norm per output, mask token, pyramid and heads."""
     model: State = {"aug.grid": torch.zeros(1, 2, 8, 8)}
     for seed, branch in enumerate(branches):
-        beside = numbers(
-            seed + 20, mask_token=(1, 24), norm0__weight=(24,), norm3__bias=(192,), fpns__0__1__weight=(9,)
-        )
+        beside = numbers(seed, mask_token=(1, 24), norm0__weight=(24,), norm3__bias=(192,), fpns__0__1__weight=(9,))
         model |= under(f"{branch}.backbone.", microsoft(arch, chans=6, seed=seed, head=False) | beside)
         model |= under(f"{branch}.dino_head.", numbers(seed, mlp__0__weight=(16, 16), att__blocks__0__attn__q=(16, 16)))
     return {"model": model, "optimizer": {}, "current_epoch": 300}

@@ -9,9 +9,8 @@ from safetensors.torch import save_file
 
 import tespec
 from tespec.core.errors import UserError
-from tespec.core.registry import BACKBONES
-from tespec.models import EventMaxViT, EventSwin
-from tespec.weights.export import inspect, rewrite, timm_state
+from tespec.models import EventSwin
+from tespec.weights.export import fetch, timm_state
 from tespec.weights.files import write_weights
 from tespec.weights.load import load_backbone
 
@@ -31,159 +30,80 @@ def file(tmp_path):
     return path
 
 
-def test_loads_the_whole_backbone(file):
-    model = backbone(1)
-    report = load_backbone(model, file)
-    assert report.coverage == 1
-    assert (report.unused, report.adapted, report.recipe) == ((), (), RECIPE)
-    for name, tensor in backbone(0).state_dict().items():
-        assert torch.equal(model.state_dict()[name], tensor), name
-
-
-def test_a_feedforward_backbone_takes_the_swin_and_names_the_rest(file):
-    model = backbone(1, recurrent=False)
-    report = load_backbone(model, file)
-    assert report.coverage == 1
-    assert report.unused
-    assert all(name.startswith("lstms.") for name in report.unused)
-
-
-def test_load_gives_a_backbone_ready_for_streaming(file):
+def test_loads_the_whole_backbone_ready_for_streaming(file):
+    report = load_backbone(backbone(1), file)
+    assert (report.coverage, report.unused, report.adapted, report.recipe) == (1, (), (), RECIPE)
     model = tespec.load(file)
     assert (model.arch, model.recurrent, model.img_size, model.training) == ("micro", True, SIZE, False)
-    features, state = model.step(torch.ones(1, 20, 90, 150, dtype=torch.uint8))
-    expected, _ = backbone(0).step(torch.ones(1, 20, 90, 150, dtype=torch.uint8))
+    counts = torch.ones(1, 20, 90, 150, dtype=torch.uint8)
+    features, expected = model.step(counts)[0], backbone(0).step(counts)[0]
     assert all(torch.equal(one, other) for one, other in zip(features, expected, strict=True))
-    assert model.step(torch.zeros(1, 20, 90, 150), state)[1] is not None
     assert tespec.load(file, height=200, width=346).img_size == (224, 352)
 
 
+def test_a_feedforward_backbone_takes_the_swin_and_names_the_rest(file):
+    report = load_backbone(backbone(1, recurrent=False), file)
+    assert report.coverage == 1
+    assert len(report.unused) == 8
+    assert all(name.startswith("lstms.") for name in report.unused)
+
+
 def test_load_needs_a_recipe(tmp_path):
-    path = tmp_path / "bare.safetensors"
-    save_file(backbone(0).state_dict(), path)
+    save_file(backbone(0).state_dict(), tmp_path / "bare.safetensors")
     with pytest.raises(UserError, match="holds no recipe"):
-        tespec.load(path)
+        tespec.load(tmp_path / "bare.safetensors")
 
 
-@pytest.fixture
-def theirs(monkeypatch):
-    """A backbone whose names are those of no published source."""
-
-    class Theirs(EventMaxViT):
-        architectures = ("theirs", "maxvit-micro")
-        stem = "pyramid.0.reduce.weight"
-
-        def __init__(self, arch, **settings):
-            super().__init__("maxvit-micro", **settings)
-            self.arch = arch
-            self.pyramid = self.stages
-            del self.stages
-
-        def embed_patches(self, frames):
-            return frames.to(self.pyramid[0].reduce.weight.dtype).permute(0, 2, 3, 1)
-
-        def stage_modules(self):
-            return list(self.pyramid)
-
-    monkeypatch.setitem(BACKBONES.module_dict, "Theirs", Theirs)
-    return Theirs
-
-
-THEIRS = RECIPE | {"width": "theirs"}
-
-
-def test_names_that_the_harness_wrote_are_taken_as_they_are(theirs, tmp_path):
-    path = tmp_path / "theirs.safetensors"
-    torch.manual_seed(0)
-    written = theirs("theirs", recurrent=True, bins=10, img_size=SIZE)
-    write_weights(path, written.state_dict(), THEIRS)
-    loaded = tespec.load(path)
-    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in written.state_dict().items())
-    contents = inspect(path)
-    assert (contents.arch, contents.converted.format.name, contents.converted.unused) == ("theirs", "tespec", ())
-    assert [match.problems for match in contents.matches.values()] == [(), ()]
-    tensors, recipe = rewrite(contents)
-    assert recipe["width"] == "theirs"
+def test_a_backbone_that_timm_has_not_is_not_written_for_it():
     with pytest.raises(UserError, match="timm has no such network"):
-        timm_state(tensors)
-    write_weights(path, written.state_dict() | {"more": torch.zeros(1)}, THEIRS)
-    with pytest.raises(UserError, match="more has no place in this model"):
-        tespec.load(path)
+        timm_state({"stages.0.reduce.weight": torch.zeros(1)})
 
 
-def test_a_trained_network_with_a_head_is_no_backbone(tmp_path):
-    path = tmp_path / "model.safetensors"
-    state = {f"backbone.{name}": tensor for name, tensor in backbone(0).state_dict().items()}
-    write_weights(path, state, RECIPE | {"kind": "segmentation"})
-    with pytest.raises(UserError, match="holds a network with the head of segmentation; give backbone"):
-        load_backbone(backbone(1), path)
+def test_weights_trained_here_on_images_take_histograms(tmp_path):
+    image = backbone(0, recurrent=False, in_channels=3)
+    write_weights(tmp_path / "a.safetensors", image.state_dict(), RECIPE | {"recurrent": False, "in_channels": 3})
+    model = backbone(1)
+    assert load_backbone(model, tmp_path / "a.safetensors").adapted == ("swin.patch_embed.proj.weight",)
+    assert torch.equal(model.swin.patch_embed.proj.weight[:, 19], image.swin.patch_embed.proj.weight[:, 1])
 
 
-def test_rescaling_reaches_the_backbone(tmp_path):
-    path = saved(tmp_path, published.microsoft())
-    plain, rescaled = (backbone(recurrent=False, img_size=(224, 224)) for _ in range(2))
-    assert load_backbone(plain, path).adapted == ("swin.patch_embed.proj.weight",)
-    load_backbone(rescaled, path, rescale=True)
-    ratio = rescaled.swin.patch_embed.proj.weight / plain.swin.patch_embed.proj.weight
-    torch.testing.assert_close(ratio, torch.full_like(ratio, 3 / 20))
-
-
-def test_turned_windows_are_told_apart_though_their_tables_have_one_shape(file):
+def test_position_biases_follow_the_windows_of_the_maps(tmp_path, file):
+    """Interpolated to smaller windows and back; turned windows are told apart though their tables have one shape."""
+    path = tmp_path / "named_like_a_torch_file.pth"  # safetensors are recognised under any name
+    save_file(published.timm_features(), path)
+    model = backbone()
+    report = load_backbone(model, path)
+    assert model.swin.layers[3].blocks[0].attn.relative_position_bias_table.shape == (5 * 9, 8)
+    assert (len(report.adapted), report.format) == (1 + 4, "swin-timm")
+    assert len(load_backbone(backbone(img_size=(224, 352)), file).adapted) == 4
+    assert [name for name in load_backbone(backbone(img_size=(160, 96)), file).adapted if "layers.3." in name]
     assert load_backbone(backbone(), file).adapted == ()
-    adapted = load_backbone(backbone(img_size=(160, 96)), file).adapted
-    assert [name for name in adapted if name.startswith("swin.layers.3.")]
 
 
 def test_own_weights_without_convlstms_need_a_recipe_that_says_so(tmp_path):
-    path = tmp_path / "own.safetensors"
-    recipe = {key: RECIPE[key] for key in ("width", "bins", "sensor")}
-    state = backbone(0, recurrent=False).state_dict()
-    write_weights(path, state, recipe | {"recurrent": False})
+    path, state = tmp_path / "own.safetensors", backbone(0, recurrent=False).state_dict()
+    write_weights(path, state, RECIPE | {"recurrent": False})
     assert len(load_backbone(backbone(), path).random) == 8
-    write_weights(path, state, recipe | {"recurrent": True})
-    with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
-        load_backbone(backbone(), path)
-    write_weights(path, state | {"lstms.0.gates.bias": torch.zeros(96)}, recipe | {"recurrent": False})
-    with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
-        load_backbone(backbone(), path)
+    for more, recurrent in (({}, True), ({"lstms.0.gates.bias": torch.zeros(96)}, False)):
+        write_weights(path, state | more, RECIPE | {"recurrent": recurrent})
+        with pytest.raises(UserError, match=r"lstms\.0\.gates\.weight is missing"):
+            load_backbone(backbone(), path)
 
 
-def test_values_that_are_not_finite_matter_where_they_are_used(tmp_path):
-    content = published.moby()
-    content["model"]["queue1"][0, 0] = float("nan")
-    assert load_backbone(backbone(recurrent=False), saved(tmp_path, content)).coverage == 1
-    content["model"]["encoder.layers.0.blocks.0.norm1.bias"][0] = float("inf")
-    with pytest.raises(UserError, match=r"layers\.0\.blocks\.0\.norm1\.bias holds values that are not finite"):
-        load_backbone(backbone(), saved(tmp_path, content))
-
-
-def test_half_precision_is_taken_and_quantised_numbers_are_not(tmp_path):
-    state = published.timm_new()
-    half = {name: tensor.half() for name, tensor in state.items()}
-    assert load_backbone(backbone(recurrent=False), saved(tmp_path, half)).coverage == 1
-    for dtype in (torch.int8, torch.float8_e4m3fn):
-        quantised = {name: tensor.to(dtype) for name, tensor in state.items()}
-        with pytest.raises(UserError, match=rf"holds {dtype}, which are no weights"):
-            load_backbone(backbone(recurrent=False), saved(tmp_path, quantised))
-
-
-def without(state, name):
-    return {key: tensor for key, tensor in state.items() if key != name}
+def changed(state, name, change):
+    return state | {name: change(state[name])}
 
 
 def deeper(state):
-    return state | {
-        name.replace("blocks.1", "blocks.2"): tensor
-        for name, tensor in state.items()
-        if name.startswith("layers.2.blocks.1.")
-    }
+    blocks = {name: each for name, each in state.items() if name.startswith("layers.2.blocks.1.")}
+    return state | {name.replace("blocks.1", "blocks.2"): each for name, each in blocks.items()}
 
 
 BIAS, TABLE = "layers.2.blocks.1.mlp.fc1.bias", "layers.0.blocks.0.attn.relative_position_bias_table"
 LSTM = "model.encoder.lstm_blocks.2.conv1x1.bias"
 MISMATCHES = [
-    (lambda: without(published.tespec_release()["state_dict"], LSTM), {}, r"lstms\.2\.gates\.bias is missing"),
-    (lambda: without(published.timm_new(), BIAS), {}, rf"swin\.{BIAS} is missing; the file is Swin"),
+    (lambda: published.tespec_release()["state_dict"] | {LSTM: None}, {}, r"lstms\.2\.gates\.bias is missing"),
+    (lambda: published.timm_new() | {BIAS: None}, {}, rf"swin\.{BIAS} is missing; the file is Swin"),
     (lambda: deeper(published.microsoft()), {}, r"swin\.layers\.2\.blocks\.2\..* has no place in this model"),
     (lambda: published.microsoft() | {TABLE: torch.zeros(23 * 23, 1)}, {},
      r"bias_table is \(529, 1\), this model needs \(169, 1\)"),
@@ -193,27 +113,54 @@ MISMATCHES = [
      r"swin\.patch_embed\.proj\.weight is missing, .* \(and 432 more\); the file is ResNet-50"),
     (lambda: published.microsoft("tiny"), {}, r"is \(96, 20, 4, 4\), this model needs \(24, 20, 4, 4\)"),
     (lambda: published.under("backbone.", published.timm_features()) , {}, "format is not known"),
+    (lambda: changed(published.timm_new(), BIAS, lambda t: t * float("nan")), {}, f"{BIAS} holds values that are not"),
+    (lambda: changed(published.timm_new(), BIAS, lambda t: t.to(torch.int8)), {}, r"holds torch\.int8, which are no"),
+    (lambda: changed(published.timm_new(), BIAS, lambda t: t.to(torch.float8_e4m3fn)), {}, r"holds torch\.float8"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "settings", "message"), MISMATCHES)
-def test_what_does_not_match_is_named_and_nothing_is_loaded(tmp_path, make, settings, message):
-    model = backbone(**settings)
+def test_a_mismatch_is_named_and_nothing_is_loaded(tmp_path, make, settings, message):
+    model, content = backbone(**settings), make()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(UserError, match=message):
-        load_backbone(model, saved(tmp_path, make()))
+        load_backbone(model, saved(tmp_path, {name: each for name, each in content.items() if each is not None}))
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_bias_tables_follow_the_windows_of_the_maps(tmp_path, file):
-    """Interpolated to smaller windows, and back from them; safetensors are recognised under any name."""
-    path = tmp_path / "named_like_a_torch_file.pth"
-    save_file(published.timm_features(), path)
-    model = backbone(img_size=(96, 160))
-    report = load_backbone(model, path)
-    assert model.swin.layers[3].blocks[0].attn.relative_position_bias_table.shape == (5 * 9, 8)
-    assert len(report.adapted) == 1 + 4
-    assert report.format == "swin-timm-features"
-    adapted = load_backbone(backbone(img_size=(224, 352)), file).adapted
-    assert len(adapted) == 4
-    assert all(name.endswith("relative_position_bias_table") for name in adapted)
+def test_half_precision_is_taken_and_values_that_are_not_used_may_be_anything(tmp_path):
+    half = {name: tensor.half() for name, tensor in published.timm_new().items()}
+    assert load_backbone(backbone(recurrent=False), saved(tmp_path, half)).coverage == 1
+    content = published.moby()
+    content["model"]["queue1"][0, 0] = float("nan")
+    assert load_backbone(backbone(recurrent=False), saved(tmp_path, content)).coverage == 1
+
+
+def test_a_trained_network_with_a_head_is_no_backbone(tmp_path):
+    state = {f"backbone.{name}": tensor for name, tensor in backbone(0).state_dict().items()}
+    write_weights(tmp_path / "model.safetensors", state, RECIPE | {"kind": "segmentation"})
+    with pytest.raises(UserError, match="holds a network with the head of segmentation; give backbone"):
+        load_backbone(backbone(1), tmp_path / "model.safetensors")
+
+
+def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
+    network, calls = timm.create_model("swin_tiny_patch4_window7_224", num_classes=0), []
+    name = "timm:swin_tiny_patch4_window7_224.ms_in1k"
+
+    def fail(name, **options):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(UserError, match=r"cannot be fetched \(ConnectionError\); download the file elsewhere"):
+        fetch(name)
+    with pytest.raises(UserError, match="timm knows no such weights"):
+        fetch("timm:swin_of_mine")
+    assert not list(tmp_path.rglob("*.safetensors"))
+    monkeypatch.setattr(timm, "create_model", lambda name, **options: calls.append((name, options)) or network)
+    path = fetch(name)
+    assert fetch(name) == path
+    assert calls == [(name.removeprefix("timm:"), {"pretrained": True, "num_classes": 0})]
+    report = load_backbone(EventSwin("tiny", recurrent=False, img_size=(224, 224)), path)
+    assert (report.coverage, report.format) == (1, "swin-timm")
+    assert (fetch(None), fetch(file := tmp_path / "a.pth")) == (None, file)

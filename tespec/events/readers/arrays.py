@@ -1,57 +1,60 @@
-"""Arrays in `.npy` and `.npz` files, read without trusting them."""
+"""Arrays in `.npy` and `.npz` files, and recordings that are such arrays."""
 
 from __future__ import annotations
 
-import math
-import os
 import warnings
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tokenize import TokenError
-from typing import IO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.events.readers.sensor import resolve_size
+from tespec.events.stream import Events, Reader
 
-# What NumPy raises on a damaged header; it parses it as Python text.
-DAMAGE = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError)
-DAMAGED_ARCHIVE = (*DAMAGE, zipfile.BadZipFile, zlib.error, LookupError, RuntimeError)
-LARGEST_MEMBER = 1 << 28  # bytes of an array in an archive once it is unpacked; labels have some MB
-HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# What NumPy raises on a damaged header, which it parses as Python text, and on a damaged archive.
+DAMAGED = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError)
+DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError)
+BLOCK = 1 << 18  # events given out together
+WHOLE_SECONDS = 1000  # of events, all at whole numbers: no camera is that slow
 
 
-def load_array(path: Path) -> NDArray[np.generic]:
-    """The array in a `.npy` file; no pickles and no archives.
+def load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
+    """The array in a `.npy` file, without pickles; read-only and read where it is used if `mapped`.
 
     Raises:
         UserError: the file is missing, truncated or damaged.
     """
     try:
-        with path.open("rb") as file:
-            return _read(file, os.fstat(file.fileno()).st_size)
-    except DAMAGE as error:
+        with warnings.catch_warnings(), path.open("rb") as file:
+            warnings.simplefilter("ignore")  # damage may spell a type in a way that NumPy warns of
+            if mapped:
+                return np.lib.format.open_memmap(path, mode="r")
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except DAMAGED as error:
         raise UserError(path, "not a readable .npy file", "copy it again") from error
 
 
-def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[np.generic]]:
-    """Arrays of a `.npz` file by their names; no pickles.
+def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
+    """Arrays of a `.npz` file by their names, without pickles.
 
     Raises:
-        UserError: the file is missing, truncated or damaged, lacks one of them, or one is larger than 256 MB.
+        UserError: the file is missing, truncated or damaged, or lacks one of them.
     """
     arrays = []
     try:
-        with zipfile.ZipFile(path) as archive:
+        with warnings.catch_warnings(), zipfile.ZipFile(path) as archive:
+            warnings.simplefilter("ignore")
             for name in names:
-                size = archive.getinfo(f"{name}.npy").file_size
-                if size > LARGEST_MEMBER:
-                    raise UserError(path, f"its array {name} has {size:,} bytes", "copy it again")
                 with archive.open(f"{name}.npy") as file:
-                    arrays.append(_read(file, size))
+                    arrays.append(np.lib.format.read_array(file, allow_pickle=False))
+    except KeyError as error:
+        raise UserError(path, f"holds no array {name}", f"give a file with the arrays {', '.join(names)}") from error
     except FileNotFoundError as error:
         raise UserError(path, "no such file", "copy it again") from error
     except DAMAGED_ARCHIVE as error:
@@ -59,17 +62,88 @@ def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[np.generic]]:
     return arrays
 
 
-def _read(file: IO[bytes], size: int) -> NDArray[np.generic]:
-    """The array of a file of `size` bytes, which has to hold all that its header claims."""
-    with warnings.catch_warnings():
-        # Damage may spell a type in a way that NumPy warns of.
-        warnings.simplefilter("ignore")
-        header = HEADERS.get(np.lib.format.read_magic(file))
-        if header is None:
-            raise ValueError("of a version for names beyond Latin letters, which no array here has")
-        shape, _, dtype = header(file)
-        if not dtype.itemsize or dtype.itemsize * math.prod(shape) > size - file.tell():
-            raise ValueError("claims more than the file holds")
-        file.seek(0)
-        array: NDArray[np.generic] = np.lib.format.read_array(file, allow_pickle=False)
-    return array
+def open_arrays(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    """Open events in arrays; see `tespec.events.readers` and, for dtypes and units, `as_events`.
+
+    A `.npz` file holds arrays x, y, t, p (N,). A `.npy` file holds a structured array (N,) with these fields, or an
+    array (N, 4) with these columns in this order.
+    """
+    columns = _columns(path)
+    if columns is None:
+        what = "holds neither fields x, y, t, p nor four columns of numbers"
+        raise UserError(path, what, "give a structured array (N,) or an array (N, 4)")
+    if any(column.shape != (len(columns[2]),) or column.dtype.kind not in "biuf" for column in columns):
+        found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
+        raise UserError(path, f"its x, y, t, p are {found}", "give numbers of shape (N,) each")
+    size, count = resolve_size(path, height, width), len(columns[2])
+
+    def chunks() -> Iterator[Events]:
+        for begin in range(0, count, BLOCK):
+            yield as_events(path, size, *(column[begin : begin + BLOCK] for column in columns))
+
+    return Reader(path, *size, count, chunks)
+
+
+def holds_events(path: Path) -> bool:
+    """Whether a `.npy` or `.npz` file is a recording and no other arrays, or is too damaged to tell."""
+    try:
+        if path.suffix.lower() == ".npz":
+            with zipfile.ZipFile(path) as archive:
+                return {f"{name}.npy" for name in "xytp"} <= set(archive.namelist())
+        return _columns(path) is not None
+    except (UserError, *DAMAGED_ARCHIVE):
+        return True
+
+
+def _columns(path: Path) -> list[NDArray[Any]] | None:
+    """x, y, t and p of a file, None where it holds other things."""
+    if path.suffix.lower() == ".npz":
+        return load_arrays(path, "xytp")
+    array = load_array(path, mapped=True)
+    if array.dtype.names and set("xytp") <= set(array.dtype.names):
+        return [array[name] for name in "xytp"]
+    return list(array.T) if array.ndim == 2 and array.shape[1] == 4 else None
+
+
+def as_events(
+    path: Path, size: tuple[int, int], x: NDArray[Any], y: NDArray[Any], t: NDArray[Any], p: NDArray[Any]
+) -> Events:
+    """Columns (N,) of a file, N > 0, as events of a sensor of `size` (height, width) in px.
+
+    Args:
+        path: of the file, for messages.
+        size: of the sensor.
+        x: whole numbers of any dtype, in px.
+        y: likewise.
+        t: integers in us, or floats in s.
+        p: 0 and 1, -1 and 1, or bool, of any dtype.
+
+    Raises:
+        UserError: an event lies outside of the sensor or between pixels, a time is none or in an unknown unit, or a
+            polarity is another number.
+    """
+    for name, values, limit in (("x", x, size[1]), ("y", y, size[0])):
+        if not (values.min() >= 0 and values.max() < limit):
+            what = f"{name} from {values.min()} to {values.max()} on a sensor of {size[1]}x{size[0]} px"
+            raise UserError(path, what, "copy it again, or give its true size")
+        if values.dtype.kind == "f" and (values != np.rint(values)).any():
+            raise UserError(path, f"holds coordinates {name} that are no whole numbers", "give events of raw pixels")
+    low, high = p.min(), p.max()
+    between = (p != np.rint(p)).any() if p.dtype.kind == "f" else low == -1 and (p == 0).any()
+    if not -1 <= low <= high <= 1 or between:
+        raise UserError(path, f"polarities from {low} to {high}", "write them as 0 and 1, or as -1 and 1")
+    if t.dtype.kind == "f":
+        t = _seconds_to_us(path, t)
+    return Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), (p > 0).astype(np.uint8))
+
+
+def _seconds_to_us(path: Path, seconds: NDArray[np.floating]) -> NDArray[np.int64]:
+    if not (np.abs(seconds) < 1e11).all():  # the year 5138
+        raise UserError(path, "holds times that are none", "copy it again")
+    if np.ptp(seconds) >= WHOLE_SECONDS and (seconds == np.rint(seconds)).all():
+        what = "its times are whole numbers stored as floats, which stand for seconds"
+        raise UserError(path, what, "write microseconds as integers")
+    return np.rint(seconds.astype(np.float64) * 1e6).astype(np.int64)
+
+
+READS = {".npy": open_arrays, ".npz": open_arrays}

@@ -13,14 +13,7 @@ from tespec.core.errors import UserError
 
 
 def read_records(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
-    """Records of a file, `at_once` at a time.
-
-    Args:
-        path: of the file.
-        dtype: of a record.
-        offset: bytes before the first record.
-        count: number of records.
-        at_once: number of records given out together.
+    """The `count` records of a file that begin after `offset` bytes, `at_once` at a time.
 
     Raises:
         UserError: the file is gone or has become shorter.

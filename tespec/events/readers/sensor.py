@@ -1,17 +1,13 @@
-"""How large a recording's sensor is: as the user says, as the file says, or as the `dataset.json` above it says."""
+"""The size of a recording's sensor: given by the user, stated by the file, or by a `dataset.json` above it."""
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 
+from tespec.core.description import FILE, described_size
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, read_json
 from tespec.core.settings import LARGEST, Size, is_size
 
-FILE = "dataset.json"
-LEVELS = 5  # folders above a recording that are looked at
-AGAIN = "write its sensor again, or remove the file"
 REMEDIES = (
     "give --sensor WIDTHxHEIGHT, or name the size in the file's header (% geometry WIDTHxHEIGHT), or write "
     f'{{"sensor": {{"width": WIDTH, "height": HEIGHT}}}} into a {FILE} beside it'
@@ -45,24 +41,3 @@ def resolve_size(
     if found is None:
         raise UserError(path, "does not name the sensor's size", REMEDIES)
     return found
-
-
-def described_size(path: Path) -> Size | None:
-    """(height, width) in px that the nearest `dataset.json` above `path` names; None where it or the file says nothing.
-
-    Raises:
-        UserError: the file cannot be read, or names no size of a sensor.
-    """
-    facts = next((folder / FILE for folder in islice(path.parents, LEVELS) if (folder / FILE).is_file()), None)
-    if facts is None:
-        return None
-    try:
-        content = read_json(facts)
-        if "sensor" not in content:
-            return None
-        height, width = int(content["sensor"]["height"]), int(content["sensor"]["width"])
-    except (*UNREADABLE, KeyError, TypeError, OverflowError) as error:
-        raise UserError(facts, "does not name the sensor's size", AGAIN) from error
-    if not is_size((height, width)):
-        raise UserError(facts, f"names a sensor of {width}x{height} px", AGAIN)
-    return height, width

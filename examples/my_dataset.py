@@ -1,0 +1,41 @@
+"""A data set of one's own: a folder for each drive, with events, masks and the times of the masks."""
+
+from tespec.core.errors import UserError
+from tespec.core.registry import DATASETS
+from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
+from tespec.datasets.sources import EventSource, is_there
+from tespec.events.spatial import Region
+
+
+@DATASETS.register_module()
+class Drives(LabelledDataset):
+    """Drives: events of any format that the harness reads, masks of 6 classes.
+
+    Layout:
+        drives/train/alley/events.dat          drives/train/bridge/...
+        drives/train/alley/times.txt           the time of each mask in us, one on each line
+        drives/train/alley/masks/000000.png    one byte a pixel: its class, 255 where there is none
+        drives/test/canal/...
+    """
+
+    title = "Drives"
+    splits = {"train": ["alley", "bridge"], "test": ["canal"]}
+    layout = "a folder for each drive, below train and test"
+
+    def find(self, split, name):
+        """Files of one drive."""
+        folder = self.root / split / name
+        if not is_there(folder / "events.dat"):
+            raise UserError(folder / "events.dat", f"drive of the {split} split is missing", "copy it into the folder")
+        source = EventSource(folder / "events.dat", self.given_sensor)
+        return RecordingFiles(name, split, source, (folder / "masks", folder / "times.txt"))
+
+    def open(self, files):
+        """One drive with its masks; the events of the first mask are those since the first event."""
+        stream, (masks, stamps) = files.source.stream, files.beside
+        names, times = mask_names(masks), read_stamps(stamps)
+        if len(times) != len(names):
+            raise UserError(stamps, f"holds {len(times)} times for {len(names)} masks", "copy both again")
+        labels, region = MaskFiles(masks, tuple(names.values())), Region(stream.height, stream.width)
+        return self.labelled(files, region, labels, times, min(stream.t_first, int(times[0]) - 1))

@@ -1,0 +1,106 @@
+"""`dataset.json`: what a data set states of itself, beside or above its recordings. Official archives have none.
+
+A file of this name that is not such a description is a `UserError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_json
+from tespec.core.settings import Size, is_size
+
+FILE = "dataset.json"
+LEVELS = 5  # folders above a recording that are searched
+
+
+def _within_folder(name: str) -> str:
+    """The name of a recording, which is looked for below the folder and must not lead out of it."""
+    if not name or not name.isprintable() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        raise ValueError(f"{name!r} is no name of a recording")
+    return name
+
+
+class Sensor(BaseModel):
+    """Rows and columns of a sensor in px."""
+
+    height: int
+    width: int
+
+
+class Description(BaseModel):
+    """Content of a `dataset.json`, of which every part may be missing.
+
+    Attributes:
+        sensor: its size, for recordings that do not name it.
+        splits: names of the recordings of each split.
+        classes: names of the classes, by number.
+        label_rows: upper rows of the sensor that carry labels.
+        data: name of the data in records.
+        world: size and seed of the sample world it belongs to.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    sensor: Sensor | None = None
+    splits: dict[str, tuple[Annotated[str, AfterValidator(_within_folder)], ...]] = {}
+    classes: tuple[str, ...] | None = None
+    label_rows: int | None = None
+    data: str = ""
+    world: dict[str, int | str] = {}
+
+    def overrides(self) -> dict[str, Any]:
+        """Settings of a task that follow from the data: they win over its config, and the user's over them."""
+        settings: dict[str, Any] = {}
+        if self.splits:
+            settings["splits"] = {split: list(names) for split, names in self.splits.items()}
+        if self.label_rows is not None:
+            settings["protocol"] = {"rows": self.label_rows}
+        return settings
+
+
+def read_description(folder: Path) -> Description:
+    """The `dataset.json` of a folder; an empty description where there is none."""
+    path = folder / FILE
+    if not path.is_file():
+        return Description()
+    try:
+        return Description.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
+        raise UserError(path, f"not a description of a data set ({what})", "correct or remove it") from error
+    except UNREADABLE as error:
+        raise UserError(path, "not a description of a data set", "correct or remove it") from error
+
+
+def descriptions_above(
+    path: Path, root: Path | None = None, read: Callable[[Path], Description] = read_description
+) -> Iterator[tuple[Path, Description]]:
+    """Each `dataset.json` in a recording's folder and in those above it, the nearest first, with its folder.
+
+    Args:
+        path: of the recording.
+        root: folder up to which they are searched; at least five folders are.
+        read: reads the one of a folder.
+    """
+    for level, folder in enumerate((path, *path.parents)):
+        if level > LEVELS and not (root is not None and folder.is_relative_to(root)):
+            return
+        if (folder / FILE).is_file():
+            yield folder, read(folder)
+
+
+def described_size(path: Path) -> Size | None:
+    """(height, width) in px that the nearest `dataset.json` above a recording states, None where none does."""
+    for folder, description in descriptions_above(path):
+        if (sensor := description.sensor) is not None:
+            if not is_size((sensor.height, sensor.width)):
+                raise UserError(folder / FILE, f"names a sensor of {sensor.width}x{sensor.height} px", "correct it")
+            return sensor.height, sensor.width
+    return None

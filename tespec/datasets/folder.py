@@ -1,0 +1,341 @@
+"""Folders of recordings of any kind: found, split so that nothing that is tested on is trained on, cut into windows.
+
+Whatever is missing, damaged or does not fit together on disk is a `UserError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from tespec.core.config import splits_of_tasks
+from tespec.core.description import LEVELS, descriptions_above, read_description
+from tespec.core.errors import UserError
+from tespec.core.registry import DATASETS, find_registered
+from tespec.core.settings import Downsample, Size
+from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
+from tespec.datasets.ddd17 import IMAGES, INDEX
+from tespec.datasets.labels import MaskFiles
+from tespec.datasets.prepare import pack_missing
+from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
+from tespec.datasets.recording import LabelledRecording, Recording, reduced
+from tespec.datasets.sources import STORE, EventSource
+from tespec.datasets.windows import contiguous_windows
+from tespec.events.opening import READERS, dataset_of
+from tespec.events.readers import arrays
+from tespec.events.readers.hdf5 import SUFFIXES
+from tespec.events.spatial import Region
+from tespec.events.store import HEADER, header_of
+
+ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
+BESIDE = (INDEX, IMAGES)  # of a DDD17 recording: pre-training on pairs of events and image needs them
+NO_LABELS = MaskFiles(Path(), ())
+ALL = "all"  # split of an `EventFolder`
+LEFT_OUT = "left out"  # in place of a split: lies beside splits and is in none of them
+HELD_OUT_SHARE = 0.2
+ENOUGH = 5  # recordings; with fewer, the last part of each is held out
+HELD_OUT_TIME = 0.25
+LONGEST_US = 7 * 24 * 3600 * 1_000_000  # no recording is longer; a damaged time would ask for windows without end
+
+
+def find_recordings(root: Path) -> list[Path]:
+    """Every recording at or under `root`, sorted by path.
+
+    That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
+    that it was made from stands for it, under the recording's path. HDF5 files and arrays that hold other things are
+    left alone; those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not root.exists():
+        raise UserError(root, "no such file or folder", "check the path")
+    if root.is_file() or _is_recording(root):
+        return [root]
+    paths = (path for path in root.rglob("*") if not any(part[0] == "." for part in path.relative_to(root).parts))
+    found = {_packed_from(path) for path in paths if _is_recording(path)}
+    if not found:
+        kinds = ", ".join((*READERS, *SUFFIXES, "packed store", "DDD17 recording", "RVT's preprocessed archive"))
+        raise UserError(root, f"holds no recording ({kinds})", "give another file or folder")
+    return sorted(found)
+
+
+def _is_recording(path: Path) -> bool:
+    if path.is_dir():
+        return (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
+    if path.suffix.lower() in arrays.READS:
+        return arrays.holds_events(path)
+    try:
+        return path.suffix.lower() in READERS or dataset_of(path) is not None
+    except UserError:
+        return True  # too damaged to tell
+
+
+def _packed_from(path: Path) -> Path:
+    """The recording that a packed store lies beside; the path itself where it is none, or lies alone."""
+    if not path.name.endswith(STORE) or not (path / HEADER).is_file():
+        return path
+    name = path.name.removesuffix(STORE)
+    return path.parent if name == "events" else path.with_name(name)
+
+
+def name_of(root: Path, path: Path) -> str:
+    """Name of the recording `path` at or under `root` in records and messages."""
+    return path.name if path == root else path.relative_to(root).as_posix()
+
+
+def names_of(path: Path) -> set[str]:
+    """Names by which a data set's splits may call a recording at `path` below it: its file, or a folder it lies in."""
+    return {*path.parts, path.stem, *(path.name.removesuffix(ending) for ending in ENDINGS)}
+
+
+class EventFolder(LabelledDataset):
+    """Every recording at or below `root`, without labels; `sensor` is the size of those that do not name it."""
+
+    title = "recordings"
+    layout = "events without labels"
+
+    def __init__(self, root: Path, sensor: Size | None = None) -> None:
+        found = find_recordings(root)
+        folder = root.parent if root.is_file() else root
+        self._paths = {path.relative_to(folder).as_posix(): path for path in found}
+        super().__init__(folder, {ALL: tuple(self._paths)}, sensor=sensor)
+
+    def find(self, split: str, name: str) -> RecordingFiles:
+        """Files of one recording."""
+        path = self._paths[name]
+        source = ArchiveSource(path, self.given_sensor) if is_archive(path) else EventSource(path, self.given_sensor)
+        return RecordingFiles(name, ALL, source, tuple(path / each for each in BESIDE if (path / each).is_dir()))
+
+    def open(self, files: RecordingFiles) -> LabelledRecording:
+        """One recording, cut into windows of 50 ms."""
+        source, none = files.source, np.empty(0, np.int64)
+        if isinstance(source, ArchiveSource):
+            return LabelledRecording(files.name, source, source.region, source.windows(), NO_LABELS, none)
+        stream = source.stream
+        windows = contiguous_windows(stream.t_first, stream.t_last + 1, WINDOW_US)
+        region = Region(stream.height, stream.width)
+        return LabelledRecording(files.name, source, region, windows, NO_LABELS, none)
+
+    def describe(self) -> dict[str, str]:
+        """The layout in words."""
+        return {"layout": self.layout}
+
+
+def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]:
+    """Recordings, or folders of images, at or below `root` by their split: "train", "val", "test" or "left out".
+
+    The nearest `dataset.json` above a recording that names splits has the first word. Where it names others and not
+    this one, it is left out; where it names none, and where there is no such file, the names of the official archives
+    decide, as data sets and the configs of tasks hold them, then folders train, val and test. What is in no split can
+    be trained on.
+    """
+    base, read = root.absolute(), cache(read_description)
+
+    def above(path: Path) -> list[Path]:
+        """A recording and the folders above it that may say something of it."""
+        folders = enumerate((path, *path.parents))
+        return [folder for level, folder in folders if level <= LEVELS or folder.is_relative_to(base)]
+
+    def described(path: Path) -> tuple[Path | None, str | None]:
+        """Folder of the nearest description with splits, and which of them it gives `path`."""
+        for folder, description in descriptions_above(path, base, read):
+            if description.splits:
+                names = names_of(path.relative_to(folder))
+                found = [split for split, each in description.splits.items() if not names.isdisjoint(each)]
+                # What is named twice is tested on as well; splits of other names are not trained on.
+                known = next((split for split in (TEST, HELD_OUT, TRAIN) if split in found), LEFT_OUT)
+                return folder, known if found else None
+        return None, None
+
+    inhabited = {folder for path in paths for folder in above(path.absolute())}
+
+    @cache
+    def are_beside(folder: Path) -> bool:
+        """Whether a folder has one to train on and another one of those, below the root with recordings in them."""
+        below = folder.is_relative_to(base)
+        inside = [folder / name for name in SPLITS]
+        there = [each.name for each in inside if (each in inhabited if below else each.is_dir())]
+        return TRAIN in there and len(there) > 1
+
+    def of_folders(path: Path) -> str:
+        for inner, folder in pairwise(above(path)):
+            below = folder.is_relative_to(base)
+            if inner.name in SPLITS and (are_beside(folder) or (below and inner.name != TRAIN)):
+                return inner.name
+            if below and are_beside(folder):
+                return LEFT_OUT
+        return TRAIN
+
+    by_description = {path: described(path.absolute()) for path in paths}
+    selective = {folder for folder, split in by_description.values() if split is not None}
+    found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
+    archives = _archives()
+    for path, (folder, split) in by_description.items():
+        if split is None and folder in selective:
+            split = LEFT_OUT
+        elif split is None:
+            by_folder, official = of_folders(path.absolute()), _of_archive(path.absolute(), archives)
+            split = official if official in (TEST, HELD_OUT) else by_folder
+        found[split].append(path)
+    if found[TEST] and not found[TRAIN] and not found[HELD_OUT]:
+        what = "is of a test split, which nothing is pre-trained on"
+        raise UserError(found[TEST][0], what, "give recordings to train on; a dataset.json can name other splits")
+    return found
+
+
+Archives = list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]
+
+
+def _archives() -> Archives:
+    """Data sets with their official splits, and with those that configs of tasks name in their place."""
+    official = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
+    return official + [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
+
+
+def _of_archive(path: Path, archives: Archives) -> str | None:
+    """Split of a recording by its path, by what that links to, or by what it was packed from."""
+    called = {path, path.resolve()}
+    if (path / HEADER).is_file() and (made_from := header_of(path)["source"]) is not None:
+        called.add(path.parent / str(made_from["name"]))
+    said = {dataset.split_of(each, splits): dataset for dataset, splits in archives for each in called}
+    found = next((split for split in (TEST, HELD_OUT, TRAIN) if split in said), None)
+    if found is None and UNKNOWN in said:
+        what = f"is named as a recording of {said[UNKNOWN].title}, but lies in no folder {', '.join(SPLITS)}"
+        raise UserError(path, f"{what}: it may be tested on", "keep the archive's folders")
+    return found
+
+
+@dataclass(frozen=True)
+class TrainValSplit:
+    """Recordings for pre-training, or parts of them.
+
+    Attributes:
+        train: at least one.
+        held_out: at least one.
+        clamped: number of events whose time stepped back and was raised, of each recording that has any.
+        excluded_test: names of recordings that were left out since something is tested on them.
+        damaged: what is wrong with recordings that were left out for it, by name.
+    """
+
+    train: list[Recording]
+    held_out: list[Recording]
+    clamped: dict[Path, int]
+    excluded_test: tuple[str, ...]
+    damaged: dict[str, UserError]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(H, W) of the histograms in px."""
+        return self.train[0].region.height, self.train[0].region.width
+
+
+def lengths_by_split(train: Sequence[Recording], held_out: Sequence[Recording]) -> dict[str, dict[str, float]]:
+    """Number of windows of each recording, as "train" or "held_out"."""
+    return {
+        recording.name: {name: len(recording)}
+        for name, split in (("train", train), ("held_out", held_out))
+        for recording in split
+    }
+
+
+def divide(
+    root: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None, skip_damaged: bool = False
+) -> TrainValSplit:
+    """Recordings at or under `root`, cut into windows side by side.
+
+    What is tested on is never opened, and what is validated on is held out: see `split_recordings`. Where nothing is,
+    the fifth of the recordings whose names have the lowest hashes is held out if there are five or more; else the last
+    quarter of each recording's time.
+
+    Args:
+        root: a recording, or a folder that holds some at any depth.
+        window_ms: length of the windows in ms.
+        downsample: how coordinates are reduced.
+        sensor: (height, width) in px, for recordings that do not name it.
+        skip_damaged: leave out recordings that cannot be read, as long as there are others of their split.
+    """
+    split = split_recordings(root, found := find_recordings(root))
+    named = read_description(root).splits
+    there: set[str] = set().union(*(names_of(path.relative_to(root)) for path in found)) if named else set()
+    missing = [name for each in (TRAIN, HELD_OUT) for name in named.get(each, ()) if name not in there]
+    if missing:
+        raise UserError(root, f"recording {missing[0]} of its dataset.json is missing", "copy it again")
+    train, held_out = split[TRAIN], split[HELD_OUT]
+    if not train:
+        raise UserError(root, "names no recording to train on", "give some, or name others in its dataset.json")
+    recordings: dict[Path, Recording] = {}
+    damaged: dict[str, UserError] = {}
+    every = (*train, *held_out)
+    pack_missing((EventSource(path, sensor) for path in every if not is_archive(path)), skip_damaged=skip_damaged)
+    for path in every:
+        try:
+            recordings[path] = fixed_windows(root, path, window_ms, downsample, sensor)
+        except UserError as error:
+            if not skip_damaged:
+                others = ", or leave it out with --skip-damaged" if len(every) > 1 else ""
+                raise UserError(error.where, error.what, error.remedy + others) from error
+            damaged[name_of(root, path)] = error
+    for split_of in filter(None, (train, held_out)):
+        if not recordings.keys() & split_of:
+            raise next(iter(damaged.values()))
+    of_events = {path: each for path, each in recordings.items() if isinstance(each.source, EventSource)}
+    clamped = {path: count for path, each in of_events.items() if (count := each.stream.clamped)}
+    train, held_out = ([path for path in paths if path in recordings] for paths in (train, held_out))
+    _check(root, list(recordings.values()), window_ms)
+    if held_out:
+        parts = [recordings[path] for path in train], [recordings[path] for path in held_out]
+    elif len(train) >= ENOUGH:
+        by_hash = sorted(recordings.values(), key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
+        count = round(HELD_OUT_SHARE * len(by_hash))
+        parts = sorted(by_hash[count:], key=lambda each: each.name), sorted(by_hash[:count], key=lambda each: each.name)
+    else:
+        halves = [_part_in_time(recording) for recording in recordings.values()]
+        parts = [before for before, _ in halves], [after for _, after in halves]
+    return TrainValSplit(*parts, clamped, tuple(name_of(root, path) for path in split[TEST]), damaged)
+
+
+def fixed_windows(
+    root: Path, path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None
+) -> Recording:
+    """The recording `path` at or under `root`, in windows side by side of `window_ms`."""
+    name = name_of(root, path)
+    if is_archive(path):
+        if window_ms * 1000 != WINDOW_US:
+            what = f"holds windows of {WINDOW_US / 1000:g} ms, not {window_ms:g}"
+            raise UserError(path, what, f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings")
+        stored = ArchiveSource(path, sensor)
+        return Recording(name, stored, stored.region, stored.windows())
+    source = EventSource(path, sensor)
+    stream = source.stream
+    if stream.t_last - stream.t_first > LONGEST_US:
+        hours = (stream.t_last - stream.t_first) / 3.6e9
+        raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")
+    windows = contiguous_windows(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
+    return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
+
+
+def _check(root: Path, recordings: Sequence[Recording], window_ms: float) -> None:
+    if not any(map(len, recordings)):
+        seconds = max((recording.stream.t_last - recording.stream.t_first) / 1e6 for recording in recordings)
+        raise UserError(root, f"lasts {seconds:.3f} s, less than one window of {window_ms:g} ms", "give longer ones")
+    sizes = {(recording.region.height, recording.region.width): recording.name for recording in recordings}
+    if len(sizes) > 1:
+        found = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
+        raise UserError(root, f"recordings of different sizes: {found} px", "give those of one sensor")
+
+
+def _part_in_time(recording: Recording) -> tuple[Recording, Recording]:
+    """The part to train on and the part held out."""
+    border, share = int((1 - HELD_OUT_TIME) * len(recording)), f"{1 - HELD_OUT_TIME:.0%} of its time"
+    before, after = recording.windows[:border], recording.windows[border:]
+    return (
+        replace(recording, name=f"{recording.name} (first {share})", windows=before),
+        replace(recording, name=f"{recording.name} (after {share})", windows=after),
+    )

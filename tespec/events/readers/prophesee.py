@@ -1,0 +1,239 @@
+"""Prophesee's `.dat` and `.raw`: a text header of lines that begin with `%`, then words of fixed size.
+
+`.dat`: two bytes of type and size, then two 32-bit words an event. `.raw`: the encodings EVT2 and EVT3, which
+Prophesee's "Data Encoding Formats" describes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from tespec.core.errors import UserError
+from tespec.core.files import whole_file
+from tespec.events.readers.records import read_records
+from tespec.events.readers.sensor import resolve_size
+from tespec.events.stream import Events, Reader, check_events
+
+LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
+BLOCK = 1 << 16  # events or words read together: they stay in the processor's cache
+TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
+RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
+PERIOD = 1 << 32  # us, 71.6 minutes, after which the times begin again from 0
+X_BITS, Y_BITS = 14, 14
+VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
+# EVT3: 16-bit words, their kind in the upper four bits.
+EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
+EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # values of the high word, after which it begins again from 0
+# EVT2: 32-bit words, their kind in the upper four bits; kinds 0 and 1 are OFF and ON events.
+EVT2_TIME_HIGH = 8
+OFF_SENSOR = 1 << 14  # px, beyond any column
+STATE = 6  # numbers that decoding carries from word to word
+
+
+class Header(NamedTuple):
+    """Fields of a header by lower-case name, (height, width) in px if it names them, and its length in bytes."""
+
+    fields: dict[str, str]
+    sensor: tuple[int, int] | None
+    size: int
+
+
+def read_header(path: Path) -> Header:
+    """Header of a `.dat` or `.raw` file.
+
+    Raises:
+        UserError: the file cannot be read, is empty, has no header, or one without end.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(LONGEST_HEADER)
+    except OSError as error:
+        raise UserError(path, f"cannot be read ({error.strerror})", "check the path") from error
+    if not head:
+        raise UserError(path, "the file is empty", "copy it again")
+    if head[:1] != b"%":
+        raise UserError(path, "does not begin with a header (lines that begin with %)", "give a Prophesee recording")
+    fields: dict[str, str] = {}
+    offset, line = 0, ""
+    while head[offset : offset + 1] == b"%" and line != "end":
+        end = head.find(b"\n", offset)
+        if end < 0:
+            raise UserError(path, "its header does not end", "copy the file again")
+        line = head[offset + 1 : end].decode("ascii", "replace").strip()
+        name, _, value = line.partition(" ")
+        fields[name.lower()] = value.strip()
+        offset = end + 1
+    return Header(fields, _sensor(fields), offset)
+
+
+def _sensor(fields: dict[str, str]) -> tuple[int, int] | None:
+    """(height, width) in any of the three ways in which recorders name them."""
+    sides = dict(re.findall(r"\b(height|width)=(\d+)\b", fields.get("format", "")))
+    if geometry := re.fullmatch(r"(\d+)x(\d+)", fields.get("geometry", "")):
+        sides |= {"width": geometry[1], "height": geometry[2]}
+    sides |= {side: fields[side] for side in ("height", "width") if side in fields}
+    if len(sides) == 2 and all(re.fullmatch(r"[0-9]{1,9}", text) for text in sides.values()):
+        return int(sides["height"]), int(sides["width"])
+    return None
+
+
+def open_dat(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    """Open a `.dat` recording; see `tespec.events.readers`."""
+    header = read_header(path)
+    version = header.fields.get("version", VERSION)
+    if version != VERSION:
+        raise UserError(path, f"is version {version} of the format", f"give a file of version {VERSION}")
+    size = resolve_size(path, height, width, header.sensor)
+    with path.open("rb") as file:
+        file.seek(header.size)
+        kind = file.read(2)
+    if len(kind) < 2 or kind[0] not in TYPES or kind[1] != RECORD.itemsize:
+        found = "missing" if len(kind) < 2 else f"{kind[0]} of {kind[1]} bytes"
+        raise UserError(path, f"its event type is {found}, not 0 or 12 of 8 bytes", "give a file of CD events")
+    begin = header.size + len(kind)
+    count, rest = divmod(path.stat().st_size - begin, RECORD.itemsize)
+    if rest:
+        raise UserError(path, f"truncated: {rest} bytes after the last whole event", "copy it again")
+
+    def chunks() -> Iterator[Events]:
+        for records in read_records(path, RECORD, begin, count, BLOCK):
+            yield Events(*_decode_dat(records.view("<u4")))
+
+    return Reader(path, *size, count, chunks, period=PERIOD)
+
+
+@njit(cache=True, nogil=True)
+def _decode_dat(words):  # type: ignore[no-untyped-def]
+    count = len(words) // 2
+    x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
+    t, p = np.empty(count, np.uint32), np.empty(count, np.uint8)
+    for i in range(count):
+        word = words[2 * i + 1]
+        x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
+        t[i], p[i] = words[2 * i], word >> (X_BITS + Y_BITS) & 1
+    return x, y, t, p
+
+
+def write_dat(
+    path: Path,
+    x: NDArray[np.integer],
+    y: NDArray[np.integer],
+    t: NDArray[np.integer],
+    p: NDArray[np.integer],
+    height: int,
+    width: int,
+) -> None:
+    """Write events (N,) as a `.dat` file with its sensor size, atomically.
+
+    Raises:
+        ValueError: a time in us that does not fit 32 bits, or events outside of the sensor.
+    """
+    check_events(x, y, t, p, height, width)
+    if len(t) and not 0 <= t.min() <= t.max() < PERIOD:
+        raise ValueError(f"times {t.min()} to {t.max()} us do not fit 32 bits")
+    times, columns, rows, on = (np.asarray(values, RECORD["t"]) for values in (t, x, y, p))
+    text = f"% Data file containing CD events.\n% Version {VERSION}\n% Height {height}\n% Width {width}\n"
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        file.write(text.encode() + bytes((12, RECORD.itemsize)))
+        np.stack([times, columns | rows << X_BITS | on << (X_BITS + Y_BITS)], axis=1).tofile(file)
+
+
+def open_raw(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    """Open a `.raw` recording; triggers and other words are skipped. See `tespec.events.readers`."""
+    header = read_header(path)
+    named = header.fields.get("evt") or header.fields.get("format", "").partition(";")[0].removeprefix("EVT")
+    if named not in ("2", "2.0", "3", "3.0"):
+        what = f"its header names the encoding {named!r}" if named else "its header does not name an encoding"
+        raise UserError(path, what, "give an EVT2 or EVT3 recording")
+    dtype, decode = (np.dtype("<u4"), _decode_evt2) if named[0] == "2" else (np.dtype("<u2"), _decode_evt3)
+    size = resolve_size(path, height, width, header.sensor)
+    count, rest = divmod(path.stat().st_size - header.size, dtype.itemsize)
+    if rest:
+        raise UserError(path, f"truncated: {rest} bytes after the last whole word", "copy it again")
+
+    def chunks() -> Iterator[Events]:
+        state = np.zeros(STATE, np.int64)
+        for words in read_records(path, dtype, header.size, count, BLOCK):
+            yield Events(*decode(words, state))
+
+    return Reader(path, *size, count, chunks)
+
+
+@njit(cache=True, nogil=True)
+def _unwrap(value, latest, values):  # type: ignore[no-untyped-def]
+    """A counter that begins again after `values`: the candidate closest to `latest`."""
+    return latest + (value - latest + values // 2) % values - values // 2
+
+
+@njit(cache=True, nogil=True)
+def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
+    """Events of a block of words; `state` is that before it, and becomes that after it."""
+    count = 0
+    for word in words:
+        kind = word >> 12
+        if kind == EVT3_ADDR_X:
+            count += 1
+        elif kind in (EVT3_VECT_12, EVT3_VECT_8):
+            bits = word & (0xFFF if kind == EVT3_VECT_12 else 0xFF)
+            while bits:
+                bits &= bits - 1
+                count += 1
+    x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
+    t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
+    n, (row, base, polarity, high, low, timed) = 0, state
+    for word in words:
+        kind, value = word >> 12, int(word & 0xFFF)
+        if kind == EVT3_TIME_HIGH:
+            # Only the high word tells of a wrap: the low one steps back by a few us where rows are read out of turn.
+            value = _unwrap(value, high, EVT3_HIGHS) if timed else value
+            if value != high or not timed:
+                low = 0
+            high, timed = value, 1
+        elif kind == EVT3_TIME_LOW:
+            low = value
+        elif kind == EVT3_ADDR_Y:
+            row = value & 0x7FF
+        elif kind == EVT3_BASE_X:
+            base, polarity = value & 0x7FF, value >> 11
+        elif timed and kind == EVT3_ADDR_X:
+            x[n], y[n], t[n], p[n] = value & 0x7FF, row, (high << 12) + low, value >> 11
+            n += 1
+        elif kind in (EVT3_VECT_12, EVT3_VECT_8):
+            length = 12 if kind == EVT3_VECT_12 else 8
+            for bit in range(length if timed else 0):
+                if value >> bit & 1:
+                    x[n], y[n], t[n], p[n] = base + bit, row, (high << 12) + low, polarity
+                    n += 1
+            base = min(base + length, OFF_SENSOR)  # and never back onto it by overflow
+    state[:] = row, base, polarity, high, low, timed
+    return x[:n], y[:n], t[:n], p[:n]
+
+
+@njit(cache=True, nogil=True)
+def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
+    """See `_decode_evt3`."""
+    count = 0
+    for word in words:
+        count += word >> 28 <= 1
+    x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
+    t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
+    n, high, timed = 0, state[3], state[5]
+    for word in words:
+        kind, value = word >> 28, int(word & 0x0FFFFFFF)
+        if kind == EVT2_TIME_HIGH:
+            high, timed = _unwrap(value, high, EVT2_HIGHS) if timed else value, 1
+        elif kind <= 1 and timed:
+            x[n], y[n], t[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, (high << 6) + (value >> 22), kind
+            n += 1
+    state[3], state[5] = high, timed
+    return x[:n], y[:n], t[:n], p[:n]
+
+
+READS = {".dat": open_dat, ".raw": open_raw}

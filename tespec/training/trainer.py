@@ -1,0 +1,316 @@
+"""The trainer, read top to bottom: `Trainer.run` and `Trainer.train_step`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from typing import Any
+
+import tespec.core.compat  # noqa: F401  # before mmengine
+
+import torch
+from mmengine.hooks import Hook
+from torch import Tensor, distributed, nn
+from torch.nn.utils import get_total_norm
+from torch.utils.data import Dataset
+
+from tespec.core.distributed import all_gather, batch_part, nested, rank, world_size
+from tespec.core.errors import UserError
+from tespec.core.progress import progress
+from tespec.core.settings import Optimisation
+from tespec.models.layers import without_tf32
+from tespec.training.ddp import require_gradients, wrap_ddp
+from tespec.training.device import derive, seed_everything, with_precision
+from tespec.training.loading import Batch, Batches, MicroBatches, on_device
+from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
+from tespec.training.phases import begin, phase_at, phases_of
+
+NONE_YET = -1
+SKIP = "skip"
+SYNC_EVERY = 16  # backward passes; each synchronisation waits for the device
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class NotFiniteError(UserError):
+    """Training cannot go on: the loss or a gradient of `step` is infinite or no number."""
+
+    def __init__(self, step: int, recordings: Sequence[str], kept: str) -> None:
+        on = f" on {', '.join(recordings)}" if recordings else ""
+        super().__init__(
+            f"step {step}",
+            f"the loss or a gradient is not finite{on}; no weight was changed by it, {kept}",
+            "lower optimisation.peak_lr, or skip such steps with --set optimisation.non_finite=skip",
+        )
+        self.step, self.recordings = step, tuple(recordings)
+
+
+class NonFiniteGuard:
+    """Finds the first step with a non-finite loss or gradient, without a host synchronisation.
+
+    Attributes:
+        found_inf: float32 scalar on the device, 1 from the first such step on: fused optimizers then leave weights and
+            moments as they are.
+        first: int64 scalar on the device, the first such step, -1 while there is none.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.found_inf = torch.zeros((), device=device)
+        self.first = torch.full((), NONE_YET, dtype=torch.int64, device=device)
+
+    def check(self, loss: Tensor, parameters: Iterable[nn.Parameter], step: int) -> Tensor:
+        """Check a loss and its gradients; returns a float32 scalar, 1 where one of them is not finite."""
+        found = not_finite(loss, parameters)
+        is_first_found = (found > 0) & (self.first == NONE_YET)
+        self.first = torch.where(is_first_found, torch.full_like(self.first, step), self.first)
+        self.found_inf = torch.maximum(self.found_inf, found)
+        return found
+
+    def first_step(self) -> int | None:
+        """The first non-finite step, None where there is none; waits for the device."""
+        first = int(self.first.item())
+        return None if first == NONE_YET else first
+
+
+def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
+    """1.0 where the loss or a gradient is infinite or no number, else 0.0, as a float32 scalar on their device."""
+    # The largest magnitude: a sum of squares overflows long before a number does.
+    largest = get_total_norm([each.grad for each in parameters if each.grad is not None], float("inf"))
+    return (~torch.isfinite(torch.stack([loss.detach().float(), largest.to(loss.device).float()])).all()).float()
+
+
+class Trainer:
+    """Trains `model` on the batches of `steps`, whose item k is the batch of step k.
+
+    Each rank trains on its micro-batches of a batch (see `MicroBatches`); gradients are averaged over the ranks during
+    the last backward pass of a step. Everything random draws from generators seeded by (seed, step), so a run resumed
+    at step k draws what an uninterrupted one draws. A step whose loss or gradients are not finite changes no weight.
+
+    Args:
+        model: has `loss(batch, state)`, which returns the losses by name, "loss" being minimised, and the detached
+            state; `after_step(progress)`, if it has one, is called after each optimizer step, as for an EMA.
+        steps: the batches by step, or this rank's micro-batches.
+        settings: optimizer and schedule.
+        seed: of the run.
+        device: where it trains.
+        hooks: mmengine's `before_run(trainer)`, `after_train_iter(trainer, step, batch, losses)` and
+            `after_run(trainer)`, the last one however the training ends.
+        workers: processes that prepare batches; None: chosen, see `tespec.training.loading.choose_workers`.
+
+    Attributes:
+        step: number of optimizer steps done.
+        states: recurrent state after them, of each micro-batch.
+        skipped: how many of them were skipped, by the setting `non_finite`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        steps: Dataset[Batch] | MicroBatches,
+        settings: Optimisation,
+        *,
+        seed: int,
+        device: torch.device,
+        hooks: Sequence[Hook] = (),
+        workers: int | None = 0,
+    ) -> None:
+        self.model = model.to(device)
+        self.settings = with_precision(settings, device)
+        self.device = device
+        self.step = self.skipped = 0
+        self._steps = steps if isinstance(steps, MicroBatches) else MicroBatches([steps])
+        self.accumulate = self._steps.accumulate
+        self.states: list[Any] = [None] * self.accumulate
+        self.optimizer = build_optimizer(model, self.settings)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.precision == "fp16")
+        self.guard = NonFiniteGuard(device)
+        self._seed, self._hooks, self._workers = seed, hooks, workers
+        self._trained = [each for each in model.parameters() if each.requires_grad]
+        self._phases = phases_of(model, self.settings)
+        self._begin(0)
+
+    def run(self) -> None:
+        """Train until the last step of the settings.
+
+        Raises:
+            NotFiniteError: a loss or a gradient is not finite, and the settings say stop.
+            UserError: data cannot be read any more, or a process that prepares batches died.
+        """
+        self.model.train()
+        self._call("before_run")
+        try:
+            first, last = (step * self.accumulate for step in (self.step, self.settings.steps))
+            batches = Batches(self._steps, first, last, self._workers, pin=self.device.type == "cuda")
+            try:
+                self._train(on_device(batches, self.device, self._steps.arrived))
+            except (RuntimeError, OSError, EOFError) as error:
+                batches.require_workers(error, self.step)
+                raise
+        finally:
+            self._call("after_run")
+
+    def _train(self, batches: Iterator[Batch]) -> None:
+        note = ""
+        with progress("training", "steps", self.step) as advance:
+            while micro_batches := list(islice(batches, self.accumulate)):
+                losses = self.train_step(*micro_batches)
+                self.step += 1
+                if self.is_sync_step:
+                    self.require_finite()
+                    note = f"loss {losses['loss'].item():.4f}"
+                advance(self.step, self.settings.steps, note)
+                self._call("after_train_iter", self.step - 1, micro_batches[0], losses)
+
+    def train_step(self, *batches: Batch) -> dict[str, Tensor]:
+        """One optimizer step on this rank's micro-batches, which are on the device; returns the losses."""
+        number, step_of_phase = phase_at(self._phases, self.step)
+        if number != self._phase:
+            self._begin(number)
+        phase = self._phases[number]
+        rate, decay = learning_rate(phase, step_of_phase), weight_decay(phase, step_of_phase)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["lr_share"]
+            group["weight_decay"] = decay if group["decays"] else 0.0
+        skipping = self.settings.non_finite == SKIP
+        buffers = [each.clone() for each in self.model.buffers()] if skipping else []
+        found = [self._backward(batch, number) for number, batch in enumerate(batches)]
+        require_gradients(self.model)
+        losses = mean_losses([each for each, _ in found])
+        # Scaled gradients may overflow: the scaler then skips the step and scales less.
+        wrong = self.guard.check(losses["loss"], () if self.scaler.is_enabled() else self._trained, self.step)
+        if skipping and wrong.item():
+            self._skip(buffers)
+            return losses
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+        elif self.device.type != "meta":  # where no optimizer is fused
+            self.optimizer.found_inf = self.guard.found_inf  # type: ignore[attr-defined]
+        clip(self._trained, phase.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        self.states = [state for _, state in found]
+        if after_step := getattr(self.model, "after_step", None):
+            after_step((self.step + 1) / self.settings.steps)
+        return losses
+
+    def _backward(self, batch: Batch, number: int) -> tuple[dict[str, Tensor], Any]:
+        """Losses of a micro-batch, whose gradients are added, and the state after it."""
+        part, parts = rank() * self.accumulate + number, world_size() * self.accumulate
+        # The first part draws what a single process draws; others draw their own, unless the model shares its draws.
+        own = () if part == 0 or getattr(self.model, "shared_rng", False) else ("part", part)
+        seed_everything(derive(self._seed, "step", self.step, *own))
+        # What is computed again for the backward pass draws its part of the batch again.
+        with batch_part((part, parts)), self._exchange(last=number == self.accumulate - 1):
+            with self._autocast():
+                losses, state = self._replica(batch, self.states[number])
+            # Losses are computed in float32, backward as well; what the network computes in half precision has no TF32.
+            with without_tf32() if self.settings.precision in HALF else nullcontext():
+                self.scaler.scale(losses["loss"] / self.accumulate).backward()
+        return losses, state
+
+    def _exchange(self, *, last: bool) -> AbstractContextManager[None]:
+        """Gradients travel between the ranks in the last backward pass of a step alone."""
+        return nullcontext() if last or world_size() == 1 else self._replica.no_sync()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        half = HALF.get(self.settings.precision)
+        return torch.autocast(self.device.type, dtype=half) if half else nullcontext()
+
+    def _skip(self, buffers: Sequence[Tensor]) -> None:
+        """Leave everything as it was before the step."""
+        with torch.no_grad():
+            for each, before in zip(self.model.buffers(), buffers, strict=True):
+                each.copy_(before)
+        self.optimizer.zero_grad()
+        self.guard = NonFiniteGuard(self.device)
+        self.skipped += 1
+
+    @property
+    def is_sync_step(self) -> bool:
+        """Whether this step waits for the device and the other ranks, as for a check or a checkpoint.
+
+        On a CPU that costs nothing and is every step; elsewhere it is the last one, and one for each `SYNC_EVERY`
+        backward passes.
+        """
+        every = max(1, SYNC_EVERY // self.accumulate)
+        return self.device.type == "cpu" or self.step % every == 0 or self.step == self.settings.steps
+
+    @property
+    def in_last_phase(self) -> bool:
+        """Whether what is trained now is trained to the end."""
+        return self._phase == len(self._phases) - 1
+
+    def _begin(self, phase: int) -> None:
+        begin(self.model, phase)
+        self._phase = phase
+        # DDP exchanges the gradients of what is trained when it is made.
+        self._replica: Any = wrap_ddp(self.model)
+
+    def require_finite(self) -> None:
+        """Make sure that no step so far was non-finite.
+
+        Raises:
+            NotFiniteError: one was.
+        """
+        step = self.guard.first_step()
+        if step is not None:
+            recordings = sorted({name for names in all_gather(self._steps.names(step)) for name in names})
+            raise NotFiniteError(step, recordings, "see the run's folder for checkpoints")
+
+    def _call(self, point: str, *arguments: Any) -> None:
+        for hook in self._hooks:
+            getattr(hook, point)(self, *arguments)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that determines the steps to come; each rank calls it, since each holds a part of the state."""
+        own = [nested(state, lambda tensor: tensor.cpu()) for state in self.states]
+        return {
+            "step": self.step,
+            "skipped": self.skipped,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "state": joined([state for states in all_gather(own) for state in states]),
+        }
+
+    def load_state_dict(self, content: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken, with any number of ranks and gradient accumulation steps."""
+        self.step, self.skipped = content["step"], content["skipped"]
+        self.model.load_state_dict(content["model"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.scaler.load_state_dict(content["scaler"])
+        # A training that had ended is in its last phase, though no further step says so.
+        if (number := phase_at(self._phases, self.step)[0]) != self._phase:
+            self._begin(number)
+        first, parts = rank() * self.accumulate, world_size() * self.accumulate
+
+        def rows(part: int) -> Any:
+            return nested(content["state"], lambda tensor: tensor.chunk(parts)[part].to(self.device, copy=True))
+
+        self.states = [rows(first + number) for number in range(self.accumulate)]
+
+
+@torch.no_grad()
+def mean_losses(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Mean of each loss over the micro-batches of all ranks."""
+    if len(found) == 1 and world_size() == 1:
+        return {name: value.detach() for name, value in found[0].items()}
+    names = list(found[0])
+    table = torch.stack([torch.stack([losses[name].detach().float() for name in names]) for losses in found]).mean(0)
+    if world_size() > 1:
+        distributed.all_reduce(table)
+        table /= world_size()
+    return dict(zip(names, table.unbind(), strict=True))
+
+
+def joined(states: Sequence[Any]) -> Any:
+    """States of the same structure, their tensors concatenated along the lanes."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(states))
+    if isinstance(first, dict):
+        return {key: joined([state[key] for state in states]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return type(first)(joined(part) for part in zip(*states, strict=True))
+    return first

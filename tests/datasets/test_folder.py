@@ -1,0 +1,405 @@
+"""Folders of recordings: all are found, nothing that is tested or validated on is trained on, in every layout."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from ddd17_copies import copy_archive
+from PIL import Image
+from twins.layouts import LAYOUTS, relayout
+
+from tespec.core import config
+from tespec.core.config import pretraining_settings
+from tespec.core.errors import UserError
+from tespec.core.settings import Downsample
+from tespec.datasets.check import check, problems
+from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
+from tespec.datasets.images import open_images
+from tespec.datasets.recording import fingerprint
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
+from tespec.events.readers.prophesee import write_dat
+from tespec.pretraining.method import new_network, open_pretraining
+
+WHOLE = Downsample(1, "nearest")
+# What a path of the tiny world's twins holds where it belongs to the official test split.
+TESTED = {
+    "ddd17": ("dir1",),
+    "mvsec": ("outdoor_day1", "outdoor_night1"),
+    "dsec": ("zurich_city_13_a",),
+    "gen1": ("test/", "17-04-13_15-05-13"),
+    "1mpx": ("test/", "moorea_2019-02-19_002"),
+}
+TRAINED = {
+    "ddd17": {"dir0", "dir2"},
+    "mvsec": {"outdoor_day2"},
+    "dsec": {"zurich_city_00_a", "zurich_city_01_a"},
+    "gen1": {"17-04-13_15-05-10", "17-04-13_15-05-11"},
+    "1mpx": {"moorea_2019-02-19_000"},
+}
+# What a path holds where it belongs to the twin's validation split.
+VALIDATED = {
+    "ddd17": "dir3",
+    "mvsec": "outdoor_day3",
+    "dsec": "zurich_city_09_a",
+    "gen1": "17-04-13_15-05-12",
+    "1mpx": "moorea_2019-02-19_001",
+}
+NEEDS_MORE = ("no-size", "125ms")  # layouts that cannot be read without being told more, or not at all
+EVERY_LAYOUT = [
+    (dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if not layout.endswith(NEEDS_MORE)
+]
+
+
+def official(world, folder, dataset, layout=""):
+    """A twin as its official archive is: without a dataset.json."""
+    root = shutil.copytree(world / dataset, folder / dataset)
+    if layout:
+        relayout(root, dataset, layout)
+    for path in root.rglob("dataset.json"):
+        path.unlink()
+    return root
+
+
+def describe(root, twin, splits):
+    facts = json.loads((twin / "dataset.json").read_text())
+    (root / "dataset.json").write_text(json.dumps(facts | {"splits": splits}))
+    return root
+
+
+def names(recordings):
+    return [recording.name for recording in recordings]
+
+
+def assert_fair(dataset, found):
+    assert found
+    assert not [name for name in found if any(each.rstrip("/") in f"{name}/" for each in TESTED[dataset])]
+
+
+def assert_validated_apart(dataset, train, held_out):
+    assert train
+    assert not [name for name in train if VALIDATED[dataset] in f"{name}/"]
+    assert held_out
+    assert all(VALIDATED[dataset] in name for name in held_out)
+
+
+@pytest.mark.parametrize(("dataset", "layout"), EVERY_LAYOUT)
+def test_no_layout_lets_in_what_is_tested_or_validated_on(tiny_world, tmp_path, dataset, layout):
+    root = official(tiny_world, tmp_path, dataset, layout)
+    division = divide(root, 50, WHOLE)
+    assert_fair(dataset, names(division.train + division.held_out))
+    assert all(name in "\n".join(names(division.train)) for name in TRAINED[dataset])
+    assert division.excluded_test
+    assert all(any(each in f"{name}/" for each in TESTED[dataset]) for name in division.excluded_test)
+    if dataset in ("gen1", "1mpx"):
+        assert_validated_apart(dataset, names(division.train), names(division.held_out))
+    if layout != "outer":  # whose dataset.json lies in a folder above
+        root = official(tiny_world, tmp_path / "described", dataset, layout)
+        shutil.copy(tiny_world / dataset / "dataset.json", root)
+        division = divide(root, 50, WHOLE)
+        assert_validated_apart(dataset, names(division.train), names(division.held_out))
+        assert division.excluded_test
+
+
+@pytest.mark.parametrize("dataset", ["ddd17", "mvsec", "dsec"])
+def test_what_a_config_of_ones_own_validates_on_is_held_out(tiny_world, tmp_path, monkeypatch, dataset):
+    monkeypatch.setattr(config, "_added", {})
+    (tmp_path / "own.yaml").write_text(f"base: {dataset}\nsplits: {{val: [{VALIDATED[dataset]}]}}\n")
+    config.add_file("tasks", tmp_path / "own.yaml")
+    division = divide(official(tiny_world, tmp_path, dataset, "flat" if dataset == "dsec" else ""), 50, WHOLE)
+    assert_validated_apart(dataset, names(division.train), names(division.held_out))
+
+
+RECIPES = {  # method, network, data, and what is changed
+    "events": ("tespec", "swin", "1mpx", []),
+    "cpc": ("tespec", "swin", "ddd17", ["objective=cpc"]),
+    "ecddp": ("tespec", "swin", "mvsec", ["objective=ecddp"]),
+    "pairs": ("ecdp", "resnet", "ddd17", []),
+    "images beside events": ("moby", "swin", "dsec", []),
+    "images": ("imagenet", "swin", "dsec", []),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_objectives_see_no_test_recording_and_hold_validation_out(tiny_world, tmp_path, recipe):
+    method, network, dataset, changes = RECIPES[recipe]
+    settings = pretraining_settings(method, "sample", changes, network)
+    assert_fair(dataset, open_pretraining(settings, official(tiny_world, tmp_path, dataset)).recordings())
+    found = open_pretraining(settings, tiny_world / dataset).recordings()
+    train, held_out = ([name for name, each in found.items() if part in each] for part in ("train", "held_out"))
+    assert_validated_apart(dataset, train, held_out)
+
+
+TEST_RECORDINGS = {
+    "ddd17": "dir1",
+    "mvsec": "outdoor_night1_data.hdf5",
+    "dsec": "test/zurich_city_13_a/events/left/events.h5",
+    "gen1": "test",
+    "1mpx": "test/moorea_2019-02-19_002_td_500000_8500000_td.dat",
+}
+
+
+@pytest.mark.parametrize("dataset", TEST_RECORDINGS)
+def test_a_test_recording_that_is_pointed_at_is_refused(tiny_world, tmp_path, dataset):
+    path = official(tiny_world, tmp_path, dataset) / TEST_RECORDINGS[dataset]
+    with pytest.raises(UserError, match=r"is of a test split, which nothing is pre-trained on; give recordings"):
+        divide(path, 50, WHOLE)
+    with pytest.raises(UserError, match=r"dir2: is of a test split"):  # by its dataset.json
+        divide(tiny_world / "ddd17" / "dir2", 50, WHOLE)
+
+
+def test_a_description_that_names_other_splits_is_believed(tiny_world, tmp_path):
+    root = official(tiny_world, tmp_path, "ddd17")
+    describe(root, tiny_world / "ddd17", {"train": ["dir1"], "val": ["dir0"]})
+    division = divide(root, 50, WHOLE)
+    assert (names(division.train), names(division.held_out)) == (["dir1"], ["dir0"])
+    assert divide(root / "dir1", 50, WHOLE).train
+
+
+def test_several_archives_below_one_folder_each_keep_their_splits(tiny_world, tmp_path):
+    official(tiny_world, tmp_path / "data", "dsec")
+    official(tiny_world, tmp_path / "data", "mvsec")
+    shutil.copytree(tiny_world / "gen1", tmp_path / "data" / "gen1")
+    split = split_recordings(tmp_path / "data", find_recordings(tmp_path / "data"))
+    found = "\n".join(path.as_posix() for name in ("train", "val") for path in split[name])
+    for dataset in ("dsec", "mvsec", "gen1"):
+        assert all(name in found for name in TRAINED[dataset])
+        assert not any(name in found for name in TESTED[dataset])
+
+
+def test_packed_renamed_and_linked_test_recordings_are_known(tiny_world, tmp_path):
+    root = official(tiny_world, tmp_path, "ddd17")
+    pack(open_reader(root / "dir1"), tmp_path / "packed" / "drive.store", root / "dir1")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "drive").symlink_to(root / "dir1")
+    pack(open_reader(root / "dir1"), root / "dir1" / "events.store", root / "dir1")
+    (root / "dir1" / "events.dat.t").unlink()
+    for path in (tmp_path / "packed" / "drive.store", tmp_path / "linked" / "drive", root / "dir1"):
+        with pytest.raises(UserError, match="is of a test split"):
+            divide(path, 50, WHOLE)
+
+
+@pytest.mark.parametrize(
+    "name", ["17-04-13_15-05-13_500000_8500000_td.dat", "moorea_2019-02-19_002_td_500000_8500000_td.dat"]
+)
+def test_what_may_be_tested_on_and_does_not_show_it_is_refused(tiny_world, tmp_path, name):
+    (path,) = tiny_world.glob(f"*/test/{name}")
+    shutil.copy(path, tmp_path)
+    with pytest.raises(UserError, match=r"lies in no folder train, val, test: it may be tested on; keep the archive's"):
+        divide(tmp_path, 50, WHOLE)
+
+
+def test_recordings_of_ones_own_are_left_out_by_no_name(tmp_path):
+    for place in ("dir1/drive.dat", "a/dir1/one.dat", "train/two.dat", "outdoor_day10/three.dat"):
+        write_recording(tmp_path / place)
+    division = divide(tmp_path, 50, WHOLE)
+    assert len({recording.path for recording in division.train + division.held_out}) == 4
+    assert not division.excluded_test
+
+
+def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path):
+    for folder in ("train", "dir1", "bus"):
+        (tmp_path / "classes" / folder).mkdir(parents=True)
+        for number in range(3):
+            Image.new("L", (8, 8)).save(tmp_path / "classes" / folder / f"{number}.png")
+    images = open_images(tmp_path / "classes")
+    assert images.classes == ("bus", "dir1", "train")
+    assert len(images.train) + len(images.held_out) == 9
+    for split in ("train", "val", "test"):
+        shutil.copytree(tmp_path / "classes", tmp_path / "splits" / split)
+    images = open_images(tmp_path / "splits")
+    assert (len(images.train), len(images.held_out), images.classes) == (9, 9, ("bus", "dir1", "train"))
+    assert images.excluded_test == ("test/bus", "test/dir1", "test/train")
+
+
+# Recordings without labels.
+
+
+def write_recording(path, seconds=2.0, height=12, width=16):
+    rng = np.random.default_rng(0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    x, y, p = (rng.integers(0, limit, 200) for limit in (width, height, 2))
+    t = np.linspace(0, 1e6 * seconds, 200).astype(np.int64)
+    write_dat(path, x.astype(np.uint16), y.astype(np.uint16), t, p.astype(np.uint8), height, width)
+    return path
+
+
+def test_without_a_validation_split_a_fifth_of_train_is_held_out_by_name(tmp_path):
+    for number in range(10):
+        write_recording(tmp_path / "a" / "train" / f"r{number}_td.dat")
+        write_recording(tmp_path / "a" / "test" / f"s{number}_td.dat")
+        write_recording(tmp_path / "b" / "train" / f"r{9 - number}_td.dat", seconds=1)
+    division, other = divide(tmp_path / "a", 50, WHOLE), divide(tmp_path / "b", 50, WHOLE)
+    assert (len(division.train), len(division.held_out), len(division.excluded_test)) == (8, 2, 10)
+    assert sorted(names(division.train + division.held_out)) == [f"train/r{number}_td.dat" for number in range(10)]
+    assert names(division.held_out) == names(other.held_out)
+
+
+def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tmp_path):
+    division = divide(write_recording(tmp_path / "one.dat", seconds=2.03), 50, WHOLE)
+    (train,), (held_out,) = division.train, division.held_out
+    assert names([train, held_out]) == ["one.dat (first 75% of its time)", "one.dat (after 75% of its time)"]
+    assert (len(train), len(held_out)) == (30, 10)
+    windows = np.concatenate([train.windows, held_out.windows])
+    np.testing.assert_array_equal(windows, 50_000 * np.stack([np.arange(40), np.arange(1, 41)], axis=1))
+
+
+def other_file(path):
+    with h5py.File(path, "w") as file:
+        file["rectify_map"] = np.zeros((2, 2, 2), np.float32)
+
+
+def prophesee_file(path):
+    with h5py.File(path, "w") as file:
+        file["CD/events"] = np.zeros(3, [("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<i8")])
+
+
+def truncated_file(path):
+    other_file(path)
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def ddd17_without_times(path):
+    path.mkdir()
+    (path / "events.dat.xyp").write_bytes(bytes(60))
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "message"),
+    [
+        ("a.h5", lambda path: path.touch(), r"a\.h5: not a whole HDF5 file"),
+        ("a.hdf5", truncated_file, r"a\.hdf5: not a whole HDF5 file"),
+        ("a.h5", prophesee_file, r"a\.h5: is Prophesee.s own HDF5 format"),
+        ("dir9", ddd17_without_times, r"dir9.events\.dat\.t: no such file"),
+    ],
+)
+def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(tmp_path, name, spoil, message):
+    write_recording(tmp_path / "one.DAT")
+    other_file(tmp_path / "rectify_map.h5")
+    write_recording(tmp_path / ".hidden" / "two.dat")
+    spoil(tmp_path / name)
+    assert {path.name for path in find_recordings(tmp_path)} == {"one.DAT", name}
+    with pytest.raises(UserError, match=message):
+        divide(tmp_path, 50, WHOLE)
+    (problem,) = problems(list(check(EventFolder(tmp_path))))
+    assert re.search(message, problem)
+
+
+@pytest.mark.parametrize(
+    ("downsample", "size"),
+    [
+        (Downsample("auto", "all", 160), (90, 160)),
+        (Downsample("auto", "all", 100), (77, 91)),
+        (Downsample("auto", "all", None), (540, 640)),
+        (Downsample(2, "nearest"), (270, 320)),
+    ],
+)
+def test_downsampling_gives_whole_pixels(tmp_path, downsample, size):
+    path = write_recording(tmp_path / "one.dat", height=540 if size != (90, 160) else 360, width=640)
+    division = divide(path, 50, downsample)
+    assert division.size == size
+    assert division.train[0].histograms(0, 1, 2, "edges").shape == (1, 4, *size)
+
+
+def test_recordings_too_short_for_a_window_do_not_stop_the_others(tmp_path):
+    for number in range(5):
+        write_recording(tmp_path / f"r{number}.dat", seconds=0.01 if number == 2 else 1.0)
+    division = divide(tmp_path, 50, WHOLE)
+    assert sorted(map(len, division.train + division.held_out)) == [0, 20, 20, 20, 20]
+
+
+def spoil_description(root):
+    (root / "dataset.json").write_text(json.dumps({"splits": {"train": ["r0", "r7"]}}))
+
+
+BROKEN = {
+    "nothing there": (shutil.rmtree, WHOLE, "data: no such file or folder; check the path"),
+    "no recordings": (lambda root: [path.unlink() for path in root.iterdir()], WHOLE, "data: holds no recording"),
+    "a split's recording": (spoil_description, WHOLE, "data: recording r7 of its dataset.json is missing"),
+    "different sizes": (lambda root: write_recording(root / "z.dat", height=13), WHOLE,
+                        r"different sizes: 16x12 \(r2.dat\), 16x13 \(z.dat\) px"),
+    "too short": (lambda root: [write_recording(path, 0.03) for path in root.iterdir()], WHOLE,
+                  "lasts 0.030 s, less than one window of 50 ms"),
+    "torn file": (lambda root: (root / "r1.dat").write_bytes(b"% Height 12\n% Width 16\n"), WHOLE, "r1.dat: "),
+    "factor by another name": (lambda root: None, Downsample("half", "all"), "downsample.factor: unknown value 'half'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_mistakes_are_named(tmp_path, kind):
+    spoil, downsample, message = BROKEN[kind]
+    for number in range(3):
+        write_recording(tmp_path / "data" / f"r{number}.dat")
+    spoil(tmp_path / "data")
+    with pytest.raises(UserError, match=message):
+        divide(tmp_path / "data", 50, downsample)
+
+
+def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
+    for number in range(3):
+        write_recording(tmp_path / f"r{number}.dat", height=48, width=64)
+    (tmp_path / "r1.dat").write_bytes(b"% Height 12\n% Width 16\n")
+    with pytest.raises(UserError, match=r"r1\.dat: .*, or leave it out with --skip-damaged"):
+        divide(tmp_path, 50, WHOLE)
+    settings = pretraining_settings("tespec", "sample", ["segments=5"])
+    task = open_pretraining(settings, tmp_path, skip_damaged=True)
+    assert {name.split(" (")[0] for name in task.recordings()} == {"r0.dat", "r2.dat"}
+    assert new_network(settings, task).protocol(task)["left out as damaged"] == "r1.dat"
+    assert any(re.match(r"left out as damaged: .*r1\.dat: ", note) for note in task.notes)
+    for name in "r0.dat", "r2.dat":
+        (tmp_path / name).unlink()
+    with pytest.raises(UserError, match=r"r1\.dat: "):
+        divide(tmp_path, 50, WHOLE, skip_damaged=True)
+
+
+def test_too_few_windows_held_out_are_counted(tmp_path):
+    """Of 2 s in windows of 50 ms the last quarter, 10 windows, is held out."""
+    path = write_recording(tmp_path / "one.dat", height=48, width=64)
+    with pytest.raises(UserError, match=r"has 10 windows of 50 ms, not 15 \(segments\); give --set segments=10, or"):
+        open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
+    assert open_pretraining(pretraining_settings("tespec", "sample", ["segments=10"]), path).recordings()
+
+
+def test_a_damaged_time_does_not_ask_for_windows_without_end(tiny_world, tmp_path):
+    archive = copy_archive(tiny_world, tmp_path, ("dir0",))
+    times = np.fromfile(archive / "dir0" / "events.dat.t", np.int64)
+    times[-1] = 10**18
+    times.tofile(archive / "dir0" / "events.dat.t")
+    with pytest.raises(UserError, match=r"dir0: lasts 277,778 h by its time stamps, so one is damaged"):
+        divide(archive / "dir0", 50, WHOLE)
+
+
+def test_times_that_step_back_are_counted(tmp_path):
+    path = write_recording(tmp_path / "stepping_td.dat")
+    content = bytearray(path.read_bytes())
+    content[-8:-4] = (0).to_bytes(4, "little")
+    path.write_bytes(bytes(content))
+    assert divide(path, 50, WHOLE).clamped == {path: 1}
+    assert divide(write_recording(tmp_path / "sound_td.dat"), 50, WHOLE).clamped == {}
+
+
+def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path):
+    root = shutil.copytree(tiny_world / "gen1", tmp_path / "gen1")
+    relayout(root, "gen1", "rvt-archive")
+    division = divide(root, 50, WHOLE)
+    assert (len(division.train), len(division.held_out), division.size) == (2, 1, (64, 80))
+    assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
+    with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
+        divide(root, 40, WHOLE)
+
+
+def test_a_packed_store_stands_for_what_it_was_made_from(tiny_world, tmp_path):
+    root = shutil.copytree(tiny_world / "1mpx", tmp_path / "1mpx")
+    before = divide(tiny_world / "1mpx", 50, WHOLE)
+    for path in root.glob("train/*_td.dat"):
+        pack(open_reader(path), Path(f"{path}.store"), path)
+        path.unlink()
+    after = divide(root, 50, WHOLE)
+    assert names(after.train) == names(before.train) == ["train/moorea_2019-02-19_000_td_500000_8500000_td.dat"]
+    assert fingerprint(after.train, after.held_out) == fingerprint(before.train, before.held_out)
+    found = (division.train[0].histograms(3, 4, 10, "edges") for division in (after, before))
+    np.testing.assert_array_equal(*found)

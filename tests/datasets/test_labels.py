@@ -1,0 +1,279 @@
+"""Labels: masks are the numbers in their files, and what is not what a task learns from is refused in one line."""
+
+import multiprocessing
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+from ddd17_copies import png
+from guides import forgotten_afterwards
+
+from tespec.cli.command import run
+from tespec.cli.main import main
+from tespec.core.boxes import Boxes, make_boxes
+from tespec.core.errors import UserError
+from tespec.datasets.labels import (
+    BOXES,
+    DEPTH,
+    MASK,
+    CheckedLabels,
+    MaskFiles,
+    mask_names,
+    read_stamps,
+    speed_at,
+    with_checks,
+)
+from tespec.datasets.recording import ChosenLabels, LabelledRecording
+from tespec.datasets.sources import EventSource
+from tespec.events.spatial import Region
+
+COUNT, SIZE = 6, (40, 56)
+
+
+def mask_of(number):
+    return np.random.default_rng(number).integers(0, 6, SIZE, np.uint8)
+
+
+def write_zip(path, extra=()):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(1, COUNT + 1):
+            archive.writestr(f"segmentation_masks/segmentation_{number:08d}.png", png(mask_of(number)))
+        for name, content in extra:
+            archive.writestr(name, content)
+    return path
+
+
+def open_masks(place):
+    return MaskFiles(place, tuple(mask_names(place).values()))
+
+
+def test_other_files_of_an_archive_are_passed_over(tmp_path):
+    extra = [("__MACOSX/segmentation_masks/._segmentation_00000001.png", b"x"), ("segmentation_masks/notes.txt", b"x")]
+    names = mask_names(write_zip(tmp_path / "masks.zip", extra))
+    assert list(names) == [1, 2, 3, 4, 5, 6]
+    assert names[2] == "segmentation_masks/segmentation_00000002.png"
+
+
+def png_of(depth, colour, row, palette=b""):
+    """A PNG of 4x1 px with these bytes of pixels (PNG specification, sections 5.3 and 11.2)."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 1, depth, colour, 0, 0, 0))
+    colours = chunk(b"PLTE", palette) if palette else b""
+    return b"\x89PNG\r\n\x1a\n" + head + colours + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
+
+
+GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
+
+
+@pytest.mark.parametrize(
+    ("depth", "colour", "row", "classes"),
+    [
+        (1, GREY, b"\x50", [0, 1, 0, 1]),
+        (2, GREY, b"\x1b", [0, 1, 2, 3]),
+        (4, GREY, b"\x03\x45", [0, 3, 4, 5]),
+        (8, GREY, b"\0\xff\5\3", [0, 255, 5, 3]),
+        (2, PALETTE, b"\x1b", [0, 1, 2, 3]),
+        (8, PALETTE, b"\0\1\2\3", [0, 1, 2, 3]),
+        (16, GREY, bytes(8), "mode I;16"),
+        (8, RGB, bytes(12), "mode RGB,"),
+        (8, GREY_ALPHA, bytes(8), "mode LA"),
+        (8, RGB_ALPHA, bytes(16), "mode RGBA"),
+    ],
+)
+def test_masks_are_the_numbers_in_the_file_or_refused(tmp_path, depth, colour, row, classes):
+    palette = bytes(range(200, 212)) if colour == PALETTE else b""
+    (tmp_path / "m_00000001.png").write_bytes(png_of(depth, colour, row, palette))
+    masks = open_masks(tmp_path)
+    if isinstance(classes, list):
+        assert masks[0].dtype == np.uint8
+        assert masks[0].tolist() == [classes]
+    else:
+        with pytest.raises(UserError, match=rf"m_00000001\.png: is an image of {classes}"):
+            masks[0]
+
+
+def read_many_times(place, seed, wrong):
+    masks, order = open_masks(place), np.random.default_rng(seed)
+    for index in order.integers(0, COUNT, 600).tolist():
+        if not np.array_equal(masks[index], mask_of(index + 1)):
+            wrong.put(index)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on, where other tests left threads
+def test_forked_workers_read_one_archive_at_the_same_time(tmp_path):
+    place = write_zip(tmp_path / "masks.zip")
+    np.testing.assert_array_equal(open_masks(place)[0], mask_of(1))
+    context = multiprocessing.get_context("fork")
+    wrong = context.Queue()
+    workers = [context.Process(target=read_many_times, args=(place, seed, wrong)) for seed in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert wrong.empty()
+
+
+def test_speed_is_interpolated_and_optional(tmp_path):
+    assert speed_at(tmp_path, "a", np.array([1])) is None
+    (tmp_path / "ego_speed").mkdir()
+    np.save(tmp_path / "ego_speed" / "a.npy", np.array([[0, 1.0], [10, 3.0]]))
+    assert speed_at(tmp_path, "a", np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
+    for rows, message in (
+        (np.zeros(3), "instead of float"),
+        (np.array([[9, 1.0], [2, 1.0]]), "step back"),
+        (np.array([[0, np.nan]]), "step back, or other things than numbers"),
+    ):
+        np.save(tmp_path / "ego_speed" / "a.npy", rows)
+        with pytest.raises(UserError, match=message):
+            speed_at(tmp_path, "a", np.array([1]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "is empty"), ("1\n1\n", "step back or repeat"), ("1\n2.5\n", "one whole number"), ("\0", "one whole number")],
+)
+def test_stamps_that_are_none_are_refused(tmp_path, text, message):
+    (tmp_path / "a.txt").write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_stamps(tmp_path / "a.txt")
+
+
+# Checks of labels of any class: rows and columns of the histograms are 4 and 6 px, classes are three.
+BOX = np.array([[0, 0, 6.5, 4], [1, 1, 2, 3]])
+
+
+class Listed(list):
+    def part(self, first, end):
+        return Listed(self[first:end])
+
+    def checksums(self):
+        return [0] * len(self)
+
+
+def mask(value=2, shape=(4, 6), dtype=np.uint8):
+    return np.full(shape, value, dtype)
+
+
+def depth(value=7.5, shape=(4, 6), dtype=np.float32):
+    return np.full(shape, value, dtype)
+
+
+def boxes(corners=BOX, classes=(0, 2)):
+    return Boxes(np.asarray(corners, np.float32), np.asarray(classes), np.ones(len(classes), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "message"),
+    [
+        (MASK, mask(), ""),
+        (MASK, mask(255), ""),
+        (DEPTH, depth(), ""),
+        (DEPTH, depth(np.nan), ""),
+        (BOXES, boxes(), ""),
+        (BOXES, make_boxes(np.empty((0, 4)), np.empty(0, np.int64)), ""),
+        (MASK, mask(shape=(4, 5)), "mask has 5x4 px, the histograms have 6x4; crop or resize it to the histograms"),
+        (MASK, mask(shape=(4, 6, 1)), r"mask is uint8 of shape \(4, 6, 1\); give an array \(H, W\)"),
+        (MASK, mask().tolist(), "mask is a list; give an array"),
+        (MASK, mask(dtype=np.int64), "mask is int64, not uint8; convert it to uint8"),
+        (MASK, mask(3), "mask holds class 3 of 3; give classes 0 to 2, and 255 for pixels without a label"),
+        (DEPTH, depth(shape=(6, 4)), "depth has 4x6 px, the histograms have 6x4"),
+        (DEPTH, depth(dtype=np.float64), "depth is float64, not float32"),
+        (DEPTH, depth(0), "depth holds 0 m; give depths above 0, and NaN where there is none"),
+        (DEPTH, depth(np.inf), "depth holds inf m"),
+        (BOXES, BOX, r"boxes are float64 of shape \(2, 4\); give tespec.core.boxes.make_boxes"),
+        (BOXES, boxes(BOX[:1]), r"corners of 2 boxes are float32 of shape \(1, 4\)"),
+        (BOXES, boxes(classes=(0.0, 1.0)), r"classes of 2 boxes are float64 of shape \(2,\)"),
+        (BOXES, boxes(classes=(0, 3)), r"box 1 \(1, 1, 2, 3; class 3\) is not of the 3 classes; give classes 0 to 2"),
+        (BOXES, boxes(np.add(BOX, [[0], [5]])), r"box 1 \(6, 6, 7, 8; class 2\) is outside of 6x4 px; clip it to"),
+        (BOXES, boxes(BOX * np.nan), r"box 0 \(nan, nan, nan, nan; class 0\) is outside"),
+        (BOXES, boxes(BOX[:, [2, 1, 0, 3]]), r"box 0 \(6.5, 0, 0, 4; class 0\) is turned around"),
+    ],
+)
+def test_labels_are_what_their_task_learns_from_or_named(kind, label, message):
+    checked = CheckedLabels(Listed([label]), "street", kind, (4, 6), 3)
+    if not message:
+        assert checked[0] is label
+    else:
+        with pytest.raises(UserError, match=f"^street, label 0: {message}"):
+            checked[0]
+
+
+def recording(tmp_path, labelled, labels):
+    windows = np.arange(8).reshape(4, 2) * 1000
+    source = EventSource(tmp_path / "drive.raw")
+    return LabelledRecording("drive", source, Region(4, 6), windows, labels, np.array(labelled))
+
+
+def test_a_part_names_labels_by_their_number_in_the_recording_and_their_file(tmp_path):
+    for number, image in enumerate((mask(), mask(), mask(9))):
+        (tmp_path / f"m_{number}.png").write_bytes(png(image))
+    found = with_checks(recording(tmp_path, [0, 1, 3], open_masks(tmp_path)), MASK, 3)
+    for labels in (found.part(1, 4).labels, ChosenLabels(found.labels, np.array([0, 2]))):
+        assert len(labels) == 2
+        labels[0]
+        with pytest.raises(
+            UserError, match=r"drive.raw, recording drive, label 2 \(m_2.png\): mask holds class 9 of 3"
+        ):
+            labels[1]
+
+
+@pytest.mark.parametrize(
+    ("labelled", "message"),
+    [
+        ([0, 1], "3 labels for 2 labelled windows; give the window"),
+        ([0, 1, 4], "its labelled windows do not rise from 0 to at most 3"),
+        ([0, 2, 2], "its labelled windows do not rise"),
+    ],
+)
+def test_labels_and_windows_have_to_fit(tmp_path, labelled, message):
+    with pytest.raises(UserError, match=f"drive.raw, recording drive: {message}"):
+        with_checks(recording(tmp_path, labelled, Listed([mask()] * 3)), MASK, 3)
+
+
+PROGRAM = """
+import numpy as np
+from dataclasses import replace
+from tespec.core.registry import DATASETS
+from tespec.datasets.ddd17 import Ddd17
+
+
+class Tall(list):
+    def part(self, first, end):
+        return Tall(self[first:end])
+
+    def checksums(self):
+        return [0] * len(self)
+
+
+@DATASETS.register_module()
+class Tiled(Ddd17):
+    def open(self, files):
+        recording = super().open(files)
+        return replace(recording, labels=Tall([np.zeros((80, 96), np.uint8)] * len(recording.labels)))
+"""
+
+
+@pytest.mark.parametrize("verb", ["check", "run", "run --workers 2"])
+def test_own_label_classes_end_in_one_line_and_exit_code_2(tiny_world, tmp_path, capsys, verb):
+    (tmp_path / "mine.py").write_text(PROGRAM)
+    own = ["--import", str(tmp_path / "mine.py"), "--set", "dataset=Tiled"]
+    places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
+    with forgotten_afterwards():
+        if verb == "check":
+            code = run(lambda: main(["data", "check", "ddd17", str(tiny_world / "ddd17"), *own]))
+        else:
+            what = ["--method", "scratch", "--task", "ddd17", "--data", str(tiny_world / "ddd17"), "--profile", "tiny"]
+            code = run(lambda: main(["run", *what, "--device", "cpu", *own, *places, *verb.split()[1:]]))
+    out, err = capsys.readouterr()
+    errors = [line for line in f"{out}{err}".splitlines() if line.startswith("error: ")]
+    assert code == 2
+    assert len(errors) == (4 if verb == "check" else 1)  # of each recording, or the first
+    assert "mask has 96x80 px, the histograms have 96x64; crop or resize it to the histograms" in errors[0]
+    assert "Traceback" not in out + err
+    assert not list((tmp_path / "results").rglob("*.json"))

@@ -1,0 +1,146 @@
+"""The example of a data set of one's own: checked, looked at, trained on, and never tested on what is trained on."""
+
+import io
+import pickle
+import re
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from guides import follow, forgotten_afterwards
+from PIL import Image
+
+from tespec.core import config
+from tespec.core.errors import UserError
+from tespec.core.paths import REPOSITORY
+from tespec.core.registry import import_file
+from tespec.core.settings import Downsample
+from tespec.datasets.check import check, problems
+from tespec.datasets.ddd17 import image_index
+from tespec.datasets.folder import divide
+from tespec.datasets.labels import IGNORE
+from tespec.events import load_events
+from tespec.events.readers.prophesee import write_dat
+from tespec.tasks import build_task, import_tasks
+from tespec.tasks.base import open_dataset
+
+PROGRAM, CONFIGS = REPOSITORY / "examples" / "my_dataset.py", REPOSITORY / "examples" / "configs"
+OWN = ["--import", str(PROGRAM), "--configs", str(CONFIGS)]
+DRIVES = {"alley": ("dir0", "train"), "bridge": ("dir1", "train"), "canal": ("dir2", "test")}
+
+
+@pytest.fixture(scope="module")
+def drives(tiny_world, tmp_path_factory):
+    """Recordings of the sample world as the example lays them."""
+    root = tmp_path_factory.mktemp("own") / "drives"
+    for name, (recording, split) in DRIVES.items():
+        source, folder = tiny_world / "ddd17" / recording, root / split / name
+        stream = load_events(source)
+        (folder / "masks").mkdir(parents=True)
+        events = stream.slice(stream.t_first, stream.t_last + 1)
+        write_dat(folder / "events.dat", *events, stream.height, stream.width)
+        times, _ = image_index(source)
+        with zipfile.ZipFile(source / "segmentation_masks.zip") as archive:
+            for place, member in enumerate(archive.namelist()):
+                mask = np.asarray(Image.open(io.BytesIO(archive.read(member))))
+                whole = np.pad(mask, ((0, stream.height - len(mask)), (0, 0)), constant_values=IGNORE)
+                Image.fromarray(whole).save(folder / "masks" / f"{place:06d}.png")
+            numbers = [int(member[-12:-4]) for member in archive.namelist()]
+        (folder / "times.txt").write_text("".join(f"{times[number - 1]}\n" for number in numbers))
+    return root
+
+
+@pytest.fixture
+def settings():
+    """Those of the example's config, whose class is registered; both are forgotten afterwards."""
+    import_tasks()
+    with forgotten_afterwards():
+        import_file(PROGRAM)
+        config.add_folder(CONFIGS)
+        yield config.finetuning_settings("drives", "recurrent", "tiny")
+
+
+def test_a_config_says_what_differs_from_its_base(settings):
+    own, base = (config.finetuning_settings(task, "recurrent", "paper") for task in ("drives", "ddd17"))
+    own, base = map(config.as_facts, (own, base))
+    differs = {key for key in base if own[key] != base[key]}
+    assert differs == {"task", "title", "dataset", "protocol"}
+    assert (own["task"], own["protocol"]) == ("drives", {})
+    assert len((CONFIGS / "tasks" / "drives.yaml").read_text().splitlines()) <= 10
+
+
+def test_it_is_checked_and_looked_at(drives, tmp_path):
+    check, _, guide = (
+        follow(f"python benchmarks/data.py {command}", tmp_path, *OWN)[0]
+        for command in (
+            f"check drives {drives}",
+            f"preview drives {drives} --count 1 --out a.png",
+            "download-guide drives",
+        )
+    )
+    assert "fine: 3 recordings" in check
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+    assert "drives/train/alley/events.dat" in guide
+
+
+def test_labels_are_those_on_disk_in_this_process_and_in_others(drives, settings):
+    dataset = open_dataset(settings, drives)
+    (canal,) = dataset.recordings("test")
+    shown = np.asarray(Image.open(drives / "test" / "canal" / "masks" / "000007.png"))
+    assert (canal.labels[7] == shown).all()
+    stamps = (drives / "test" / "canal" / "times.txt").read_text().split()
+    assert canal.label_times.tolist() == [int(stamp) for stamp in stamps]
+    found = list(check(dataset, quick=True, processes=2))  # other processes import its file
+    assert problems(found) == []
+    assert {(facts.split, facts.name) for facts in found} == {(split, name) for name, (_, split) in DRIVES.items()}
+    assert pickle.loads(pickle.dumps(dataset)).__dict__ == dataset.__dict__
+
+
+def test_it_is_trained_on_and_scored(drives, settings):
+    task = build_task(settings, drives)
+    batch = task.steps(seed=0)[0]
+    assert batch["labels"].shape[1:] == task.size == (80, 96)
+    model = task.model()
+    assert model.loss(batch, None)[0]["loss"].isfinite()
+    assert set(task.evaluate(model, batch["histograms"].device).metrics) >= {"miou"}
+
+
+def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
+    shutil.copytree(drives / "test" / "canal", tmp_path / "canal")
+    with pytest.raises(UserError, match=r"events.dat: is of a test split, which nothing is pre-trained on"):
+        divide(tmp_path, 50, Downsample(1, "nearest"))
+    assert [name.split("/")[1] for name in divide(drives, 50, Downsample(1, "nearest")).excluded_test] == ["canal"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda times: [], r"times\.txt: the file is empty"),
+        (lambda times: times[1:], r"times\.txt: holds \d+ times for \d+ masks; copy both again"),
+        (lambda times: [each + 3_600_000_000 for each in times],
+         r"canal: its labels lie at 36\d{8} to 36\d{8} us, the events at .* or give labels by the events' clock"),
+        (lambda times: [each - 3_600_000_000 for each in times], r"canal: its labels lie at -3\d{9} to -3\d{9} us"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said(drives, settings, tmp_path, change, message):
+    root = shutil.copytree(drives, tmp_path / "drives")
+    stamps = root / "test" / "canal" / "times.txt"
+    stamps.write_text("".join(f"{time}\n" for time in change([int(each) for each in stamps.read_text().split()])))
+    (problem,) = problems(list(check(open_dataset(settings, root), quick=True)))
+    assert re.search(message, problem)
+
+
+@pytest.mark.slow
+def test_the_guides_commands_lead_to_a_table(drives, tmp_path):
+    guide = (REPOSITORY / "docs" / "add_a_dataset.md").read_text()
+    commands = [line for block in re.findall(r"```sh\n(.*?)\n```", guide, re.DOTALL) for line in block.splitlines()]
+    shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
+    for command in commands:
+        script, more = command.split()[1], []
+        if script.endswith(("run.py", "tables.py")):
+            more += ["--results", "results"]
+        if script.endswith("run.py"):
+            more += ["--runs", "runs", "--device", "cpu", "--profile", "tiny"]
+        follow(command.replace("/data/drives", str(drives)), tmp_path, *more)
+    assert "drives" in (tmp_path / "results" / "tables" / "task_drives.md").read_text()

@@ -1,0 +1,552 @@
+"""Gen1 and 1Mpx: which frames and boxes count, in raw files and RVT's archives, and what is refused."""
+
+import dataclasses
+import json
+import pickle
+import shutil
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+from prophesee_files import boxes, frames_at, opened, write_recording
+from twins.layouts import of_type_0, rvt_files, without_size
+from twins.rvt_archive import archive
+
+from tespec.core.config import finetuning_settings
+from tespec.core.errors import UserError
+from tespec.datasets.prophesee import (
+    ARCHIVE,
+    DAT,
+    H5,
+    LABELS,
+    REPRESENTATIONS,
+    ArchiveSource,
+    PropheseeProtocol,
+    box_labels,
+    choose_boxes,
+    choose_frames,
+    is_archive,
+    raw_boxes,
+    recordings_in,
+)
+from tespec.datasets.recording import fingerprint
+from tespec.events import load_events
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
+from tespec.events.spatial import Region
+from tespec.tasks.detection import DetectionTask
+
+GEN1 = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())
+ONE_MPX = PropheseeProtocol("rvt", "rvt", 100, True, 0, 5, 0.9, ())
+ALL = dataclasses.replace(GEN1, boxes="all", frames="all")
+HOUR = 3_600_000_000
+SKIPPED = "17-04-06_09-57-37_6344500000_6404500000"
+TIMES = list(range(0, 1_250_001, 250_000))
+
+# Boxes (x, y, width, height, class), and their corners by RVT's rules in tests and in training, and without rules: RVT
+# crops at the last pixel, wants sides of 10 and a diagonal of 30, in training a width of 273 = int(0.9 * 304) at most.
+COUNTED = [
+    ((10, 20, 30, 40, 1), [10, 20, 40, 60], [10, 20, 40, 60], [10, 20, 40, 60]),
+    ((-20.5, -9.5, 60, 50, 0), [0, 0, 39.5, 40.5], [0, 0, 39.5, 40.5], [0, 0, 39.5, 40.5]),
+    ((260, 200, 80, 80, 0), [260, 200, 303, 239], [260, 200, 303, 239], [260, 200, 304, 240]),
+    ((293.5, 0, 24, 90, 0), None, None, [293.5, 0, 304, 90]),
+    ((0, 0, 9.75, 90, 0), None, None, [0, 0, 9.75, 90]),
+    ((0, 0, 10, 90, 0), [0, 0, 10, 90], [0, 0, 10, 90], [0, 0, 10, 90]),
+    ((0, 0, 18, 24, 0), [0, 0, 18, 24], [0, 0, 18, 24], [0, 0, 18, 24]),
+    ((0, 0, 18, 23.5, 0), None, None, [0, 0, 18, 23.5]),
+    ((0, 0, 273, 50, 0), [0, 0, 273, 50], [0, 0, 273, 50], [0, 0, 273, 50]),
+    ((0, 0, 273.5, 50, 0), [0, 0, 273.5, 50], None, [0, 0, 273.5, 50]),
+    ((304, 0, 40, 40, 0), None, None, None),
+    ((0, 50, 40, 0, 0), None, None, None),
+    ((0, 0, 50, 50, 2), None, None, None),
+]
+
+
+def test_which_boxes_count():
+    stored = raw_boxes(boxes(*((0, *row) for row, *_ in COUNTED)), "a", 4)
+    for number, (rules, training) in enumerate(((GEN1, False), (GEN1, True), (ALL, False))):
+        kept = choose_boxes(stored, rules, 2, (240, 304), training)
+        expected = [(corners, row[4]) for row, *found in COUNTED if (corners := found[number]) is not None]
+        assert list(zip(kept.corners.tolist(), kept.label.tolist(), strict=True)) == expected
+
+
+FRAMES = {
+    "4 Hz": (GEN1, range(0, 2_000_000, 250_000), range(250_000, 2_000_000, 250_000)),
+    "the first from 100 ms on": (GEN1, [99_999, 100_000, 349_999, 350_000], [100_000, 349_999]),
+    "1 Hz": (GEN1, [500_000, 1_500_000, 2_500_000], [500_000, 1_500_000, 2_500_000]),
+    "2 ms late or early": (GEN1, [200_000, 452_000, 700_000, 948_000], [200_000, 452_000, 700_000, 948_000]),
+    "3 ms late": (GEN1, [200_000, 453_000, 700_000], [200_000, 700_000]),
+    "off the period": (GEN1, [200_000, 300_000, 450_000, 575_000], [200_000, 450_000]),
+    "two at once": (GEN1, [200_000, 200_900, 450_000, 450_900], [200_000, 450_000]),
+    "none late enough": (GEN1, [0, 99_999], []),
+    "none": (GEN1, [], []),
+    "every one": (ALL, [0, 0, 3, 99_999], [0, 3, 99_999]),
+}
+
+
+@pytest.mark.parametrize("case", FRAMES)
+def test_label_frames(case):
+    rules, times, expected = FRAMES[case]
+    assert choose_frames(np.array(times, np.int64), rules).tolist() == list(expected)
+
+
+@pytest.mark.parametrize(("spacing", "each"), [(16_666, 6), (16_683, 6), (33_333, 3), (33_367, 3)])
+def test_frames_of_1mpx_keep_their_distance_over_a_minute(spacing, each):
+    """Periods that differ a little from 100 ms add up to more than the tolerance within seconds."""
+    times = 100_000 + spacing * np.arange(60_000_000 // spacing)
+    np.testing.assert_array_equal(choose_frames(times, ONE_MPX), times[::each])
+    with_a_gap = np.delete(times, np.arange(each, 40 * each))
+    np.testing.assert_array_equal(choose_frames(with_a_gap, ONE_MPX), np.delete(times[::each], np.arange(1, 40)))
+
+
+def test_labels_are_the_boxes_of_their_frames_and_checksums_know_them():
+    rows = [(t, 10 * place, 4, 20, 10, place % 2) for place, t in enumerate([1, 1, 2, 3, 3, 3, 5])]
+    labels = box_labels(raw_boxes(boxes(*rows), "a", 2), np.array([1, 3, 5]), factor=2)
+    assert [labels[index].corners[:, 0].tolist() for index in range(3)] == [[0, 5], [15, 20, 25], [30]]
+    assert [labels[index].label.tolist() for index in range(3)] == [[0, 1], [1, 0, 1], [0]]
+    assert labels[-1].corners.tolist() == [[30, 2, 40, 7]]
+    rows[3] = (3, 30, 4, 20, 10, 0)  # of another class
+    other = box_labels(raw_boxes(boxes(*rows), "a", 2), np.array([1, 3, 5]), factor=2)
+    same = [one == two for one, two in zip(labels.checksums(), other.checksums(), strict=True)]
+    assert same == [True, False, True]
+
+
+def test_old_names_and_other_types_of_fields_are_read():
+    new = boxes((1, 2, 3, 4, 5, 1))
+    old = np.zeros(1, [("ts", "<u8"), *((name, "<f8") for name in "xywh"), ("class_id", "u1"), ("confidence", "<f4")])
+    old["ts"], old["class_id"] = new["t"], new["class_id"]
+    for name in "xywh":
+        old[name] = new[name]
+    for one, other in zip(*(raw_boxes(stored, "a", 2) for stored in (new, old)), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+SOUND = (1, 2, 3, 4, 5, 1)
+WRONG_BOXES = [
+    (boxes(SOUND, (1, np.nan, 3, 4, 5, 1)), "box 1 has a place or size that is no number of px; copy it again"),
+    (boxes((1, 2, np.inf, 4, 5, 1)), "box 0 has a place or size that is no number"),
+    (boxes((1, 3e38, 3, 3e38, 5, 1)), "box 0 has a place or size that is no number of px"),
+    (boxes(SOUND, SOUND, (1, 2, 3, 4, -5, 1)), "box 2 has a negative size"),
+    (boxes((1, 2, 3, 4, 5, 2)), "box 0 has a class other than 0 to 1"),
+    (boxes((-1, 2, 3, 4, 5, 1)), "box 0 has a time before that of the box before it, or before 0"),
+    (boxes(SOUND, (0, 2, 3, 4, 5, 1)), "box 1 has a time before that of the box before it"),
+    (boxes(SOUND)[["x", "y", "w", "h", "class_id"]], "has no field t; give a file of boxes"),
+    (np.zeros((3, 6)), "has no field t"),
+    (np.stack([boxes(SOUND), boxes(SOUND)]), "has no field of boxes"),
+    (np.zeros(1, [("t", "<U9"), *((name, "<f4") for name in "xywh"), ("class_id", "<u4")]), "its field t is <U9"),
+    (boxes(), "holds no boxes"),
+]
+
+
+@pytest.mark.parametrize(("stored", "message"), WRONG_BOXES, ids=[message for _, message in WRONG_BOXES])
+def test_what_is_wrong_with_boxes_is_said(stored, message):
+    with pytest.raises(UserError, match=rf"a_bbox\.npy: {message}"):
+        raw_boxes(stored, "a_bbox.npy", 2)
+
+
+# Recordings in the layouts of the archives.
+
+
+def touch(*paths):
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def test_recordings_are_found_by_name_in_every_layout(tmp_path):
+    files = [tmp_path / name for name in ("b_td.dat", "a_td.h5", "c_td.dat.h5")]
+    touch(*files, tmp_path / "b_bbox.npy", tmp_path / "readme.txt", tmp_path / "other.dat")
+    touch(tmp_path / "d_td.dat.store" / "header.json", tmp_path / "b_td.dat.store" / "header.json")
+    touch(tmp_path / "e" / REPRESENTATIONS / "in_progress.h5", tmp_path / "f" / LABELS)  # half an archive each
+    (tmp_path / "empty").mkdir()
+    assert list(recordings_in(tmp_path).items()) == [
+        ("a", (files[1], H5)),
+        ("b", (files[0], DAT)),
+        ("c", (files[2], H5)),
+        ("d", (tmp_path / "d_td.dat", DAT)),
+        ("e", (tmp_path / "e", ARCHIVE)),
+        ("f", (tmp_path / "f", ARCHIVE)),
+    ]
+    assert recordings_in(tmp_path / "nowhere") == {}
+    touch(tmp_path / "b_td.h5")
+    with pytest.raises(UserError, match=r"b_td\.h5: is there as b_td\.dat as well; keep one of them"):
+        recordings_in(tmp_path)
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two recordings to train on and one to test on, in the official sizes."""
+    for number, (split, name) in enumerate([("train", "b"), ("train", "a"), ("test", "c")]):
+        write_recording(tmp_path / split, name, frames_at(TIMES), seed=number)
+    return tmp_path
+
+
+def same(one, other):
+    assert one.name == other.name
+    np.testing.assert_array_equal(one.windows, other.windows)
+    np.testing.assert_array_equal(one.labelled, other.labelled)
+    assert one.labels.checksums() == other.labels.checksums()
+    np.testing.assert_array_equal(one.histograms(0, 9, 10, "edges"), other.histograms(0, 9, 10, "edges"))
+
+
+def test_every_recording_of_a_split_but_the_faulty_ones_is_there_in_order(root):
+    for name in "train/b", "test/c":
+        for path in root.glob(f"{name}_*"):
+            shutil.copy(path, path.with_name(path.name.replace(path.name[0], SKIPPED, 1)))
+    (root / "test" / f"{SKIPPED}_td.dat").unlink()
+    found = opened(root)
+    assert [recording.name for recording in found.recordings("train")] == ["a", "b"]
+    assert [recording.name for recording in found.recordings("test")] == ["c"]
+    assert found.describe() == {
+        "layout": "Prophesee .dat",
+        "events": "all events since the previous label in windows of about 50 ms",
+        "labels": "one frame each 250 ms; boxes cropped to the sensor, diagonal from 30 px, sides from 10 px, in "
+        "training not wider than 90% of the sensor",
+        "left out": "4 recordings with faulty labels",
+    }
+    changes = ("splits.train=[b]", "splits.test=[a]")
+    assert [recording.name for recording in opened(root, "gen1", *changes).recordings("train")] == ["b"]
+    with pytest.raises(UserError, match=r"a_td\.dat: recording of the test split is missing"):
+        opened(root, "gen1", *changes).recordings("test")
+
+
+def test_five_windows_of_50_ms_lead_from_label_to_label_or_one_to_each(root):
+    (recording,) = opened(root).recordings("test")
+    assert recording.label_times.tolist() == TIMES[1:]
+    assert recording.labelled.tolist() == [4, 9, 14, 19, 24]
+    np.testing.assert_array_equal(recording.windows[:, 0], np.arange(0, 1_250_000, 50_000))
+    np.testing.assert_array_equal(np.diff(recording.windows, axis=1), 50_000)
+    assert recording.left_out == 1
+    assert recording.histograms(0, 25, 10, "edges").shape == (25, 20, 240, 304)
+    (alone,) = opened(root, "gen1", arch="feedforward").recordings("test")
+    np.testing.assert_array_equal(alone.windows, np.stack([np.array(TIMES[1:]) - 50_000, TIMES[1:]], axis=1))
+
+
+def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_factory):
+    """A recording starts with its first event: no window lies before it, and of its first 0.5 s no frame counts."""
+    (before,) = opened(root).recordings("test")
+    late = tmp_path_factory.mktemp("late")
+    for split, name in (("train", "a"), ("test", "c")):
+        write_recording(late / split, name, frames_at([HOUR + time for time in TIMES]), start=HOUR, seed=2)
+    (recording,) = opened(late).recordings("test")
+    np.testing.assert_array_equal(recording.windows, before.windows + HOUR)
+    np.testing.assert_array_equal(recording.labelled, before.labelled)
+    task = DetectionTask(finetuning_settings("gen1", "recurrent", "paper"), late)
+    seen = []
+    scorer = SimpleNamespace(update=lambda outcome, truth, name, time_us, groups: seen.append(time_us))
+    for label in range(len(recording.labelled)):
+        task.score(scorer, recording.labels[label], recording.labels[label], recording, label)
+    assert seen == TIMES[1:]
+
+
+def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone(root):
+    for path in root.glob("*/*_bbox.npy"):
+        np.save(path, np.concatenate([frames_at(TIMES[:3]), frames_at(TIMES[3:], size=(280, 50))]))
+    found = opened(root)
+    assert found.recordings("test")[0].label_times.tolist() == TIMES[1:]
+    assert [recording.label_times.tolist() for recording in found.recordings("train")] == [TIMES[1:3]] * 2
+
+
+def test_every_frame_counts_if_asked_for(root):
+    found = opened(root, "gen1", "protocol.frames=all", "protocol.boxes=all")
+    (recording,) = found.recordings("test")
+    assert (recording.label_times.tolist(), recording.left_out) == (TIMES, 0)
+    assert recording.windows[0].tolist() == [-50_000, 0]
+    assert recording.histograms(0, 1, 10, "edges").sum() == 0
+    assert found.describe()["labels"] == "every frame with boxes; boxes cropped to the sensor, of any size"
+
+
+def packed(root):
+    (path,) = root.glob("test/*.dat")
+    pack(open_reader(path), path.with_name(path.name + ".store"), path)
+    path.unlink()
+
+
+def around(root):
+    shutil.move(root / "test", root / "detection_dataset_duration_60s_ratio_1.0" / "test")
+    shutil.rmtree(root / "train")
+
+
+def intermediate(root):
+    rvt_files(root, "_td.h5")
+
+
+def intermediate_without_size(root):
+    rvt_files(root, "_td.dat.h5")
+    for path in root.glob("*/*.h5"):
+        with h5py.File(path, "a") as file:
+            del file["events/height"], file["events/width"]
+
+
+def described(root):
+    """The size that the header states wins over that of dataset.json."""
+    (root / "dataset.json").write_text(json.dumps({"sensor": {"height": 260, "width": 346}}))
+
+
+LAYOUTS = [without_size, of_type_0, packed, around, intermediate, intermediate_without_size, described]
+
+
+@pytest.mark.parametrize("change", LAYOUTS)
+def test_every_layout_holds_the_same_recordings(root, tmp_path_factory, change):
+    other = shutil.copytree(root, tmp_path_factory.mktemp("other"), dirs_exist_ok=True)
+    change(other)
+    one, two = (opened(folder).recordings("test") for folder in (root, other))
+    same(one[0], two[0])
+    assert (two[0].region.height, two[0].region.width) == (240, 304)
+    if change in (packed, around, described):
+        assert fingerprint(one) == fingerprint(two)
+
+
+def test_a_description_names_the_size_where_headers_do_not(root):
+    without_size(root)
+    described(root)
+    (recording,) = opened(root).recordings("test")
+    assert (recording.region.height, recording.region.width) == (260, 346)
+
+
+def two_layouts(root):
+    shutil.copytree(root / "test", root / "other" / "test")
+    rvt_files(root / "other", "_td.h5")
+    shutil.copy(root / "other" / "test" / "c_td.h5", root / "train" / "d_td.h5")
+
+
+def save(name, stored):
+    return lambda root: np.save(root / "test" / name, stored)
+
+
+BROKEN = [
+    ((), lambda root: (root / "test" / "c_bbox.npy").unlink(), r"c_bbox\.npy: no such file, but there are events"),
+    ((), lambda root: (root / "test" / "c_td.dat").rename(root / "test" / "d_td.dat"),
+     r"c_bbox\.npy: has no events beside it; copy the recording's events beside its boxes"),
+    ((), lambda root: shutil.rmtree(root / "test"), "test: holds no recordings; copy the split's files"),
+    ((), lambda root: [shutil.rmtree(root / each) for each in ("test", "train")],
+     r"holds no folders train, val, test \(none\); give the folder that holds them"),
+    ((), lambda root: [shutil.move(root / each, root / f"{each} copy" / each) for each in ("test", "train")],
+     r"holds no folders train, val, test \(2 folders in it do\)"),
+    ((), lambda root: [shutil.copy(path, root / "train") for path in (root / "test").iterdir()],
+     "c is a recording of both train and test; leave it in one of the splits"),
+    ((), two_layouts, r"two layouts are mixed: Prophesee \.dat \(a_td\.dat\) and RVT's intermediate \.h5 \(d_td\.h5\)"),
+    ((), lambda root: (root / "test" / "c_bbox.npy").write_bytes(b"t,x,y"), r"c_bbox\.npy: not a readable \.npy file"),
+    ((), save("c_bbox.npy", boxes()), r"c_bbox\.npy: holds no boxes"),
+    ((), save("c_bbox.npy", frames_at([9_000_000])), "its labels lie at 9000000 to 9000000 us, the events at 0 "),
+    ((), lambda root: write_recording(root / "test", "c", frames_at([HOUR - 500_000]), start=HOUR),
+     r"c_bbox\.npy: has no label frame left after the filters, of those from 3599500000 to 3599500000 us"),
+    ((), save("c_bbox.npy", frames_at(TIMES, size=(9, 90))), r"no label frame left .*; leave the recording out"),
+    ((), save("c_bbox.npy", frames_at(TIMES, label=2)), "a class other than 0 to 1"),
+    (("protocol.boxes=none",), lambda root: None, "protocol.boxes: 'none' is not allowed; it should be 'rvt' or 'all'"),
+    (("protocol.period_ms=0.0001",), lambda root: None, "protocol.period_ms: 0.0001 ms is less than 1 us"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "spoil", "message"), BROKEN, ids=[message for *_, message in BROKEN])
+def test_what_is_wrong_is_said(root, changes, spoil, message):
+    spoil(root)
+    with pytest.raises(UserError, match=message):
+        opened(root, "gen1", *changes).recordings("test")
+
+
+# 1Mpx: three classes of seven, ten frames a second, half the size.
+
+
+def one_mpx(root, stored, count=4000):
+    path = write_recording(root / "test", "a", stored, task="1mpx", end=1_000_000, count=count)
+    dataset = opened(root, "1mpx")
+    return path, dataset, dataset.recordings("test")[0]
+
+
+def test_labels_of_1mpx_at_60_hz_give_ten_frames_a_second(tmp_path):
+    *_, recording = one_mpx(tmp_path, frames_at(range(16_667, 1_000_000, 16_667)))
+    np.testing.assert_array_equal(recording.label_times, 16_667 * np.arange(6, 60, 6))
+    np.testing.assert_array_equal(np.diff(recording.labelled), 2)
+    assert np.abs(np.diff(recording.windows, axis=1) - 50_000).max() <= 1
+    np.testing.assert_array_equal(recording.windows[1:, 0], recording.windows[:-1, 1])
+
+
+def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
+    rows = [(100_000, 40 + 100 * label, 30, 60, 50, label) for label in range(7)]
+    small = [(100_000, 8, 8, 5, 6, 0), (200_000, 8, 8, 4.5, 90, 0), (300_000, 8, 8, 80, 80, 6)]
+    _, dataset, recording = one_mpx(tmp_path, boxes(*rows, (100_000, 1200, 700, 300, 300, 2), *small))
+    assert (recording.label_times.tolist(), recording.left_out) == ([100_000], 2)
+    assert recording.labels[0].label.tolist() == [0, 1, 2, 2, 0]
+    assert recording.labels[0].corners.tolist() == [
+        [20, 15, 50, 40],
+        [70, 15, 100, 40],
+        [120, 15, 150, 40],
+        [600, 350, 639.5, 359.5],
+        [4, 4, 6.5, 7],
+    ]
+    assert dataset.describe()["labels"].startswith(
+        "one frame each about 100 ms; boxes cropped to the sensor, diagonal "
+    )
+    assert dataset.describe()["labels"].endswith(", then divided by 2")
+
+
+def test_histograms_of_1mpx_keep_the_events_of_odd_rows_and_columns(tmp_path):
+    path, _, recording = one_mpx(tmp_path, frames_at([200_000]), count=200_000)
+    found = recording.histograms(3, 1, 10, "edges")
+    x, y, _, p = load_events(path).slice(150_000, 200_000)
+    expected = np.zeros((2, 360, 640), np.int64)
+    kept = (x % 2 == 1) & (y % 2 == 1)
+    np.add.at(expected, (p[kept].astype(int), y[kept] // 2, x[kept] // 2), 1)
+    assert found.shape == (1, 20, 360, 640)
+    assert expected.sum() > 1000
+    np.testing.assert_array_equal(found[0].reshape(2, 10, 360, 640).sum(axis=1), expected)
+
+
+# RVT's archives of histograms.
+
+RVT = "rule=rvt"
+ARCHIVES = {
+    "gen1": {"factor": 1, "period_us": 250_000, "classes": 2, "min_diagonal": 30, "min_side": 10},
+    "1mpx": {"factor": 2, "period_us": 100_000, "classes": 3, "min_diagonal": 0, "min_side": 5},
+}
+
+
+def make(root, task="gen1", windows_per_period=5, stored=None):
+    """A raw recording and the archive made from it; the folder of the archive's recording."""
+    write_recording(root / "raw" / "test", "a", frames_at(TIMES[1:]) if stored is None else stored, task=task)
+    shutil.copytree(root / "raw", root / "archive")
+    archive(root / "archive", windows_per_period=windows_per_period, **ARCHIVES[task])
+    return root / "archive" / "test" / "a"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("made"))
+
+
+def test_windows_and_histograms_of_an_archive_are_those_stored(made):
+    source = ArchiveSource(made)
+    assert is_archive(made)
+    assert not is_archive(made.parent)
+    assert source.region == Region(240, 304)
+    windows = source.windows()
+    np.testing.assert_array_equal(windows[:, 1], np.arange(100_000, 1_250_001, 50_000))
+    np.testing.assert_array_equal(windows[:, 0], windows[:, 1] - 50_000)
+    with h5py.File(source.file) as file:
+        stored = file["data"][:]
+    np.testing.assert_array_equal(source.histograms(windows, 10, "rvt", source.region), stored)
+    np.testing.assert_array_equal(source.histograms(windows[[7, 2]], 10, "rvt", source.region), stored[[7, 2]])
+    assert len(pickle.dumps(source)) < 1000
+
+
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+def test_an_archive_gives_the_labels_and_histograms_of_the_raw_recording(made, arch):
+    """Windows of both are closed: the event at 1.25 s is in the last one, and borders count on both sides."""
+    (raw,) = opened(made.parents[2] / "raw", "gen1", RVT, arch=arch).recordings("test")
+    (stored,) = opened(made.parents[1], "gen1", RVT, arch=arch).recordings("test")
+    np.testing.assert_array_equal(raw.label_times, stored.label_times)
+    for index in range(len(raw.labels)):
+        np.testing.assert_array_equal(raw.labels[index].corners, stored.labels[index].corners)
+        np.testing.assert_array_equal(raw.labels[index].label, stored.labels[index].label)
+    assert stored.labelled.tolist() == ([3, 8, 13, 18, 23] if arch == "recurrent" else [0, 1, 2, 3, 4])
+    found = raw.source.histograms(stored.windows, 10, "rvt", raw.region)
+    np.testing.assert_array_equal(stored.histograms(0, len(stored), 10, "rvt"), found)
+
+
+def test_a_1mpx_archive_is_of_half_the_size_and_its_boxes_are_not(tmp_path):
+    rows = [(100_000 * number, 1200, 700, 300, 300, 2) for number in range(1, 5)]
+    folder = make(tmp_path, "1mpx", windows_per_period=2, stored=boxes(*rows))
+    (raw,) = opened(tmp_path / "raw", "1mpx", RVT).recordings("test")
+    (stored,) = opened(folder.parents[1], "1mpx", RVT).recordings("test")
+    assert (stored.region.height, stored.region.width) == (360, 640)
+    assert stored.labels[0].corners.tolist() == raw.labels[0].corners.tolist() == [[600, 350, 639.5, 359.5]]
+    found = raw.source.histograms(stored.windows[:4], 10, "rvt", raw.region)
+    np.testing.assert_array_equal(stored.histograms(0, 4, 10, "rvt"), found)
+
+
+WINDOW = [[50_000, 100_000]]
+REQUESTS = [
+    (WINDOW, 5, "rvt", Region(240, 304), r"holds histograms with bins 10, not 5; give --set bins=10"),
+    (WINDOW, 10, "edges", Region(240, 304), r"holds histograms with rule rvt, not edges; give --set rule=rvt"),
+    (WINDOW, 10, "rvt", Region(120, 152, 2), r"cannot be downsampled; set downsample\.factor=1"),
+    ([[51_000, 101_000], *WINDOW], 10, "rvt", Region(240, 304), "has no histogram of one of the windows; give the raw"),
+    ([[1_200_001, 1_250_001]], 10, "rvt", Region(240, 304), "has no histogram of one of the windows"),
+]
+
+
+@pytest.mark.parametrize(("windows", "bins", "rule", "region", "message"), REQUESTS)
+def test_what_an_archive_cannot_give_is_said(made, windows, bins, rule, region, message):
+    with pytest.raises(UserError, match=message):
+        ArchiveSource(made).histograms(np.array(windows), bins, rule, region)
+    with pytest.raises(UserError, match="a: holds histograms, not events; give the raw recordings"):
+        _ = ArchiveSource(made).stream
+
+
+def change_array(name, change):
+    return lambda folder: np.save(folder / name, change(np.load(folder / name)))
+
+
+def change_labels(folder, **changes):
+    with np.load(folder / LABELS) as content:
+        stored = dict(content)
+    np.savez(folder / LABELS, **{name: changes.get(name, lambda kept: kept)(kept) for name, kept in stored.items()})
+
+
+def with_field(name, value):
+    def change(stored):
+        stored[name] = value
+        return stored
+
+    return lambda folder: change_labels(folder, labels=change)
+
+
+def change_frames(change):
+    def changed(folder):
+        path = ArchiveSource(folder).file
+        with h5py.File(path) as file:
+            stored = change(file["data"][:])
+        with h5py.File(path, "w") as file:
+            file["data"] = stored
+
+    return changed
+
+
+def without_boxes(folder):
+    change_labels(folder, labels=lambda stored: stored[:0], **{FIRST: lambda first: first[:0]})
+    change_array(PLACES, lambda places: places[:0])(folder)
+
+
+def skipping(folder):
+    """As RVT's public script makes Gen1: windows of 50 ms every 125 ms."""
+    count = len(np.load(folder / ENDS))
+    np.save(folder / ENDS, 125_000 * np.arange(1, count + 1))
+
+
+ENDS, PLACES = (REPRESENTATIONS / f"{name}.npy" for name in ("timestamps_us", "objframe_idx_2_repr_idx"))
+FIRST = "objframe_idx_2_label_idx"
+BROKEN_ARCHIVES = [
+    ("window_ms=40", lambda folder: None, "holds windows of 50 ms, not of 40 ms; give --set window_ms=50"),
+    ("window_ms=null", lambda folder: None, "holds windows of 50 ms, not of all events since the previous label"),
+    (RVT, skipping, r"timestamps_us\.npy: windows of 50 ms are 125 ms apart, so that events between them are missing; "
+     r"give RVT's own archive, or the raw recordings; its public script makes this one"),
+    (RVT, lambda folder: (folder / ENDS).unlink(), r"timestamps_us\.npy: not a readable \.npy file"),
+    (RVT, change_array(ENDS, lambda times: times[:-1]), r"timestamps_us\.npy: does not hold 24 times that rise"),
+    (RVT, change_array(ENDS, lambda times: times[::-1]), r"timestamps_us\.npy: does not hold 24 times that rise"),
+    (RVT, change_array(ENDS, lambda times: times / 1), r"timestamps_us\.npy: does not hold 24 times that rise, one "),
+    (RVT, change_array(ENDS, lambda times: times + 7), r"labels\.npz: has boxes at other times than the histograms"),
+    (RVT, change_array(PLACES, lambda places: places + 1), "label frames do not fit its boxes, or the 24 histograms"),
+    (RVT, change_array(PLACES, lambda places: places[::-1]), r"labels\.npz: its label frames do not fit its boxes"),
+    (RVT, change_array(PLACES, lambda places: places[1:]), r"repr_idx\.npy: does not fit objframe_idx_2_label_idx in"),
+    (RVT, change_array(PLACES, lambda places: places / 1), r"repr_idx\.npy: does not fit objframe_idx_2_label_idx"),
+    (RVT, lambda folder: (folder / LABELS).unlink(), r"labels\.npz: no such file; copy it again"),
+    (RVT, lambda folder: (folder / LABELS).write_bytes((folder / LABELS).read_bytes()[:200]), "not a readable .npz"),
+    (RVT, lambda folder: change_labels(folder, **{FIRST: lambda first: first + 1}), "frames do not fit its boxes"),
+    (RVT, with_field("class_id", 2), r"labels\.npz: box 0 has a class other than 0 to 1"),
+    (RVT, with_field("x", np.nan), r"labels\.npz: box 0 has a place or size that is no number"),
+    (RVT, without_boxes, r"labels\.npz: holds no boxes"),
+    (RVT, lambda folder: ArchiveSource(folder).file.unlink(), r"nbins=10: holds neither event_representations\.h5"),
+    (RVT, change_frames(lambda frames: frames[:, ::2]), r"data is uint8 \(24, 10, 240, 304\) instead of uint8"),
+    (RVT, change_frames(lambda frames: frames.astype(np.uint16)), r"data is uint16"),
+    (RVT, change_frames(lambda frames: frames + np.uint8(11)), r"event_representations\.h5: holds counts above 10"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "spoil", "message"), BROKEN_ARCHIVES, ids=[each[-1] for each in BROKEN_ARCHIVES])
+def test_what_is_wrong_with_an_archive_is_said(made, tmp_path, setting, spoil, message):
+    folder = shutil.copytree(made, tmp_path / "archive" / "test" / "a")
+    spoil(folder)
+    with pytest.raises(UserError, match=message):
+        opened(folder.parents[1], "gen1", RVT, setting).recordings("test")[0].histograms(0, 24, 10, "rvt")

@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+
+from tespec.core.errors import UserError
+from tespec.metrics.depth import NAMES, DepthScorer
+from tespec.metrics.frames import partial_means
+
+SIZE = (4, 5)
+DEPTHS = st.one_of(st.floats(0.1, 120), st.sampled_from([np.nan, np.inf, 0.0, -1.0, 1.978, 10.0, 20.0, 30.0, 80.0]))
+TRUTHS = st_numpy.arrays(np.float64, (4, *SIZE), elements=DEPTHS)
+PREDICTIONS = st_numpy.arrays(np.float64, (4, *SIZE), elements=st.floats(0.01, 300))
+RECORDINGS = ("outdoor_day1", "outdoor_day1", "outdoor_night1", "outdoor_day1")
+GROUPS = (("moving",), ("standing",), ("moving", "night"), ("moving",))
+
+
+def plain_errors(predicted, truth):
+    """Errors of a frame, pixel by pixel; None where no pixel counts."""
+    pairs = [(t, p) for t, p in zip(truth.ravel(), predicted.ravel(), strict=True) if 1.978 <= t <= 80]
+    if not pairs:
+        return None
+    ratios = [max(t / p, p / t) for t, p in pairs]
+    errors = {f"delta_{k}": np.mean([ratio < 1.25**k for ratio in ratios]) for k in (1, 2, 3)}
+    errors["abs"] = np.mean([abs(t - p) for t, p in pairs])
+    errors["rms"] = np.mean([(t - p) ** 2 for t, p in pairs]) ** 0.5
+    errors["rms_log"] = np.mean([(np.log(t) - np.log(p)) ** 2 for t, p in pairs]) ** 0.5
+    errors["abs_rel"] = np.mean([abs(t - p) / t for t, p in pairs])
+    for limit in (10, 20, 30):
+        if near := [abs(t - p) for t, p in pairs if t <= limit]:
+            errors[f"abs_{limit}"] = np.mean(near)
+    return errors
+
+
+def plain_mean(frames):
+    """Mean of each error over the frames that have it."""
+    frames = [frame for frame in frames if frame is not None]
+    return {n: np.mean([f[n] for f in frames if n in f]) for n in {name for frame in frames for name in frame}}
+
+
+def scorer_of(predicted, truth, numbers=range(4)):
+    scorer = DepthScorer()
+    for number in numbers:
+        scorer.update(predicted[number], truth[number], RECORDINGS[number], GROUPS[number])
+    return scorer
+
+
+@given(PREDICTIONS, TRUTHS)
+def test_scores_are_those_of_the_plain_definition(predicted, truth):
+    scorer = scorer_of(predicted, truth)
+    frames = [plain_errors(p, t) for p, t in zip(predicted, truth, strict=True)]
+    if not any(frames):
+        with pytest.raises(UserError):
+            scorer.overall()
+        return
+    recordings, groups = scorer.by("recording"), scorer.by("group")
+    for scores, names in ((recordings, [{name} for name in RECORDINGS]), (groups, GROUPS)):
+        own = {n: [f for f, each in zip(frames, names, strict=True) if n in each] for n in set().union(*names)}
+        assert {name: each.metrics() for name, each in scores.items()} == {
+            name: pytest.approx(plain_mean(each), abs=1e-6) for name, each in own.items() if any(each)
+        }
+    expected = plain_mean([each.metrics() for each in recordings.values()])
+    assert scorer.overall().metrics() == pytest.approx(expected, abs=1e-6)
+    skipped = frames.count(None)
+    assert scorer.definition().endswith(f"; {4 - skipped} frames scored, {skipped} skipped")
+
+
+def test_by_hand_and_recordings_count_alike_however_long_they_are():
+    # Ratios 1.2, 1.5, 1.9 and 4 against limits of 1.25, 1.5625 and 1.953125.
+    scorer = DepthScorer()
+    scorer.update(np.array([[12, 10, 19, 20.0]]), np.array([[10, 15, 10, 5.0]]), "a")
+    assert scorer.overall().metrics() == pytest.approx(
+        {
+            "delta_1": 0.25, "delta_2": 0.5, "delta_3": 0.75,
+            "abs": (2 + 5 + 9 + 15) / 4,
+            "rms": ((4 + 25 + 81 + 225) / 4) ** 0.5,
+            "rms_log": (np.square(np.log([1.2, 1.5, 1.9, 4])).sum() / 4) ** 0.5,
+            "abs_rel": (0.2 + 1 / 3 + 0.9 + 3) / 4,
+            "abs_10": (2 + 9 + 15) / 3, "abs_20": 31 / 4, "abs_30": 31 / 4,
+        },
+    )  # fmt: skip
+    truth = np.full((4, *SIZE), 10.0)
+    scorer = scorer_of(truth + np.array([1, 2, 6, 3]).reshape(4, 1, 1), truth)
+    assert scorer.overall().metrics()["abs"] == pytest.approx((2 + 6) / 2)
+    assert scorer.by("group")["moving"].metrics()["abs"] == pytest.approx(10 / 3)
+
+
+@given(PREDICTIONS, TRUTHS, st.permutations(range(4)), st.integers(0, 4))
+def test_frames_shared_out_in_any_way_give_the_same_scores(predicted, truth, order, cut):
+    truth[0, 0, 0] = 10
+    whole, merged = scorer_of(predicted, truth), DepthScorer()
+    merged.merge(scorer_of(predicted, truth, numbers).state() for numbers in (order[:cut], order[cut:]))
+    for result in (
+        lambda s: s.overall(),
+        lambda s: s.by("recording"),
+        lambda s: s.by("group"),
+        lambda s: s.definition(),
+    ):
+        assert result(merged) == result(whole)
+
+
+def test_both_ends_of_the_range_count_and_frames_without_valid_depth_do_not():
+    scorer = DepthScorer(min_depth=2.0, max_depth=80.0)
+    for truth in ([np.nan, np.nan], [np.inf, 0], [1.99, 80.5]):
+        scorer.update(np.array([[3.0, 4.0]]), np.array([truth]), "b", ("moving",))
+    with pytest.raises(UserError, match=r"depth scores: none of 3 frames has depth from 2 to 80 m; evaluate"):
+        scorer.overall()
+    scorer.update(np.array([[3.0, 82, 50]]), np.array([[2.0, 80, 80.01]]), "a")
+    assert scorer.overall().metrics()["abs"] == pytest.approx(1.5)
+    assert (list(scorer.by("recording")), scorer.by("group")) == (["a"], {})
+    assert scorer.definition().endswith("; valid: true depth from 2 to 80 m; 1 frames scored, 3 skipped")
+
+
+def test_means_over_fewer_recordings_or_frames_are_counted():
+    """A cut-off without any pixel is missing; one without pixels in some members has another mean than its siblings."""
+    scorer = DepthScorer()
+    scorer.update(np.array([[15.0, 30]]), np.array([[16.0, 31]]), "day1")
+    assert set(scorer.overall().metrics()) == set(NAMES) - {"abs_10"}
+    assert scorer.overall().partial == {"abs_10": "0 of 1 recordings"}
+    for recording, truth in (("day1", 8.0), ("day2", 25.0)):
+        scorer.update(np.array([[9.0]]), np.array([[truth]]), recording, ("moving",))
+    assert scorer.by("recording")["day1"].partial == {"abs_10": "1 of 2 frames"}
+    assert partial_means(scorer) == (
+        "all abs_10: 1 of 2 recordings; all abs_20: 1 of 2 recordings; "
+        "moving abs_10: 1 of 2 frames; moving abs_20: 1 of 2 frames"
+    )
+    scorer.update(np.array([[9.0]]), np.array([[100.0]]), "day3")
+    assert scorer.overall().partial["rms"] == "2 of 3 recordings"
+
+
+@pytest.mark.parametrize(
+    ("predicted", "truth", "message"),
+    [
+        (np.full(SIZE, np.nan), np.full(SIZE, 10.0), "not finite and above zero"),
+        (np.full(SIZE, np.inf), np.full(SIZE, np.nan), "not finite and above zero"),
+        (np.zeros(SIZE), np.full(SIZE, 10.0), "not finite and above zero"),
+        (np.ones(SIZE), np.ones((5, 4)), r"predictions \(4, 5\) and depths \(5, 4\) are not two equal images"),
+        (np.ones((1, *SIZE)), np.ones((1, *SIZE)), "are not two equal images"),
+    ],
+)
+def test_what_is_no_depth_or_no_range_is_refused(predicted, truth, message):
+    with pytest.raises(ValueError, match=message):
+        DepthScorer().update(predicted, truth, "a")
+    for limits in ((0, 80), (80, 80), (np.nan, 80)):
+        with pytest.raises(ValueError, match="no range above zero"):
+            DepthScorer(*limits)

@@ -1,0 +1,216 @@
+"""Average precision against pycocotools, the protocol of RVT around it, and what counts."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from tespec.core.boxes import Boxes, make_boxes
+from tespec.core.errors import UserError
+from tespec.metrics.detection import MAX_DETECTIONS, BoxFilter, DetectionScorer
+from tespec.metrics.frames import partial_means
+
+NAMES = ("car", "pedestrian", "two-wheeler")
+ALL, GEN1 = BoxFilter(0, 0, 0), BoxFilter(min_diagonal=30, min_side=10)
+LATE = 1_000_000  # us
+
+
+class Frame(NamedTuple):
+    predicted: Boxes
+    truth: Boxes
+    recording: str = "a"
+    time_us: int = LATE
+    groups: tuple[str, ...] = ()
+
+
+def boxes(*corners: Any, label: Any = 0, score: Any = None) -> Boxes:
+    return make_boxes(np.array(corners).reshape(-1, 4), np.broadcast_to(label, len(corners)), score)
+
+
+def scorer_of(*frames: Frame, filters: BoxFilter = ALL, names: tuple[str, ...] = NAMES) -> DetectionScorer:
+    scorer = DetectionScorer(names, filters, "class confidence from 0.001 on")
+    for frame in frames:
+        scorer.update(*frame)
+    return scorer
+
+
+def random_boxes(rng: np.random.Generator, count: int, classes: int) -> Boxes:
+    """Whole sides and few scores, so that overlaps and scores are often equal; some reach beyond the image."""
+    begin = rng.integers(-3, 8, (count, 2))
+    corners = np.concatenate([begin, begin + rng.integers(1, 9, (count, 2))], axis=1).astype(float)
+    return make_boxes(corners, rng.integers(0, classes, count), rng.integers(0, 5, count) / 4)
+
+
+def random_frames(seed: int, count: int, classes: int = len(NAMES), most: int = 15) -> list[Frame]:
+    """Frames of three recordings, in order of recording and time; the first has ground truth."""
+    rng = np.random.default_rng(seed)
+    made = [
+        Frame(
+            random_boxes(rng, rng.integers(0, most), classes),
+            random_boxes(rng, rng.integers(0 if number else 1, 6), classes),
+            f"recording {rng.integers(3)}",
+            number,
+            ("moving",) if rng.random() < 0.5 else ("standing", "night"),
+        )
+        for number in range(1, count + 1)
+    ]
+    made[0] = made[0]._replace(truth=random_boxes(rng, 3, classes))
+    return sorted(made, key=lambda frame: (frame.recording, frame.time_us))
+
+
+def by_pycocotools(frames: list[Frame], classes: int = len(NAMES)) -> dict[str, Any]:
+    """Scores in percent of the frames with ground truth, as pycocotools comes; AP of each class, NaN without any."""
+    scored = [frame for frame in frames if len(frame.truth.label)]
+    truth = COCO()
+
+    def rows(each: list[Boxes]) -> list[dict[str, Any]]:
+        found = []
+        for image, frame in enumerate(each):
+            for corners, label, score in zip(frame.corners.tolist(), frame.label, frame.score, strict=True):
+                box = [corners[0], corners[1], corners[2] - corners[0], corners[3] - corners[1]]
+                found.append(
+                    {"id": len(found) + 1, "image_id": image, "category_id": int(label), "bbox": box,
+                     "area": box[2] * box[3], "score": float(score), "iscrowd": 0}
+                )  # fmt: skip
+        return found
+
+    truth.dataset = {
+        "info": {},
+        "images": [{"id": image} for image in range(len(scored))],
+        "categories": [{"id": label} for label in range(classes)],
+        "annotations": rows([frame.truth for frame in scored]),
+    }
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+        predicted = rows([frame.predicted for frame in scored])
+        found = truth.loadRes(predicted) if predicted else COCO()
+        found.dataset = found.dataset or truth.dataset | {"annotations": []}
+        found.createIndex()
+        evaluation = COCOeval(truth, found, "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    of_class = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))  # all areas, MAX_DETECTIONS
+    return dict(zip(("map", "ap50", "ap75"), 100 * evaluation.stats[:3], strict=True)) | {
+        "classes": {number: 100 * each for number, each in enumerate(of_class) if each >= 0}
+    }
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32), st.integers(1, 15), st.sampled_from([1, 3]), st.sampled_from([3, 15, 120]))
+def test_scores_are_those_of_pycocotools(seed, count, classes, most):
+    """With equal scores and overlaps, boxes of any area, more boxes than count, and frames that hold no box."""
+    frames, names = random_frames(seed, count, classes, most), NAMES[:classes]
+    scores, expected = scorer_of(*frames, names=names).overall(), by_pycocotools(frames, classes)
+    of_class = {names.index(name): each for name, each in scores.classes.items()}
+    assert scores.metrics() | {"classes": of_class} == {name: pytest.approx(each) for name, each in expected.items()}
+
+
+def test_by_hand():
+    """An overlap of 80 of 100 px is found up to a threshold of 0.80, 7 of 10; half recalled is 51 of 101 points."""
+    truth, share = boxes((0, 0, 10, 10), (50, 50, 60, 60)), 100 * 51 / 101
+    found = scorer_of(Frame(boxes((0, 0, 8, 10), score=[0.9]), truth)).overall()
+    assert found.metrics() == pytest.approx({"map": 0.7 * share, "ap50": share, "ap75": share})
+    assert (found.frames, found.boxes) == (1, 2)
+    wrong = boxes((0, 0, 10, 10), (70, 70, 90, 90), score=[0.5, 0.6])
+    assert scorer_of(Frame(wrong, boxes((0, 0, 10, 10)))).overall().map == pytest.approx(50)
+
+
+def test_of_a_class_in_a_frame_the_100_boxes_of_highest_score_count():
+    corners = np.vstack([[0, 0, 10, 10], np.tile([70, 70, 90, 90], (MAX_DETECTIONS, 1))])
+    score = np.r_[0.1, np.full(MAX_DETECTIONS, 0.9)]
+    for label, expected in ((0, 0), (np.r_[0, np.ones(MAX_DETECTIONS, int)], 100)):
+        found = boxes(*corners, label=label, score=score)
+        assert scorer_of(Frame(found, boxes((0, 0, 10, 10)))).overall().map == pytest.approx(expected)
+
+
+def test_means_over_fewer_classes_say_so():
+    frames = [each._replace(truth=each.truth.keep(each.truth.label != 1)) for each in random_frames(3, 30)]
+    scorer = scorer_of(*frames)
+    assert list(scorer.overall().classes) == ["car", "two-wheeler"]
+    assert scorer.overall().partial == dict.fromkeys(("map", "ap50", "ap75"), "2 of 3 classes")
+    assert partial_means(scorer).startswith("all map: 2 of 3 classes; all ap50: 2 of 3 classes; ")
+    assert "; moving map: 2 of 3 classes; " in partial_means(scorer)
+    assert scorer.definition().endswith("; without ground truth, so not in the means: pedestrian")
+    assert partial_means(scorer_of(*random_frames(3, 30))) == ""
+
+
+def test_groups_and_recordings_are_scored_on_their_own_frames():
+    frames = random_frames(11, 40)
+    scorer = scorer_of(*frames)
+    for kind, member in (("recording", lambda f: (f.recording,)), ("group", lambda f: f.groups)):
+        scores = scorer.by(kind)
+        assert scores == {name: scorer_of(*(f for f in frames if name in member(f))).overall() for name in scores}
+        assert set(scores) == {name for frame in frames for name in member(frame)}
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 3), min_size=20, max_size=20), st.randoms(use_true_random=False))
+def test_frames_shared_out_in_any_way_give_the_same_scores(seed, owners, random):
+    frames = random_frames(seed, 20)
+    whole, merged = scorer_of(*frames), scorer_of()
+    for owner in range(4):
+        share = [frame for frame, each in zip(frames, owners, strict=True) if each == owner]
+        random.shuffle(share)
+        merged.merge([scorer_of(*share).state()])
+    for result in (
+        lambda s: s.overall(),
+        lambda s: s.by("recording"),
+        lambda s: s.by("group"),
+        lambda s: s.definition(),
+    ):
+        assert result(merged) == result(whole)
+
+
+def test_only_frames_with_ground_truth_after_the_filters_count():
+    right, wrong = boxes((0, 0, 50, 50)), boxes((70, 70, 110, 110))
+    frames = [Frame(right, right), Frame(wrong, boxes(), time_us=2 * LATE), Frame(wrong, wrong, time_us=500_000)]
+    scorer = scorer_of(*frames, filters=GEN1)
+    assert (scorer.overall().map, scorer.overall().frames) == (pytest.approx(100), 1)
+    text = scorer.definition()
+    limits = "time > 0.5 s, diagonal >= 30 px, width and height >= 10 px"
+    for part in ("IoU 0.50 to 0.95", limits, ", ".join(NAMES), "confidence from 0.001 on", "; 1 of 3 labelled frames"):
+        assert part in text
+    for empty in (scorer_of(*frames[1:], filters=GEN1), scorer_of(filters=GEN1)):
+        with pytest.raises(UserError, match=rf"no labelled frame is left after the filters \({limits}\)"):
+            empty.overall()
+        assert empty.by("recording") == {}
+
+
+@given(
+    st.lists(st.tuples(st.floats(-20, 300), st.floats(-20, 240), *[st.sampled_from([
+        0, 9.9995, 9.999999, 10, 10.0005, 17.9, 18, 23.9995, 24, 29.9999, 30, 40])] * 2), max_size=12),
+    st.sampled_from([(30, 10), (15, 5), (0, 0)]),
+)  # fmt: skip
+def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(places, limits):
+    found = boxes(*((x, y, x + w, y + h) for x, y, w, h in places))
+    kept = []
+    for left, top, right, bottom in found.corners:
+        width, height = np.float32(right - left), np.float32(bottom - top)
+        diagonal = np.float32(width * width) + np.float32(height * height)
+        kept.append(min(width, height) >= limits[1] and diagonal >= limits[0] ** 2 and width > 0 and height > 0)
+    assert BoxFilter(*limits).keeps(found).tolist() == kept
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (Frame(boxes((0, 0, 9, 9), label=3), boxes()), "predicted boxes of a at 1000000 us: a label that is none of 3"),
+        (Frame(boxes(), boxes((0, 0, 9, 9), label=-1)), "truth boxes of a at 1000000 us: a label"),
+        (Frame(boxes((0, 0, 9, 9), score=[np.nan]), boxes()), "predicted boxes of a .* or a wrong number"),
+        (Frame(boxes((0, 0, 9, 9), score=[-0.1]), boxes()), "predicted boxes of a .* or a wrong number"),
+        (Frame(boxes(), boxes((0, 0, np.inf, 9))), "truth boxes of a .* or a wrong number"),
+        (Frame(boxes(), boxes(), "b"), "b at 1000000 us is scored twice"),
+    ],
+)
+def test_what_is_no_box_and_frames_that_come_twice_are_refused(frame, message):
+    with pytest.raises(ValueError, match=message):
+        scorer_of(Frame(boxes(), boxes(), "b"), frame).overall()

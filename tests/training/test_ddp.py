@@ -1,0 +1,234 @@
+"""Networks on several ranks: gradients and batch statistics are those of one, whatever a rank has of the batch."""
+
+import copy
+import dataclasses
+from datetime import timedelta
+
+import pytest
+import torch
+from exchanges import Exchanges
+from torch import distributed, multiprocessing, nn
+
+from tespec.core.config import finetuning_settings
+from tespec.core.distributed import (
+    close_group,
+    open_group,
+    rank_without_labels,
+)
+from tespec.core.errors import UserError
+from tespec.training.ddp import SyncedBatchNorm, synced
+from tespec.training.loading import MicroBatches
+from tespec.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+RANKS, STEPS = 2, 3
+SETTINGS = dataclasses.replace(
+    finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=STEPS, warmup_steps=1, peak_lr=0.05
+)
+
+
+def ranked(work, rank, folder):
+    """What a process does: meet the others, work, and save what it found."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS)
+    open_group()
+    torch.save(work(rank), f"{folder}/{rank}.pt")
+    close_group()
+    distributed.destroy_process_group()
+
+
+def start(rank, work, folder):
+    ranked(work, rank, folder)
+
+
+def by_ranks(work, folder):
+    """What each of several processes finds."""
+    multiprocessing.spawn(start, (work, str(folder)), nprocs=RANKS)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
+
+
+CHANNELS = 4
+NORMS = {
+    "maps": ((5, CHANNELS, 3, 2), True),
+    "rows": ((9, CHANNELS), True),
+    "plain": ((6, CHANNELS, 2), False),
+    "far from zero": ((8, CHANNELS, 4, 4), True),
+}
+# Borders of the ranks' shares: as many on each, uneven, and one rank without a label.
+SHARES = {"even": 0.5, "uneven": 0.7, "one without": 1.0}
+
+
+def batch_of(name):
+    shape, affine = NORMS[name]
+    generator = torch.Generator().manual_seed(1)
+    values = 3 * torch.randn(shape, generator=generator) + (1000 if name == "far from zero" else 1)
+    wanted = torch.randn(shape, generator=generator)
+    kind = nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d
+    norm = kind(CHANNELS, affine=affine, momentum=0.3)
+    if affine:
+        nn.init.uniform_(norm.weight, 0.5, 2, generator=generator)
+        nn.init.uniform_(norm.bias, -1, 1, generator=generator)
+    return norm, values, wanted
+
+
+def normalised(norm, values, wanted):
+    values = values.clone().requires_grad_()
+    out = norm(values)
+    (out * wanted).sum().backward()
+    gradients = [each.grad for each in norm.parameters()]
+    return {"out": out.detach(), "values": values.grad, "parameters": gradients, "kept": dict(norm.named_buffers())}
+
+
+def normalise(rank):
+    found = {}
+    for name in NORMS:
+        for share, part in SHARES.items():
+            norm, values, wanted = batch_of(name)
+            (norm,) = synced(nn.Sequential(norm))
+            assert type(norm) is SyncedBatchNorm
+            border = int(part * len(values))
+            own = slice(0, border) if rank == 0 else slice(border, len(values))
+            values, wanted, without = values[own], wanted[own], not len(values[own])
+            if without:
+                # What stands in for a sample, and must disturb nobody.
+                values, wanted = torch.full((1, *values.shape[1:]), 1e38), torch.zeros(1, *wanted.shape[1:])
+            with Exchanges() as exchanges, rank_without_labels(without):
+                found[name, share] = normalised(norm, values, wanted)
+            assert exchanges.calls == {"allgather_": 1, "allreduce_": 1}
+            assert exchanges.bytes == {"allgather_": 3 * 4 * CHANNELS, "allreduce_": 2 * 4 * CHANNELS}
+            if without:
+                assert all(torch.isfinite(each).all() for each in (found[name, share]["out"], *norm.buffers()))
+                assert not found[name, share].pop("values").any()
+                found[name, share]["out"] = values[:0]
+                found[name, share]["values"] = values[:0]
+    return found
+
+
+def test_batch_statistics_are_those_of_the_whole_batch(of_ranks):
+    parts = [found["normalised"] for found in of_ranks]
+    for name, share in parts[0]:
+        norm, values, wanted = batch_of(name)
+        whole = normalised(norm.double(), values.double(), wanted.double())
+        here = [part[name, share] for part in parts]
+        close = {"rtol": 1e-6, "atol": 1e-6} if name != "far from zero" else {"rtol": 1e-4, "atol": 1e-4}
+        for key in ("out", "values"):
+            torch.testing.assert_close(torch.cat([part[key] for part in here]).double(), whole[key], **close)
+        for each, gradient in enumerate(whole["parameters"]):
+            total = sum(part["parameters"][each] for part in here).double()
+            torch.testing.assert_close(total, gradient, rtol=close["rtol"], atol=10 * close["atol"])
+        for key, kept in whole["kept"].items():
+            assert torch.equal(here[0]["kept"][key], here[1]["kept"][key])
+            torch.testing.assert_close(here[0]["kept"][key].double(), kept.double(), rtol=1e-6, atol=1e-6)
+
+
+class Net(nn.Module):
+    """Carries a sum from step to step; `extra` may serve only those rows that begin with a number below zero."""
+
+    def __init__(self, sometimes=False):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.extra = nn.Parameter(torch.ones(2))
+        self.sometimes = sometimes
+
+    def loss(self, batch, state):
+        total = batch["x"] + (0 if state is None else state["sum"][0])
+        served = batch["x"][:, 0] < 0 if self.sometimes else torch.ones(len(total), dtype=torch.bool)
+        loss = self.linear(total[~served]).square().sum()
+        if served.any():
+            loss = loss + (self.linear(total[served]) * self.extra).square().sum()
+        return {"loss": loss / len(total)}, {"sum": (total.detach(),)}
+
+
+class Unused(Net):
+    unused_parameters = True
+
+
+class Rows(torch.utils.data.Dataset):
+    """The rows of one part of a batch of four."""
+
+    def __init__(self, part, parts):
+        self.part, self.parts = part, parts
+
+    def __getitem__(self, step):
+        rows = torch.sin(torch.arange(12.0) + step).view(4, 3)
+        rows[:, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
+        return {"x": rows.chunk(self.parts)[self.part]}
+
+
+def loop_of(network, accumulate, rank=0, ranks=1):
+    torch.manual_seed(rank)  # the others' weights are those of rank 0
+    parts = [Rows(rank * accumulate + number, ranks * accumulate) for number in range(accumulate)]
+    return Trainer(network(), MicroBatches(parts), SETTINGS, seed=0, device=CPU)
+
+
+def weights_after(loop):
+    loop.run()
+    return copy.deepcopy(loop.state_dict())
+
+
+def sometimes(kind):
+    return lambda: kind(sometimes=True)
+
+
+WAYS = {"plain": (Net, 1), "in turns": (Net, 2), "unused": (sometimes(Unused), 1)}
+
+
+def train(rank):
+    found = {}
+    for way, (network, accumulate) in WAYS.items():
+        loop = loop_of(network, accumulate, rank, RANKS)
+        trained = weights_after(loop)
+        loop.step = 0
+        with Exchanges() as exchanges:
+            loop.train_step(*(Rows(rank * accumulate + each, RANKS * accumulate)[0] for each in range(accumulate)))
+        resumed = loop_of(network, 1, rank, RANKS)
+        resumed.load_state_dict(trained)
+        counts = {name: dict(getattr(exchanges, name)) for name in ("calls", "bytes")}
+        found[way] = trained | {"resumed": resumed.state_dict(), "own": resumed.states, "exchanges": counts}
+    return found
+
+
+def work(rank):
+    return {"normalised": normalise(rank), "trained": train(rank)}
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory):
+    """What each rank finds; starting them takes longer than what they do."""
+    return by_ranks(work, tmp_path_factory.mktemp("ranks"))
+
+
+def test_several_ranks_train_what_one_trains(of_ranks):
+    first, second = (found["trained"] for found in of_ranks)
+    for way, (network, accumulate) in WAYS.items():
+        one = weights_after(loop_of(network, accumulate))
+        for part in (first[way], second[way]):
+            assert part["model"].keys() == one["model"].keys()
+            torch.testing.assert_close(part["model"], one["model"], rtol=1e-5, atol=1e-6)
+            # Every rank goes on from the same checkpoint, with its own rows of the state.
+            for key in ("model", "optimizer"):
+                torch.testing.assert_close(part["resumed"][key], first[way][key], rtol=0, atol=0)
+        if way != "unused":
+            # Gradients travel once a step, however many micro-batches there are, and with them the mean loss.
+            exchanges = first[way]["exchanges"]
+            assert exchanges["calls"] == {"allreduce_": 2}
+            assert exchanges["bytes"] == {"allreduce_": 4 * (3 * 2 + 2 + 2) + 4}
+        torch.testing.assert_close(first[way]["state"], one["state"])
+        rows = torch.cat([part[way]["own"][0]["sum"][0] for part in (first, second)])
+        assert torch.equal(rows, first[way]["state"]["sum"][0])
+
+
+def forget(rank):
+    loop = loop_of(sometimes(Net), 1, rank, RANKS)
+    try:
+        loop.train_step(Rows(rank, RANKS)[0])
+    except (UserError, RuntimeError) as error:
+        return str(error)
+
+
+def test_a_parameter_without_a_gradient_on_one_rank_is_named(tmp_path):
+    first, second = by_ranks(forget, tmp_path)
+    assert first.startswith(
+        "Net: a step of rank 0 gave no gradient to extra; set unused_parameters = True in its class"
+    )
+    assert second != first  # it waits for the first one, whose end its launcher hears of

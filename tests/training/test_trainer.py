@@ -1,0 +1,257 @@
+import copy
+import dataclasses
+import os
+import signal
+from pathlib import Path
+
+import tespec.core.compat  # noqa: F401  # before mmengine
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from loss_cases import CASES
+from mmengine.hooks import Hook
+from torch import nn
+
+from tespec.core.config import finetuning_settings
+from tespec.core.errors import UserError
+from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint
+from tespec.training.hooks import CurveHook
+from tespec.training.loading import MicroBatches
+from tespec.training.trainer import NotFiniteError, Trainer, not_finite
+
+SETTINGS = dataclasses.replace(
+    finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=12, warmup_steps=2, peak_lr=0.05
+)
+CPU = torch.device("cpu")
+
+
+class Accumulator(nn.Module):
+    """Predicts the running sum of its inputs: needs its state, and has dropout.
+
+    At the steps `wrong` the loss is not finite, or the gradients alone, where the loss is a number still.
+    """
+
+    def __init__(self, wrong=(), kind="loss"):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((3,), 0.5))
+        self.dropout = nn.Dropout(0.3)
+        self.wrong, self.kind, self.calls = wrong, kind, 0
+        self.register_buffer("seen", torch.zeros(()))
+
+    def loss(self, batch, state):
+        total = (0 if state is None else state["sum"]) + batch["x"].sum(1)
+        loss = (self.dropout(self.weight * total[:, None]) - batch["x"]).square().mean()
+        self.calls += 1
+        self.seen += 1
+        if self.calls - 1 in self.wrong:
+            zero = self.weight.sum() * 0
+            loss = loss + (torch.sqrt(zero) if self.kind == "gradient" else zero / zero)
+            total = total * float("nan")
+        return {"loss": loss, "loss_double": 2 * loss}, {"sum": total.detach(), "pair": (total.detach(), None)}
+
+
+class Steps(torch.utils.data.Dataset):
+    def __getitem__(self, step):
+        return {"x": torch.sin(torch.arange(3.0) + step)[None]}
+
+
+class StopAt(Hook):
+    def __init__(self, step):
+        self.step = step
+
+    def after_train_iter(self, trainer, step, batch=None, outputs=None):
+        if trainer.step == self.step:
+            raise KeyboardInterrupt
+
+
+def make(*hooks, steps=None, wrong=(), kind="loss", seed=3, workers=0, **changes):
+    torch.manual_seed(0)
+    settings = dataclasses.replace(SETTINGS, **changes)
+    return Trainer(
+        Accumulator(wrong, kind), steps or Steps(), settings, seed=seed, device=CPU, hooks=hooks, workers=workers
+    )
+
+
+def flat(value):
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: flat(item) for key, item in value.items() if key != "lr"}
+    return [flat(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+class Same(torch.utils.data.Dataset):
+    def __init__(self, batch):
+        self.batch = batch
+
+    def __getitem__(self, step):
+        return self.batch
+
+
+def of_case(case):
+    def made(*hooks, workers=0):
+        model, batch = CASES[case]()
+        settings = dataclasses.replace(SETTINGS, steps=4, warmup_steps=1)
+        return Trainer(model, Same(batch), settings, seed=3, device=CPU, hooks=hooks, workers=workers)
+
+    return made
+
+
+OWN_STATE = ("tespec", "ecddp", "mem", "moby")  # targets, a teacher, phases, a queue
+RESUMED = [
+    pytest.param(make, 5, 2, id="dropout and state, workers"),
+    *(
+        pytest.param(of_case(case), 2, 0, id=case, marks=() if case in OWN_STATE else pytest.mark.slow)
+        for case in CASES
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "stop", "workers"), RESUMED)
+def test_resumed_equals_uninterrupted(tmp_path, made, stop, workers):
+    straight, first, second = made(), made(StopAt(stop), workers=workers), made(workers=workers)
+    straight.run()
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    save_checkpoint(tmp_path, stop, {"run": "a", "trainer": first.state_dict()})
+    torch.rand(17)
+    second.load_state_dict(read_checkpoint(newest_whole(tmp_path)[0], "a")["trainer"])
+    assert second.step == stop
+    second.run()
+    assert flat(second.model.state_dict()) == flat(straight.model.state_dict())
+    assert flat(second.states) == flat(straight.states)
+
+
+def test_seed_decides_dropout():
+    weights = []
+    for seed in (3, 3, 4):
+        trainer = make(seed=seed)
+        trainer.run()
+        weights.append(trainer.model.weight.detach())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_curve_holds_means_over_intervals():
+    curve = CurveHook(interval=5)
+    make(curve).run()
+    assert [point["step"] for point in curve.curve] == [5, 10, 12]
+    assert all(point["loss_double"] == pytest.approx(2 * point["loss"]) for point in curve.curve)
+
+
+@pytest.mark.parametrize(("accumulate", "waits"), [(1, [16, 32, 40]), (3, [*range(5, 41, 5)]), (64, [*range(1, 41)])])
+def test_a_gpu_is_waited_for_now_and_then(accumulate, waits):
+    trainer = make(steps=MicroBatches([Steps()] * accumulate))
+    trainer.settings = dataclasses.replace(SETTINGS, steps=40)
+    trainer.device = torch.device("cuda")
+    found = []
+    for trainer.step in range(1, 41):
+        found += [trainer.step] * trainer.is_sync_step
+    assert found == waits
+
+
+def advance(trainer, *steps):
+    for step in steps:
+        trainer.train_step(Steps()[step])
+        trainer.step += 1
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_stops_the_run_before_the_update(kind):
+    trainer = make(wrong={5}, kind=kind)
+    with pytest.raises(NotFiniteError, match="step 5: the loss or a gradient is not finite") as raised:
+        trainer.run()
+    assert raised.value.step == 5
+    before, late = make(), make(wrong={5}, kind=kind)
+    advance(before, *range(5))
+    advance(late, *range(6))
+    assert torch.equal(before.model.weight, late.model.weight)
+    # Whoever checks late finds the first such step, and nothing was trained on after it.
+    late.states = before.states
+    advance(late, 6)
+    assert torch.equal(before.model.weight, late.model.weight)
+    with pytest.raises(NotFiniteError, match="step 5: "):
+        late.require_finite()
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+def test_a_skipped_step_leaves_everything_as_it_was(kind):
+    trainer = make(wrong={5, 6}, kind=kind, non_finite="skip")
+
+    def everything():
+        return copy.deepcopy((trainer.model.state_dict(), trainer.optimizer.state_dict(), trainer.states))
+
+    advance(trainer, *range(5))
+    before = everything()
+    advance(trainer, 5, 6)
+    assert flat(before) == flat(everything())
+    advance(trainer, 7)
+    assert trainer.state_dict()["skipped"] == 2
+    assert not torch.equal(before[0]["weight"], trainer.model.weight)
+    trainer.require_finite()
+
+
+@given(place=st.integers(0, 20), number=st.sampled_from([float("nan"), float("inf"), -float("inf")]))
+def test_one_bad_number_among_many_is_found(place, number):
+    parameters = [nn.Parameter(torch.zeros(7)) for _ in range(3)]
+    for each in parameters:
+        each.grad = torch.full((7,), 3e38)
+    assert not_finite(torch.tensor(1.0), parameters) == 0
+    parameters[place // 7].grad[place % 7] = number
+    assert not_finite(torch.tensor(1.0), parameters) == 1
+    assert not_finite(torch.tensor(number), []) == 1
+
+
+@pytest.mark.parametrize(("precision", "backward"), [("bf16", "highest"), ("fp32", "high")])
+def test_beside_half_precision_losses_are_exact_in_the_backward_pass_too(precision, backward):
+    trainer, seen = make(), []
+    trainer.settings = dataclasses.replace(trainer.settings, precision=precision)
+    trainer.model.weight.register_hook(lambda gradient: seen.append(torch.get_float32_matmul_precision()))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        advance(trainer, 0)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == [backward]
+
+
+def vanish():
+    Path("/nowhere/dir1.dat").read_bytes()
+
+
+def refuse():
+    raise UserError("a.dat", "is torn", "copy it again")
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FailsAt3(Steps):
+    def __init__(self, fail):
+        self.fail = fail
+
+    def __getitem__(self, step):
+        if step == 3:
+            self.fail()
+        return super().__getitem__(step)
+
+
+DATA_FAILURES = [
+    (vanish, 0, r"^/nowhere/dir1.dat: No such file or directory, at step 3; bring it back"),
+    (vanish, 2, r"^/nowhere/dir1.dat: No such file or directory, at step 3; bring it back"),
+    (refuse, 2, r"^a.dat: is torn; copy it again$"),
+    (die, 1, r"--workers 1: a process that prepares batches died at step \d, as for want"),
+]
+
+
+# torch hears of a death a second time where the signal arrives while it closes its iterator.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("fail", "workers", "message"), DATA_FAILURES)
+def test_data_that_fail_are_named(fail, workers, message):
+    with pytest.raises(UserError, match=message):
+        make(steps=FailsAt3(fail), workers=workers).run()

@@ -1,0 +1,141 @@
+"""Files of weights: what is read from them, and what no file may do to its reader."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import sys
+from collections import OrderedDict
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import tespec
+from tespec.core.errors import UserError
+from tespec.models import EventSwin
+from tespec.weights.export import inspect
+from tespec.weights.files import read_tensors, read_weights, write_weights
+
+RECIPE = {"bins": 1, "in_channels": 2, "sensor": [32, 32], "width": "micro", "recurrent": False}
+
+
+def weights(path, recipe):
+    tensors = EventSwin("micro", recurrent=False, bins=1, img_size=(32, 32)).state_dict()
+    save_file(tensors, path, metadata={"tespec": recipe if isinstance(recipe, str) else json.dumps(recipe)})
+    return path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"bins": 0}, {"bins": 10**9}, {"bins": "1"}, {"in_channels": -1}, {"sensor": 3}, {"sensor": [32]},
+     {"sensor": ["a", "b"]}, {"width": 3}, {"recurrent": "no"}, {"recurrent": [1]}],
+)  # fmt: skip
+def test_a_recipe_of_other_types_is_refused(tmp_path, change):
+    path = weights(tmp_path / "a.safetensors", RECIPE | change)
+    for read in (tespec.load, inspect, read_weights):
+        with pytest.raises(UserError, match=f"the recipe in it, {next(iter(change))}: "):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        *(({name: RECIPE[name] for name in RECIPE if name != setting}, f"the recipe in it does not name {setting}")
+          for setting in ("sensor", "recurrent", "bins")),
+        *((text, "not a readable safetensors file|is no mapping") for text in ("[" * 200_000, "[]", "{", '{"width": ')),
+        (RECIPE | {"width": "swin-of-mine"}, "unknown value 'swin-of-mine'"),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_lacks_something_is_refused(tmp_path, recipe, message):
+    with pytest.raises(UserError, match=message):
+        tespec.load(weights(tmp_path / "a.safetensors", recipe))
+
+
+def test_settings_beside_the_weights_are_read_as_plain_values(tmp_path, monkeypatch):
+    # What yacs saves: a dictionary with attributes.
+    node = type("CfgNode", (dict,), {"__module__": "yacs.config"})
+    settings = node(MODEL=node(TYPE="swin"))
+    settings.__dict__["__immutable__"] = True
+    module = ModuleType("yacs.config")
+    module.CfgNode = node  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "yacs", ModuleType("yacs"))
+    monkeypatch.setitem(sys.modules, "yacs.config", module)
+    content = {
+        "model": {"a": torch.ones(3)},
+        "config": settings,
+        "args": argparse.Namespace(lr=0.1, nested=[argparse.Namespace(a=1)]),
+        "max_accuracy": np.float64(81.2),
+        "curve": np.arange(3.0),
+        "lr_scheduler": OrderedDict(last=np.int64(3)),
+    }
+    torch.save(content, tmp_path / "a.pth")
+    monkeypatch.undo()
+    assert b"yacs.config" in (tmp_path / "a.pth").read_bytes()
+    assert torch.equal(read_tensors(tmp_path / "a.pth")[0]["a"], torch.ones(3))
+
+
+class Harmful:
+    def __reduce__(self):
+        return print, ("run",)
+
+
+@pytest.mark.parametrize("hide", [lambda x: x, lambda x: {"a": {"b": [(x,)]}}, lambda x: argparse.Namespace(inner=[x]),
+                                  lambda x: {x: 1}])  # fmt: skip
+def test_a_file_that_could_run_code_is_refused(tmp_path, capsys, hide):
+    path = tmp_path / "harmful.pth"
+    torch.save({"model": {"a": torch.zeros(1)}, "extra": hide(Harmful())}, path)
+    with pytest.raises(UserError, match=r"holds more than plain tensors \(print\), and loading it could run code"):
+        read_weights(path)
+    path.write_bytes(pickle.dumps(hide(Harmful()), protocol=2))
+    with pytest.raises(UserError):
+        read_weights(path)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "zip", "legacy"])
+def test_a_torn_file_is_refused_wherever_it_ends(tmp_path, kind):
+    path = tmp_path / ("torn.safetensors" if kind == "safetensors" else "torn.pth")
+    if kind == "safetensors":
+        save_file({"a": torch.zeros(50)}, path)
+    else:
+        torch.save({"model": {"a": torch.zeros(50)}}, path, _use_new_zipfile_serialization=kind == "zip")
+    content = path.read_bytes()
+    for length in (0, 5, *range(7, len(content) - 1, 53)):
+        path.write_bytes(content[:length])
+        with pytest.raises(UserError, match="torn"):
+            read_tensors(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("gone.pth", None, "gone.pth: no such weights file"),
+        ("folder", "", r"folder: cannot be read \(Is a directory\)"),
+        ("empty.pth", {"epoch": 3}, "holds no tensors"),
+        ("list.pth", [torch.ones(2)], "holds no state dict"),
+        ("nan.pth", {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan")])}, "b holds values that are not finite"),
+        ("float8.pth", {"a": torch.ones(3).to(torch.float8_e5m2)}, "a holds torch.float8_e5m2, which are no weights"),
+    ],
+)
+def test_files_without_weights_are_named(tmp_path, name, content, message):
+    if content == "":
+        (tmp_path / name).mkdir()
+    elif content is not None:
+        torch.save(content, tmp_path / name)
+    with pytest.raises(UserError, match=message):
+        read_weights(tmp_path / name)
+
+
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_weights(path, {"a": torch.ones(3)}, RECIPE)
+    assert read_weights(path)[1] == RECIPE
+    before = path.read_bytes()
+    with pytest.raises(TypeError):
+        write_weights(path, {"a": torch.zeros(1)}, {"unwritable": object()})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
