@@ -12,7 +12,6 @@ import h5py
 import numpy as np
 
 from tespec.events import load_events
-from tespec.sample.ddd17 import NANOSECONDS
 from tespec.sample.dsec import BLOSC, CLASSES
 from twins.rvt_archive import GEN1, ONE_MPX, archive
 
@@ -20,25 +19,20 @@ EVENT_TYPE = b"\x0c\x08"
 Relayout = Callable[[Path], object]
 
 
-def drives(root: Path) -> list[Path]:
-    return sorted(path for path in root.glob("dir*") if path.is_dir())
-
-
 def extracted(root: Path) -> None:
     """Masks in a folder instead of a zip archive."""
-    for folder in drives(root):
-        with zipfile.ZipFile(folder / "segmentation_masks.zip") as masks:
-            masks.extractall(folder)
-        (folder / "segmentation_masks.zip").unlink()
+    for path in root.glob("dir*/segmentation_masks.zip"):
+        with zipfile.ZipFile(path) as masks:
+            masks.extractall(path.parent)
+        path.unlink()
 
 
 def microseconds(root: Path) -> None:
     """Times in us instead of ns."""
-    for folder in drives(root):
-        times = np.fromfile(folder / "events.dat.t", "<i8")
-        (times // NANOSECONDS).tofile(folder / "events.dat.t")
-        for path in (folder / "index").iterdir():
-            np.save(path, np.load(path) // [NANOSECONDS, 1, 1])
+    for path in root.glob("dir*/events.dat.t"):
+        (np.fromfile(path, "<i8") // 1000).tofile(path)
+    for path in root.glob("dir*/index/*"):
+        np.save(path, np.load(path) // [1000, 1, 1])
 
 
 def into(root: Path, name: str, *kept: str) -> None:
@@ -49,13 +43,9 @@ def into(root: Path, name: str, *kept: str) -> None:
         shutil.move(path, root / name / path.name)
 
 
-def sequences(root: Path) -> list[Path]:
-    return sorted(path.parents[2] for path in root.glob("**/events/left/events.h5"))
-
-
 def dsec_labels(root: Path, place: str, times: str = "semantic/timestamps.txt", flat: bool = False) -> None:
     """Masks in the folders that `place` names for each set of classes; `flat`: sequences outside of train and test."""
-    for folder in sequences(root):
+    for folder in sorted(path.parents[2] for path in root.glob("**/events/left/events.h5")):
         for classes in CLASSES:
             target = folder / place.format(classes)
             shutil.move(folder / "semantic" / "left" / classes, folder / "moved")
@@ -70,15 +60,6 @@ def dsec_labels(root: Path, place: str, times: str = "semantic/timestamps.txt", 
 
 
 README, ARCHIVE = "semantic/left/{}", ("{}", "{}_semantic_timestamps.txt")
-
-
-def compressed(root: Path) -> None:
-    """MVSEC's events in chunks, compressed by gzip."""
-    for path in root.glob("*_data.hdf5"):
-        with h5py.File(path, "a") as file:
-            events = file["davis/left/events"][:]
-            del file["davis/left/events"]
-            file.create_dataset("davis/left/events", data=events, chunks=(1 << 10, 4), compression="gzip")
 
 
 def by_day(root: Path) -> None:
@@ -116,10 +97,10 @@ def rvt_files(root: Path, ending: str, sized: bool = True) -> None:
     """RVT's intermediate HDF5 files, which need not name the sensor's size."""
     for path in root.glob("*/*_td.dat"):
         stream = load_events(path)
-        x, y, t, p = stream.slice(stream.t_first, stream.t_last + 1)
+        columns = stream.slice(stream.t_first, stream.t_last + 1)._asdict()
         with h5py.File(path.with_name(path.name.replace("_td.dat", ending)), "w") as file:
-            for column, values in (("x", x), ("y", y), ("t", t), ("p", p.astype("i1"))):
-                file.create_dataset(f"events/{column}", data=values, chunks=True, **BLOSC)
+            for name, values in (columns | {"p": columns["p"].astype("i1")}).items():
+                file.create_dataset(f"events/{name}", data=values, chunks=True, **BLOSC)
             if sized:
                 file["events/height"], file["events/width"] = np.int64(stream.height), np.int64(stream.width)
         path.unlink()
@@ -154,7 +135,7 @@ LAYOUTS: dict[str, dict[str, Relayout]] = {
         "flat": lambda root: dsec_labels(root, README, flat=True),
         "flat-archive": lambda root: dsec_labels(root, *ARCHIVE, flat=True),
     },
-    "mvsec": {"hdf5": unchanged, "compressed": compressed, "folders": by_day},
+    "mvsec": {"hdf5": unchanged, "folders": by_day},
     "gen1": PROPHESEE
     | {
         "rvt-archive": partial(archive, **GEN1),

@@ -8,21 +8,16 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
-from tespec.events import Events, load_events
+from tespec.events import load_events
 from tespec.sample.dsec import BLOSC
 
 WINDOW_US, BINS, LARGEST = 50_000, 10, 10
 FIRST_LABEL_US = 100_000
-Boxes = NDArray[np.void]
-Times = NDArray[np.int64]
-GEN1: dict[str, Any] = {
-    "factor": 1, "period_us": 250_000, "windows_per_period": 5, "classes": 2, "min_diagonal": 12, "min_side": 4,
-}  # fmt: skip
-ONE_MPX: dict[str, Any] = {
-    "factor": 2, "period_us": 100_000, "windows_per_period": 2, "classes": 3, "min_diagonal": 0, "min_side": 3,
-}  # fmt: skip
+# Factor of the sub-sampling, us between label frames, windows in between, classes kept, px of diagonal and side.
+RULES = ("factor", "period_us", "windows_per_period", "classes", "min_diagonal", "min_side")
+GEN1: dict[str, Any] = dict(zip(RULES, (1, 250_000, 5, 2, 12, 4), strict=True))
+ONE_MPX: dict[str, Any] = dict(zip(RULES, (2, 100_000, 2, 3, 0, 3), strict=True))
 
 
 def archive(
@@ -30,14 +25,7 @@ def archive(
 ) -> None:
     """Histograms by RVT's rule, window ends as its script lays them, its filters, in the place of raw recordings.
 
-    Args:
-        root: folder of the data set.
-        factor: by which histograms are sub-sampled; boxes stay in full resolution.
-        period_us: between label frames.
-        windows_per_period: 5 for 250 ms is right; RVT's public script makes 2 of them.
-        classes: number of those that are kept.
-        min_diagonal: of a box, in px; `min_side` likewise.
-        min_side: see `min_diagonal`.
+    5 windows in 250 ms are right; RVT's public script makes 2 of them.
     """
     for path in root.glob("*/*_td.dat"):
         name, stream = path.name.removesuffix("_td.dat"), load_events(path)
@@ -51,15 +39,15 @@ def archive(
         ends, places = window_ends(stamps, period_us, windows_per_period)
         events = stream.slice(stream.t_first, stream.t_last + 1)
         frames = np.stack([histogram(events, end, stream.height, stream.width) for end in ends.tolist()])
-        frames = frames[:, :, factor // 2 :: factor, factor // 2 :: factor]
-        write(path.with_name(name), frames, ends, places, boxes, stamps, factor)
+        write(path.with_name(name), frames[:, :, factor // 2 :: factor, factor // 2 :: factor], ends, places, factor)
+        np.save(path.with_name(name) / "labels_v2" / "timestamps_us.npy", stamps)
+        first = np.searchsorted(boxes["t"], stamps)
+        np.savez(path.with_name(name) / "labels_v2" / "labels.npz", labels=boxes, objframe_idx_2_label_idx=first)
         path.unlink()
         path.with_name(f"{name}_bbox.npy").unlink()
 
 
-def filtered(
-    boxes: Boxes, classes: int, height: int, width: int, diagonal: float, side: float, training: bool
-) -> Boxes:
+def filtered(boxes: Any, classes: int, height: int, width: int, diagonal: float, side: float, training: bool) -> Any:
     boxes = boxes[boxes["class_id"] < classes].copy()
     last_x, last_y = width - 1, height - 1  # RVT crops at the last pixel, not at its far edge
     left, top = boxes["x"].clip(0, last_x), boxes["y"].clip(0, last_y)
@@ -67,12 +55,10 @@ def filtered(
     boxes["x"], boxes["y"], boxes["w"], boxes["h"] = left, top, right - left, bottom - top
     kept = (boxes["w"] > 0) & (boxes["h"] > 0) & (np.minimum(boxes["w"], boxes["h"]) >= side)
     kept &= np.sqrt(boxes["w"] ** 2 + boxes["h"] ** 2) >= diagonal
-    if training:
-        kept &= boxes["w"] <= int(0.9 * width)
-    return boxes[kept]
+    return boxes[kept & (not training or boxes["w"] <= int(0.9 * width))]
 
 
-def window_ends(stamps: Times, period_us: int, windows_per_period: int) -> tuple[Times, Times]:
+def window_ends(stamps: Any, period_us: int, windows_per_period: int) -> tuple[Any, Any]:
     """Ends of the windows, and which of them each label frame has: back from the first label, then between labels."""
     lead = np.arange(stamps[0], 0, -WINDOW_US)[::-1][1:]
     ends = lead if len(lead) else stamps[:1]
@@ -84,7 +70,7 @@ def window_ends(stamps: Times, period_us: int, windows_per_period: int) -> tuple
     return ends.astype(np.int64), np.array(places, np.int64)
 
 
-def histogram(events: Events, end: int, height: int, width: int) -> NDArray[np.uint8]:
+def histogram(events: Any, end: int, height: int, width: int) -> Any:
     """(20, H, W) counts of the events from end - 50 ms to end, both included, in bins from the first to the last."""
     inside = (events.t >= end - WINDOW_US) & (events.t <= end)
     x, y, t, p = (column[inside] for column in events)
@@ -96,9 +82,7 @@ def histogram(events: Events, end: int, height: int, width: int) -> NDArray[np.u
     return np.minimum(counts, LARGEST).reshape(2 * BINS, height, width).astype(np.uint8)
 
 
-def write(
-    folder: Path, frames: NDArray[np.uint8], ends: Times, places: Times, boxes: Boxes, stamps: Times, factor: int
-) -> None:
+def write(folder: Path, frames: Any, ends: Any, places: Any, factor: int) -> None:
     place = folder / "event_representations_v2" / "stacked_histogram_dt=50_nbins=10"
     place.mkdir(parents=True)
     (folder / "labels_v2").mkdir()
@@ -107,6 +91,3 @@ def write(
         file.create_dataset("data", data=frames, chunks=(1, *frames.shape[1:]), **BLOSC)
     np.save(place / "objframe_idx_2_repr_idx.npy", places)
     np.save(place / "timestamps_us.npy", ends)
-    first = np.searchsorted(boxes["t"], stamps)
-    np.savez(folder / "labels_v2" / "labels.npz", labels=boxes, objframe_idx_2_label_idx=first)
-    np.save(folder / "labels_v2" / "timestamps_us.npy", stamps)
