@@ -19,7 +19,7 @@ from tespec.core.paths import RESULTS
 
 ENDINGS = """Without filters, tables show the test split, all labels, default settings and the newest results version.
 exit codes: 0 written; 2 a mistake, or no readable record: nothing written"""
-FILTERS = ("data", "profile", "split", "label_fraction")  # with an option of their own
+FILTERS = ("data", "profile", "split", "label_fraction", "frozen")  # with an option of their own
 
 BRIEF = ("Measured on different machines", "Not shown", "p:")  # beginnings of the notes that are printed
 
@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--profile", metavar="NAME", help="measured under this profile, e.g. paper")
     parser.add_argument("--split", choices=SPLITS, help="measured on this split (default: test)")
     parser.add_argument("--label-fraction", metavar="SHARE", help="trained on this share of labels (default: 1)")
+    parser.add_argument("--frozen", action="store_const", const="True", help="trained on a frozen backbone")
     parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="other columns of the frame")
     parser.add_argument("--by", default="", metavar="COLUMN", help="a column for each value of it, e.g. label_fraction")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder that holds runs/")

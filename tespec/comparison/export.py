@@ -28,7 +28,16 @@ ESCAPED = dict(zip(r"{}$&#%_[]*", [r"\{", r"\}", r"\$", r"\&", r"\#", r"\%", r"\
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': "''"}
 ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 MATHS = {"±": r"\pm", "×": r"\times", "≤": r"\leq", "≥": r"\geq", "≈": r"\approx", "→": r"\rightarrow", "−": "-"}
-MATHS |= {"↑": r"\uparrow", "↓": r"\downarrow", "†": r"^\dagger", "‡": r"^\ddagger", "§": r"^\S", "¶": r"^\P"}
+MATHS |= {
+    "↑": r"\uparrow",
+    "↓": r"\downarrow",
+    "†": r"^\dagger",
+    "‡": r"^\ddagger",
+    "§": r"^\S",
+    "¶": r"^\P",
+    "‖": r"^\|",
+    "◇": r"^\diamond",
+}
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>body {{font-family: sans-serif}} table {{border-collapse: collapse}} th, td {{padding: .2em .6em}}</style>

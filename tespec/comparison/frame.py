@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 # Columns that make a cell: grouped by all of them, only seeds are averaged.
 CELL = [
     *("kind", "method", "method_version", "plugin", "arch", "backbone", "task", "task_version", "data"),
-    *("data_fingerprint", "profile", "split", "label_fraction", "variant", "overrides", "pretraining_overrides"),
+    *(
+        "data_fingerprint",
+        "profile",
+        "split",
+        "label_fraction",
+        "frozen",
+        "variant",
+        "overrides",
+        "pretraining_overrides",
+    ),
     *("weights", "results_version", "metric", "frames"),
 ]
 COLUMNS = [
@@ -72,6 +81,7 @@ def _facts(record: Record) -> dict[str, Any]:
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
         **{name: record.facts.get(name, "") for name in ("title", "group", "backbone", "pretraining_data")},
         "label_fraction": float(record.config.get("label_share", 1.0)),
+        "frozen": bool(record.config.get("freeze", False)),
         "overrides": _settings(record.overrides),
         "pretraining_overrides": _settings(recipe.get("overrides") or {}),
         "weights": _weights(record),
@@ -112,4 +122,6 @@ def _weights(record: Record) -> str:
 
 def _settings(overrides: Mapping[str, Any]) -> str:
     """Changed settings in one line, in order of their names, but for those that have a column of their own."""
-    return ", ".join(f"{key}={overrides[key]}" for key in sorted(overrides) if key not in ("label_share", "width"))
+    return ", ".join(
+        f"{key}={overrides[key]}" for key in sorted(overrides) if key not in ("label_share", "freeze", "width")
+    )

@@ -56,6 +56,7 @@ class Row(Facts):
         ranked: whether the row takes part in the search for the best number.
         scores: by task, in the order of the table's metrics; None where nothing is published.
         bold: metrics that the paper sets in bold, by task.
+        few_labels: further numbers by metric, task, and share of the labels; "frozen": of a frozen backbone.
         source, protocol, differs: of rows from other publications: where they were read, and what differs.
     """
 
@@ -70,6 +71,7 @@ class Row(Facts):
     ranked: bool = True
     scores: dict[str, list[float | None]]
     bold: dict[str, list[str]] = {}
+    few_labels: dict[str, dict[str, dict[str, float]]] = {}
     source: str = ""
     protocol: str = ""
     differs: str = ""
@@ -101,6 +103,13 @@ class PaperTable(Facts):
             if not set(row.bold) <= tasks or not all(set(bold) <= metrics for bold in row.bold.values()):
                 raise ValueError(f"{row.title}: bold names another task or metric")
         return self
+
+
+class Beyond(Facts):
+    """Rows of other publications by table, and what their marks mean."""
+
+    marks: dict[str, str]
+    rows: dict[str, list[Row]]
 
 
 class PlainGroup(Facts):
@@ -155,6 +164,13 @@ def plain_tables() -> dict[str, PlainTable]:
     return tables
 
 
+@cache
+def read_beyond() -> Beyond:
+    """Rows of other publications."""
+    beyond: Beyond = read_published(PUBLISHED / "beyond.yaml", Beyond)
+    return beyond
+
+
 def table_of(task: str) -> str:
     """Name of the comparison table that holds a task, "" for a task that the paper does not have."""
     return next((name for name in TABLES if any(task == each.name for each in read_paper(name).tasks)), "")
@@ -169,14 +185,14 @@ def published_frame() -> pd.DataFrame:
     """
     import pandas as pd
 
-    path = PUBLISHED / "beyond.yaml"
-    beyond = read_published(path, dict[str, list[Row]])
-    rows = []
+    path, beyond, rows = PUBLISHED / "beyond.yaml", read_beyond(), []
     for name in TABLES:
         table = read_paper(name)
-        cited = [row.model_copy(update={"ranked": False}) for row in beyond.get(name, ())]
+        cited = [row.model_copy(update={"ranked": False}) for row in beyond.rows.get(name, ())]
         groups = [(PAPER, group.heading or "", group.rows) for group in table.groups]
-        if any(len(scores) != len(table.metrics) for row in cited for scores in row.scores.values()):
+        known = {metric.name for metric in table.metrics}
+        whole = all(len(scores) == len(known) for row in cited for scores in row.scores.values())
+        if not whole or not all(set(row.few_labels) <= known for row in cited):
             raise UserError(path, f"{name}: needs a score, or null, for each metric", "restore it from the repository")
         order = 0
         for number, (source, heading, members) in enumerate([*groups, (BEYOND, "Other publications", cited)]):
@@ -190,19 +206,23 @@ def published_frame() -> pd.DataFrame:
 def _scores(row: Row, table: PaperTable) -> list[dict[str, Any]]:
     facts = row.model_dump(include={"method", "title", "mark", "citation", "backbone", "ranked"})
     facts |= {"arch": ARCHS[row.recurrent], "pretraining_data": row.pretraining, "tta": row.test_time_augmentation}
-    return [
-        {
-            **facts,
-            "task": task,
-            "metric": metric.name,
-            "unit": metric.unit,
-            "better": metric.better,
-            "value": value,
-            "bold": metric.name in row.bold.get(task, ()),
-        }
+    metrics = {each.name: {"metric": each.name, "unit": each.unit, "better": each.better} for each in table.metrics}
+    full = [
+        {"task": task, "value": value, "bold": name in row.bold.get(task, ()), **metrics[name]}
         for task, scores in row.scores.items()
-        for metric, value in zip(table.metrics, scores, strict=True)
+        for name, value in zip(metrics, scores, strict=True)
     ]
+    few = [
+        {"task": task, "value": value, "bold": False, **metrics[name], **_share(share)}
+        for name, tasks in row.few_labels.items()
+        for task, values in tasks.items()
+        for share, value in values.items()
+    ]
+    return [{"label_fraction": 1.0, "frozen": False, **facts, **score} for score in (*full, *few)]
+
+
+def _share(name: str) -> dict[str, Any]:
+    return {"frozen": True} if name == "frozen" else {"label_fraction": float(name)}
 
 
 def modified_files(folder: Path = PUBLISHED) -> list[str]:

@@ -19,6 +19,7 @@ from tespec.core.errors import UserError
 DEFAULTS = {
     "split": TEST,
     "label_fraction": 1.0,
+    "frozen": False,
     "overrides": "",
     "variant": "",
     "pretraining_overrides": "",
@@ -135,6 +136,8 @@ def _newest(
 def _said(key: str, value: Any) -> str:
     if key == "label_fraction":
         return f"{100 * value:g} % of labels"
+    if key == "frozen":
+        return "frozen backbone"
     return f"{value} split" if key == "split" else f"{value} frames" if key == "frames" else str(value)
 
 

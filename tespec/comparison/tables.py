@@ -12,8 +12,16 @@ import pandas as pd
 
 from tespec.comparison.ablations import DECIMALS, METHOD, METRICS, Ablation, read_ablations, variant_name
 from tespec.comparison.frame import COLUMNS
-from tespec.comparison.published import PAPER, TABLES, plain_tables, published_frame, read_paper, table_of
-from tespec.comparison.selection import MEASURED, ROW, SETTING, as_text, column_names, near, select
+from tespec.comparison.published import (
+    PAPER,
+    TABLES,
+    plain_tables,
+    published_frame,
+    read_beyond,
+    read_paper,
+    table_of,
+)
+from tespec.comparison.selection import DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, near, select
 from tespec.comparison.statistics import ALPHA, holm, paired_gain
 from tespec.core.errors import UserError
 
@@ -91,6 +99,9 @@ def make_tables(
     varied = select(frame, where or {}, by, ("variant", "pretraining_overrides")).frame
     varied = varied[(varied["method"] == METHOD) & varied["metric"].isin(METRICS)]
     scores, ablated, published = _scores(chosen, by), _scores(varied, by), published_frame()
+    for key in ("label_fraction", "frozen"):
+        if key != by:
+            published = published[published[key].map(as_text) == (where or {}).get(key, as_text(DEFAULTS[key]))]
     tasks = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
     makers: dict[str, Callable[[], Table | None]] = {
         **{name: partial(_comparison, name, published, chosen, scores, by) for name in TABLES},
@@ -205,7 +216,9 @@ def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, scores
     tasks = {task.name: task.title for task in paper.tasks}
     titles = {metric.name: metric.title for metric in paper.metrics}
     table = _methods(paper.title, tasks, titles, published, chosen, scores, by)
-    return table._replace(notes=(*(f"{sign} {said}." for sign, said in paper.marks.items()), *table.notes))
+    used = "".join(table.cells.index.get_level_values("Method"))
+    marks = paper.marks | {sign: said for sign, said in read_beyond().marks.items() if sign in used}
+    return table._replace(notes=(*(f"{sign} {said}." for sign, said in marks.items()), *table.notes))
 
 
 def _own_table(task: str, nothing: pd.DataFrame, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table:
@@ -390,7 +403,7 @@ def _pivot(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Published and measured cells as wide frames of texts and bold: rows by position, columns in order."""
     names = ["task", "metric", "source", *([by] if by else [])]
-    parts = [numbers.assign(**{by: ""}) if by else numbers, scores]
+    parts = [numbers if by in ("", *numbers) else numbers.assign(**{by: ""}), scores]
     long = pd.concat([part[["row", *names, "text", "bold"]] for part in parts if len(part)], ignore_index=True)
     columns, metrics = list(tasks), list(titles)
     keys = sorted(

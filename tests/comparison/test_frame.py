@@ -29,6 +29,7 @@ def test_each_column_of_a_cell_tells_records_apart(record: Make, column: str) ->
     recipe = {"dataset": "1mpx", "seed": 0, "overrides": {}}
     changes: dict[str, dict[str, Any]] = {
         "label_fraction": {"config": {"label_share": 0.05}, "overrides": {"label_share": 0.05}},
+        "frozen": {"config": {"freeze": True}, "overrides": {"freeze": True}},
         "overrides": {"overrides": {"optimisation.steps": 10}},
         "pretraining_overrides": {"weights": {"recipe": recipe | {"overrides": {"objective.mask.ratio": 0.25}}}},
         "weights": {"weights": {"recipe": recipe | {"dataset": "gen1"}}},

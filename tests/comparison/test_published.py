@@ -10,7 +10,15 @@ import pytest
 import yaml
 
 from tespec.comparison import published as module
-from tespec.comparison.published import PaperTable, Row, modified_files, plain_tables, published_frame, read_paper
+from tespec.comparison.published import (
+    PaperTable,
+    Row,
+    modified_files,
+    plain_tables,
+    published_frame,
+    read_beyond,
+    read_paper,
+)
 from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import PUBLISHED
@@ -133,6 +141,7 @@ def test_marks_are_explained_and_the_dagger_tells_test_time_augmentation(named: 
         ("depth.yaml", "better: higher", "better: more"),
         ("depth.yaml", "rms_log]", "rms_lag]"),
         ("beyond.yaml", "{dsec: [null, null], ddd17", "{dsec: [null], ddd17"),
+        ("beyond.yaml", "miou:", "mIoU:"),
         ("plain.yaml", "[T, 50ms]", "[T]"),
     ],
 )
@@ -147,6 +156,7 @@ def test_an_edited_file_is_refused_in_one_line(
     assert modified_files(tmp_path) == [file]
     monkeypatch.setattr(module, "PUBLISHED", tmp_path)
     read_paper.cache_clear()
+    read_beyond.cache_clear()
     plain_tables.cache_clear()
     with pytest.raises(UserError, match=file) as refused:
         published_frame() if file != "plain.yaml" else plain_tables()
@@ -157,6 +167,7 @@ def test_an_edited_file_is_refused_in_one_line(
 def nothing_is_cached() -> Iterator[None]:
     yield
     read_paper.cache_clear()
+    read_beyond.cache_clear()
     plain_tables.cache_clear()
 
 

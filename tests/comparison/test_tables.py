@@ -63,7 +63,8 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample: pd.DataFrame
         seen += text != ""
     assert seen == {"detection": 24, "segmentation": 50, "depth": 77}[name]
     methods = (found["title"] + found["mark"])[~found["order"].duplicated()].tolist()
-    assert [title for title in table.cells.index.get_level_values("Method") if title in methods] == methods
+    own = [label for label in table.cells.index if label[0] != "Other publications"]
+    assert [label[1] for label in own if label[1] in methods] == methods
 
 
 def test_every_published_number_of_the_ablations_is_in_its_table(sample: pd.DataFrame) -> None:
@@ -220,12 +221,36 @@ def test_methods_that_the_paper_lacks_have_rows_behind_its_own(record: Make) -> 
     made = [record("mine"), record("mine", "feedforward", facts=record("mine").facts | {"backbone": "Mine"}),
             record("tespec", "feedforward"), record("other", facts=record("mine").facts)]  # fmt: skip
     index = [label[:4] for label in one(made).cells.index]
-    assert index[-4:] == [
+    assert [label for label in index if label[0] != "Other publications"][-4:] == [
         ("", "Tespec", "Swin-T/7", "no"),
         ("Mine", "Mine (mine)", "Mine", "no"),
         ("Mine", "Mine (mine)", "Swin-T/7", "yes"),
         ("Mine", "Mine (other)", "Swin-T/7", "yes"),
     ]
+
+
+def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers(record: Make) -> None:
+    few, frozen = {"label_share": 0.01}, {"freeze": True}
+    made = [
+        record("mine", miou=30.0),
+        record("mine", miou=10.0, config=few, overrides=few),
+        record("mine", miou=5.0, config=frozen, overrides=frozen),
+    ]
+
+    def texts(source: str, **options: Any) -> list[str]:
+        cells = one(made, **options).cells
+        rows = [label[1] in ("ScaleEvent§¶", "Mine") and label[2] != "ViT-L" for label in cells.index]
+        columns = [name[:2] == ("DDD17", "mIoU ↑") and source in name[2] for name in cells.columns]
+        return [text for text in cells.loc[rows, columns].to_numpy().ravel() if text != NONE]
+
+    assert texts("published") == ["59.640", "62.810"]
+    assert texts("published", where={"label_fraction": "0.01"}) == ["57.230"]
+    assert texts("measured", where={"label_fraction": "0.01"}) == ["10.00 (1)"]
+    assert texts("published", where={"frozen": "True"}) == ["57.870"]
+    assert texts("measured", where={"frozen": "True"}) == ["5.00 (1)"]
+    assert texts("published", by="label_fraction") == ["59.640", "57.230", "59.540", "61.450", "62.060", "62.810"]
+    notes = one(made).notes
+    assert any(note.startswith("§ its pre-training sees images") for note in notes)
 
 
 def test_test_time_augmentation_chooses_the_published_row(record: Make) -> None:

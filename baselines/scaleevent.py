@@ -1,0 +1,234 @@
+"""ScaleEvent: a frozen image network teaches the events of the same moment (Chen et al., CVPR 2026).
+
+Features of events become those of the image at the same places, and as alike to each other as those of the image are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import tespec.core.compat  # noqa: F401  # before timm
+
+import timm.models
+import torch
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, normalize
+
+from tespec.core.distributed import global_mean
+from tespec.core.errors import UserError
+from tespec.core.registry import METHODS
+from tespec.core.settings import Clip, Count, Decay, FromZero, Optimisation, Pretraining, Share, Size
+from tespec.datasets.images import as_input
+from tespec.models.backbone import Backbone
+from tespec.models.layers import in_fp32, pad_to, padded_size
+from tespec.pretraining.data import PretrainData
+from tespec.pretraining.method import PairMethod
+from tespec.weights.load import read_backbone
+
+TOKEN = 16  # px of a side; stride of a ViT's patches and of the third stage
+STAGE = 2
+
+
+@dataclass(frozen=True)
+class ScaleEventSettings:
+    """Settings of the teacher and of the losses."""
+
+    teacher: str  # a network of timm, or a weights file of this harness
+    teacher_weights: str  # file of a network of timm
+    activation: Count  # events that make a token count
+    alike: Share  # lowest cosine of two places of the image that is compared
+    plain_weight: FromZero  # of the features themselves
+    intra_weight: FromZero  # of the likeness of events to events
+    cross_weight: FromZero  # of the likeness of events to the image
+
+
+@METHODS.register_module(name="scaleevent")
+class ScaleEvent(PairMethod):
+    """Distillation of a frozen image network.
+
+    Args:
+        own: its settings.
+        backbone: what is pre-trained, on events.
+        teacher: an image network, see `open_teacher`.
+    """
+
+    title = "ScaleEvent"
+    group = "Beyond the paper"
+    pretraining_data = "paired events and images"
+    citation = "Chen et al.: Scaling Dense Event-Stream Pretraining from Visual Foundation Models, CVPR 2026"
+    licence = "not stated (zhiwen-xdu/ScaleEvent)"
+    weights = "checkpoints of zhiwen-xdu/ScaleEvent, plain ViTs, which no backbone here can take"
+    summary = "Features of events follow those of a frozen image network; ConvLSTMs start at random, as for images."
+    loss_is = "distance to the image network's features and to their likeness, where there are events"
+    min_batch_size = 1
+    deviations = (  # from zhiwen-xdu/ScaleEvent, scale_event/
+        "ScaleEvent's encoder is a Swin that starts at random, and a linear layer takes its third stage to the "
+        "teacher's width; theirs is the teacher's own ViT, and starts from its weights",
+        "ScaleEvent's events go in as histograms, instead of images of three bins",
+        "ScaleEvent's tokens count by the paper's Eq. 2, 64 events of the histograms; the code looks for any event in "
+        "a reduced image",
+    )
+    # Values: zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py (DistillLoss_With_CrossGram_V2),
+    # and the paper, Secs. 3.1 to 4.1.
+    recipe = Pretraining(
+        objective=ScaleEventSettings(
+            teacher="vit_small_patch16_dinov3.lvd1689m",
+            teacher_weights="",
+            activation=64,  # tau of Eq. 2
+            alike=0.1,
+            plain_weight=1.0,
+            intra_weight=10.0,  # lambda_is
+            cross_weight=4.0,  # lambda_cs
+        ),
+        dataset="ddd17",
+        batch_size=80,  # 20 on each of 4 GPUs for ViT-S
+        drop_path=0.0,
+        optimisation=Optimisation(
+            optimizer="AdamW",
+            peak_lr=5.0e-4,  # for random weights; 5e-6 from the teacher's
+            schedule="cosine",
+            steps=12500,  # 10 epochs of 100,000 pairs
+            warmup_steps=625,
+            clip=Clip("norm", 0.1),
+            weight_decay=Decay(1.0e-4, 1.0e-4, ()),  # all parameters
+        ),
+        deviations=(
+            "ScaleEvent learns at 5e-4 with a warm-up and half a cosine, instead of at 5e-6 times 0.9 each epoch from "
+            "the teacher's weights",
+            "ScaleEvent on the recordings given, without VID2E's simulated events; its 500,000 pairs include those of "
+            "the data sets it is evaluated on",
+        ),
+    )
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "sample": {
+            "batch_size": 16,
+            "segments": 1,
+            "optimisation": {"peak_lr": 1.0e-3},
+            "objective": {"activation": 8},
+        },
+    }
+
+    def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: Teacher) -> None:
+        super().__init__()
+        self.own, self.backbone, self.teacher = own, backbone, teacher
+        self.project = nn.Linear(backbone.channels[STAGE], teacher.width)
+
+    @classmethod
+    def from_settings(cls, own: ScaleEventSettings, settings: Pretraining, data: PretrainData) -> Self:
+        """The method with a randomly initialised backbone and the teacher that the settings name."""
+        return cls(own, cls.new_backbone(settings, data), open_teacher(own, padded_size(*data.size)))
+
+    def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
+        """Losses of a step.
+
+        Args:
+            batch: histograms (B, 1, 2 * bins, H, W) and images (B, 1, 1, H, W) uint8.
+            state: None.
+
+        Returns:
+            "loss", which is the weighted sum of "loss_plain", "loss_intra" and "loss_cross", and "active", the share
+            of tokens that count; and None.
+        """
+        own, size, histograms = self.own, self.backbone.img_size, batch["histograms"]
+        features, _ = self.backbone(histograms)
+        events = self.project(features[STAGE].squeeze(1).flatten(2).mT)
+        images = self.teacher(batch["images"].squeeze(1)).flatten(2).mT
+        active = active_tokens(pad_to(histograms.squeeze(1), size), own.activation)
+        plain, intra, cross = distances(events, images, active, own.alike)
+        return {
+            "loss": own.plain_weight * plain + own.intra_weight * intra + own.cross_weight * cross,
+            "loss_plain": plain,
+            "loss_intra": intra,
+            "loss_cross": cross,
+            "active": active.mean(),
+        }, None
+
+
+def active_tokens(histograms: Tensor, least: int) -> Tensor:
+    """1 where a token's patch holds `least` events or more, else 0: (B, N, 1) of histograms (B, C, H, W) (Eq. 2)."""
+    counts = avg_pool2d(histograms.sum(1, keepdim=True, dtype=torch.float32), TOKEN) * TOKEN**2
+    return (counts.round() >= least).float().flatten(2).mT
+
+
+@in_fp32
+def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> tuple[Tensor, Tensor, Tensor]:
+    """How far features of events are from the image's: themselves, their likeness, and their likeness to the image.
+
+    Likeness is the cosine of each two of an image's tokens, 0 where it is negative or where the image's own is not
+    above `alike`.
+
+    Args:
+        events: (B, N, D) features.
+        images: (B, N, D) of the same places, without gradient.
+        active: (B, N, 1), 0 for tokens that do not count.
+        alike: from 0 to 1.
+
+    Returns:
+        mean absolute difference, and two mean squared differences, over all tokens, counted or not.
+    """
+    events, images = events * active, images * active
+    plain = (events - images).abs()
+    events, images = normalize(events, dim=-1), normalize(images, dim=-1)
+    wanted = images @ images.mT
+    compared = wanted > alike
+    intra, cross = (((each @ events.mT).clamp(min=0) - wanted).where(compared, 0).square() for each in (events, images))
+    first, second, third = (global_mean(each.sum(), each.numel()) for each in (plain, intra, cross))
+    return first, second, third
+
+
+class Teacher(nn.Module):
+    """A frozen image network.
+
+    Args:
+        network: a backbone, or a network of timm.
+        channels: of its input, 1 or 3.
+        size: (H, W) in px of its input.
+    """
+
+    def __init__(self, network: nn.Module, channels: int, size: Size) -> None:
+        super().__init__()
+        self.network, self.channels, self.size = network.requires_grad_(False), channels, size
+        self.width = self(torch.zeros(1, 1, *size)).shape[1]
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        """Features (B, width, H / 16, W / 16) of grey images (B, 1, h, w) uint8: those of the last layer so large."""
+        network: Any = self.network.eval()
+        seen = pad_to(as_input(images.expand(-1, self.channels, -1, -1)), self.size)
+        if isinstance(network, Backbone):
+            features, _ = network(seen.unsqueeze(1))
+            return features[STAGE].squeeze(1)
+        maps = network.forward_intermediates(seen, norm=True, intermediates_only=True, output_fmt="NCHW")
+        return next(each for each in reversed(maps) if each.shape[-1] * TOKEN == self.size[1])
+
+
+def open_teacher(own: ScaleEventSettings, size: Size, weights: bool = True) -> Teacher:
+    """The teacher of the settings, for images of (H, W) px, or one of the same shape without its weights.
+
+    Raises:
+        UserError: an unknown network, one without features at stride 16, or weights that are missing or do not fit.
+    """
+    where, name, file = f"objective.teacher {own.teacher!r}", own.teacher, own.teacher_weights
+    if not timm.is_model(name):
+        if not Path(name).is_file():
+            remedy = "give a network of timm (timm.list_models()), or backbone.safetensors of a pre-training on images"
+            raise UserError(where, "neither a network of timm nor a file", remedy)
+        backbone = read_backbone(Path(name), height=size[0], width=size[1])
+        if backbone.in_channels not in (1, 3) or backbone.recurrent:
+            raise UserError(where, "was not trained on images", "give backbone.safetensors of a pre-training on images")
+        return Teacher(backbone, backbone.in_channels, size)
+    if weights and not Path(file).is_file():
+        raise UserError(f"objective.teacher_weights {file!r}", "no such file", f"give the weights of {name}")
+    fixed = {"img_size": size} if timm.get_pretrained_cfg(name).fixed_input_size else {}
+    try:
+        return Teacher(timm.create_model(name, checkpoint_path=file if weights else "", **fixed), 3, size)
+    except (OSError, RuntimeError, ValueError) as error:
+        what = f"do not fit {name} ({str(error).splitlines()[0]})"
+        raise UserError(f"objective.teacher_weights {file!r}", what, f"give the weights of {name}") from error
+    except (AttributeError, IndexError, StopIteration) as error:
+        raise UserError(
+            where, "has no features at stride 16", "choose a ViT of 16 px patches, Swin or ResNet"
+        ) from error
