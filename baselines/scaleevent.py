@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, ClassVar, Self
 
 import tespec.core.compat  # noqa: F401  # before timm
@@ -15,18 +16,19 @@ import timm.models
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d, normalize
+from torch.nn.functional import avg_pool2d, interpolate, normalize
 
+from tespec.core.config import pretraining_settings
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
 from tespec.core.settings import Clip, Count, Decay, FromZero, Optimisation, Pretraining, Share, Size
 from tespec.datasets.images import as_input
-from tespec.models.backbone import Backbone
+from tespec.models.backbone import Backbone, build_backbone
 from tespec.models.layers import in_fp32, pad_to, padded_size
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import PairMethod
-from tespec.weights.load import read_backbone
+from tespec.pretraining.method import ImageMethod, PairMethod
+from tespec.weights.load import load_backbone
 
 TOKEN = 16  # px of a side; stride of a ViT's patches and of the third stage
 STAGE = 2
@@ -36,8 +38,8 @@ STAGE = 2
 class ScaleEventSettings:
     """Settings of the teacher and of the losses."""
 
-    teacher: str  # a network of timm, or a weights file of this harness
-    teacher_weights: str  # file of a network of timm
+    teacher: str  # a network of timm, or a method here that pre-trains one on images
+    teacher_weights: str  # its file; "": the method pre-trains it first
     activation: Count  # events that make a token count
     alike: Share  # lowest cosine of two places of the image that is compared
     plain_weight: FromZero  # of the features themselves
@@ -52,7 +54,7 @@ class ScaleEvent(PairMethod):
     Args:
         own: its settings.
         backbone: what is pre-trained, on events.
-        teacher: an image network, see `open_teacher`.
+        teacher: an image network, see `build_teacher`.
     """
 
     title = "ScaleEvent"
@@ -65,7 +67,7 @@ class ScaleEvent(PairMethod):
     loss_is = "distance to the image network's features and to their likeness, where there are events"
     min_batch_size = 1
     deviations = (  # from zhiwen-xdu/ScaleEvent, scale_event/
-        "ScaleEvent's encoder is a Swin that starts at random, and a linear layer takes its third stage to the "
+        "ScaleEvent's encoder is a Swin that starts at random, and a linear layer takes its last two stages to the "
         "teacher's width; theirs is the teacher's own ViT, and starts from its weights",
         "ScaleEvent's events go in as histograms, instead of images of three bins",
         "ScaleEvent's tokens count by the paper's Eq. 2, 64 events of the histograms; the code looks for any event in "
@@ -107,19 +109,38 @@ class ScaleEvent(PairMethod):
             "batch_size": 16,
             "segments": 1,
             "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"activation": 8},
+            "objective": {"teacher": "imagenet", "activation": 8},
         },
     }
 
     def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: Teacher) -> None:
         super().__init__()
         self.own, self.backbone, self.teacher = own, backbone, teacher
-        self.project = nn.Linear(backbone.channels[STAGE], teacher.width)
+        self.project = nn.Linear(sum(backbone.channels[STAGE:]), teacher.width)
 
     @classmethod
     def from_settings(cls, own: ScaleEventSettings, settings: Pretraining, data: PretrainData) -> Self:
         """The method with a randomly initialised backbone and the teacher that the settings name."""
-        return cls(own, cls.new_backbone(settings, data), open_teacher(own, padded_size(*data.size)))
+        teacher = build_teacher(own.teacher, settings, padded_size(*data.size))
+        return cls(own, cls.new_backbone(settings, data), teacher)
+
+    @classmethod
+    def upstream(cls, own: ScaleEventSettings) -> tuple[str, str]:
+        """The teacher; one of timm needs a file."""
+        if timm.is_model(own.teacher) and not own.teacher_weights:
+            raise UserError("objective.teacher_weights", "is not given", f"give a file of weights of {own.teacher}")
+        return own.teacher, own.teacher_weights
+
+    def load_upstream(self, path: Path) -> None:
+        """Load the teacher's weights."""
+        network = self.teacher.network
+        if isinstance(network, Backbone):
+            load_backbone(network, path)
+            return
+        try:
+            timm.models.load_checkpoint(network, str(path))
+        except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError) as error:
+            raise UserError(path, f"holds no weights of {self.own.teacher}", "give a file of them") from error
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Losses of a step.
@@ -133,8 +154,9 @@ class ScaleEvent(PairMethod):
             of tokens that count; and None.
         """
         own, size, histograms = self.own, self.backbone.img_size, batch["histograms"]
-        features, _ = self.backbone(histograms)
-        events = self.project(features[STAGE].squeeze(1).flatten(2).mT)
+        (*_, third, last), _ = self.backbone(histograms)
+        both = torch.cat([third.squeeze(1), interpolate(last.squeeze(1), scale_factor=2)], 1)
+        events = self.project(both.flatten(2).mT)
         images = self.teacher(batch["images"].squeeze(1)).flatten(2).mT
         active = active_tokens(pad_to(histograms.squeeze(1), size), own.activation)
         plain, intra, cross = distances(events, images, active, own.alike)
@@ -205,30 +227,24 @@ class Teacher(nn.Module):
         return next(each for each in reversed(maps) if each.shape[-1] * TOKEN == self.size[1])
 
 
-def open_teacher(own: ScaleEventSettings, size: Size, weights: bool = True) -> Teacher:
-    """The teacher of the settings, for images of (H, W) px, or one of the same shape without its weights.
+def build_teacher(name: str, settings: Pretraining, size: Size) -> Teacher:
+    """A teacher with random weights, for images of (H, W) px: a network of timm, or that of an image method.
 
     Raises:
-        UserError: an unknown network, one without features at stride 16, or weights that are missing or do not fit.
+        UserError: there is no such network, or it has no features at stride 16.
     """
-    where, name, file = f"objective.teacher {own.teacher!r}", own.teacher, own.teacher_weights
-    if not timm.is_model(name):
-        if not Path(name).is_file():
-            remedy = "give a network of timm (timm.list_models()), or backbone.safetensors of a pre-training on images"
-            raise UserError(where, "neither a network of timm nor a file", remedy)
-        backbone = read_backbone(Path(name), height=size[0], width=size[1])
-        if backbone.in_channels not in (1, 3) or backbone.recurrent:
-            raise UserError(where, "was not trained on images", "give backbone.safetensors of a pre-training on images")
-        return Teacher(backbone, backbone.in_channels, size)
-    if weights and not Path(file).is_file():
-        raise UserError(f"objective.teacher_weights {file!r}", "no such file", f"give the weights of {name}")
-    fixed = {"img_size": size} if timm.get_pretrained_cfg(name).fixed_input_size else {}
-    try:
-        return Teacher(timm.create_model(name, checkpoint_path=file if weights else "", **fixed), 3, size)
-    except (OSError, RuntimeError, ValueError) as error:
-        what = f"do not fit {name} ({str(error).splitlines()[0]})"
-        raise UserError(f"objective.teacher_weights {file!r}", what, f"give the weights of {name}") from error
-    except (AttributeError, IndexError, StopIteration) as error:
-        raise UserError(
-            where, "has no features at stride 16", "choose a ViT of 16 px patches, Swin or ResNet"
-        ) from error
+    where = f"objective.teacher {name!r}"
+    if timm.is_model(name):
+        published: Any = timm.get_pretrained_cfg(name)
+        fixed: dict[str, Any] = {"img_size": size} if published.fixed_input_size else {}
+        try:
+            return Teacher(timm.create_model(name, **fixed), 3, size)
+        except (AttributeError, IndexError, StopIteration) as error:
+            remedy = "choose a ViT of 16 px patches, a Swin or a ResNet"
+            raise UserError(where, "has no features at stride 16", remedy) from error
+    method = METHODS.module_dict.get(name)
+    if method is None or method.recipe is None or not issubclass(method, ImageMethod):
+        remedy = "give a network of timm (timm.list_models()), or a method that pre-trains on images"
+        raise UserError(where, "neither a network of timm nor a method that learns from images", remedy)
+    channels = pretraining_settings(name, settings.profile).objective["channels"]
+    return Teacher(build_backbone(settings.width, False, settings.bins, size, channels), channels, size)

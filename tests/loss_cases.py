@@ -9,6 +9,7 @@ from baselines.ecdp import Ecdp
 from baselines.imagenet import Imagenet
 from baselines.mem import Mem
 from baselines.moby import Moby
+from baselines.scaleevent import ScaleEvent, Teacher
 from tespec.core.config import own_facts
 from tespec.models import build_backbone
 from tespec.pretraining.method import own_settings
@@ -95,6 +96,10 @@ CASES = {
             backbone(),
             backbone(channels=1, seed=1),
         ),
+        histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
+    ),
+    "scaleevent": lambda: (
+        ScaleEvent(own("scaleevent", activation=1), backbone(), Teacher(backbone(channels=1, seed=1), 1, SIZE)),
         histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
     ),
     "segmentation": lambda: (

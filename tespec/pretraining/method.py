@@ -160,6 +160,22 @@ class PretrainMethod(Method, nn.Module):
             raise UserError(f"objective {settings.objective['type']}", what, "choose a Swin")
         return backbone
 
+    @classmethod
+    def upstream(cls, own: Any) -> tuple[str, str]:
+        """Another network that the training needs: the method that pre-trains it, and its file where one is given.
+
+        Two empty texts where it needs none.
+        """
+        return "", ""
+
+    def load_upstream(self, path: Path) -> None:
+        """Load the network that `upstream` names, before the first step.
+
+        Raises:
+            UserError: it does not fit.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs no other network")
+
     def protocol(self, data: PretrainData) -> dict[str, str]:
         """What the validation metrics mean, in words."""
         return {

@@ -9,15 +9,23 @@ from pathlib import Path
 
 from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, changed_pretraining, own_files
+from tespec.core.config import as_facts, changed_pretraining, own_files, pretraining_settings
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
+from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.health import evaluating
-from tespec.pretraining.method import PretrainMethod, find_method, new_network, open_pretraining
-from tespec.runs.data import Data
+from tespec.pretraining.method import (
+    PretrainMethod,
+    find_method,
+    new_network,
+    open_pretraining,
+    own_settings,
+    pretrain_method,
+)
+from tespec.runs.data import Data, sibling
 from tespec.runs.run import Outcome, Run, imported_parts, on_device, run_or_load
 from tespec.runs.setup import Setup
 from tespec.training.device import derive, seed_everything
@@ -55,6 +63,7 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
         UserError: data that cannot be read, too few windows, settings that do not fit.
     """
     began, method = time.monotonic(), find_method(name)
+    upstream = _upstream(name, settings, data, seed, setup)
     overrides = changed_pretraining(settings, method.network)
     settings = on_device(settings, setup)
     with rank_zero_first():
@@ -63,6 +72,8 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
         say(note)
     seed_everything(derive(seed, "model"))
     model = new_network(settings, learned)
+    if upstream:
+        model.load_upstream(upstream)
     run = Run(
         kind="pretraining",
         method_name=name,
@@ -75,6 +86,7 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
         data_fingerprint=learned.fingerprint(),
         seed=seed,
         setup=setup,
+        start={"start_sha256": sha256_of(upstream)} if upstream else {},
         plugin=plugin_sha256(
             {method, type(model.backbone), *imported_parts(model)},
             own_files(profiles=settings.profile),
@@ -94,6 +106,23 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
     )
     weights, picture = setup.runs / record.name / WEIGHTS, setup.picture(record.name)
     return Pretrained(weights, record, picture if picture.is_file() else None)
+
+
+def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup) -> Path | None:
+    """The network that the training needs, pre-trained first where the user gives no file; None for none."""
+    method = pretrain_method(settings)
+    first, file = method.upstream(own_settings(settings.objective))
+    if file or not first:
+        return Path(file) if file else None
+    recipe = pretraining_settings(first, settings.profile)
+    same = pretrain_method(recipe).data_type is method.data_type
+    if not same and not data.is_sample:
+        what = f"needs a network that {first} has pre-trained on other data"
+        raise UserError(
+            f"--method {name}", what, f"run pretrain.py --method {first}, and give its backbone.safetensors"
+        )
+    say(f"{name} needs the network of {first}, which is pre-trained first")
+    return pretrain(first, recipe, data if same else sibling(data, recipe.dataset), seed, setup).weights
 
 
 def _last_stage(run: Run, data: PretrainData, model: PretrainMethod) -> dict[str, float]:

@@ -165,6 +165,13 @@ def pretrained(method: str, data: str, *changes: str) -> Case:
     return case
 
 
+def taught(world: Path, folder: Path) -> Values:
+    """The same of ScaleEvent, by a teacher of two steps."""
+    PRETRAININGS["imagenet"](world, folder / "teacher")
+    (weights,) = (folder / "teacher").rglob("backbone.safetensors")
+    return pretrained("scaleevent", DDD17, *IMAGES, f"objective.teacher_weights={weights}")(world, folder)
+
+
 LANES = ("batch_size=2",)
 IMAGES = ("batch_size=8",)
 PRETRAININGS: dict[str, Case] = {
@@ -181,6 +188,7 @@ PRETRAININGS: dict[str, Case] = {
     "cm3ae": pretrained("cm3ae", DDD17, *IMAGES),
     "moby": pretrained("moby", "objects", *IMAGES),
     "imagenet": pretrained("imagenet", "objects", *IMAGES),
+    "scaleevent": taught,
 }
 
 

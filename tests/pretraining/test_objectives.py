@@ -37,6 +37,7 @@ CASES = {
     "mem": ("mem", "1mpx", []),
     "mem, memory": ("mem", "1mpx", ["recurrent=true", "segments=4", "sampling=streams"]),
     "cm3ae": ("cm3ae", "ddd17", []),
+    "scaleevent": ("scaleevent", "ddd17", []),
     "moby": ("moby", "objects", []),
     "imagenet": ("imagenet", "objects", []),
 }
@@ -50,10 +51,10 @@ def world(tiny_world):
     return make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
 
 
-def run(world, folder, case, **changes):
+def run(world, folder, case, more=(), **changes):
     register_methods()
     name, dataset, settings = CASES[case]
-    resolved = pretraining_settings(name, "sample", [*settings, *FEW])
+    resolved = pretraining_settings(name, "sample", [*settings, *more, *FEW])
     return pretrain(name, resolved, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
 
 
@@ -65,7 +66,8 @@ def made(world, tmp_path_factory):
     def make(case):
         if case not in found:
             folder = tmp_path_factory.mktemp("made")
-            found[case] = folder, run(world, folder, case)
+            taught = (f"objective.teacher_weights={make('imagenet')[1].weights}",) if case == "scaleevent" else ()
+            found[case] = folder, run(world, folder, case, taught)
         return found[case]
 
     return make
@@ -108,7 +110,7 @@ def test_from_data_to_weights(made, case):
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
-@pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp", "mem", "cm3ae"])
+@pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp", "mem", "cm3ae", "scaleevent"])
 def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
     method = find_method(case)
     if arch not in method.architectures:

@@ -1,0 +1,70 @@
+"""ScaleEvent: its losses against the authors' formulas, which tokens count, and its teacher."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from loss_cases import CASES
+from torch.nn.functional import cosine_similarity
+
+from baselines.scaleevent import ScaleEvent, active_tokens, build_teacher, distances
+from tespec.core.config import pretraining_settings
+from tespec.core.errors import UserError
+
+
+def test_losses_are_those_of_the_authors_code() -> None:
+    """zhiwen-xdu/ScaleEvent, scale_event/pretrain/criterion.py, DistillLoss_With_CrossGram_V2, by loops in float64."""
+    generator = torch.Generator().manual_seed(0)
+    events, images = (torch.randn(2, 5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    active = torch.tensor([[1, 1, 0, 1, 1], [1, 0, 1, 1, 1]], dtype=torch.float64).unsqueeze(2)
+    plain = intra = cross = 0.0
+    for image in range(2):
+        k, q = events[image] * active[image], images[image] * active[image]
+        plain += (k - q).abs().mean().item() / 2
+        for i in range(5):
+            for j in range(5):
+                wanted = cosine_similarity(q[i], q[j], dim=0).item()
+                if wanted > 0.1:
+                    to_events = max(cosine_similarity(k[i], k[j], dim=0).item(), 0)
+                    to_image = max(cosine_similarity(q[i], k[j], dim=0).item(), 0)
+                    intra += (to_events - wanted) ** 2 / 50
+                    cross += (to_image - wanted) ** 2 / 50
+    found = distances(events, images, active, 0.1)
+    assert [each.item() for each in found] == pytest.approx([plain, intra, cross], rel=1e-6)
+
+
+def test_the_loss_weighs_them_1_10_and_4_and_only_events_learn() -> None:
+    model, batch = CASES["scaleevent"]()
+    named, _ = model.loss(batch, None)
+    weighed = named["loss_plain"] + 10 * named["loss_intra"] + 4 * named["loss_cross"]
+    assert named["loss"].item() == pytest.approx(weighed.item())
+    named["loss"].backward()
+    assert all(parameter.grad is None for parameter in model.teacher.parameters())
+    assert all(parameter.grad is not None for parameter in model.backbone.parameters())
+    model.train()
+    model.loss(batch, None)
+    assert not model.teacher.network.training
+
+
+def test_a_token_counts_from_64_events_on() -> None:
+    histograms = torch.zeros(1, 20, 32, 32, dtype=torch.uint8)
+    histograms[0, 3, :8, :8] = 1  # 64 in the first token
+    histograms[0, 4, 16:24, 16:24] = 1
+    histograms[0, 4, 16, 16] = 0  # 63 in the last
+    assert active_tokens(histograms, ScaleEvent.recipe.objective.activation).flatten().tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("teacher", "width"),
+    [("vit_tiny_patch16_224", 192), ("resnet18", 256), ("swin_tiny_patch4_window7_224", 384), ("imagenet", 96)],
+)
+def test_any_image_network_at_stride_16_teaches(teacher: str, width: int) -> None:
+    settings = pretraining_settings("scaleevent", "sample", [f"objective.teacher={teacher}"])
+    built = build_teacher(teacher, settings, (64, 96))
+    assert built(torch.zeros(2, 1, 60, 90, dtype=torch.uint8)).shape == (2, width, 4, 6)
+
+
+@pytest.mark.parametrize(("teacher", "message"), [("nonsense", "neither a network"), ("tespec", "learns from images")])
+def test_other_teachers_are_refused(teacher: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        build_teacher(teacher, pretraining_settings("scaleevent", "sample", []), (64, 96))
