@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tespec.comparison.pretrained import healthy
 from tespec.comparison.records import Record, read_records
 from tespec.core.paths import RESULTS
 
@@ -30,7 +31,7 @@ CELL = [
 COLUMNS = [
     *CELL,
     *("seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes", "recordings"),
-    "partial",
+    *("partial", "unhealthy"),
     *("title", "group", "pretraining_data", "machine", "revision", "written", "name", "command"),
 ]
 ALL_FRAMES = "all"
@@ -48,6 +49,7 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         whether the task is judged by the metric. `weights` says what a network started from: data set, data and profile
         of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score;
         `partial` says that a mean is over "2 of 3 classes", or of recordings or frames, and is "" where it is over all.
+        `unhealthy` says that the pre-training it started from collapsed, see `tespec.comparison.pretrained.healthy`.
         Files that are no records are named in `attrs["left_out"]`.
 
     Raises:
@@ -64,12 +66,15 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     import pandas as pd  # half a second, which a command line's mistake need not wait for
 
     records = list(records)
+    watched = (record for record in records if record.kind == "pretraining" and record.curves)
+    unhealthy = {record.weights.get("sha256") for record in watched if not healthy(record)[0]}
     scores = [score for number, record in enumerate(records) for score in _scores(number, record)]
     numbers = pd.DataFrame(
         scores, columns=["record", "metric", "frames", "value", "unit", "better", "main", "metric_title", "partial"]
     )
     facts = pd.DataFrame(
-        [_facts(record) for record in records], columns=[name for name in COLUMNS if name not in numbers]
+        [_facts(record) | {"unhealthy": record.weights.get("sha256") in unhealthy} for record in records],
+        columns=[name for name in COLUMNS if name not in numbers],
     )
     facts["written"] = pd.to_datetime(facts["written"], utc=True)
     return numbers.astype({"value": "float64", "main": "bool"}).join(facts, on="record")[COLUMNS]

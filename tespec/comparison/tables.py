@@ -33,6 +33,10 @@ RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
 CELLS = "Measured: mean ± standard deviation over seeds, in brackets their number. Bold: the best measured mean."
+UNHEALTHY = "collapsed"
+COLLAPSED = (
+    "collapsed: in a pre-training that it started from, the rank of the last stage's features fell or stayed low."
+)
 PARTIAL = "Means that leave out classes, recordings or frames name in brackets how many they are over."
 
 
@@ -346,6 +350,7 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
         classes=("classes", "min"),
         recordings=("recordings", "min"),
         partial=("partial", "max"),
+        unhealthy=("unhealthy", "max"),
         **{name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")},
     )  # fmt: skip
     return scores.assign(machines=groups["machine"].unique()).reset_index()
@@ -366,6 +371,7 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
         for score, siblings in zip(_rows(scores), _rows(most), strict=True)
     ]
     notes = [*notes, PARTIAL] if any(" of " in text.partition(", ")[2] for text in texts) else notes
+    notes = [*notes, COLLAPSED] if scores["unhealthy"].any() else notes
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 
@@ -378,7 +384,7 @@ def _cell(score: Any, most: Any) -> str:
     for name in ("classes", "recordings"):
         if not is_reference and getattr(score, name) < getattr(most, name):
             counts.append(f"{getattr(score, name)} of {getattr(most, name):.0f} {name}")
-    count = ", ".join(dict.fromkeys([*counts, *filter(None, [score.partial])]))
+    count = ", ".join(dict.fromkeys([*counts, *filter(None, [score.partial, UNHEALTHY * score.unhealthy])]))
     digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 
