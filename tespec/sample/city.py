@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tespec.sample import render
-from tespec.sample.render import BLOCK, COS, CX, CY, FAR, PARKED, PLAIN, ROAD_HALF, SIDEWALK_WIDTH, SIN, SWING, Array
+from tespec.sample.render import BLOCK, COS, CX, CY, FAR, PARKED, PLAIN, SIDEWALK_WIDTH, SIN, SWING, Array
 
 LANE, PARKING = 1.7, 4.1  # m from the centre line
-INSET = ROAD_HALF + SIDEWALK_WIDTH
-HALF = BLOCK / 2 - INSET  # of a block's side
 TRUCK_SHARE = 0.2
 Point = tuple[float, float, float]
 Row = tuple[float, ...]
@@ -25,10 +23,11 @@ class Variation(NamedTuple):
     side: int  # 1 where traffic keeps to the right, -1 where it keeps to the left
     focal: float  # focal length as a share of the width
     height: float  # of the camera above the ground, m
-    pitch: float  # of the camera against the road, rad; so are yaw and roll
-    yaw: float
+    horizon: float  # row of the image at which the horizon lies, as a share of the labelled rows
+    yaw: float  # of the camera against the road, rad; so is roll
     roll: float
-    green: float  # how much of a street are parks and trees, 0 to 1
+    road: float  # half of its width, m
+    green: float  # share of blocks that are parks; kerbs have more trees, and above 0.4 grass
     crowd: float  # density of people and vehicles, about 1
     light: float  # strength of the daylight, about 1
 
@@ -38,13 +37,14 @@ def variation(seed: int) -> Variation:
     rng = np.random.default_rng([seed, 5])
     return Variation(
         side=1 if rng.random() < 0.5 else -1,
-        focal=rng.uniform(0.8, 1.5),
-        height=rng.uniform(1.1, 2.6),
-        pitch=rng.uniform(-0.4, 0.3),
-        yaw=rng.uniform(-1.3, 1.3),
-        roll=rng.uniform(-1.0, 1.0),
-        green=rng.uniform(0.3, 1.1),
-        crowd=rng.uniform(1.0, 2.5),
+        focal=rng.uniform(0.7, 1.4),
+        height=rng.uniform(1.2, 3.0),
+        horizon=rng.uniform(0.12, 0.88),
+        yaw=rng.uniform(-0.5, 0.5),
+        roll=rng.uniform(-0.08, 0.08),
+        road=rng.uniform(3.0, 4.6),
+        green=rng.uniform(0.2, 1.0),
+        crowd=rng.uniform(0.3, 1.1),
         light=rng.uniform(0.4, 1.4),
     )
 
@@ -91,22 +91,22 @@ def vehicle(rng: np.random.Generator, instance: int) -> Array:
     return table(rows, instance)
 
 
-# Centre, half extents, share of the clothes' brightness, and metres that the part swings along x with the walk.
+# Centre, half extents, share of the clothes' brightness, metres that the part swings along x with the walk, texture.
 LIMBS = (
-    ((0.0, 0.0, 1.14), (0.17, 0.26, 0.33), 1.0, 0.0),
-    ((0.0, 0.0, 1.61), (0.13, 0.12, 0.14), 1.0, 0.0),
-    ((0.0, 0.11, 0.41), (0.11, 0.1, 0.41), 0.6, 0.2),
-    ((0.0, -0.11, 0.41), (0.11, 0.1, 0.41), 0.6, -0.2),
-    ((0.0, 0.32, 1.08), (0.08, 0.07, 0.3), 0.8, -0.14),
-    ((0.0, -0.32, 1.08), (0.08, 0.07, 0.3), 0.8, 0.14),
+    ((0.0, 0.0, 1.14), (0.17, 0.26, 0.33), 1.0, 0.0, render.CLOTH),
+    ((0.0, 0.0, 1.61), (0.13, 0.12, 0.14), 0.5, 0.0, PLAIN),
+    ((0.0, 0.11, 0.41), (0.11, 0.1, 0.41), 0.6, 0.2, PLAIN),
+    ((0.0, -0.11, 0.41), (0.11, 0.1, 0.41), 0.6, -0.2, PLAIN),
+    ((0.0, 0.32, 1.08), (0.08, 0.07, 0.3), 0.8, -0.14, render.CLOTH),
+    ((0.0, -0.32, 1.08), (0.08, 0.07, 0.3), 0.8, 0.14, render.CLOTH),
 )
 
 
 def person(rng: np.random.Generator, instance: int) -> Array:
     """A pedestrian of 1.75 m."""
     cloth, seed = rng.uniform(0.08, 0.85), rng.uniform(0, 1000)
-    limbs = [box(at, half, render.PERSON, share * cloth, render.CLOTH, seed, swing) for at, half, share, swing in LIMBS]
-    return table(limbs, instance)
+    rows = [box(at, half, render.PERSON, lit * cloth, look, seed, swing) for at, half, lit, swing, look in LIMBS]
+    return table(rows, instance)
 
 
 def cyclist(rng: np.random.Generator, instance: int) -> Array:
@@ -134,73 +134,73 @@ def city(seed: int, varied: Variation, first: float, last: float) -> Array:
     A block depends on the seed and its place in the grid alone: a longer way does not change what its beginning shows.
     """
     tables, instances = [], count(PARKED)
-    reach = FAR + BLOCK / 2
+    reach, half = FAR + BLOCK / 2, BLOCK / 2 - varied.road - SIDEWALK_WIDTH
     for i in range(int((first - reach) // BLOCK), int((last + reach) // BLOCK) + 1):
         for j in range(-2, 2):
             rng = np.random.default_rng([seed, i + 2**20, j + 2**20])
             park = rng.random() < varied.green
             for quarter in range(4):
-                side = _park(rng) if park else _houses(rng)
-                boxes = np.concatenate([table(side), *_kerb(rng, varied, instances)])
+                side = _park(rng, half) if park else _houses(rng, half)
+                boxes = np.concatenate([table(side), *_kerb(rng, varied, half, instances)])
                 tables.append(place(boxes, (i + 0.5) * BLOCK, (j + 0.5) * BLOCK, quarter * np.pi / 2))
     return np.concatenate(tables)
 
 
-def _houses(rng: np.random.Generator) -> list[Row]:
-    """One side of a block, from x = -HALF to HALF with the road below y = -HALF: houses, some gaps with a fence."""
-    rows, at = [], -HALF
-    while at < HALF - 3:
-        width = min(rng.uniform(6, 13), HALF - at)
+def _houses(rng: np.random.Generator, half: float) -> list[Row]:
+    """One side of a block, from x = -half to half with the road below y = -half: houses, some gaps with a fence."""
+    rows, at = [], -half
+    while at < half - 3:
+        width = min(rng.uniform(6, 13), half - at)
         seed, albedo, middle = rng.uniform(0, 1000), rng.uniform(0.18, 0.8), at + width / 2
         if rng.random() < 0.2:
             height = rng.uniform(0.6, 1.2)
             label, texture = (render.FENCE, render.PLANKS) if rng.random() < 0.6 else (render.WALL, render.PLAIN)
-            rows.append(box((middle, 0.3 - HALF, height), (width / 2, 0.15, height), label, albedo, texture, seed))
+            rows.append(box((middle, 0.3 - half, height), (width / 2, 0.15, height), label, albedo, texture, seed))
         else:
             height, depth, setback = rng.uniform(2, 8), rng.uniform(4, 8), rng.uniform(0, 1.5)
-            centre = (middle, setback + depth / 2 - HALF, height)
-            half = (width / 2, depth / 2, height)
-            rows.append(box(centre, half, render.BUILDING, albedo, render.FACADE, seed))
+            centre = (middle, setback + depth / 2 - half, height)
+            rows.append(box(centre, (width / 2, depth / 2, height), render.BUILDING, albedo, render.FACADE, seed))
         at += width
     return rows
 
 
-def _park(rng: np.random.Generator) -> list[Row]:
+def _park(rng: np.random.Generator, half: float) -> list[Row]:
     rows = []
-    for _ in range(6):
-        rows += _tree(rng, rng.uniform(2 - HALF, HALF - 2), rng.uniform(2 - HALF, 0))
+    for _ in range(8):
+        rows += _tree(rng, rng.uniform(2 - half, half - 2), rng.uniform(2 - half, 10 - half))
     height, albedo, seed = rng.uniform(0.5, 0.9), rng.uniform(0.2, 0.5), rng.uniform(0, 1000)
-    rows.append(box((0, 0.3 - HALF, height), (HALF, 0.2, height), render.VEGETATION, albedo, render.LEAVES, seed))
+    rows.append(box((0, 0.3 - half, height), (half, 0.2, height), render.VEGETATION, albedo, render.LEAVES, seed))
     return rows
 
 
-def _kerb(rng: np.random.Generator, varied: Variation, instances: Iterator[int]) -> Iterator[Array]:
+def _kerb(rng: np.random.Generator, varied: Variation, half: float, instances: Iterator[int]) -> Iterator[Array]:
     """Lamp posts, signs, trees and people on the sidewalk, vehicles parked at the road's edge."""
     shares = np.array([0.25, 1.3, 0.2 + 1.8 * varied.green, 1.5 * varied.crowd, 1.5 * varied.crowd, 0.4])
     ends = np.cumsum(shares / shares.sum())
-    at, y = 1.0 - HALF, 0.5 - HALF - SIDEWALK_WIDTH
-    while at < HALF:
+    at, y = 1.0 - half, 0.5 - half - SIDEWALK_WIDTH
+    while at < half:
         kind = int(np.searchsorted(ends, rng.random()))
         heading = np.pi * rng.integers(2)
         if kind == 0:
             lamp = box((at, y, 5.2), (0.5, 0.16, 0.14), render.POLE, 0.6, render.LAMP)
             yield table([box((at, y, 2.6), (0.2, 0.2, 2.6), render.POLE, 0.3, render.BANDS), lamp])
         elif kind == 1:
-            half = rng.uniform(0.5, 1.0)
+            size = rng.uniform(0.4, 0.8)
             pole = box((at, y, 0.75), (0.12, 0.12, 0.75), render.POLE, 0.4)
-            sign = (at, y, 1.5 + half), (half, half, half), render.SIGN, rng.uniform(0.3, 0.9), render.BANDS
+            sign = (at, y, 1.5 + size), (0.1, size, size), render.SIGN, rng.uniform(0.3, 0.9), render.BANDS
             yield table([pole, box(*sign)])
         elif kind == 2:
-            yield table(_tree(rng, at, y))
+            yield table(_tree(rng, at, y + 1.5))
         elif kind == 3:
             yield place(person(rng, next(instances)), at, y, heading)
         elif kind == 4:
-            yield place(vehicle(rng, next(instances)), at, PARKING - BLOCK / 2, heading)
+            yield place(vehicle(rng, next(instances)), at + 1.5, PARKING - BLOCK / 2, heading)
+            at += 3.5
         at += rng.uniform(2.0, 4.5)
 
 
 def _tree(rng: np.random.Generator, x: float, y: float) -> list[Row]:
-    trunk, radius, albedo = rng.uniform(1.4, 2.6), rng.uniform(0.8, 2.2), rng.uniform(0.12, 0.35)
+    trunk, radius, albedo = rng.uniform(1.4, 2.6), rng.uniform(1.0, 3.2), rng.uniform(0.12, 0.35)
     seed, label, leaves = rng.uniform(0, 1000), render.VEGETATION, render.LEAVES
     rows = [box((x, y, trunk / 2 + 0.2), (0.16, 0.16, trunk / 2 + 0.2), label, 0.15, leaves, seed)]
     for height, size in ((0.9, 1.0), (1.7, 0.65)):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tespec.core.errors import UserError
 
-VERSION = 8
+VERSION = 9
 
 
 class Sensor(NamedTuple):

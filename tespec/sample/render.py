@@ -28,17 +28,17 @@ CX, CY, CZ, HX, HY, HZ, COS, SIN, CLASS, INSTANCE, ALBEDO, TEXTURE, SEED, SWING 
 PLAIN, FACADE, PLANKS, LEAVES, BODYWORK, CABIN, CLOTH, BANDS, LAMP = range(9)
 TEXTURES = (
     (3.0, 0.2, 1.0, 0.0),
-    (2.5, 0.1, 1.0, 0.0),
+    (2.5, 0.2, 1.1, 0.3),
     (2.0, 0.3, 0.5, 1.0),
     (2.5, 2.0, 1.0, 0.0),
-    (1.0, 0.12, 0.7, 0.7),
-    (1.0, 0.12, 0.7, 0.7),
-    (4.0, 0.4, 0.3, 1.3),
-    (3.0, 0.2, 0.5, 1.6),
+    (1.0, 0.12, 0.5, 0.6),
+    (1.0, 0.12, 0.5, 0.6),
+    (4.0, 0.4, 0.3, 0.6),
+    (3.0, 0.2, 0.5, 1.2),
     (1.0, 0.0, 1.0, 0.0),
 )
 # The street grid: centre lines every BLOCK metres in both directions, then road, then sidewalk, then the block.
-BLOCK, ROAD_HALF, SIDEWALK_WIDTH = 48.0, 5.0, 3.0
+BLOCK, SIDEWALK_WIDTH = 48.0, 3.0
 PARKED = 1000  # first instance of what stands at the kerb: parked cars, whose lamps are off, and people
 NOTHING = -1  # in the place of a row of the box table: ground, sky or bonnet
 FRONT, BACK, LEFT, RIGHT, UP, DOWN = range(6)  # faces of a box in its own frame
@@ -74,8 +74,9 @@ class Surroundings(NamedTuple):
     headlights: float  # strength; 0 by day
     street_lamps: float
     sky: float
+    road: float  # half of its width, m
     grass: bool  # in the place of sidewalks
-    wind: float = 0.0  # m by which leaves are moved
+    wind: float = 0.0  # m by which leaves and grass are moved
 
 
 def make_view(position: tuple[float, float, float], heading: float, pitch: float = 0.0, roll: float = 0.0) -> View:
@@ -221,24 +222,24 @@ def _line(distance: float, half: float, footprint: float) -> float:
 
 
 @njit(cache=True)
-def _ground(x: float, y: float, footprint: float, grass: bool) -> tuple[float, int]:
+def _ground(x: float, y: float, footprint: float, road: float, grass: bool, wind: float) -> tuple[float, int]:
     """Albedo and class of the ground at a place of which a pixel shows so many metres."""
     dx, dy = x - BLOCK * math.floor(x / BLOCK + 0.5), y - BLOCK * math.floor(y / BLOCK + 0.5)
     ax, ay = abs(dx), abs(dy)
-    if min(ax, ay) < ROAD_HALF:
-        tar, paint = 0.17 * (1 + 0.35 * _texture(x, y, 3, footprint, 1.5)), 0.0
-        across, along, beyond = (dx, y, ay - ROAD_HALF) if ay > ax else (dy, x, ax - ROAD_HALF)
+    if min(ax, ay) < road:
+        tar, paint = 0.17 * (1 + _texture(x, y, 3, footprint, 3.0)), 0.0
+        across, along, beyond = (dx, y, ay - road) if ay > ax else (dy, x, ax - road)
         if beyond > 3.4:  # dashes in the middle, lines at the edges
             paint = (0.5 + _stripes(along, 4.0, footprint)) * _line(across, 0.1, footprint)
-            paint = max(paint, _line(abs(across) - ROAD_HALF + 0.3, 0.09, footprint))
+            paint = max(paint, _line(abs(across) - road + 0.3, 0.09, footprint))
         elif beyond > 0.4:
             paint = 0.5 + _stripes(across, 1.1, footprint)
         return tar + (0.75 - tar) * paint, ROAD
-    if min(ax, ay) < ROAD_HALF + SIDEWALK_WIDTH and not grass:
+    if min(ax, ay) < road + SIDEWALK_WIDTH and not grass:
         stone = 0.42 * (1 + 0.4 * _texture(x, y, 5, footprint, 0.9))
         joint = max(_line(x - math.floor(x + 0.5), 0.04, footprint), _line(y - math.floor(y + 0.5), 0.04, footprint))
         return stone * (1 - 0.45 * joint), SIDEWALK
-    return 0.3 * (1 + 1.6 * _texture(x, y, 7, footprint, 2.5)), TERRAIN
+    return 0.3 * (1 + 1.6 * _texture(x + wind, y, 7, footprint, 2.5)), TERRAIN
 
 
 @njit(cache=True)
@@ -300,8 +301,8 @@ def _shade(
             towards, glow = 0.5, 0.0  # what faces up
             if ground:
                 level = math.sqrt(d0 * d0 + d1 * d1) + 1e-6
-                slant = min(level / -d2, 12.0)
-                albedo, label[y, x] = _ground(wx, wy, footprint * math.sqrt(slant), around.grass)
+                footprint *= math.sqrt(min(level / -d2, 12.0))
+                albedo, label[y, x] = _ground(wx, wy, footprint, around.road, around.grass, around.wind)
             else:
                 box = boxes[index]
                 cos, sin, label[y, x] = box[COS], box[SIN], int(box[CLASS])

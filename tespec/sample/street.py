@@ -12,31 +12,18 @@ import numpy.typing as npt
 
 from tespec.events.stream import Events
 from tespec.sample.city import LANE, Variation, city, cyclist, person, place, variation, vehicle
-from tespec.sample.render import (
-    BLOCK,
-    CX,
-    INSTANCE,
-    ROAD_HALF,
-    SWING,
-    Array,
-    Camera,
-    Image,
-    Surroundings,
-    View,
-    make_view,
-    render,
-)
+from tespec.sample.render import BLOCK, CX, INSTANCE, SWING, Array, Camera, Image, Surroundings, View, make_view, render
 from tespec.sample.sensor import DAY, NIGHT, EventSensor
 
 FRAME_RATE = 100  # rendered frames per second
 WHITE_NIGHT = 0.4  # intensity that the grey frame shows as white; by day it follows the light
 RAMP = 120  # frames in which a road user gets to its speed, or stops
 CROSSERS, WALKERS, CARS, CYCLISTS = 10, 36, 6, 7  # of each direction, where the density is 1
-LEAD_SHARE = 0.6  # of streets on which a vehicle drives ahead
+LEAD_SHARE = 0.5  # of streets on which a vehicle drives ahead
 CYCLE_LANE = 2.8  # m from the centre line
 STRIDE = 4.5  # radians of the leg swing per metre walked
 SWAY, WAVE = 0.4, 40.0  # m by which the ego car leaves its lane's middle, and after which it is there again
-WIND = 0.15  # m by which leaves move to and fro, once a second
+WIND = 0.25  # m by which leaves and grass move to and fro, once a second
 EAST, NORTH, WEST, SOUTH = range(4)  # directions in quarter turns
 COLLISION_STEP = FRAME_RATE // 10  # frames between two in which bodies are compared
 
@@ -73,7 +60,7 @@ class Habit(NamedTuple):
     stop: tuple[float, float] = (0.5, 2.0)
 
 
-EGO = Habit(8.0, (2.0, 4.0), (3.0, 6.0))  # with the ramps, it stands about 45 % of the time
+EGO = Habit(8.0, (2.0, 4.0), (2.8, 5.6))  # with the ramps, it stands about 40 % of the time
 DRIVER, CYCLIST, WALKER = Habit(9.0), Habit(5.0), Habit(1.6)
 
 
@@ -111,10 +98,10 @@ class Street:
         self.y = SWAY * np.sin(swing) - self.variation.side * LANE
         self.heading = SWAY * 2 * np.pi / WAVE * np.cos(swing)
         self.static = city(seed, self.variation, self.x[0], self.x[-1])
-        azimuth, grass = sky.uniform(0, 2 * np.pi), self.variation.green > 0.6
-        self.around = Surroundings(self.variation.light, azimuth, 0.0, 0.0, 1.0, grass)
+        azimuth, road, grass = sky.uniform(0, 2 * np.pi), self.variation.road, self.variation.green > 0.4
+        self.around = Surroundings(self.variation.light, azimuth, 0.0, 0.0, 1.0, road, grass)
         if night:
-            self.around = Surroundings(sky.uniform(0.08, 0.14), azimuth, 0.8, sky.uniform(2.0, 4.0), 0.15, grass)
+            self.around = Surroundings(sky.uniform(0.08, 0.14), azimuth, 0.8, sky.uniform(2.0, 4.0), 0.15, road, grass)
         self.agents = _agents(others, self.variation, self.x, self.y, self.ego_speed)
         # One table of all moving boxes, so that placing them is a few array operations per frame.
         self._moving = np.concatenate([agent.boxes for agent in self.agents])
@@ -124,7 +111,7 @@ class Street:
         time = np.arange(self.frames) / FRAME_RATE
         slow, fast, lift = 2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
         driving = np.clip(self.ego_speed / 4, 0, 1)
-        self.pitch = self.variation.pitch + driving * (0.004 * np.sin(slow) + 0.0012 * np.sin(fast))
+        self.pitch = driving * (0.004 * np.sin(slow) + 0.0012 * np.sin(fast))
         self.height = self.variation.height + driving * 0.01 * np.sin(lift)
 
     def boxes(self, frame: int) -> Array:
@@ -137,7 +124,9 @@ class Street:
     def camera(self, height: int, width: int, free_rows: int | None = None) -> Camera:
         """The street's camera at a size in pixels; rows from `free_rows` on, if given, show the ego car's bonnet."""
         free_rows = height if free_rows is None else free_rows
-        return Camera(height, width, self.variation.focal * width, width / 2, free_rows / 2, free_rows)
+        return Camera(
+            height, width, self.variation.focal * width, width / 2, self.variation.horizon * free_rows, free_rows
+        )
 
     def view(self, frame: int) -> View:
         """The camera's position and directions at a frame."""
@@ -187,7 +176,7 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
         )
 
     def lead() -> Array:
-        gap = rng.uniform(8.0, 11.0) + 0.5 * speed
+        gap = rng.uniform(7.0, 16.0) + 0.5 * speed
         return np.stack([x + gap, np.full(frames, -side * LANE), np.zeros(frames), np.zeros(frames)], 1)
 
     def crossing() -> Array:
@@ -200,7 +189,7 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
         return on_its_way(CYCLIST, ahead(5.0, 25.0), (direction - EAST - 1) * side * CYCLE_LANE, direction)
 
     def walking() -> Array:
-        away = rng.choice((-1, 1)) * (ROAD_HALF + rng.uniform(0.9, 2.3))
+        away = rng.choice((-1, 1)) * (varied.road + rng.uniform(0.9, 2.3))
         return on_its_way(WALKER, ahead(3.0, 28.0), away, int(rng.choice((EAST, WEST))))
 
     def crossing_on_foot() -> Array:
