@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import DEPTH, DepthMaps, speed_file
+from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
 from tespec.events.readers.arrays import as_events
@@ -64,8 +64,6 @@ class Mvsec(LabelledDataset):
     }
     layout = "official hdf5 files, one of events and one of ground truth for each sequence"
     protocol_type = MvsecProtocol
-    not_downsampled = "depth is"
-    label_kind = DEPTH
     protocol: MvsecProtocol
 
     @classmethod
@@ -109,8 +107,7 @@ class Mvsec(LabelledDataset):
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth beside the events")
-        beside = tuple(path for path in (truth, speed_file(self.root, name)) if path.exists())
-        return RecordingFiles(name, split, EventSource(data, self.given_sensor), beside)
+        return RecordingFiles(name, split, EventSource(data, self.given_sensor), (truth,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One sequence with its depth."""
