@@ -12,6 +12,7 @@ python benchmarks/data.py download-guide mvsec              # where to get it, l
 from __future__ import annotations
 
 import argparse
+import inspect
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -222,6 +223,6 @@ def guide(options: argparse.Namespace) -> int:
 
     if options.dataset not in names("tasks"):
         raise UserError(options.dataset, "no such dataset", f"choose from {', '.join(names('tasks'))}")
-    print(find_registered(DATASETS, dataset_of_task(options.dataset), "dataset").guide())
+    print(inspect.getdoc(find_registered(DATASETS, dataset_of_task(options.dataset), "dataset")))
     print("\nNothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")
     return 0

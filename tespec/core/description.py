@@ -5,7 +5,7 @@ A file of this name that is not such a description is a `UserError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
@@ -74,21 +74,16 @@ def read_description(folder: Path) -> Description:
         raise UserError(path, what, "correct or remove it") from error
 
 
-def descriptions_above(
-    path: Path, root: Path | None = None, read: Callable[[Path], Description] = read_description
-) -> Iterator[tuple[Path, Description]]:
+def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Description]]:
     """Each `dataset.json` in a recording's folder and in those above it, the nearest first, with its folder.
 
-    Args:
-        path: of the recording.
-        root: folder up to which they are searched; at least five folders are.
-        read: reads the one of a folder.
+    Five folders are searched, and those up to `root`.
     """
     for level, folder in enumerate((path, *path.parents)):
         if level > LEVELS and not (root is not None and folder.is_relative_to(root)):
             return
         if (folder / FILE).is_file():
-            yield folder, read(folder)
+            yield folder, read_description(folder)
 
 
 def described_size(path: Path) -> Size | None:

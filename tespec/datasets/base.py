@@ -5,7 +5,6 @@ Whatever is missing, damaged or does not fit together on disk is a `UserError`.
 
 from __future__ import annotations
 
-import inspect
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -119,11 +118,6 @@ class LabelledDataset(ABC):
         return next(iter(found), none)
 
     @classmethod
-    def guide(cls) -> str:
-        """Where to get the data set, its licence, size and layout: the docstring of the class."""
-        return inspect.cleandoc(cls.__doc__ or "")
-
-    @classmethod
     def reads(cls, path: Path) -> bool:
         """Whether a file or folder has the data set's own format of events, by the names in it."""
         return False
@@ -211,5 +205,7 @@ class LabelledDataset(ABC):
         return any(re.search(rf"(?<![a-zA-Z0-9]){re.escape(name)}(?![a-zA-Z0-9])", part) for part in parts)
 
     def describe(self) -> dict[str, str]:
-        """The protocol in words: what is read, and which of the published ways is followed."""
-        return {"layout": self.layout, "events": self.rule.describe()}
+        """The protocol: what is read, and which of the published ways is followed."""
+        chosen = vars(self.protocol) | {"downsample": self.downsample.factor}
+        words = (f"{name} {len(each) if isinstance(each, tuple) else each}" for name, each in chosen.items())
+        return {"layout": self.layout, "events": self.rule.describe(), "protocol": ", ".join(words)}

@@ -161,10 +161,6 @@ class Ddd17(LabelledDataset):
         folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
         return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
 
-    def describe(self) -> dict[str, str]:
-        """The protocol in words."""
-        return super().describe() | {"labels": f"every mask, {self.protocol.rows} rows"}
-
 
 def image_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Times (images,) int64 in us of a recording's images, and the index (images,) of the first event after each."""

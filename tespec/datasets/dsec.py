@@ -186,16 +186,6 @@ class Dsec(LabelledDataset):
         region = Region(self.protocol.rows, files.source.stream.width)
         return self.labelled(files, region, MaskFiles(masks, names), times, int(times[0]) - spacing)
 
-    def describe(self) -> dict[str, str]:
-        """The protocol in words."""
-        every = self.protocol.labels == "all"
-        which = "every label (20 Hz)" if every else "the subset of ESS: from the 7th every second"
-        place = "nearest rectified pixel" if self.protocol.rectify else "raw pixels, which the labels do not fit"
-        return super().describe() | {
-            "labels": f"{which}, {len(self.classes)} classes, {self.protocol.rows} rows",
-            "coordinates": f"{place}; events outside of the image are dropped",
-        }
-
 
 def _check_index(path: Path, index: NDArray[np.int64], count: int) -> None:
     """Refuse an index of milliseconds that points elsewhere than it should."""

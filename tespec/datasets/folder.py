@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -137,11 +136,11 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     decide, as data sets and the configs of tasks hold them, then folders train, val and test. What is in no split can
     be trained on.
     """
-    base, read, archives = root.absolute(), cache(read_description), _archives()
+    base, archives = root.absolute(), _archives()
 
     def described(path: Path) -> tuple[Path | None, str | None]:
         """Folder of the nearest description with splits, and which of them it gives `path`."""
-        for folder, description in descriptions_above(path, base, read):
+        for folder, description in descriptions_above(path, base):
             if description.splits:
                 names = _names_of(path.relative_to(folder))
                 found = [split for split, each in description.splits.items() if not names.isdisjoint(each)]

@@ -210,15 +210,13 @@ class CheckedLabels:
 
 
 def with_checks(recording: LabelledRecording, kind: str, classes: int) -> LabelledRecording:
-    """The recording with labels that are checked as they are read; they and their windows have to fit each other."""
-    where, labelled = f"{recording.path}, recording {recording.name}", recording.labelled
-    remedy = "give the window that each label stands at the end of"
-    if len(recording.labels) != len(labelled):
-        raise UserError(where, f"{len(recording.labels)} labels for {len(labelled)} labelled windows", remedy)
-    if len(labelled) and ((np.diff(labelled) <= 0).any() or labelled[0] < 0 or labelled[-1] >= len(recording)):
-        raise UserError(where, f"its labelled windows do not rise from 0 to at most {len(recording) - 1}", remedy)
+    """The recording with labels that are checked as they are read; there has to be a window for each."""
+    where, labels = f"{recording.path}, recording {recording.name}", recording.labels
+    if len(labels) != len(recording.labelled):
+        what = f"{len(labels)} labels for {len(recording.labelled)} labelled windows"
+        raise UserError(where, what, "give the window that each label stands at the end of")
     size = (recording.region.height, recording.region.width)
-    return replace(recording, labels=CheckedLabels(recording.labels, where, kind, size, classes))
+    return replace(recording, labels=CheckedLabels(labels, where, kind, size, classes))
 
 
 def _map_problem(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:

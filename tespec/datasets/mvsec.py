@@ -130,14 +130,6 @@ class Mvsec(LabelledDataset):
         region, left_out = Region(stream.height, stream.width), count - len(kept)
         return self.labelled(files, region, labels, times[kept], start, left_out=left_out)
 
-    def describe(self) -> dict[str, str]:
-        """The protocol in words."""
-        return super().describe() | {
-            "labels": "depth_image_raw at its own times; those whose period begins before the first event or after the "
-            "last are left out",
-            "coordinates": "raw pixels",
-        }
-
 
 def read_times(path: Path, name: str) -> NDArray[np.int64]:
     """Times (N,) int64 in us since 1970, from seconds in dataset `name` of a file.

@@ -473,29 +473,6 @@ class PropheseeDataset(LabelledDataset):
             return None
         return next((part for part in reversed(parts) if part in SPLITS), UNKNOWN)
 
-    def describe(self) -> dict[str, str]:
-        """The protocol in words."""
-        chosen = self.protocol
-        if self.layout == ARCHIVE:
-            held = "as RVT's archive holds them"
-            windows = f"{held}, at its resolution; events at a border count on both sides"
-            return super().describe() | {"labels": held, "windows": windows}
-        about = "about " if chosen.period_from_labels else ""
-        frames = (
-            "every frame with boxes" if chosen.frames == "all" else f"one frame each {about}{chosen.period_ms:g} ms"
-        )
-        boxes = "of any size"
-        if chosen.boxes == "rvt":
-            sizes = f"diagonal from {chosen.min_diagonal:g} px, sides from {chosen.min_side:g} px"
-            boxes = f"{sizes}, in training not wider than {chosen.max_width_share:.0%} of the sensor"
-        factor, widest = self.downsample.factor, self.downsample.to_width
-        by = f"by the lowest whole number that makes {widest} px or less wide" if factor == "auto" else f"by {factor}"
-        divided = f", then divided {by}" if factor not in (1, "auto") or (factor == "auto" and widest) else ""
-        return super().describe() | {
-            "labels": f"{frames}; boxes cropped to the sensor, {boxes}{divided}",
-            "left out": f"{len(chosen.skip)} recordings with faulty labels",
-        }
-
 
 def _folder_of_splits(root: Path) -> Path:
     """The folder that holds train, val and test: `root`, or the only one in it that does."""

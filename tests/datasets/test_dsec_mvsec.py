@@ -52,7 +52,7 @@ def test_only_rectified_events_lie_on_the_labels(tiny_world):
         for rectify in (True, False)
     )
     assert edges_under(right.recordings("train")) > 1.15 * edges_under(raw.recordings("train"))
-    assert raw.describe()["coordinates"].startswith("raw pixels, which the labels do not fit")
+    assert "rectify False" in raw.describe()["protocol"]
 
 
 def test_rectified_events_are_those_of_the_map(tmp_path):

@@ -16,9 +16,8 @@ from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.check import check, problems
-from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
+from tespec.datasets.folder import EventFolder, divide, find_recordings
 from tespec.datasets.images import open_images
-from tespec.datasets.recording import fingerprint
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
@@ -146,17 +145,6 @@ def test_a_description_that_names_other_splits_is_believed(tiny_world, tmp_path)
     assert divide(root / "dir1", 50, WHOLE).train
     with pytest.raises(UserError, match=r"dir2: is of a test split"):
         divide(tiny_world / "ddd17" / "dir2", 50, WHOLE)
-
-
-def test_several_archives_below_one_folder_each_keep_their_splits(tiny_world, tmp_path):
-    official(tiny_world, tmp_path / "data", "dsec")
-    official(tiny_world, tmp_path / "data", "mvsec")
-    shutil.copytree(tiny_world / "gen1", tmp_path / "data" / "gen1")
-    split = split_recordings(tmp_path / "data", find_recordings(tmp_path / "data"))
-    found = "\n".join(path.as_posix() for name in ("train", "val") for path in split[name])
-    for dataset in ("dsec", "mvsec", "gen1"):
-        assert all(name in found for name in TRAINED[dataset])
-        assert not any(name in found for name in TESTED[dataset])
 
 
 def test_packed_renamed_and_linked_test_recordings_are_known(tiny_world, tmp_path):
@@ -348,16 +336,3 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
     assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
     with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
         divide(root, 40, WHOLE)
-
-
-def test_a_packed_store_stands_for_what_it_was_made_from(tiny_world, tmp_path):
-    root = shutil.copytree(tiny_world / "1mpx", tmp_path / "1mpx")
-    before = divide(tiny_world / "1mpx", 50, WHOLE)
-    for path in root.glob("train/*_td.dat"):
-        pack(open_reader(path), Path(f"{path}.store"), path)
-        path.unlink()
-    after = divide(root, 50, WHOLE)
-    assert names(after.train) == names(before.train) == ["train/moorea_2019-02-19_000_td_500000_8500000_td.dat"]
-    assert fingerprint(after.train, after.held_out) == fingerprint(before.train, before.held_out)
-    found = (division.train[0].histograms(3, 4, 10, "edges") for division in (after, before))
-    np.testing.assert_array_equal(*found)

@@ -206,17 +206,9 @@ def test_a_part_names_labels_by_their_number_in_the_recording_and_their_file(tmp
             labels[1]
 
 
-@pytest.mark.parametrize(
-    ("labelled", "message"),
-    [
-        ([0, 1], "3 labels for 2 labelled windows; give the window"),
-        ([0, 1, 4], "its labelled windows do not rise from 0 to at most 3"),
-        ([0, 2, 2], "its labelled windows do not rise"),
-    ],
-)
-def test_labels_and_windows_have_to_fit(tmp_path, labelled, message):
-    with pytest.raises(UserError, match=f"drive.raw, recording drive: {message}"):
-        with_checks(recording(tmp_path, labelled, Listed([mask()] * 3)), MASK, 3)
+def test_labels_and_windows_have_to_fit(tmp_path):
+    with pytest.raises(UserError, match=r"drive\.raw, recording drive: 3 labels for 2 labelled windows; give the"):
+        with_checks(recording(tmp_path, [0, 1], Listed([mask()] * 3)), MASK, 3)
 
 
 PROGRAM = """
