@@ -143,11 +143,9 @@ def check(options: argparse.Namespace) -> int:
     for name, text in dataset.describe().items():
         print(f"{name}: {text}")
     print(f"\n{report.table(found)}\n")
-    for line in report.class_shares(found):
-        print(f"classes: {line}")
-    for each in found:
-        for note in each.notes:
-            print(f"note: {each.name}: {note}")
+    for title, lines in (("classes", report.class_shares(found)), ("note", report.notes(found))):
+        for line in lines:
+            print(f"{title}: {line}")
     needed = sum(each.facts.get("events_packed_bytes", 0) for each in found)
     free = shutil.disk_usage(dataset.root).free
     print(f"disk: {report.bytes_in_words(needed)} needed by `prepare`, {report.bytes_in_words(free)} free")
@@ -201,7 +199,7 @@ def preview(options: argparse.Namespace) -> int:
     if options.at:
         chosen = [(recordings[0], window) for window in windows_at(recordings[0], options.at)]
     else:
-        chosen = choose(recordings, options.count)
+        chosen = choose(recordings, options.count, rule)
     shown = [moment(recording, window, rule, options.norm_events) for recording, window in chosen]
     path = options.out or unused(f"preview-{options.dataset}")
     draw(shown, dataset.classes, path, options.norm_events, options.high_pass)

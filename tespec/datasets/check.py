@@ -24,6 +24,11 @@ from tespec.events.opening import NotPacked
 from tespec.events.packing import disk_needed
 
 QUICK = 16  # labels that a quick check reads
+NOTES = {
+    "events_clamped": "timestamps decrease, and are raised to the latest before them",
+    "labels_left_out": "labels are left out by the protocol",
+    "labels_empty": "labels are empty",
+}
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,6 @@ class Checked:
         name: the recording's.
         facts: figures by the name of their column; without those of parts that could not be read.
         problems: what makes it unusable.
-        notes: what is unusual but handled.
         content: sizes and sampled SHA-256 of its files, whatever their names, which tell copies of one recording.
     """
 
@@ -43,7 +47,6 @@ class Checked:
     name: str
     facts: dict[str, Any] = field(default_factory=dict)
     problems: tuple[UserError, ...] = ()
-    notes: tuple[str, ...] = ()
     content: tuple[tuple[int, str], ...] = ()
 
 
@@ -109,12 +112,7 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
             facts |= read(recording, dataset.classes, quick)
         except UserError as error:
             problems.append(error)
-    notes = [f"{recording.left_out:,} labels are left out by the protocol"] * bool(recording.left_out)
-    if clamped := facts.get("events_clamped"):
-        notes.append(f"{clamped:,} of {facts['events_count']:,} timestamps decrease; raised to the latest before them")
-    if empty := facts.get("labels_empty"):
-        notes.append(f"{empty:,} of {facts['labels_count']:,} labels are empty")
-    return Checked(split, name, facts, tuple(problems), tuple(notes), content)
+    return Checked(split, name, facts, tuple(problems), content)
 
 
 def _scanning(files: RecordingFiles) -> RecordingFiles:
@@ -144,8 +142,8 @@ def label_facts(recording: LabelledRecording, classes: Sequence[str], quick: boo
     """Read every label, or a few spread over the recording.
 
     Returns:
-        Number, median spacing in ms, number without any labelled pixel or box, share of pixels without a label, and
-        labelled pixels or boxes of each class.
+        Number, median spacing in ms, number left out, number without any labelled pixel or box, share of pixels without
+        a label, and labelled pixels or boxes of each class.
     """
     count, times = len(recording.labelled), recording.label_times
     chosen = np.unique(np.linspace(0, count - 1, QUICK).astype(int)) if quick and count > QUICK else np.arange(count)
@@ -163,6 +161,7 @@ def label_facts(recording: LabelledRecording, classes: Sequence[str], quick: boo
     return {
         "labels_count": count,
         "labels_spacing_ms": float(np.median(np.diff(times))) / 1000 if count > 1 else 0.0,
+        "labels_left_out": recording.left_out,
         "labels_empty": empty,
         "labels_unlabelled": unlabelled / pixels if pixels else 0.0,
         **{f"class_{name}": number for name, number in zip(classes, occurrences.tolist(), strict=True)},
@@ -177,8 +176,7 @@ def _size(path: Path) -> int:
 def frame(found: Sequence[Checked]) -> pd.DataFrame:
     """A row for each recording, with every figure in a column of its own."""
     return pd.DataFrame(
-        {"split": each.split, "recording": each.name, **each.facts}
-        | {"problems": " | ".join(map(str, each.problems)), "notes": " | ".join(each.notes)}
+        {"split": each.split, "recording": each.name, **each.facts, "problems": " | ".join(map(str, each.problems))}
         for each in found
     )
 
@@ -211,6 +209,17 @@ def class_shares(found: Sequence[Checked]) -> list[str]:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in (counts / max(counts.sum(), 1)).items())
         unlabelled = np.average(of_split["labels_unlabelled"], weights=np.maximum(of_split["labels_count"], 1))
         lines.append(f"{split}: {shares}" + (f"; {unlabelled:.1%} of all pixels carry no label" if unlabelled else ""))
+    return lines
+
+
+def notes(found: Sequence[Checked]) -> list[str]:
+    """What is unusual but handled, a line for each kind."""
+    rows, lines = frame(found), []
+    for column, what in NOTES.items():
+        having = rows[rows[column] > 0] if column in rows else rows[:0]
+        if len(having):
+            more = f" and {len(having) - 1} more" * (len(having) > 1)
+            lines.append(f"{int(having[column].sum()):,} {what} ({having['recording'].iloc[0]}{more})")
     return lines
 
 

@@ -34,6 +34,7 @@ from tespec.pictures.panels import (
 )
 
 BINS = 10
+CANDIDATES = 9  # windows around a place among which the busiest is shown
 SETTLING_US = 3_000_000  # before the moment that is shown, for intensities to settle
 LONGEST_NAME = 26  # letters
 WIDTH = 16.0  # inches
@@ -60,13 +61,12 @@ class Moment:
 
 
 def moment(recording: LabelledRecording, window: int, rule: str, norm_events: float) -> Moment:
-    """What is to be seen at the end of a window; archives of histograms have a binning rule of their own."""
-    rule = STORED_RULE if isinstance(recording.source, ArchiveSource) else rule
+    """What is to be seen at the end of a window."""
     windows, end = recording.windows[: window + 1], int(recording.windows[window, 1])
     image: torch.Tensor | None = None
     filtered: torch.Tensor | None = None
     for each in range(min(int(np.searchsorted(windows[:, 0], end - SETTLING_US)), window), window + 1):
-        histogram = recording.histograms(each, 1, BINS, rule)
+        histogram = _histogram(recording, each, rule)
         seconds = float(windows[each, 1] - windows[each, 0]) / 1e6 / BINS
         counts = torch.from_numpy(histogram)[None]
         _, image = estimate_intensity(counts, image, norm_events=norm_events, bin_seconds=seconds)
@@ -83,8 +83,11 @@ def moment(recording: LabelledRecording, window: int, rule: str, norm_events: fl
     return Moment(title, histogram[0], filtered[0, 0].numpy(), image[0].numpy(), label)
 
 
-def choose(recordings: Sequence[LabelledRecording], count: int) -> list[tuple[LabelledRecording, int]]:
-    """`count` windows spread over recordings and their time; those that end at a label where there are any."""
+def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:
+    """`count` windows spread over recordings and their time: of those around each place the one with most events.
+
+    Windows that end at a label are taken where there are any, and none twice while there are others.
+    """
     found = [each for each in recordings if len(each.labelled)] or [each for each in recordings if len(each)]
     if not found:
         where = recordings[0].path if recordings else "recordings"
@@ -93,8 +96,17 @@ def choose(recordings: Sequence[LabelledRecording], count: int) -> list[tuple[La
     for place in range(count):
         recording = found[place * len(found) // count if len(found) >= count else place % len(found)]
         windows = recording.labelled if len(recording.labelled) else np.arange(len(recording))
-        chosen.append((recording, int(windows[int(len(windows) * (place + 0.5) / count)])))
+        first, end = (each * len(windows) // count for each in (place, place + 1))
+        around = windows[np.linspace(first, max(first, end - 1), CANDIDATES).astype(int)].tolist()
+        events = [int(_histogram(recording, window, rule).sum(dtype=np.int64)) for window in around]
+        chosen.append((recording, around[int(np.argmax(events))]))
     return chosen
+
+
+def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[np.uint8]:
+    """Archives of histograms have a binning rule of their own."""
+    stored = isinstance(recording.source, ArchiveSource)
+    return recording.histograms(window, 1, BINS, STORED_RULE if stored else rule)
 
 
 def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[int]:
