@@ -113,7 +113,7 @@ class LabelledDataset(ABC):
     def _one_layout(self, found: Mapping[str, Path], none: str) -> str:
         """The only layout of which an example was found; `none` where there is none."""
         if len(found) > 1:
-            said = " and ".join(f"{layout} ({path.name})" for layout, path in found.items())
+            said = " and ".join(f"{layout} ({path.relative_to(self.root)})" for layout, path in found.items())
             raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
         return next(iter(found), none)
 

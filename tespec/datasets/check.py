@@ -14,7 +14,7 @@ import pandas as pd
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.datasets.base import LabelledDataset, RecordingFiles
+from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.prophesee import BINS, RULE
 from tespec.datasets.recording import LabelledRecording
@@ -52,10 +52,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Scan:
-    """What one pass over a recording finds: its sensor in px, number of events, first and last time in us.
-
-    `clamped` times stepped back and were raised.
-    """
+    """Sensor in px, number of events, first and last time in us, and number of times that stepped back."""
 
     height: int
     width: int
@@ -103,8 +100,10 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
     try:
         files = dataset.find(split, name)
         facts["bytes"] = sum(map(_size, (*files.source.files, *files.beside)))
-        recording = dataset.open_checked(_scanning(files))
-        content = tuple((file["bytes"], file["sampled_sha256"]) for file in files.source.identity())
+        if isinstance(source := files.source, EventSource):
+            files = replace(files, source=ScannedSource(source.path, source.sensor, source.rectify_map))
+        recording = dataset.open_checked(files)
+        content = tuple((file["bytes"], file["sampled_sha256"]) for file in source.identity())
     except UserError as error:
         return Checked(split, name, facts, (error,))
     for read in (label_facts, event_facts):
@@ -113,13 +112,6 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
         except UserError as error:
             problems.append(error)
     return Checked(split, name, facts, tuple(problems), content)
-
-
-def _scanning(files: RecordingFiles) -> RecordingFiles:
-    source = files.source
-    if not isinstance(source, EventSource):
-        return files
-    return replace(files, source=ScannedSource(source.path, source.sensor, source.rectify_map))
 
 
 def event_facts(recording: LabelledRecording, classes: Sequence[str], quick: bool = False) -> dict[str, Any]:

@@ -105,12 +105,9 @@ class Dsec(LabelledDataset):
         super().__init__(root, *arguments, **named)
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
-        found: dict[str, Path] = {}
-        for name in (name for names in self.splits.values() for name in names):
-            folder = self._folder(name)
-            if folder is not None and (masks := self._masks(folder, name)) is not None:
-                found.setdefault(masks[0], folder)
-        self.layout = self._one_layout(found, "no labels")
+        names = [name for names in self.splits.values() for name in names]
+        masks = [self._masks(folder, name) for name in names if (folder := self._folder(name)) is not None]
+        self.layout = self._one_layout({each[0]: each[1] for each in masks if each is not None}, "no labels")
 
     @classmethod
     def reads(cls, path: Path) -> bool:

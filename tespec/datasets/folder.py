@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -185,16 +185,13 @@ def _split_of_folders(path: Path, root: Path) -> str:
     return TRAIN
 
 
-Archives = list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]
-
-
-def _archives() -> Archives:
+def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:
     """Data sets with their official splits, and with those that configs of tasks name in their place."""
     official = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
     return official + [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
 
 
-def _split_of_archive(path: Path, archives: Archives) -> str | None:
+def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequence[str]]]]) -> str | None:
     """Split of an official recording by its path, by what that links to, or by what it was packed from."""
     called = {path, path.resolve()}
     if (path / HEADER).is_file() and (made_from := header_of(path)["source"]) is not None:

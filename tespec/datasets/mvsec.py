@@ -15,7 +15,7 @@ from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import STORE, EventSource
+from tespec.datasets.sources import EventSource, is_there
 from tespec.events.readers.arrays import as_events
 from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
 from tespec.events.readers.sensor import resolve_size
@@ -96,13 +96,11 @@ class Mvsec(LabelledDataset):
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one sequence."""
-        paths = [*self.root.glob(f"{name}{DATA}*"), *self.root.glob(f"*/{name}{DATA}*")]
-        found = {path.with_name(f"{name}{DATA}") for path in paths if path.name.endswith((DATA, DATA + STORE))}
-        if not found:
-            path = self.root / f"{name}{DATA}"
-            raise UserError(path, f"recording of the {split} split is missing", "copy it into the folder")
-        if len(found) > 1:
-            raise UserError(self.root, f"holds {name}{DATA} more than once", "keep one of them")
+        places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]
+        found = [path for path in places if is_there(path)]
+        if len(found) != 1:
+            what = "is there more than once" if found else f"recording of the {split} split is missing"
+            raise UserError(places[0], what, "keep one of them" if found else "copy it into the folder")
         (data,) = found
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():

@@ -125,11 +125,6 @@ class PropheseeProtocol:
     max_width_share: Share
     skip: tuple[str, ...]
 
-    @property
-    def period_us(self) -> int:
-        """Time between label frames in us."""
-        return max(1, round(self.period_ms * 1000))
-
 
 def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor: Size, training: bool) -> RawBoxes:
     """Boxes that count: of the first `classes` classes, cropped to the sensor (height, width), of the right size.
@@ -169,7 +164,7 @@ def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int
     times = np.unique(times)
     if rules.frames == "all":
         return times
-    period = rules.period_us
+    period = max(1, round(rules.period_ms * 1000))  # us
     if rules.period_from_labels and len(times) > 1:
         median = float(np.median(np.diff(times)))
         closest = int(round(period / median) * median)
@@ -338,8 +333,7 @@ class ArchiveSource:
 def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
     """Event file, or folder of an archive, and layout of each recording of a split, by name, in order.
 
-    A folder that has the histograms of an archive, or the labels, counts as a recording: that the other is missing is
-    said when it is opened, instead of it being passed over.
+    A folder that has the histograms of an archive, or the labels, counts: opening it says that the other is missing.
     """
     found: dict[str, tuple[Path, str]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -381,9 +375,7 @@ class PropheseeDataset(LabelledDataset):
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
         self._refuse_shared({split: found.keys() - set(self.protocol.skip) for split, found in self._found.items()})
-        layouts: dict[str, Path] = {}
-        for path, layout in (each for found in self._found.values() for each in found.values()):
-            layouts.setdefault(layout, path)
+        layouts = {layout: path for found in self._found.values() for path, layout in found.values()}
         self.layout = self._one_layout(layouts, "no recordings")
 
     @classmethod
@@ -391,15 +383,15 @@ class PropheseeDataset(LabelledDataset):
         """Whether an HDF5 file has events as RVT's preprocessing starts from, or as Prophesee's own recorders write."""
         if path.suffix.lower() not in SUFFIXES:
             return False
-        of_dsec = holds(path, "t_offset", "ms_to_idx")
-        return holds(path, PROPHESEE_H5) or (holds(path, *COLUMNS) and not of_dsec)
+        return holds(path, PROPHESEE_H5) or (holds(path, *COLUMNS) and not holds(path, "t_offset", "ms_to_idx"))
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
         """What reads RVT's intermediate HDF5: x, y, t, p in us, polarities 0 and 1 or -1 and 1."""
         if holds(path, PROPHESEE_H5):
-            what = "is Prophesee's own HDF5 format, whose codec is not read"
-            raise UserError(path, what, "convert it to .raw or .dat")
+            raise UserError(
+                path, "is Prophesee's own HDF5 format, whose codec is not read", "convert it to .raw or .dat"
+            )
         count = number_of_events(path)
         size = resolve_size(path, height, width, _named_size(path))
         return Reader(path, *size, count, lambda: read_events(path, size, count))
@@ -419,8 +411,8 @@ class PropheseeDataset(LabelledDataset):
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one recording."""
         if name not in self._found.get(split, {}):
-            path = self.root / split / f"{name}_td.dat"
-            raise UserError(path, f"recording of the {split} split is missing", "copy it into the folder")
+            where = self.root / split / f"{name}_td.dat"
+            raise UserError(where, f"recording of the {split} split is missing", "copy it into the folder")
         path, layout = self._found[split][name]
         if layout == ARCHIVE:
             return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), ())

@@ -193,7 +193,7 @@ MVSEC = {
     "unsorted": Way(rows(column(2, stepping_back))),
     "labels without events": Way(at(DATA, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(TRUTH, Path.unlink), "outdoor_day1_gt.hdf5: no such file"),
-    "twice": Way(lambda root: shutil.copytree(root, root / "again"), "holds outdoor_day1_data.hdf5 more than once"),
+    "twice": Way(lambda root: shutil.copytree(root, root / "again"), "data.hdf5: is there more than once"),
     "torn truth": Way(at(TRUTH, cut(0.5)), "not a whole HDF5 file"),
     "no depth": Way(depths(lambda _: None), "has no dataset"),
     "depth of another size": Way(depths(lambda maps: maps[:, :-1]), "depth_image_raw has maps of"),
