@@ -12,6 +12,7 @@ python benchmarks/data.py download-guide mvsec              # where to get it, l
 from __future__ import annotations
 
 import argparse
+import inspect
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             continue
         command.add_argument("--processes", type=positive, default=1, help="recordings at once (default 1)")
         if name == "check":
-            command.add_argument("--quick", action="store_true", help="the ends of recordings and a few labels only")
+            command.add_argument("--quick", action="store_true", help="a few labels, and no packed events")
             command.add_argument("--out", type=Path, metavar="FILE", help="write all figures as CSV too")
         else:
             command.add_argument("--skip-damaged", action="store_true",
@@ -131,31 +132,21 @@ def check(options: argparse.Namespace) -> int:
     from tespec.core.files import whole_file
     from tespec.core.progress import progress
     from tespec.datasets import check as report
-    from tespec.events.packing import disk_needed
 
-    dataset = find_dataset(options)
-    found, tasks = [], report.tasks_of(dataset)
+    dataset, found = find_dataset(options), []
+    count = sum(len(dataset.names(split)) for split in dataset.splits)
     with progress("checking", "recordings") as advance:
         for each in report.check(dataset, quick=options.quick, processes=options.processes):
             found.append(each)
-            advance(len(found), len(tasks), each.name)
-    found.sort(key=lambda each: tasks.index((each.split, each.name)))
+            advance(len(found), count, each.name)
     print(f"{dataset.title} in {dataset.root}")
     for name, text in dataset.describe().items():
         print(f"{name}: {text}")
     print(f"\n{report.table(found)}\n")
-    for title, lines in (
-        ("classes", report.classes(found)),
-        ("depth in m" if not dataset.classes else "sides of boxes in px", report.extents(found)),
-        ("note", report.notes(found)),
-    ):
+    for title, lines in (("classes", report.class_shares(found)), ("note", report.notes(found))):
         for line in lines:
             print(f"{title}: {line}")
-    facts = [each.facts for each in found if "events_count" in each.facts]
-    needed = sum(
-        disk_needed(each["events_count"], (each["events_t_last"] - each["events_t_first"]) // 1000 + 2)
-        for each in facts
-    )
+    needed = sum(each.facts.get("events_packed_bytes", 0) for each in found)
     free = shutil.disk_usage(dataset.root).free
     print(f"disk: {report.bytes_in_words(needed)} needed by `prepare`, {report.bytes_in_words(free)} free")
     if options.out:
@@ -230,6 +221,6 @@ def guide(options: argparse.Namespace) -> int:
 
     if options.dataset not in names("tasks"):
         raise UserError(options.dataset, "no such dataset", f"choose from {', '.join(names('tasks'))}")
-    print(find_registered(DATASETS, dataset_of_task(options.dataset), "dataset").guide())
+    print(inspect.getdoc(find_registered(DATASETS, dataset_of_task(options.dataset), "dataset")))
     print("\nNothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")
     return 0

@@ -5,18 +5,19 @@ A file of this name that is not such a description is a `UserError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
-from tespec.core.settings import Size, is_size
+from tespec.core.settings import LARGEST, Size
 
 FILE = "dataset.json"
 LEVELS = 5  # folders above a recording that are searched
+Side = Annotated[int, Field(ge=1, le=LARGEST)]  # px
 
 
 def _within_folder(name: str) -> str:
@@ -29,8 +30,8 @@ def _within_folder(name: str) -> str:
 class Sensor(BaseModel):
     """Rows and columns of a sensor in px."""
 
-    height: int
-    width: int
+    height: Side
+    width: Side
 
 
 class Description(BaseModel):
@@ -56,51 +57,36 @@ class Description(BaseModel):
 
     def overrides(self) -> dict[str, Any]:
         """Settings of a task that follow from the data: they win over its config, and the user's over them."""
-        settings: dict[str, Any] = {}
-        if self.splits:
-            settings["splits"] = {split: list(names) for split, names in self.splits.items()}
-        if self.label_rows is not None:
-            settings["protocol"] = {"rows": self.label_rows}
-        return settings
+        splits = {"splits": {split: list(names) for split, names in self.splits.items()}} if self.splits else {}
+        return splits | ({} if self.label_rows is None else {"protocol": {"rows": self.label_rows}})
 
 
 def read_description(folder: Path) -> Description:
     """The `dataset.json` of a folder; an empty description where there is none."""
-    path = folder / FILE
-    if not path.is_file():
-        return Description()
+    path, what = folder / FILE, "not a description of a data set"
     try:
-        return Description.model_validate(read_json(path))
+        return Description.model_validate(read_json(path)) if path.is_file() else Description()
     except ValidationError as error:
         first = error.errors()[0]
-        what = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}"
-        raise UserError(path, f"not a description of a data set ({what})", "correct or remove it") from error
+        what = f"{what} ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})"
+        raise UserError(path, what, "correct or remove it") from error
     except UNREADABLE as error:
-        raise UserError(path, "not a description of a data set", "correct or remove it") from error
+        raise UserError(path, what, "correct or remove it") from error
 
 
-def descriptions_above(
-    path: Path, root: Path | None = None, read: Callable[[Path], Description] = read_description
-) -> Iterator[tuple[Path, Description]]:
+def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Description]]:
     """Each `dataset.json` in a recording's folder and in those above it, the nearest first, with its folder.
 
-    Args:
-        path: of the recording.
-        root: folder up to which they are searched; at least five folders are.
-        read: reads the one of a folder.
+    Five folders are searched, and those up to `root`.
     """
     for level, folder in enumerate((path, *path.parents)):
         if level > LEVELS and not (root is not None and folder.is_relative_to(root)):
             return
         if (folder / FILE).is_file():
-            yield folder, read(folder)
+            yield folder, read_description(folder)
 
 
 def described_size(path: Path) -> Size | None:
     """(height, width) in px that the nearest `dataset.json` above a recording states, None where none does."""
-    for folder, description in descriptions_above(path):
-        if (sensor := description.sensor) is not None:
-            if not is_size((sensor.height, sensor.width)):
-                raise UserError(folder / FILE, f"names a sensor of {sensor.width}x{sensor.height} px", "correct it")
-            return sensor.height, sensor.width
-    return None
+    sensors = (description.sensor for _, description in descriptions_above(path))
+    return next(((sensor.height, sensor.width) for sensor in sensors if sensor is not None), None)

@@ -5,14 +5,11 @@ Whatever is missing, damaged or does not fit together on disk is a `UserError`.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -22,13 +19,11 @@ from numpy.typing import NDArray
 
 from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
-from tespec.core.registry import import_file
 from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels
-from tespec.datasets.sources import EventSource, Source
+from tespec.datasets.sources import Source
 from tespec.datasets.windows import WindowRule
-from tespec.events import PackedEvents
 from tespec.events.spatial import Region
 from tespec.events.stream import Reader
 
@@ -39,14 +34,7 @@ LATEST_US = 1_000_000  # a label later than this after the last event shows that
 
 @dataclass(frozen=True)
 class RecordingFiles:
-    """Files of one recording.
-
-    Attributes:
-        name: of the recording in records, splits and messages.
-        split: it belongs to.
-        source: its events or histograms.
-        beside: files and folders that belong to it beside those of its source: labels, their times, calibration.
-    """
+    """Name and split of one recording, its events or histograms, and its other files: labels, their times, speeds."""
 
     name: str
     split: str
@@ -76,16 +64,16 @@ class LabelledDataset(ABC):
         splits: names of the recordings of each split, as the official archive or its users have them.
         sensor: (height, width) of its sensor in px.
         layout: in words, which of the known layouts was found.
-        label_kind: kind of its labels, as in `tespec.datasets.labels`; None: not known, and not checked.
+        label_kind: kind of its labels, as in `tespec.datasets.labels`, which the task sets; None: they are not checked.
         protocol: the choices, as an instance of `protocol_type`.
-        not_downsampled: what `downsample` does not go with, and its verb; "" where it does.
+        divides_labels: whether its labels are divided as the events are where `downsample` asks for it.
     """
 
     title: ClassVar[str]
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
     sensor: ClassVar[Size | None] = None
     protocol_type: ClassVar[type[Any]] = NoProtocol
-    not_downsampled: ClassVar[str] = "labels are"
+    divides_labels: ClassVar[bool] = False
     layout: str
     label_kind: str | None = None
 
@@ -109,33 +97,25 @@ class LabelledDataset(ABC):
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
         self.protocol = build(self.protocol_type, protocol or {}, "protocol")
-        if self.not_downsampled and self.downsample.factor != 1:
-            raise UserError("downsample.factor", f"{self.not_downsampled} not downsampled", "set it to 1")
+        if not self.divides_labels and self.downsample.factor != 1:
+            raise UserError("downsample.factor", f"labels of {self.title} are not downsampled", "set it to 1")
         described = read_description(root).classes
         if self.classes and described not in (None, self.classes):
             said = ", ".join(described or ())
             raise UserError(root, f"its classes are {said}, not {', '.join(classes)}", "name the same in the settings")
 
     def _refuse_shared(self, splits: Mapping[str, Iterable[str]]) -> None:
-        of_name: dict[str, str] = {}
-        for split, names in splits.items():
-            for name in sorted(set(names) - {"*"}):
-                other = of_name.setdefault(name, split)
-                if other != split:
-                    what = f"{name} is a recording of both {other} and {split}"
-                    raise UserError(self.root, what, "leave it in one of the splits")
+        for (one, names), (other, others) in combinations(splits.items(), 2):
+            for name in sorted({*names} & {*others} - {"*"}):
+                what = f"{name} is a recording of both {one} and {other}"
+                raise UserError(self.root, what, "leave it in one of the splits")
 
     def _one_layout(self, found: Mapping[str, Path], none: str) -> str:
-        """The layout that was found, by an example of each; `none` where there is none."""
+        """The only layout of which an example was found; `none` where there is none."""
         if len(found) > 1:
-            said = " and ".join(f"{layout} ({path.name})" for layout, path in found.items())
+            said = " and ".join(f"{layout} ({path.relative_to(self.root)})" for layout, path in found.items())
             raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
         return next(iter(found), none)
-
-    @classmethod
-    def guide(cls) -> str:
-        """Where to get the data set, its licence, size and layout: the docstring of the class."""
-        return inspect.cleandoc(cls.__doc__ or "")
 
     @classmethod
     def reads(cls, path: Path) -> bool:
@@ -144,11 +124,7 @@ class LabelledDataset(ABC):
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """What reads a file or folder of which `reads` is true.
-
-        `height` and `width` of the sensor in px are given together, or as the recording, a `dataset.json` above it or
-        the data set states them.
-        """
+        """What reads a file or folder of which `reads` is true; `height` and `width` in px as the user gives them."""
         raise NotImplementedError(f"{cls.__name__} reads no format of its own")
 
     def names(self, split: str) -> tuple[str, ...]:
@@ -187,26 +163,30 @@ class LabelledDataset(ABC):
             files: of the recording.
             region: part of the sensor that is used.
             labels: by index.
-            times: (K,) of the labels in us, rising, by the clock of the events.
+            times: (K,) of the labels in us, rising, by the clock of the events; others are refused.
             begin: where the first label's events begin, in us; before the first label.
             more: other fields of `LabelledRecording`.
         """
-        _require_one_clock(files, times, files.source.stream)
+        stream = files.source.stream
+        if region.height > stream.height:
+            what = f"has {stream.height} rows, of which {region.height} cannot carry labels"
+            raise UserError(files.source.path, what, "set protocol.rows, or name the sensor's size in dataset.json")
+        if len(times) and (times[-1] <= stream.t_first or times[-1] > stream.t_last + LATEST_US):
+            what = f"its labels lie at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
+            where = f"{files.source.path}, recording {files.name}"
+            raise UserError(where, what, "copy events and labels again, or give labels by the events' clock")
         windows, labelled = self.rule.apply(times, begin)
         more = {"ego_speed": speed_at(self.root, files.name, times)} | more
         return LabelledRecording(files.name, files.source, region, windows, labels, labelled, **more)
 
     def open_checked(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording whose labels are checked as they are read, where it is known what they have to be."""
+        """One recording whose labels are checked as they are read."""
         recording = self.open(files)
-        if isinstance(files.source, EventSource):
-            _require_one_clock(files, recording.label_times, recording.stream)
         return with_checks(recording, self.label_kind, len(self.classes)) if self.label_kind else recording
 
     def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
         """All recordings of a split; `opened` is called with the numbers of open recordings and of all there are."""
-        found = []
-        every = self.files(split)
+        found, every = [], self.files(split)
         for files in every:
             found.append(self.open_checked(files))
             if opened is not None:
@@ -215,10 +195,7 @@ class LabelledDataset(ABC):
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
-        """The split of `splits` that a recording of the official archive is in, wherever it, or a folder in it, lies.
-
-        None where it is in none or of another data set, `UNKNOWN` where that cannot be told.
-        """
+        """The split that an official recording is in, wherever it lies; `UNKNOWN` where it may be in any of them."""
         return next((split for split in splits for name in splits[split] if cls.is_called(path, name)), None)
 
     @classmethod
@@ -228,27 +205,7 @@ class LabelledDataset(ABC):
         return any(re.search(rf"(?<![a-zA-Z0-9]){re.escape(name)}(?![a-zA-Z0-9])", part) for part in parts)
 
     def describe(self) -> dict[str, str]:
-        """The protocol in words: what is read, and which of the published ways is followed."""
-        return {"layout": self.layout, "events": self.rule.describe()}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        kind = type(self)
-        return _unpickled, (Path(inspect.getfile(kind)), kind.__module__, kind.__qualname__, self.__dict__)
-
-
-def _require_one_clock(files: RecordingFiles, times: NDArray[np.int64], stream: PackedEvents) -> None:
-    """Refuse labels before the first event, or long after the last: of another recording, or by another clock."""
-    if len(times) and (times[-1] <= stream.t_first or times[-1] > stream.t_last + LATEST_US):
-        what = f"its labels lie at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
-        where = f"{files.source.path}, recording {files.name}"
-        raise UserError(where, what, "copy events and labels again, or give labels by the events' clock")
-
-
-def _unpickled(file: Path, module: str, name: str, state: dict[str, Any]) -> LabelledDataset:
-    """A data set in another process, which has not imported the file that `--import` named."""
-    if module not in sys.modules and importlib.util.find_spec(module) is None:
-        import_file(file)
-    kind: type[LabelledDataset] = getattr(importlib.import_module(module), name)
-    dataset = object.__new__(kind)
-    dataset.__dict__.update(state)
-    return dataset
+        """The protocol: what is read, and which of the published ways is followed."""
+        chosen = vars(self.protocol) | {"downsample": self.downsample.factor}
+        words = (f"{name} {len(each) if isinstance(each, tuple) else each}" for name, each in chosen.items())
+        return {"layout": self.layout, "events": self.rule.describe(), "protocol": ", ".join(words)}

@@ -15,7 +15,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.core.settings import Count
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MASK, MaskFiles, mask_names
+from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
 from tespec.events.provenance import EVENTS, TIMES
@@ -75,8 +75,6 @@ class Ddd17(LabelledDataset):
     }
     layout = "archive of the ESS authors (uzh-rpg/ess), a folder for each recording"
     protocol_type = Ddd17Protocol
-    not_downsampled = "masks are"
-    label_kind = MASK
     protocol: Ddd17Protocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
@@ -92,18 +90,16 @@ class Ddd17(LabelledDataset):
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
         """What reads a recording folder (uzh-rpg/ess, datasets/extract_data_tools/example_loader_ddd17.py)."""
-        sizes = {}
         for name in (TIMES, EVENTS):
             if not (path / name).is_file():
                 raise UserError(path / name, "no such file", "give a recording folder of the DDD17 archive")
-            sizes[name] = (path / name).stat().st_size
-            if not sizes[name]:
-                raise UserError(path / name, "the file is empty", "copy it again")
-        count, rest = divmod(sizes[TIMES], TICKS.itemsize)
-        if rest:
-            raise UserError(path / TIMES, f"truncated: {rest} bytes after the last whole time", "copy it again")
-        if sizes[EVENTS] != XYP.itemsize * count:
-            what = f"has {sizes[EVENTS]} bytes, not the {XYP.itemsize * count} of {count} events in {TIMES}"
+        times, events = ((path / name).stat().st_size for name in (TIMES, EVENTS))
+        count, rest = divmod(times, TICKS.itemsize)
+        if rest or not times:
+            what = f"truncated: {rest} bytes after the last whole time" if rest else "the file is empty"
+            raise UserError(path / TIMES, what, "copy it again")
+        if events != XYP.itemsize * count:
+            what = f"has {events} bytes, not the {XYP.itemsize * count} of {count} events in {TIMES}"
             raise UserError(path / EVENTS, what, "copy both files again")
         sensor = resolve_size(path, height, width, default=cls.sensor)
         _, ticks_per_us = _index(path)
@@ -131,10 +127,7 @@ class Ddd17(LabelledDataset):
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording with its masks."""
-        folder, stream, rows = files.source.path, files.source.stream, self.protocol.rows
-        if rows > stream.height:
-            what = f"has {stream.height} rows, of which {rows} cannot carry labels"
-            raise UserError(folder, what, "name the sensor's size in dataset.json")
+        folder, stream = files.source.path, files.source.stream
         image_times, event_index = image_index(folder)
         place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)
         if place is None:
@@ -149,16 +142,17 @@ class Ddd17(LabelledDataset):
         start = image_times[images[0] - 1] if images[0] else min(stream.t_first, times[0] - 1)
         if (np.diff(times, prepend=start) <= 0).any():
             raise UserError(folder / INDEX, "the images' times step back or repeat", "copy the folder again")
-        needed = int(event_index[images].max())
-        if needed > stream.count:
+        if (needed := int(event_index[images].max())) > stream.count:
             what = f"truncated: {stream.count} events, the masks need {needed}"
             raise UserError(folder / EVENTS, what, "copy the events' files again")
-        labels, region = MaskFiles(place, tuple(masks.values())), Region(rows, stream.width)
-        speed = load_array(folder / SPEED) if (folder / SPEED).is_file() else None
-        if speed is not None and (speed.shape != image_times.shape or speed.dtype.kind != "f"):
-            what = f"holds {speed.dtype} of shape {speed.shape} for {len(image_times)} images"
-            raise UserError(folder / SPEED, what, "remove it or copy it again")
-        ego_speed = None if speed is None else np.asarray(speed[images], np.float32)
+        labels, region = MaskFiles(place, tuple(masks.values())), Region(self.protocol.rows, stream.width)
+        ego_speed = None
+        if (folder / SPEED).is_file():
+            speed = load_array(folder / SPEED)
+            if speed.shape != image_times.shape or speed.dtype.kind != "f":
+                what = f"holds {speed.dtype} of shape {speed.shape} for {len(image_times)} images"
+                raise UserError(folder / SPEED, what, "remove it or copy it again")
+            ego_speed = speed[images].astype(np.float32)
         return self.labelled(files, region, labels, times, int(start), ego_speed=ego_speed)
 
     @classmethod
@@ -166,10 +160,6 @@ class Ddd17(LabelledDataset):
         """Whether a file or folder belongs to the recording `name`; other folders that are named so do not count."""
         folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
         return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
-
-    def describe(self) -> dict[str, str]:
-        """The protocol in words."""
-        return super().describe() | {"labels": f"every mask, {self.protocol.rows} rows"}
 
 
 def image_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -184,10 +174,8 @@ def _index(folder: Path) -> tuple[NDArray[np.int64], int]:
     if path is None:
         raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")
     rows = load_array(path)
-    if rows.ndim != 2 or rows.shape[1] != 3 or len(rows) < 2:
-        raise UserError(path, f"has shape {rows.shape} instead of (images, 3)", "copy it again")
-    if rows.dtype.kind not in "iuf" or not np.isfinite(rows).all():
-        raise UserError(path, "holds other things than numbers", "copy it again")
+    if rows.ndim != 2 or rows.shape[1] != 3 or len(rows) < 2 or rows.dtype.kind not in "iuf" or np.isnan(rows).any():
+        raise UserError(path, f"holds {rows.dtype} of shape {rows.shape}, not numbers (images, 3)", "copy it again")
     index = rows.astype(np.int64)
     spacing, (shortest, longest) = float(np.median(np.diff(index[:, 0]))), FRAME_PERIOD_US
     ticks = next((ticks for ticks in TICKS_PER_US if shortest <= spacing / ticks <= longest), None)

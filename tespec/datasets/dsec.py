@@ -15,9 +15,9 @@ from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.core.settings import Count, Flag
 from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MASK, MaskFiles, mask_names, read_stamps, speed_file
+from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource, is_there
+from tespec.datasets.sources import EventSource
 from tespec.events.readers.hdf5 import (
     AGAIN,
     COLUMNS,
@@ -99,20 +99,15 @@ class Dsec(LabelledDataset):
         "test": ["zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"],
     }
     protocol_type = DsecProtocol
-    not_downsampled = "masks are"
-    label_kind = MASK
     protocol: DsecProtocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
-        found: dict[str, Path] = {}
-        for name in (name for names in self.splits.values() for name in names):
-            folder = self._folder(name)
-            if folder is not None and (masks := self._masks(folder, name)) is not None:
-                found.setdefault(masks[0], folder)
-        self.layout = self._one_layout(found, "no labels")
+        names = [name for names in self.splits.values() for name in names]
+        masks = [self._masks(folder, name) for name in names if (folder := self._folder(name)) is not None]
+        self.layout = self._one_layout({each[0]: each[1] for each in masks if each is not None}, "no labels")
 
     @classmethod
     def reads(cls, path: Path) -> bool:
@@ -169,21 +164,12 @@ class Dsec(LabelledDataset):
             what = f"holds no masks of {len(self.classes)} classes in any of the known layouts"
             raise UserError(folder, what, "copy the labels of DSEC-Semantic beside the events")
         _, masks, stamps = labels
-        if not stamps.is_file():
-            raise UserError(stamps, "the file with the times of the masks is missing", "copy it beside the masks")
-        if not is_there(folder / EVENTS):
-            raise UserError(folder / EVENTS, "no such file", "copy the sequence's events (left camera)")
         rectify = folder / RECTIFY if self.protocol.rectify else None
-        beside = [masks, stamps, *([rectify] if rectify else []), speed_file(self.root, name)]
-        source = EventSource(folder / EVENTS, self.given_sensor, rectify)
-        return RecordingFiles(name, split, source, tuple(path for path in beside if path.exists()))
+        return RecordingFiles(name, split, EventSource(folder / EVENTS, self.given_sensor, rectify), (masks, stamps))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One sequence with its masks."""
-        masks, stamps = files.beside[:2]
-        stream, rows = files.source.stream, self.protocol.rows
-        if rows > stream.height:
-            raise UserError(files.source.path, f"has {stream.height} rows, not {rows} with labels", "set protocol.rows")
+        masks, stamps = files.beside
         names = tuple(mask_names(masks, NUMBER).values())
         times = read_stamps(stamps)
         if len(times) != len(names):
@@ -194,18 +180,8 @@ class Dsec(LabelledDataset):
         times, names = times[chosen], names[chosen]
         if not len(times):
             raise UserError(stamps, f"no label is left by protocol.labels={self.protocol.labels}", "choose all")
-        region = Region(rows, stream.width)
+        region = Region(self.protocol.rows, files.source.stream.width)
         return self.labelled(files, region, MaskFiles(masks, names), times, int(times[0]) - spacing)
-
-    def describe(self) -> dict[str, str]:
-        """The protocol in words."""
-        every = self.protocol.labels == "all"
-        which = "every label (20 Hz)" if every else "the subset of ESS: from the 7th every second"
-        place = "nearest rectified pixel" if self.protocol.rectify else "raw pixels, which the labels do not fit"
-        return super().describe() | {
-            "labels": f"{which}, {len(self.classes)} classes, {self.protocol.rows} rows",
-            "coordinates": f"{place}; events outside of the image are dropped",
-        }
 
 
 def _check_index(path: Path, index: NDArray[np.int64], count: int) -> None:

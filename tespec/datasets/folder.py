@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,12 +25,11 @@ from tespec.datasets.labels import MaskFiles
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
 from tespec.datasets.recording import LabelledRecording, Recording, reduced
-from tespec.datasets.sources import STORE, EventSource
+from tespec.datasets.sources import STORE, EventSource, Source
 from tespec.datasets.windows import contiguous_windows
 from tespec.events.opening import READERS, dataset_of
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
-from tespec.events.spatial import Region
 from tespec.events.store import HEADER, header_of
 
 ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
@@ -41,7 +40,6 @@ LEFT_OUT = "left out"  # in place of a split: lies beside splits and is in none 
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
 HELD_OUT_TIME = 0.25
-LONGEST_US = 7 * 24 * 3600 * 1_000_000  # no recording is longer; a damaged time would ask for windows without end
 
 
 def find_recordings(root: Path) -> list[Path]:
@@ -50,9 +48,6 @@ def find_recordings(root: Path) -> list[Path]:
     That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
     that it was made from stands for it, under the recording's path. HDF5 files and arrays that hold other things are
     left alone; those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
-
-    Raises:
-        UserError: there is none.
     """
     if not root.exists():
         raise UserError(root, "no such file or folder", "check the path")
@@ -90,9 +85,19 @@ def name_of(root: Path, path: Path) -> str:
     return path.name if path == root else path.relative_to(root).as_posix()
 
 
-def names_of(path: Path) -> set[str]:
-    """Names by which a data set's splits may call a recording at `path` below it: its file, or a folder it lies in."""
-    return {*path.parts, path.stem, *(path.name.removesuffix(ending) for ending in ENDINGS)}
+def source_of(path: Path, sensor: Size | None = None) -> Source:
+    """Events or histograms of a recording; `sensor` is its (height, width) in px where it does not name it."""
+    return ArchiveSource(path, sensor) if is_archive(path) else EventSource(path, sensor)
+
+
+def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
+    """A recording in windows side by side."""
+    if isinstance(source, ArchiveSource):
+        source.require_window(window_ms)
+        return Recording(name, source, source.region, source.windows())
+    stream = source.stream
+    windows = contiguous_windows(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
+    return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
 
 
 class EventFolder(LabelledDataset):
@@ -104,24 +109,19 @@ class EventFolder(LabelledDataset):
     def __init__(self, root: Path, sensor: Size | None = None) -> None:
         found = find_recordings(root)
         folder = root.parent if root.is_file() else root
-        self._paths = {path.relative_to(folder).as_posix(): path for path in found}
-        super().__init__(folder, {ALL: tuple(self._paths)}, sensor=sensor)
+        super().__init__(folder, {ALL: [path.relative_to(folder).as_posix() for path in found]}, sensor=sensor)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one recording."""
-        path = self._paths[name]
-        source = ArchiveSource(path, self.given_sensor) if is_archive(path) else EventSource(path, self.given_sensor)
-        return RecordingFiles(name, ALL, source, tuple(path / each for each in BESIDE if (path / each).is_dir()))
+        path = self.root / name
+        beside = tuple(path / each for each in BESIDE if (path / each).is_dir())
+        return RecordingFiles(name, split, source_of(path, self.given_sensor), beside)
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording, cut into windows of 50 ms."""
-        source, none = files.source, np.empty(0, np.int64)
-        if isinstance(source, ArchiveSource):
-            return LabelledRecording(files.name, source, source.region, source.windows(), NO_LABELS, none)
-        stream = source.stream
-        windows = contiguous_windows(stream.t_first, stream.t_last + 1, WINDOW_US)
-        region = Region(stream.height, stream.width)
-        return LabelledRecording(files.name, source, region, windows, NO_LABELS, none)
+        cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, self.downsample)
+        none = np.empty(0, np.int64)
+        return LabelledRecording(cut.name, cut.source, cut.region, cut.windows, NO_LABELS, none)
 
     def describe(self) -> dict[str, str]:
         """The layout in words."""
@@ -136,53 +136,28 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     decide, as data sets and the configs of tasks hold them, then folders train, val and test. What is in no split can
     be trained on.
     """
-    base, read = root.absolute(), cache(read_description)
-
-    def above(path: Path) -> list[Path]:
-        """A recording and the folders above it that may say something of it."""
-        folders = enumerate((path, *path.parents))
-        return [folder for level, folder in folders if level <= LEVELS or folder.is_relative_to(base)]
+    base, archives = root.absolute(), _archives()
 
     def described(path: Path) -> tuple[Path | None, str | None]:
         """Folder of the nearest description with splits, and which of them it gives `path`."""
-        for folder, description in descriptions_above(path, base, read):
+        for folder, description in descriptions_above(path, base):
             if description.splits:
-                names = names_of(path.relative_to(folder))
+                names = _names_of(path.relative_to(folder))
                 found = [split for split, each in description.splits.items() if not names.isdisjoint(each)]
                 # What is named twice is tested on as well; splits of other names are not trained on.
                 known = next((split for split in (TEST, HELD_OUT, TRAIN) if split in found), LEFT_OUT)
                 return folder, known if found else None
         return None, None
 
-    inhabited = {folder for path in paths for folder in above(path.absolute())}
-
-    @cache
-    def are_beside(folder: Path) -> bool:
-        """Whether a folder has one to train on and another one of those, below the root with recordings in them."""
-        below = folder.is_relative_to(base)
-        inside = [folder / name for name in SPLITS]
-        there = [each.name for each in inside if (each in inhabited if below else each.is_dir())]
-        return TRAIN in there and len(there) > 1
-
-    def of_folders(path: Path) -> str:
-        for inner, folder in pairwise(above(path)):
-            below = folder.is_relative_to(base)
-            if inner.name in SPLITS and (are_beside(folder) or (below and inner.name != TRAIN)):
-                return inner.name
-            if below and are_beside(folder):
-                return LEFT_OUT
-        return TRAIN
-
     by_description = {path: described(path.absolute()) for path in paths}
     selective = {folder for folder, split in by_description.values() if split is not None}
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
-    archives = _archives()
     for path, (folder, split) in by_description.items():
         if split is None and folder in selective:
             split = LEFT_OUT
         elif split is None:
-            by_folder, official = of_folders(path.absolute()), _of_archive(path.absolute(), archives)
-            split = official if official in (TEST, HELD_OUT) else by_folder
+            official = _split_of_archive(path.absolute(), archives)
+            split = official if official in (TEST, HELD_OUT) else _split_of_folders(path.absolute(), base)
         found[split].append(path)
     if found[TEST] and not found[TRAIN] and not found[HELD_OUT]:
         what = "is of a test split, which nothing is pre-trained on"
@@ -190,43 +165,57 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     return found
 
 
-Archives = list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]
+def _names_of(path: Path) -> set[str]:
+    """Names by which a data set's splits may call a recording at `path` below it: its file, or a folder it lies in."""
+    return {*path.parts, path.stem, *(path.name.removesuffix(ending) for ending in ENDINGS)}
 
 
-def _archives() -> Archives:
+def _split_of_folders(path: Path, root: Path) -> str:
+    """Split by the folders train, val and test that a recording lies in or beside."""
+    for level, (inner, folder) in enumerate(pairwise((path, *path.parents))):
+        below = folder.is_relative_to(root)
+        if level >= LEVELS and not below:
+            break
+        there = [each for each in SPLITS if (folder / each).is_dir() and any((folder / each).iterdir())]
+        beside = TRAIN in there and len(there) > 1
+        if inner.name in SPLITS and (beside or (below and inner.name != TRAIN)):
+            return inner.name
+        if below and beside:
+            return LEFT_OUT
+    return TRAIN
+
+
+def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:
     """Data sets with their official splits, and with those that configs of tasks name in their place."""
     official = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
     return official + [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
 
 
-def _of_archive(path: Path, archives: Archives) -> str | None:
-    """Split of a recording by its path, by what that links to, or by what it was packed from."""
+def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequence[str]]]]) -> str | None:
+    """Split of an official recording by its path, by what that links to, or by what it was packed from."""
     called = {path, path.resolve()}
     if (path / HEADER).is_file() and (made_from := header_of(path)["source"]) is not None:
         called.add(path.parent / str(made_from["name"]))
-    said = {dataset.split_of(each, splits): dataset for dataset, splits in archives for each in called}
-    found = next((split for split in (TEST, HELD_OUT, TRAIN) if split in said), None)
-    if found is None and UNKNOWN in said:
-        what = f"is named as a recording of {said[UNKNOWN].title}, but lies in no folder {', '.join(SPLITS)}"
+    splits = {kind.split_of(each, of_kind): kind for kind, of_kind in archives for each in called}
+    found = next((split for split in (TEST, HELD_OUT, TRAIN) if split in splits), None)
+    if found is None and UNKNOWN in splits:
+        what = f"is named as a recording of {splits[UNKNOWN].title}, but lies in no folder {', '.join(SPLITS)}"
         raise UserError(path, f"{what}: it may be tested on", "keep the archive's folders")
     return found
 
 
-@dataclass(frozen=True)
-class TrainValSplit:
-    """Recordings for pre-training, or parts of them.
+class TrainValSplit(NamedTuple):
+    """Recordings for pre-training, or parts of them: at least one to train on, and at least one held out.
 
     Attributes:
-        train: at least one.
-        held_out: at least one.
-        clamped: number of events whose time stepped back and was raised, of each recording that has any.
+        train: to train on.
+        held_out: to validate on.
         excluded_test: names of recordings that were left out since something is tested on them.
         damaged: what is wrong with recordings that were left out for it, by name.
     """
 
     train: list[Recording]
     held_out: list[Recording]
-    clamped: dict[Path, int]
     excluded_test: tuple[str, ...]
     damaged: dict[str, UserError]
 
@@ -235,14 +224,17 @@ class TrainValSplit:
         """(H, W) of the histograms in px."""
         return self.train[0].region.height, self.train[0].region.width
 
+    @property
+    def clamped(self) -> dict[Path, int]:
+        """Number of events whose time stepped back and was raised, of each recording that has any."""
+        every = {each.path: each for each in (*self.train, *self.held_out) if each.has_words}
+        return {path: count for path, each in every.items() if (count := each.stream.clamped)}
+
 
 def lengths_by_split(train: Sequence[Recording], held_out: Sequence[Recording]) -> dict[str, dict[str, float]]:
     """Number of windows of each recording, as "train" or "held_out"."""
-    return {
-        recording.name: {name: len(recording)}
-        for name, split in (("train", train), ("held_out", held_out))
-        for recording in split
-    }
+    splits = {"train": train, "held_out": held_out}
+    return {each.name: {name: len(each)} for name, split in splits.items() for each in split}
 
 
 def divide(
@@ -261,64 +253,37 @@ def divide(
         sensor: (height, width) in px, for recordings that do not name it.
         skip_damaged: leave out recordings that cannot be read, as long as there are others of their split.
     """
-    split = split_recordings(root, found := find_recordings(root))
-    named = read_description(root).splits
-    there: set[str] = set().union(*(names_of(path.relative_to(root)) for path in found)) if named else set()
-    missing = [name for each in (TRAIN, HELD_OUT) for name in named.get(each, ()) if name not in there]
-    if missing:
+    paths = find_recordings(root)
+    split, named = split_recordings(root, paths), read_description(root).splits
+    there = {name for path in paths for name in _names_of(path.relative_to(root))}
+    if missing := [name for each in (TRAIN, HELD_OUT) for name in named.get(each, ()) if name not in there]:
         raise UserError(root, f"recording {missing[0]} of its dataset.json is missing", "copy it again")
-    train, held_out = split[TRAIN], split[HELD_OUT]
-    if not train:
+    if not split[TRAIN]:
         raise UserError(root, "names no recording to train on", "give some, or name others in its dataset.json")
-    recordings: dict[Path, Recording] = {}
+    sources = {path: source_of(path, sensor) for path in (*split[TRAIN], *split[HELD_OUT])}
+    pack_missing(sources.values(), skip_damaged=skip_damaged)
+    found: dict[Path, Recording] = {}
     damaged: dict[str, UserError] = {}
-    every = (*train, *held_out)
-    pack_missing((EventSource(path, sensor) for path in every if not is_archive(path)), skip_damaged=skip_damaged)
-    for path in every:
+    for path, source in sources.items():
         try:
-            recordings[path] = fixed_windows(root, path, window_ms, downsample, sensor)
+            found[path] = fixed_windows(name_of(root, path), source, window_ms, downsample)
         except UserError as error:
             if not skip_damaged:
-                others = ", or leave it out with --skip-damaged" if len(every) > 1 else ""
+                others = ", or leave it out with --skip-damaged" * (len(sources) > 1)
                 raise UserError(error.where, error.what, error.remedy + others) from error
             damaged[name_of(root, path)] = error
-    for split_of in filter(None, (train, held_out)):
-        if not recordings.keys() & split_of:
-            raise next(iter(damaged.values()))
-    of_events = {path: each for path, each in recordings.items() if isinstance(each.source, EventSource)}
-    clamped = {path: count for path, each in of_events.items() if (count := each.stream.clamped)}
-    train, held_out = ([path for path in paths if path in recordings] for paths in (train, held_out))
-    _check(root, list(recordings.values()), window_ms)
-    if held_out:
-        parts = [recordings[path] for path in train], [recordings[path] for path in held_out]
-    elif len(train) >= ENOUGH:
-        by_hash = sorted(recordings.values(), key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
-        count = round(HELD_OUT_SHARE * len(by_hash))
-        parts = sorted(by_hash[count:], key=lambda each: each.name), sorted(by_hash[:count], key=lambda each: each.name)
-    else:
-        halves = [_part_in_time(recording) for recording in recordings.values()]
-        parts = [before for before, _ in halves], [after for _, after in halves]
-    return TrainValSplit(*parts, clamped, tuple(name_of(root, path) for path in split[TEST]), damaged)
-
-
-def fixed_windows(
-    root: Path, path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None
-) -> Recording:
-    """The recording `path` at or under `root`, in windows side by side of `window_ms`."""
-    name = name_of(root, path)
-    if is_archive(path):
-        if window_ms * 1000 != WINDOW_US:
-            what = f"holds windows of {WINDOW_US / 1000:g} ms, not {window_ms:g}"
-            raise UserError(path, what, f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings")
-        stored = ArchiveSource(path, sensor)
-        return Recording(name, stored, stored.region, stored.windows())
-    source = EventSource(path, sensor)
-    stream = source.stream
-    if stream.t_last - stream.t_first > LONGEST_US:
-        hours = (stream.t_last - stream.t_first) / 3.6e9
-        raise UserError(path, f"lasts {hours:,.0f} h by its time stamps, so one is damaged", "copy it again")
-    windows = contiguous_windows(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
-    return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
+    train, held_out = ([found[path] for path in split[name] if path in found] for name in (TRAIN, HELD_OUT))
+    if not train or (split[HELD_OUT] and not held_out):
+        raise next(iter(damaged.values()))
+    _check(root, [*train, *held_out], window_ms)
+    if not held_out and len(train) >= ENOUGH:
+        by_hash = sorted(train, key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
+        held_out = by_hash[: round(HELD_OUT_SHARE * len(by_hash))]
+        held_out.sort(key=lambda each: each.name)
+        train = sorted(by_hash[len(held_out) :], key=lambda each: each.name)
+    elif not held_out:
+        train, held_out = map(list, zip(*map(_halves, train), strict=True))
+    return TrainValSplit(train, held_out, tuple(name_of(root, path) for path in split[TEST]), damaged)
 
 
 def _check(root: Path, recordings: Sequence[Recording], window_ms: float) -> None:
@@ -331,8 +296,8 @@ def _check(root: Path, recordings: Sequence[Recording], window_ms: float) -> Non
         raise UserError(root, f"recordings of different sizes: {found} px", "give those of one sensor")
 
 
-def _part_in_time(recording: Recording) -> tuple[Recording, Recording]:
-    """The part to train on and the part held out."""
+def _halves(recording: Recording) -> tuple[Recording, Recording]:
+    """The part in time to train on, and the part held out."""
     border, share = int((1 - HELD_OUT_TIME) * len(recording)), f"{1 - HELD_OUT_TIME:.0%} of its time"
     before, after = recording.windows[:border], recording.windows[border:]
     return (

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile
+from PIL import Image
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
@@ -37,12 +37,7 @@ STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
 def mask_names(place: Path, number: re.Pattern[str] = NUMBER) -> dict[int, str]:
-    """Names of the masks in a folder or zip archive, by the number in their name, in order.
-
-    Args:
-        place: folder or archive.
-        number: finds the number in a name; files without one are left alone.
-    """
+    """Names of the masks in a folder or zip archive, by the number that `number` finds in their name, in order."""
     if place.is_dir():
         names = sorted(str(path.relative_to(place)) for path in place.rglob("*.png"))
     else:
@@ -52,10 +47,9 @@ def mask_names(place: Path, number: re.Pattern[str] = NUMBER) -> dict[int, str]:
         match = number.search(name)
         if match is None or PurePosixPath(name).name.startswith("."):  # macOS adds "._" twins to archives
             continue
-        which = int(match[1])
-        if which in found:
-            raise UserError(place, f"{found[which]} and {name} are both mask {which}", "keep one of them")
-        found[which] = name
+        other = found.setdefault(int(match[1]), name)
+        if other != name:
+            raise UserError(place, f"{other} and {name} are both mask {int(match[1])}", "keep one of them")
     if not found:
         raise UserError(place, "holds no masks, which are PNG files with a number in their name", AGAIN)
     return dict(sorted(found.items()))
@@ -73,16 +67,19 @@ class MaskFiles:
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
         """(H, W) uint8 class of each pixel, 255 where there is none."""
-        name = self.names[index]
+        where = f"{self.place}, {self.names[index]}"
         try:
-            with Image.open(io.BytesIO(self._read(name)), formats=("PNG",)) as image:
-                mask, mode = _classes_in(image), image.mode
+            with Image.open(io.BytesIO(self._read(self.names[index])), formats=("PNG",)) as image:
+                mode, stored = image.mode, str(image.tile[0][3])  # for example "L;2"
+                mask = np.asarray(image.convert("L") if mode == "1" else image)
         except DAMAGED_PNG as error:
-            raise UserError(f"{self.place}, {name}", "not a readable PNG", AGAIN) from error
+            raise UserError(where, "not a readable PNG", AGAIN) from error
         if mask.ndim != 2 or mask.dtype != np.uint8:
             what = f"is an image of mode {mode}, not grey or with a palette, of at most 8 bits"
-            raise UserError(f"{self.place}, {name}", what, "give masks whose pixels are the numbers of their classes")
-        return mask
+            raise UserError(where, what, "give masks whose pixels are the numbers of their classes")
+        # Pillow stretches grey of 1, 2 and 4 bits to 0 to 255.
+        bits = 1 if mode == "1" else {"L;2": 2, "L;4": 4}.get(stored, 8)
+        return mask // np.uint8(255 // ((1 << bits) - 1))
 
     def part(self, first: int, end: int) -> MaskFiles:
         """The masks from `first` to `end` (exclusive)."""
@@ -111,13 +108,6 @@ def _archive(path: Path, process: int) -> zipfile.ZipFile:
         return zipfile.ZipFile(path)
     except DAMAGED_ZIP as error:
         raise UserError(path, "not a readable zip archive", AGAIN) from error
-
-
-def _classes_in(image: ImageFile.ImageFile) -> NDArray[Any]:
-    """Pixels of a PNG as its file has them; Pillow stretches grey of 1, 2 and 4 bits to 0 to 255."""
-    stored = image.tile[0][3]  # for example "L;2"
-    bits = 1 if image.mode == "1" else int(stored[2:]) if stored in ("L;2", "L;4") else 0
-    return np.asarray(image.convert("L")) // np.uint8(255 // ((1 << bits) - 1)) if bits else np.asarray(image)
 
 
 @dataclass(frozen=True)
@@ -164,26 +154,18 @@ def read_stamps(path: Path) -> NDArray[np.int64]:
     return times
 
 
-def speed_file(root: Path, name: str) -> Path:
-    """Where the speeds of a recording would lie."""
-    return root / "ego_speed" / f"{name}.npy"
-
-
 def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
     """Speed (N,) float32 in m/s at `times` (N,) in us, interpolated; None where the data set does not state it.
 
     `<root>/ego_speed/<name>.npy` holds (M, 2) float64, rising time in us in the recording's clock and speed in m/s.
     """
-    path = speed_file(root, name)
+    path = root / "ego_speed" / f"{name}.npy"
     if not path.is_file():
         return None
     rows = load_array(path)
-    if rows.ndim != 2 or rows.shape[1] != 2 or len(rows) < 1 or rows.dtype.kind != "f":
-        raise UserError(path, f"is {rows.dtype} of shape {rows.shape} instead of float (N, 2)", "remove it")
-    if not np.isfinite(rows).all() or (np.diff(rows[:, 0]) < 0).any():
-        raise UserError(path, "holds times that step back, or other things than numbers", "remove it")
-    known = rows.astype(np.float64)
-    return np.interp(times, known[:, 0], known[:, 1]).astype(np.float32)
+    if rows.ndim != 2 or rows.shape[1] != 2 or rows.dtype.kind != "f" or not (np.diff(rows[:, 0]) >= 0).all():
+        raise UserError(path, f"is {rows.dtype} {rows.shape}, not float (N, 2) with rising times", "remove it")
+    return np.interp(times, *rows.astype(np.float64).T).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -212,11 +194,8 @@ class CheckedLabels:
     def __getitem__(self, index: int) -> Any:
         """The label number `index`."""
         label = self.labels[index]
-        if self.kind == BOXES:
-            problem = box_problem(label, self.size, self.classes)
-        else:
-            problem = map_problem(label, self.kind, self.size, self.classes)
-        if problem:
+        check = _box_problem if self.kind == BOXES else _map_problem
+        if problem := check(label, self.kind, self.size, self.classes):
             file = f" ({self.labels.names[index]})" if isinstance(self.labels, MaskFiles) else ""
             raise UserError(f"{self.where}, label {self.first + index}{file}", *problem)
         return label
@@ -231,27 +210,23 @@ class CheckedLabels:
 
 
 def with_checks(recording: LabelledRecording, kind: str, classes: int) -> LabelledRecording:
-    """The recording with labels that are checked as they are read; they and their windows have to fit each other."""
-    where, labelled = f"{recording.path}, recording {recording.name}", recording.labelled
-    remedy = "give the window that each label stands at the end of"
-    if len(recording.labels) != len(labelled):
-        raise UserError(where, f"{len(recording.labels)} labels for {len(labelled)} labelled windows", remedy)
-    if len(labelled) and ((np.diff(labelled) <= 0).any() or labelled[0] < 0 or labelled[-1] >= len(recording)):
-        raise UserError(where, f"its labelled windows do not rise from 0 to at most {len(recording) - 1}", remedy)
+    """The recording with labels that are checked as they are read; there has to be a window for each."""
+    where, labels = f"{recording.path}, recording {recording.name}", recording.labels
+    if len(labels) != len(recording.labelled):
+        what = f"{len(labels)} labels for {len(recording.labelled)} labelled windows"
+        raise UserError(where, what, "give the window that each label stands at the end of")
     size = (recording.region.height, recording.region.width)
-    return replace(recording, labels=CheckedLabels(recording.labels, where, kind, size, classes))
+    return replace(recording, labels=CheckedLabels(labels, where, kind, size, classes))
 
 
-def map_problem(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
+def _map_problem(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
     """Fault and remedy of a mask (H, W) uint8, 255 for no label, or a depth (H, W) float32 in m, NaN for none."""
     wanted = np.dtype(DTYPES[kind])
-    if not isinstance(label, np.ndarray) or label.ndim != 2:
-        return f"{kind} is {_described(label)}", "give an array (H, W)"
+    if not isinstance(label, np.ndarray) or label.ndim != 2 or label.dtype != wanted:
+        return f"{kind} is {_described(label)}", f"give an array (H, W) of {wanted}"
     if label.shape != size:
         what = f"{kind} has {label.shape[1]}x{label.shape[0]} px, the histograms have {size[1]}x{size[0]}"
         return what, "crop or resize it to the histograms, or check the sensor's size"
-    if label.dtype != wanted:
-        return f"{kind} is {label.dtype}, not {wanted}", f"convert it to {wanted}"
     if kind == MASK and len(unknown := label[(label >= classes) & (label != IGNORE)]):
         remedy = f"give classes 0 to {classes - 1}, and {IGNORE} for pixels without a label"
         return f"mask holds class {int(unknown[0])} of {classes}", remedy
@@ -260,28 +235,22 @@ def map_problem(label: Any, kind: str, size: Size, classes: int) -> tuple[str, s
     return None
 
 
-def box_problem(label: Any, size: Size, classes: int) -> tuple[str, str] | None:
+def _box_problem(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
     """Fault and remedy of boxes in px of histograms of `size` (H, W), which may reach a pixel beyond them."""
-    form = "give tespec.core.boxes.make_boxes(corners, classes)"
     if not isinstance(label, Boxes):
-        return f"boxes are {_described(label)}", form
-    corners, numbers = np.asarray(label.corners), np.asarray(label.label)
-    count = numbers.size
-    for name, values, shape, of in (("corners", corners, (count, 4), "f"), ("classes", numbers, (count,), "iu")):
-        if values.shape != shape or values.dtype.kind not in of:
-            return f"{name} of {count} boxes are {_described(values)}", form
-    (height, width), (left, top, right, bottom) = size, corners.T
+        return f"{kind} are {_described(label)}", "give tespec.core.boxes.make_boxes(corners, classes)"
+    (height, width), (left, top, right, bottom), numbers = size, label.corners.T, label.label
     # Downsampling to whole pixels leaves up to one beyond the border.
-    outside = ~((left >= 0) & (top >= 0) & (right <= width + 1) & (bottom <= height + 1))
-    unknown = (numbers < 0) | (numbers >= (classes or np.inf))
+    inside = (left >= 0) & (top >= 0) & (right <= width + 1) & (bottom <= height + 1)
     for wrong, what, remedy in (
-        (outside, f"is outside of {width}x{height} px", "clip it to the image"),
+        (~inside, f"is outside of {width}x{height} px", "clip it to the image"),
         ((right < left) | (bottom < top), "is turned around", "give left, top, right, bottom"),
-        (unknown, f"is not of the {classes} classes", f"give classes 0 to {classes - 1}"),
-    ):
+        ((numbers < 0) | (numbers >= (classes or np.inf)), f"is not of the {classes} classes",
+         f"give classes 0 to {classes - 1}"),
+    ):  # fmt: skip
         if wrong.any():
             number = int(np.argmax(wrong))
-            box = f"{', '.join(f'{value:g}' for value in corners[number])}; class {numbers[number]}"
+            box = f"{', '.join(f'{value:g}' for value in label.corners[number])}; class {numbers[number]}"
             return f"box {number} ({box}) {what}", remedy
     return None
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import DEPTH, DepthMaps, speed_file
+from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import STORE, EventSource
+from tespec.datasets.sources import EventSource, is_there
 from tespec.events.readers.arrays import as_events
 from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
 from tespec.events.readers.sensor import resolve_size
@@ -64,8 +64,6 @@ class Mvsec(LabelledDataset):
     }
     layout = "official hdf5 files, one of events and one of ground truth for each sequence"
     protocol_type = MvsecProtocol
-    not_downsampled = "depth is"
-    label_kind = DEPTH
     protocol: MvsecProtocol
 
     @classmethod
@@ -98,19 +96,16 @@ class Mvsec(LabelledDataset):
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one sequence."""
-        paths = [*self.root.glob(f"{name}{DATA}*"), *self.root.glob(f"*/{name}{DATA}*")]
-        found = {path.with_name(f"{name}{DATA}") for path in paths if path.name.endswith((DATA, DATA + STORE))}
-        if not found:
-            path = self.root / f"{name}{DATA}"
-            raise UserError(path, f"recording of the {split} split is missing", "copy it into the folder")
-        if len(found) > 1:
-            raise UserError(self.root, f"holds {name}{DATA} more than once", "keep one of them")
+        places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]
+        found = [path for path in places if is_there(path)]
+        if len(found) != 1:
+            what = "is there more than once" if found else f"recording of the {split} split is missing"
+            raise UserError(places[0], what, "keep one of them" if found else "copy it into the folder")
         (data,) = found
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth beside the events")
-        beside = tuple(path for path in (truth, speed_file(self.root, name)) if path.exists())
-        return RecordingFiles(name, split, EventSource(data, self.given_sensor), beside)
+        return RecordingFiles(name, split, EventSource(data, self.given_sensor), (truth,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One sequence with its depth."""
@@ -132,14 +127,6 @@ class Mvsec(LabelledDataset):
         start = int(times[kept[0]]) - spacing
         region, left_out = Region(stream.height, stream.width), count - len(kept)
         return self.labelled(files, region, labels, times[kept], start, left_out=left_out)
-
-    def describe(self) -> dict[str, str]:
-        """The protocol in words."""
-        return super().describe() | {
-            "labels": "depth_image_raw at its own times; those whose period begins before the first event or after the "
-            "last are left out",
-            "coordinates": "raw pixels",
-        }
 
 
 def read_times(path: Path, name: str) -> NDArray[np.int64]:

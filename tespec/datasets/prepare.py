@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tespec.core.errors import UserError
 from tespec.core.progress import Advance, progress, say
 from tespec.datasets.sources import EventSource, Source
-from tespec.events.opening import cache_path, open_reader, require_same
+from tespec.events.opening import cache_path, require_same
 from tespec.events.packing import disk_needed, pack
 from tespec.events.provenance import is_of, is_recorded
 from tespec.events.store import header_of, is_complete, store_of
@@ -61,18 +61,24 @@ def pack_missing(
             missing += _missing(source, beside)
         except UserError as error:
             leave_out(error)
-    if missing:
-        folder = missing[0].store.parent
-        require_space(folder, [packing.events for packing in missing])
-        with progress("packing" if beside else f"packing into {folder}", "events") as advance:
-            for packing, failure in _pack_all(missing, processes, advance):
-                if failure is None:
-                    continue
-                if failure.where == str(packing.store.parent) or failure.where.startswith(str(packing.store)):
-                    # No recording is damaged.
-                    remedy = failure.remedy if beside else "make room, or let TESPEC_CACHE name another folder"
-                    raise UserError(failure.where, failure.what, remedy)
-                leave_out(failure)
+    if not missing:
+        return left_out
+    folder, total = missing[0].store.parent, sum(packing.events for packing in missing)
+    needed = sum(disk_needed(packing.events) for packing in missing)
+    free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
+    if needed > free:
+        recordings = f"{len(missing)} recording{'s' * (len(missing) > 1)}"
+        what = f"has {free:,} bytes free, the packed events of {recordings} need about {needed:,}"
+        raise UserError(folder, what, "make room, or let TESPEC_CACHE name a folder on another disk")
+    with progress("packing" if beside else f"packing into {folder}", "events") as advance:
+        for packing, failure in _pack_all(missing, processes, advance, total):
+            if failure is None:
+                continue
+            if failure.where == str(packing.store.parent) or failure.where.startswith(str(packing.store)):
+                # No recording is damaged.
+                remedy = failure.remedy if beside else "make room, or let TESPEC_CACHE name another folder"
+                raise UserError(failure.where, failure.what, remedy)
+            leave_out(failure)
     return left_out
 
 
@@ -81,7 +87,7 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     path, store = source.path, store_of(source.path)
     if not is_recorded(path) and is_complete(store):
         return []
-    reader = open_reader(path, *(source.sensor or (None, None)))
+    reader = source.reader()
     if is_complete(store):
         made_from = header_of(store)["source"]
         same = made_from is None or is_of(made_from, path)
@@ -92,26 +98,18 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     return [] if target != store and is_complete(target) else [Packing(source, target, reader.events)]
 
 
-def require_space(folder: Path, events: list[int]) -> None:
-    """Refuse to pack more recordings of so many events into a folder than its disk has room for."""
-    needed = sum(map(disk_needed, events))
-    free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
-    if needed > free:
-        recordings = f"{len(events)} recording{'s' * (len(events) > 1)}"
-        what = f"has {free:,} bytes free, the packed events of {recordings} need about {needed:,}"
-        raise UserError(folder, what, "make room, or let TESPEC_CACHE name a folder on another disk")
-
-
-def _pack_all(missing: list[Packing], processes: int, advance: Advance) -> Iterator[tuple[Packing, UserError | None]]:
+def _pack_all(
+    missing: list[Packing], processes: int, advance: Advance, total: int
+) -> Iterator[tuple[Packing, UserError | None]]:
     """Each recording as it is packed, with what is wrong with it."""
-    total, done = sum(packing.events for packing in missing), 0
+    done = 0
     if processes == 1 or len(missing) == 1:
         for packing in missing:
-            yield packing, pack_one(packing, advance, done, total)
+            yield packing, _pack_one(packing, advance, done, total)
             done += packing.events
         return
     with ProcessPoolExecutor(min(processes, len(missing)), multiprocessing.get_context("spawn")) as pool:
-        pending = {pool.submit(pack_one, packing): packing for packing in missing}
+        pending = {pool.submit(_pack_one, packing): packing for packing in missing}
         for future in as_completed(pending):
             packing = pending[future]
             done += packing.events
@@ -119,21 +117,19 @@ def _pack_all(missing: list[Packing], processes: int, advance: Advance) -> Itera
             yield packing, future.result()
 
 
-def pack_one(packing: Packing, advance: Advance | None = None, before: int = 0, total: int = 0) -> UserError | None:
+def _pack_one(packing: Packing, advance: Advance | None = None, before: int = 0, total: int = 0) -> UserError | None:
     """Pack one recording in this process; what is wrong with it, if anything is."""
-    source, store = packing.source, packing.store
+    path = packing.source.path
 
     def packed(done: int, _: int) -> None:
         if advance is not None:
-            advance(before + done, max(total, before + done), source.path.name)
-
-    def waiting() -> None:
-        say(f"{source.path}: another process packs it; waiting for it")
+            advance(before + done, max(total, before + done), path.name)
 
     try:
-        reader = open_reader(source.path, *(source.sensor or (None, None)))
-        pack(reader, store, source.path, packed, waiting)
-        if (cached := cache_path(reader)) != store:
+        reader = packing.source.reader()
+        waiting = f"{path}: another process packs it; waiting for it"
+        pack(reader, packing.store, path, packed, lambda: say(waiting))
+        if (cached := cache_path(reader)) != packing.store:
             shutil.rmtree(cached, ignore_errors=True)  # of a training, which is needed no more
     except UserError as error:
         return error

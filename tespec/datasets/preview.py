@@ -61,75 +61,56 @@ class Moment:
 
 
 def moment(recording: LabelledRecording, window: int, rule: str, norm_events: float) -> Moment:
-    """What is to be seen at the end of a window; archives of histograms have a binning rule of their own.
-
-    Raises:
-        UserError: events or label cannot be read.
-    """
-    end = int(recording.windows[window, 1])
-    first = int(np.searchsorted(recording.windows[: window + 1, 0], end - SETTLING_US))
+    """What is to be seen at the end of a window."""
+    windows, end = recording.windows[: window + 1], int(recording.windows[window, 1])
     image: torch.Tensor | None = None
     filtered: torch.Tensor | None = None
-    for each in range(min(first, window), window + 1):
+    for each in range(min(int(np.searchsorted(windows[:, 0], end - SETTLING_US)), window), window + 1):
         histogram = _histogram(recording, each, rule)
-        seconds = float(recording.windows[each, 1] - recording.windows[each, 0]) / 1e6 / BINS
+        seconds = float(windows[each, 1] - windows[each, 0]) / 1e6 / BINS
         counts = torch.from_numpy(histogram)[None]
         _, image = estimate_intensity(counts, image, norm_events=norm_events, bin_seconds=seconds)
         _, filtered = estimate_high_pass(counts, filtered, bin_seconds=seconds)
     assert image is not None
     assert filtered is not None
-    since, length = (end - recording.windows[[0, window], 0]) / 1e6
+    since, length = (end - windows[[0, window], 0]) / 1e6
     name = recording.name
     if len(name) > LONGEST_NAME:
         name = f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
     events = int(histogram.sum(dtype=np.int64))
     title = f"{name}\n{since:.2f} s: {events:,} events in {1000 * length:.0f} ms"
-    labels = recording.labels_in(window, 1)
-    label = recording.labels[labels[0]] if labels else None
+    label = next((recording.labels[number] for number in recording.labels_in(window, 1)), None)
     return Moment(title, histogram[0], filtered[0, 0].numpy(), image[0].numpy(), label)
-
-
-def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[np.uint8]:
-    stored = isinstance(recording.source, ArchiveSource)
-    return recording.histograms(window, 1, BINS, STORED_RULE if stored else rule)
-
-
-def _shown(recording: LabelledRecording) -> NDArray[np.int64]:
-    """The windows that may be shown: those that end at a label, or all of a recording without labels."""
-    return recording.labelled if len(recording.labelled) else np.arange(len(recording), dtype=np.int64)
 
 
 def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:
     """`count` windows spread over recordings and their time: of those around each place the one with most events.
 
     Windows that end at a label are taken where there are any, and none twice while there are others.
-
-    Raises:
-        UserError: there is no window.
     """
-    found = [recording for recording in recordings if len(recording.labelled)]
-    found = found or [recording for recording in recordings if len(recording)]
+    found = [each for each in recordings if len(each.labelled)] or [each for each in recordings if len(each)]
     if not found:
         where = recordings[0].path if recordings else "recordings"
         raise UserError(where, "has no label and no whole window to show", "check the data set")
-    chosen: list[tuple[LabelledRecording, int]] = []
+    chosen = []
     for place in range(count):
         recording = found[place * len(found) // count if len(found) >= count else place % len(found)]
-        windows = _shown(recording)
-        around = (len(windows) - 1) * ((place + 0.5) / count + np.linspace(-0.5, 0.5, CANDIDATES) / count)
-        every = set(windows[around.astype(int)].tolist())
-        free = every - {window for other, window in chosen if other is recording}
-        busiest = max(sorted(free or every), key=lambda window: int(_histogram(recording, window, rule).sum()))
-        chosen.append((recording, busiest))
+        windows = recording.labelled if len(recording.labelled) else np.arange(len(recording))
+        first, end = (each * len(windows) // count for each in (place, place + 1))
+        around = windows[np.linspace(first, max(first, end - 1), CANDIDATES).astype(int)].tolist()
+        events = [int(_histogram(recording, window, rule).sum(dtype=np.int64)) for window in around]
+        chosen.append((recording, around[int(np.argmax(events))]))
     return chosen
 
 
-def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[int]:
-    """Windows that end at or before times since the start of a recording.
+def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[np.uint8]:
+    """Archives of histograms have a binning rule of their own."""
+    stored = isinstance(recording.source, ArchiveSource)
+    return recording.histograms(window, 1, BINS, STORED_RULE if stored else rule)
 
-    Raises:
-        UserError: a time before the end of the first window, or after that of the last one.
-    """
+
+def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[int]:
+    """Windows that end at or before times since the start of a recording; refused where there are none."""
     if not len(recording):
         raise UserError(recording.path, "is shorter than a window", "give a longer one")
     ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6

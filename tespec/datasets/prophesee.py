@@ -17,14 +17,14 @@ import pydantic
 from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes, make_boxes
-from tespec.core.description import LEVELS, described_size
+from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.core.settings import Flag, FromZero, Positive, Share, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import BOXES, speed_at, speed_file
+from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
-from tespec.datasets.sources import STORE, EventSource, names_size
+from tespec.datasets.sources import STORE, EventSource, store_of
 from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents
 from tespec.events.provenance import quick_hash
@@ -42,6 +42,7 @@ from tespec.events.readers.hdf5 import (
 )
 from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
+from tespec.events.store import HEADER
 from tespec.events.stream import Reader
 
 DAT, H5, ARCHIVE = "Prophesee .dat", "RVT's intermediate .h5", "RVT's preprocessed archive"
@@ -80,14 +81,14 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     """Boxes of a structured array with x, y, w, h, class_id, and t, which old files call ts."""
     names = stored.dtype.names or ()
     time = "ts" if "ts" in names and "t" not in names else "t"
-    missing = [name for name in (time, "x", "y", "w", "h", "class_id") if name not in names]
+    kinds = {time: "iu", "class_id": "iu"} | dict.fromkeys("xywh", "fiu")
+    missing = [name for name in kinds if name not in names or stored.dtype[name].kind not in kinds[name]]
     if missing or stored.ndim != 1:
         raise UserError(path, f"has no field {missing[0] if missing else 'of boxes'}", "give a file of boxes")
-    for name, kinds in ((time, "iu"), ("class_id", "iu"), *((name, "fiu") for name in "xywh")):
-        if stored[name].dtype.kind not in kinds or stored[name].ndim != 1:
-            raise UserError(path, f"its field {name} is {stored.dtype[name]}", AGAIN)
+    if not len(stored):
+        raise UserError(path, "holds no boxes", "copy it again, or leave the recording out")
     t, label = stored[time].astype(np.int64), stored["class_id"].astype(np.int64)
-    numbers = np.stack([stored[name].astype(np.float32) for name in "xywh"], axis=1).reshape(-1, 4)
+    numbers = np.stack([stored[name].astype(np.float32) for name in "xywh"], axis=1)
     for bad, what in (
         (~(np.abs(numbers) <= LARGEST_PX).all(axis=1), "a place or size that is no number of px"),
         ((numbers[:, 2:] < 0).any(axis=1), "a negative size"),
@@ -96,8 +97,6 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     ):
         if bad.any():
             raise UserError(path, f"box {int(np.argmax(bad))} has {what}", AGAIN)
-    if not len(t):
-        raise UserError(path, "holds no boxes", "copy it again, or leave the recording out")
     return RawBoxes(t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label)
 
 
@@ -125,11 +124,6 @@ class PropheseeProtocol:
     min_side: FromZero
     max_width_share: Share
     skip: tuple[str, ...]
-
-    @property
-    def period_us(self) -> int:
-        """Time between label frames in us."""
-        return round(self.period_ms * 1000)
 
 
 def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor: Size, training: bool) -> RawBoxes:
@@ -170,7 +164,11 @@ def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int
     times = np.unique(times)
     if rules.frames == "all":
         return times
-    period = label_period(times, rules)
+    period = max(1, round(rules.period_ms * 1000))  # us
+    if rules.period_from_labels and len(times) > 1:
+        median = float(np.median(np.diff(times)))
+        closest = int(round(period / median) * median)
+        period = closest if abs(closest - period) <= TOLERANCE_US else period
     chosen: list[int] = []
     for time in times[times >= start + FIRST_LABEL_US].tolist():
         since = time - chosen[-1] if chosen else 0
@@ -178,15 +176,6 @@ def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int
         if not chosen or (number and abs(since - number * period) <= TOLERANCE_US):
             chosen.append(time)
     return np.array(chosen, np.int64)
-
-
-def label_period(times: NDArray[np.int64], rules: PropheseeProtocol) -> int:
-    """Time in us between label frames, of the rising times (N,) in us at which there are boxes."""
-    if not rules.period_from_labels or len(times) < 2:
-        return rules.period_us
-    median = float(np.median(np.diff(times)))
-    period = int(round(rules.period_us / median) * median)
-    return period if abs(period - rules.period_us) <= TOLERANCE_US else rules.period_us
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,9 +225,7 @@ def is_archive(folder: Path) -> bool:
 class ArchiveSource:
     """Histograms of one recording of RVT's archives, in folder `path`; see `Source`.
 
-    Args:
-        path: of the recording.
-        sensor: (height, width) in px that the histograms have to be of, where the user gives one.
+    `sensor` is the (height, width) in px that they have to be of, where the user gives one.
     """
 
     path: Path
@@ -286,11 +273,11 @@ class ArchiveSource:
 
     def windows(self) -> Windows:
         """(N, 2) windows in us that the histograms are of, border events included on both sides."""
-        path = self.files[1]
-        ends, count = load_array(path), dataset(self.file, "data", "u", 4).shape[0]
-        times = ends.astype(np.int64) if ends.dtype.kind in "iu" else np.empty(0, np.int64)
-        if not count or times.shape != (count,) or (np.diff(times) <= 0).any():
+        path, count = self.files[1], dataset(self.file, "data", "u", 4).shape[0]
+        times = load_array(path)
+        if not count or times.dtype.kind not in "iu" or times.shape != (count,) or (times[1:] <= times[:-1]).any():
             raise UserError(path, f"does not hold {count} times that rise, one for each histogram", AGAIN)
+        times = times.astype(np.int64)
         # Gen1 archives that are made again with RVT's public script have 50 ms of each 125 ms: 60 % of events are lost.
         spacing = float(np.median(np.diff(times))) if count > 1 else WINDOW_US
         if not SPACING_US[0] <= spacing <= SPACING_US[1]:
@@ -298,6 +285,13 @@ class ArchiveSource:
             remedy = "give RVT's own archive, or the raw recordings; its public script makes this one"
             raise UserError(path, what, remedy)
         return np.stack([times - WINDOW_US, times], axis=1)
+
+    def require_window(self, length_ms: float | None) -> None:
+        """Refuse windows of another length than the stored ones."""
+        if length_ms is None or length_ms * 1000 != WINDOW_US:
+            asked = "of all events since the previous label" if length_ms is None else f"{length_ms:g}"
+            remedy = f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings"
+            raise UserError(self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy)
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
         """(N, 2*bins, H, W) uint8 of stored windows (N, 2) in us."""
@@ -322,15 +316,14 @@ class ArchiveSource:
 
     def labels(self, known_classes: int) -> tuple[RawBoxes, NDArray[np.int64], NDArray[np.int64]]:
         """Boxes (M,) in px of the sensor, the first box (K,) of each label frame, the window (K,) that ends at it."""
-        path, place_path = self.path / LABELS, self.path / REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"
+        path, ends = self.path / LABELS, self.windows()[:, 1]
         stored, first = load_arrays(path, ("labels", "objframe_idx_2_label_idx"))
-        indices = first, load_array(place_path)
-        if any(each.dtype.kind not in "iu" or each.shape != (first.size,) for each in indices):
-            raise UserError(place_path, f"does not fit objframe_idx_2_label_idx in {path.name}", AGAIN)
-        firsts, places = (np.asarray(each, np.int64) for each in indices)
-        boxes, ends = raw_boxes(stored, path, known_classes), self.windows()[:, 1]
-        rising = all(len(each) and each[0] >= 0 and (np.diff(each) > 0).all() for each in (firsts, places))
-        if not rising or firsts[0] or firsts[-1] >= len(boxes.t) or places[-1] >= len(ends):
+        indices = first, load_array(self.path / REPRESENTATIONS / "objframe_idx_2_repr_idx.npy")
+        boxes = raw_boxes(stored, path, known_classes)
+        firsts, places = (each.astype(np.int64) for each in indices)
+        fit = all(len(each) and each.dtype.kind in "iu" and each.shape == (first.size,) for each in indices)
+        fit = fit and all(each[0] >= 0 and (np.diff(each) > 0).all() for each in (firsts, places))
+        if not fit or firsts[0] or firsts[-1] >= len(boxes.t) or places[-1] >= len(ends):
             raise UserError(path, f"its label frames do not fit its boxes, or the {len(ends)} histograms", AGAIN)
         if (boxes.t != np.repeat(ends[places], np.diff(firsts, append=len(boxes.t)))).any():
             raise UserError(path, "has boxes at other times than the histograms they belong to", "unpack it again")
@@ -340,22 +333,21 @@ class ArchiveSource:
 def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
     """Event file, or folder of an archive, and layout of each recording of a split, by name, in order.
 
-    A folder that has the histograms of an archive, or the labels, counts as a recording: that the other is missing is
-    said when it is opened, instead of it being passed over.
+    A folder that has the histograms of an archive, or the labels, counts: opening it says that the other is missing.
     """
     found: dict[str, tuple[Path, str]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        packed = path.is_dir() and path.name.endswith(STORE)
+        file = path.with_name(path.name.removesuffix(STORE)) if packed else path
+        ending = next((each for each in ENDINGS if file.name.endswith(each) and (packed or path.is_file())), "")
+        layout = ENDINGS.get(ending)
         if (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
-            named = [(path.name, path, ARCHIVE)]
-        else:
-            packed = path.is_dir() and path.name.endswith(STORE)
-            file = path.with_name(path.name.removesuffix(STORE)) if packed else path
-            endings = [ending for ending in ENDINGS if file.name.endswith(ending) and (packed or path.is_file())]
-            named = [(file.name.removesuffix(ending), file, ENDINGS[ending]) for ending in endings]
-        for name, file, layout in named:
-            if name in found and found[name][0] != file:
-                raise UserError(file, f"is there as {found[name][0].name} as well", "keep one of them")
-            found[name] = (file, layout)
+            layout = ARCHIVE
+        if layout is None:
+            continue
+        other, _ = found.setdefault(file.name.removesuffix(ending), (file, layout))
+        if other != file:
+            raise UserError(file, f"is there as {other.name} as well", "keep one of them")
     return dict(sorted(found.items()))
 
 
@@ -373,23 +365,17 @@ class PropheseeDataset(LabelledDataset):
     # RVT chooses its checkpoint on val (uzh-rpg/RVT, callbacks/custom.py).
     splits = dict.fromkeys(SPLITS, EVERY)
     protocol_type = PropheseeProtocol
-    not_downsampled = ""
-    label_kind = BOXES
+    divides_labels = True
     protocol: PropheseeProtocol
 
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
-        if self.protocol.period_us < 1:
-            what = f"{self.protocol.period_ms:g} ms is less than 1 us"
-            raise UserError("protocol.period_ms", what, "give a longer period")
         self.root = _folder_of_splits(root)
         self._found = {split: recordings_in(self.root / split) for split in self.splits}
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
         self._refuse_shared({split: found.keys() - set(self.protocol.skip) for split, found in self._found.items()})
-        layouts: dict[str, Path] = {}
-        for path, layout in (each for found in self._found.values() for each in found.values()):
-            layouts.setdefault(layout, path)
+        layouts = {layout: path for found in self._found.values() for path, layout in found.values()}
         self.layout = self._one_layout(layouts, "no recordings")
 
     @classmethod
@@ -397,15 +383,15 @@ class PropheseeDataset(LabelledDataset):
         """Whether an HDF5 file has events as RVT's preprocessing starts from, or as Prophesee's own recorders write."""
         if path.suffix.lower() not in SUFFIXES:
             return False
-        of_dsec = holds(path, "t_offset", "ms_to_idx")
-        return holds(path, PROPHESEE_H5) or (holds(path, *COLUMNS) and not of_dsec)
+        return holds(path, PROPHESEE_H5) or (holds(path, *COLUMNS) and not holds(path, "t_offset", "ms_to_idx"))
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
         """What reads RVT's intermediate HDF5: x, y, t, p in us, polarities 0 and 1 or -1 and 1."""
         if holds(path, PROPHESEE_H5):
-            what = "is Prophesee's own HDF5 format, whose codec is not read"
-            raise UserError(path, what, "convert it to .raw or .dat")
+            raise UserError(
+                path, "is Prophesee's own HDF5 format, whose codec is not read", "convert it to .raw or .dat"
+            )
         count = number_of_events(path)
         size = resolve_size(path, height, width, _named_size(path))
         return Reader(path, *size, count, lambda: read_events(path, size, count))
@@ -425,18 +411,21 @@ class PropheseeDataset(LabelledDataset):
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one recording."""
         if name not in self._found.get(split, {}):
-            path = self.root / split / f"{name}_td.dat"
-            raise UserError(path, f"recording of the {split} split is missing", "copy it into the folder")
+            where = self.root / split / f"{name}_td.dat"
+            raise UserError(where, f"recording of the {split} split is missing", "copy it into the folder")
         path, layout = self._found[split][name]
-        speed = tuple(file for file in (speed_file(self.root, name),) if file.is_file())
         if layout == ARCHIVE:
-            return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), speed)
+            return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), ())
         boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
             raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
-        # A header's size wins over the data set's, which older files without one need.
-        known = None if names_size(path) else described_size(path) or self.sensor
-        return RecordingFiles(name, split, EventSource(path, self.given_sensor or known), (boxes, *speed))
+        source = EventSource(path, self.given_sensor)
+        if self.given_sensor is None and not (store_of(path) / HEADER).is_file():
+            try:
+                source.reader()
+            except UserError:  # older files do not name their size
+                source = EventSource(path, self.sensor)
+        return RecordingFiles(name, split, source, (boxes,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording with its boxes."""
@@ -457,11 +446,7 @@ class PropheseeDataset(LabelledDataset):
         return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
 
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
-        length = self.rule.length_ms
-        if length is None or length * 1000 != WINDOW_US:
-            asked = "all events since the previous label" if length is None else f"{length:g} ms"
-            what = f"holds windows of {WINDOW_US / 1000:g} ms, not of {asked}"
-            raise UserError(source.path, what, f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings")
+        source.require_window(self.rule.length_ms)
         region, windows = source.region, source.windows()
         boxes, first, places = source.labels(count)
         size = (region.width, region.height)
@@ -480,31 +465,6 @@ class PropheseeDataset(LabelledDataset):
             return None
         return next((part for part in reversed(parts) if part in SPLITS), UNKNOWN)
 
-    def describe(self) -> dict[str, str]:
-        """The protocol in words."""
-        chosen = self.protocol
-        if self.layout == ARCHIVE:
-            return super().describe() | {
-                "labels": "as RVT's archive holds them",
-                "windows": "as RVT's archive holds them, at its resolution; events at a border count on both sides",
-            }
-        about = "about " if chosen.period_from_labels else ""
-        period = f"one frame each {about}{chosen.period_ms:g} ms"
-        frames = period if chosen.frames == "rvt" else "every frame with boxes"
-        boxes = (
-            f"diagonal from {chosen.min_diagonal:g} px, sides from {chosen.min_side:g} px, in training not wider than "
-            f"{chosen.max_width_share:.0%} of the sensor"
-            if chosen.boxes == "rvt"
-            else "of any size"
-        )
-        factor, widest = self.downsample.factor, self.downsample.to_width
-        by = f"by the lowest whole number that makes {widest} px or less wide" if factor == "auto" else f"by {factor}"
-        reduced_by = f", then divided {by}" if factor not in (1, "auto") or (factor == "auto" and widest) else ""
-        return super().describe() | {
-            "labels": f"{frames}; boxes cropped to the sensor, {boxes}{reduced_by}",
-            "left out": f"{len(chosen.skip)} recordings with faulty labels",
-        }
-
 
 def _folder_of_splits(root: Path) -> Path:
     """The folder that holds train, val and test: `root`, or the only one in it that does."""
@@ -521,10 +481,8 @@ def _named_size(path: Path) -> Size | None:
     if not (holds(path, "events/height") and holds(path, "events/width")):
         return None
     with translate_errors(path, "the sensor's size"):
-        height, width = (part(path, f"events/{name}") for name in ("height", "width"))
-        if any(side.dtype.kind not in "iu" or side.size != 1 for side in (height, width)):
-            raise UserError(path, "its height and width are no whole numbers", AGAIN)
-        return int(height[()].item()), int(width[()].item())
+        height, width = (int(part(path, f"events/{name}")[()].item()) for name in ("height", "width"))
+    return height, width
 
 
 @DATASETS.register_module()

@@ -17,14 +17,14 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
-from tespec.events.opening import NotPacked, require_same
+from tespec.events.opening import NotPacked, open_reader, require_same
 from tespec.events.provenance import SourceHash, files_of, is_recorded, quick_hash
-from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, resolve, translate_errors
-from tespec.events.readers.prophesee import read_header
+from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE, header_of, store_of, verify_store
+from tespec.events.stream import Reader
 
-__all__ = ["STORE", "EventSource", "Source", "is_there", "names_size", "store_of"]
+__all__ = ["STORE", "EventSource", "Source", "is_there", "store_of"]
 RECTIFY_MAP = "rectify_map"
 
 
@@ -68,9 +68,17 @@ class EventSource:
     def stream(self) -> PackedEvents:
         """The open recording; pickles of this object do not hold it."""
         try:
-            return _packed(self)
+            return self.packed()
         except NotPacked:
             return _in_memory(self)
+
+    def packed(self) -> PackedEvents:
+        """The open recording; `NotPacked` where it has no packed store."""
+        return _packed(self)
+
+    def reader(self) -> Reader:
+        """What reads the events as they were recorded."""
+        return open_reader(self.path, *(self.sensor or (None, None)))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -85,22 +93,17 @@ class EventSource:
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
         store = store_of(self.path)
-        made_from = None
-        if not is_recorded(self.path) and (store / HEADER).is_file():
-            made_from = header_of(store)["source"]
-        if made_from is None:
-            return [quick_hash(file) for file in self.files]
-        return [*made_from["files"], *map(quick_hash, self._maps)]
+        packed = not is_recorded(self.path) and (store / HEADER).is_file()
+        if packed and (made_from := header_of(store)["source"]) is not None:
+            return [*made_from["files"], *map(quick_hash, self._maps)]
+        return [quick_hash(file) for file in self.files]
 
     def verify(self) -> None:
         """Read packed events whole, and compare them and their recording with the SHA-256 in the header.
 
         The recording of packed events in the cache is not read: their folder is named by its state.
         """
-        try:
-            store = open_events(self.path, *(self.sensor or (None, None))).path
-        except NotPacked:
-            return
+        store = self.packed().path
         verify_store(store)
         made_from = header_of(store)["source"]
         if is_recorded(self.path) and made_from is not None and store == store_of(self.path):
@@ -161,13 +164,3 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
 def is_there(path: Path) -> bool:
     """Whether a recording, or its packed store, exists."""
     return path.exists() or (store_of(path) / HEADER).is_file()
-
-
-def names_size(path: Path) -> bool:
-    """Whether a Prophesee recording, or the packed store in its place, says how large its sensor is."""
-    if (store_of(path) / HEADER).is_file():
-        return True
-    if path.suffix in SUFFIXES:
-        with translate_errors(path, "the sensor's size"):
-            return all(resolve(path, f"events/{side}") is not None for side in ("height", "width"))
-    return read_header(path).sensor is not None

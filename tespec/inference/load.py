@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Count, Downsample, Finetuning, Positive, Rule, Size, build
-from tespec.datasets.folder import find_recordings, fixed_windows
+from tespec.datasets.folder import find_recordings, fixed_windows, name_of, source_of
 from tespec.datasets.recording import Recording
 from tespec.models.backbone import Backbone, resized
 from tespec.models.layers import padded_size
@@ -182,7 +182,7 @@ def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor:
     found, *others = find_recordings(path)
     if others:
         raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")
-    return fixed_windows(path, found, window_ms, downsample, sensor)
+    return fixed_windows(name_of(path, found), source_of(found, sensor), window_ms, downsample)
 
 
 def for_size(network: Backbone | Network, size: Size) -> Backbone | Network:

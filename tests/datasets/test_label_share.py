@@ -12,7 +12,7 @@ from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 40, 64, 100])
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 100])
 def test_every_beginning_is_spread_evenly(count):
     order = van_der_corput_order(count)
     assert sorted(order.tolist()) == list(range(count))
@@ -28,31 +28,22 @@ def built(world, task, arch, share=1.0):
 
 @pytest.mark.parametrize("task", names("tasks"))
 def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_holds_a_smaller_one(tiny_world, task):
-    times = {}
-    for arch in ("recurrent", "feedforward"):
-        for share in (0.2, 0.5, 1.0):
-            learned = built(tiny_world, task, arch, share).learned
-            times[arch, share] = [set(each.label_times.tolist()) for each in learned]
-    for share in (0.2, 0.5, 1.0):
-        assert times["recurrent", share] == times["feedforward", share]
-    for smaller, larger in ((0.2, 0.5), (0.5, 1.0)):
-        for few, more in zip(times["recurrent", smaller], times["recurrent", larger], strict=True):
-            assert few < more
-    for few, every in zip(times["recurrent", 0.2], times["recurrent", 1.0], strict=True):
-        assert len(few) == max(1, round(0.2 * len(every)))
+    def learned(arch, share):
+        return [set(each.label_times.tolist()) for each in built(tiny_world, task, arch, share).learned]
+
+    fifth, half, every = (learned("recurrent", share) for share in (0.2, 0.5, 1.0))
+    assert half == learned("feedforward", 0.5)
+    for few, more, all_of_them in zip(fifth, half, every, strict=True):
+        assert few < more < all_of_them
+        assert len(few) == max(1, round(0.2 * len(all_of_them)))
 
 
-@pytest.mark.parametrize("task", names("tasks"))
-@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+@pytest.mark.parametrize(("task", "arch"), [("ddd17", "recurrent"), ("gen1", "feedforward"), ("gen1", "recurrent")])
 def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch, monkeypatch):
     one = built(tiny_world, task, arch, 0.2)
     wanted, seen = {(each.name, time) for each in one.learned for time in each.label_times.tolist()}, set()
     steps = one.steps(0)
-
-    def collate(labels, size):
-        return {}
-
-    monkeypatch.setattr(steps, "_collate", collate)
+    monkeypatch.setattr(steps, "_collate", lambda labels, size: {})
     for step in range(60):
         for row, (lane, slot) in enumerate(zip(steps._share, steps._slots(step), strict=True)):
             recording = steps._labelled[slot.recording]
@@ -76,14 +67,7 @@ def test_a_label_and_its_speed_stay_with_their_window(tiny_world):
     assert with_label_share([whole], 1.0) == [whole]
 
 
-def test_the_protocol_says_how_many_there_are(tiny_world):
-    few, every = (built(tiny_world, "ddd17", "recurrent", share).protocol()["train"] for share in (0.2, 1.0))
-    assert "are learned from, spread evenly over each recording" in few
-    assert few.startswith(every)
-    assert "learned" not in every
-
-
-@pytest.mark.parametrize("share", ["0", "1.5", "-1"])
+@pytest.mark.parametrize("share", ["0", "1.5"])
 def test_a_share_lies_above_0_and_reaches_1(tiny_world, share):
     with pytest.raises(UserError, match=r"label_share: .* is not allowed; it should be (greater|less) than"):
         built(tiny_world, "ddd17", "recurrent", share)

@@ -36,24 +36,17 @@ def mask_of(number):
     return np.random.default_rng(number).integers(0, 6, SIZE, np.uint8)
 
 
-def write_zip(path, extra=()):
+def write_zip(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for number in range(1, COUNT + 1):
             archive.writestr(f"segmentation_masks/segmentation_{number:08d}.png", png(mask_of(number)))
-        for name, content in extra:
-            archive.writestr(name, content)
+        archive.writestr("__MACOSX/segmentation_masks/._segmentation_00000001.png", b"x")
+        archive.writestr("segmentation_masks/notes.txt", b"x")
     return path
 
 
 def open_masks(place):
     return MaskFiles(place, tuple(mask_names(place).values()))
-
-
-def test_other_files_of_an_archive_are_passed_over(tmp_path):
-    extra = [("__MACOSX/segmentation_masks/._segmentation_00000001.png", b"x"), ("segmentation_masks/notes.txt", b"x")]
-    names = mask_names(write_zip(tmp_path / "masks.zip", extra))
-    assert list(names) == [1, 2, 3, 4, 5, 6]
-    assert names[2] == "segmentation_masks/segmentation_00000002.png"
 
 
 def png_of(depth, colour, row, palette=b""):
@@ -124,13 +117,9 @@ def test_speed_is_interpolated_and_optional(tmp_path):
     (tmp_path / "ego_speed").mkdir()
     np.save(tmp_path / "ego_speed" / "a.npy", np.array([[0, 1.0], [10, 3.0]]))
     assert speed_at(tmp_path, "a", np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
-    for rows, message in (
-        (np.zeros(3), "instead of float"),
-        (np.array([[9, 1.0], [2, 1.0]]), "step back"),
-        (np.array([[0, np.nan]]), "step back, or other things than numbers"),
-    ):
+    for rows in (np.zeros(3), np.array([[9, 1.0], [2, 1.0]]), np.array([[0, 1.0], [np.nan, 1.0]])):
         np.save(tmp_path / "ego_speed" / "a.npy", rows)
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=r"not float \(N, 2\) with rising times; remove it"):
             speed_at(tmp_path, "a", np.array([1]))
 
 
@@ -172,23 +161,17 @@ def boxes(corners=BOX, classes=(0, 2)):
     ("kind", "label", "message"),
     [
         (MASK, mask(), ""),
-        (MASK, mask(255), ""),
         (DEPTH, depth(), ""),
         (DEPTH, depth(np.nan), ""),
         (BOXES, boxes(), ""),
         (BOXES, make_boxes(np.empty((0, 4)), np.empty(0, np.int64)), ""),
         (MASK, mask(shape=(4, 5)), "mask has 5x4 px, the histograms have 6x4; crop or resize it to the histograms"),
         (MASK, mask(shape=(4, 6, 1)), r"mask is uint8 of shape \(4, 6, 1\); give an array \(H, W\)"),
-        (MASK, mask().tolist(), "mask is a list; give an array"),
-        (MASK, mask(dtype=np.int64), "mask is int64, not uint8; convert it to uint8"),
         (MASK, mask(3), "mask holds class 3 of 3; give classes 0 to 2, and 255 for pixels without a label"),
-        (DEPTH, depth(shape=(6, 4)), "depth has 4x6 px, the histograms have 6x4"),
-        (DEPTH, depth(dtype=np.float64), "depth is float64, not float32"),
+        (DEPTH, depth(dtype=np.float64), r"depth is float64 of shape \(4, 6\); give an array \(H, W\) of float32"),
         (DEPTH, depth(0), "depth holds 0 m; give depths above 0, and NaN where there is none"),
         (DEPTH, depth(np.inf), "depth holds inf m"),
         (BOXES, BOX, r"boxes are float64 of shape \(2, 4\); give tespec.core.boxes.make_boxes"),
-        (BOXES, boxes(BOX[:1]), r"corners of 2 boxes are float32 of shape \(1, 4\)"),
-        (BOXES, boxes(classes=(0.0, 1.0)), r"classes of 2 boxes are float64 of shape \(2,\)"),
         (BOXES, boxes(classes=(0, 3)), r"box 1 \(1, 1, 2, 3; class 3\) is not of the 3 classes; give classes 0 to 2"),
         (BOXES, boxes(np.add(BOX, [[0], [5]])), r"box 1 \(6, 6, 7, 8; class 2\) is outside of 6x4 px; clip it to"),
         (BOXES, boxes(BOX * np.nan), r"box 0 \(nan, nan, nan, nan; class 0\) is outside"),
@@ -223,17 +206,9 @@ def test_a_part_names_labels_by_their_number_in_the_recording_and_their_file(tmp
             labels[1]
 
 
-@pytest.mark.parametrize(
-    ("labelled", "message"),
-    [
-        ([0, 1], "3 labels for 2 labelled windows; give the window"),
-        ([0, 1, 4], "its labelled windows do not rise from 0 to at most 3"),
-        ([0, 2, 2], "its labelled windows do not rise"),
-    ],
-)
-def test_labels_and_windows_have_to_fit(tmp_path, labelled, message):
-    with pytest.raises(UserError, match=f"drive.raw, recording drive: {message}"):
-        with_checks(recording(tmp_path, labelled, Listed([mask()] * 3)), MASK, 3)
+def test_labels_and_windows_have_to_fit(tmp_path):
+    with pytest.raises(UserError, match=r"drive\.raw, recording drive: 3 labels for 2 labelled windows; give the"):
+        with_checks(recording(tmp_path, [0, 1], Listed([mask()] * 3)), MASK, 3)
 
 
 PROGRAM = """
@@ -259,21 +234,18 @@ class Tiled(Ddd17):
 """
 
 
-@pytest.mark.parametrize("verb", ["check", "run", "run --workers 2"])
-def test_own_label_classes_end_in_one_line_and_exit_code_2(tiny_world, tmp_path, capsys, verb):
+@pytest.mark.parametrize(("verb", "errors"), [("check", 4), ("run --workers 2", 1)])  # of each recording, or the first
+def test_own_label_classes_end_in_one_line_and_exit_code_2(tiny_world, tmp_path, capsys, verb, errors):
     (tmp_path / "mine.py").write_text(PROGRAM)
-    own = ["--import", str(tmp_path / "mine.py"), "--set", "dataset=Tiled"]
+    own, root = ["--import", str(tmp_path / "mine.py"), "--set", "dataset=Tiled"], str(tiny_world / "ddd17")
     places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
+    what = ["--method", "scratch", "--task", "ddd17", "--data", root, "--profile", "tiny", "--device", "cpu", *places]
+    command = ["data", "check", "ddd17", root] if verb == "check" else [*verb.split(), *what]
     with forgotten_afterwards():
-        if verb == "check":
-            code = run(lambda: main(["data", "check", "ddd17", str(tiny_world / "ddd17"), *own]))
-        else:
-            what = ["--method", "scratch", "--task", "ddd17", "--data", str(tiny_world / "ddd17"), "--profile", "tiny"]
-            code = run(lambda: main(["run", *what, "--device", "cpu", *own, *places, *verb.split()[1:]]))
+        code = run(lambda: main([*command, *own]))
     out, err = capsys.readouterr()
-    errors = [line for line in f"{out}{err}".splitlines() if line.startswith("error: ")]
-    assert code == 2
-    assert len(errors) == (4 if verb == "check" else 1)  # of each recording, or the first
-    assert "mask has 96x80 px, the histograms have 96x64; crop or resize it to the histograms" in errors[0]
+    found = [line for line in f"{out}{err}".splitlines() if line.startswith("error: ")]
+    assert (code, len(found)) == (2, errors)
+    assert "mask has 96x80 px, the histograms have 96x64; crop or resize it to the histograms" in found[0]
     assert "Traceback" not in out + err
     assert not list((tmp_path / "results").rglob("*.json"))

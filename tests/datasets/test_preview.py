@@ -20,9 +20,8 @@ def recording():
 
 
 def test_no_moment_is_shown_twice_while_there_are_others(recording):
-    for count in (2, 3, 6):
-        windows = [window for _, window in choose([recording], count, "edges")]
-        assert len(set(windows)) == count
+    for count in (2, 3, len(recording)):
+        assert len({window for _, window in choose([recording], count, "edges")}) == count
     assert len(choose([recording], len(recording) + 2, "edges")) == len(recording) + 2
 
 
@@ -41,16 +40,3 @@ def test_both_intensities_are_those_of_the_recording_from_its_start(recording):
     np.testing.assert_allclose(shown.intensity, video[0, -1], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(shown.high_pass, filtered[0, -1], rtol=1e-4, atol=1e-5)
     assert shown.title.splitlines()[1].startswith("1.05 s: ")
-
-
-def test_what_has_moved_on_stays_under_eq_6_and_goes_under_eq_7(recording):
-    moving, after = (moment(recording, window, "edges", 500.0) for window in windows_at(recording, [1.35, 2.0]))
-    # Pixels that the moving object touched and that have been silent since.
-    silent = (moving.histogram.sum(0) > 0) & (after.histogram.sum(0) == 0)
-    left = [
-        np.abs(getattr(after, name)[silent]).mean() / np.abs(getattr(moving, name)[silent]).mean()
-        for name in ("high_pass", "intensity")
-    ]
-    assert silent.sum() > 5_000
-    assert left[0] > 0.7
-    assert left[1] < 0.25

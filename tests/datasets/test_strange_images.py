@@ -1,4 +1,3 @@
-import os
 import struct
 import zlib
 
@@ -6,7 +5,7 @@ import pytest
 from PIL import Image
 
 from tespec.core.errors import UserError
-from tespec.datasets.images import open_images, read_image
+from tespec.datasets.images import read_image
 
 PAGE = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
 
@@ -24,13 +23,6 @@ def test_neither_programs_nor_bombs_are_images(tmp_path, content):
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(UserError, match=r"a.png: not a readable image"):
         read_image(tmp_path / "a.png", 3)
-
-
-@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.bmp", "a.webp"])
-def test_every_ending_is_read_whatever_the_name_says(tmp_path, name):
-    Image.new("RGB", (8, 6), (200, 100, 50)).save(tmp_path / name)
-    (tmp_path / name).rename(tmp_path / "other.jpeg")
-    assert read_image(tmp_path / "other.jpeg", 1).size == (8, 6)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +46,3 @@ def test_images_of_every_mode_keep_their_grey_or_are_refused(tmp_path, image, gr
     else:
         assert read_image(tmp_path / "a.png", 1).getpixel((1, 1)) == grey
         assert read_image(tmp_path / "a.png", 3).getpixel((0, 0)) == (grey,) * 3
-
-
-def test_pipes_and_devices_are_no_images(tmp_path):
-    for number in range(2):
-        Image.new("L", (8, 6)).save(tmp_path / f"{number}.png")
-    os.mkfifo(tmp_path / "pipe.png")
-    (tmp_path / "zero.png").symlink_to("/dev/zero")
-    images = open_images(tmp_path)
-    assert sorted(path.name for path in (*images.train, *images.held_out)) == ["0.png", "1.png"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +20,10 @@ Change = Callable[[Any], Any]
 
 
 class Way(NamedTuple):
-    """How to break a data set, and a part of what refuses it (several between bars), or what is done instead."""
+    """How to break a data set, and a part of what refuses it; without one it is handled, and notes may say so."""
 
     spoil: Spoil
     outcome: str = ""
-    handled: str = ""
 
 
 def at(pattern: str, spoil: Spoil) -> Spoil:
@@ -56,6 +56,10 @@ def content(change: Change, name: Any = None) -> Spoil:
             change(np.fromfile(path, name)).tofile(path)
 
     return spoil
+
+
+def describe(**changes: Any) -> Spoil:
+    return at("dataset.json", lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes)))
 
 
 def stepping_back(times: Any) -> Any:
@@ -96,21 +100,17 @@ def with_palette(mask: Image.Image) -> Image.Image:
 def masks(mask: Callable[[Spoil], Spoil], classes: int) -> dict[str, Way]:
     """Ways to break a mask."""
     return {
-        "mask of another size": Way(mask(content(lambda _: Image.new("L", (3, 3)))), "has 3x3 px"),
+        "mask of another size": Way(mask(content(lambda _: Image.new("L", (3, 3)))), "mask has 3x3 px"),
         "unknown class": Way(mask(content(lambda old: Image.new("L", old.size, 77))), f"holds class 77 of {classes}"),
         "coloured mask": Way(mask(content(lambda old: old.convert("RGB"))), "is an image of mode RGB"),
-        "mask of 16 bits": Way(mask(content(lambda old: old.convert("I;16"))), "is an image of mode I;16"),
-        "mask with a palette": Way(mask(content(with_palette)), handled="numbers of colours are classes"),
-        "nothing labelled": Way(mask(content(lambda old: Image.new("L", old.size, 255))), handled="the score skips it"),
+        "mask with a palette": Way(mask(content(with_palette))),
+        "nothing labelled": Way(mask(content(lambda old: Image.new("L", old.size, 255)))),
         "torn mask": Way(mask(cut(0.5)), "not a readable PNG"),
     }
 
 
-CLAMPED = "raised to the latest before, counted"
-
-
-def index(change: Change) -> Spoil:
-    return lambda root: [content(change)(path) for path in root.glob("dir3/index/*")]
+def renamed(name: str) -> Spoil:
+    return lambda path: path.rename(path.with_name(name))
 
 
 def ddd17_mask(spoil: Spoil) -> Spoil:
@@ -118,33 +118,36 @@ def ddd17_mask(spoil: Spoil) -> Spoil:
 
 
 TIMES, XYP, ZIP = "dir3/events.dat.t", "dir3/events.dat.xyp", "dir3/segmentation_masks.zip"
+ROWS = "dir3/index/index_50ms.npy"
 DDD17 = {
     "truncated": Way(at(XYP, cut(0.5)), "events.dat.xyp: has"),
-    "unsorted": Way(at(TIMES, content(stepping_back, "<i8")), handled=CLAMPED),
+    "torn time": Way(at(TIMES, lambda path: path.write_bytes(path.read_bytes() + b"\0")), "truncated: 1 bytes after"),
+    "no events": Way(at(TIMES, cut(0)), "the file is empty"),
+    "no times": Way(at(TIMES, Path.unlink), "events.dat.t: no such file"),
+    "unsorted": Way(at(TIMES, content(stepping_back, "<i8"))),
     "times in another unit": Way(at(TIMES, content(lambda t: t // 1000, "<i8")), "its labels lie at"),
-    "x and y swapped": Way(
-        at(XYP, content(lambda events: events.reshape(-1, 3)[:, [1, 0, 2]], "<i2")), "has events outside of the"
-    ),
+    "x and y swapped": Way(at(XYP, content(lambda xyp: xyp.reshape(-1, 3)[:, [1, 0, 2]], "<i2")), "has events outside"),
     "events without labels": Way(at(ZIP, Path.unlink), "has neither segmentation_masks"),
-    "missing recording": Way(at("dir3", shutil.rmtree), "split is missing"),
+    "missing recording": Way(at("dir3", shutil.rmtree), "recording of the val split is missing"),
+    "other classes": Way(describe(classes=["road", "car"]), "its classes are road, car, not flat"),
+    "too many rows": Way(describe(label_rows=81), "has 80 rows, of which 81 cannot carry labels"),
     "no index": Way(at("dir3/index", shutil.rmtree), "index: holds none of"),
-    "half an index": Way(index(lambda table: table[: len(table) // 2]), "has no image among"),
-    "index steps back": Way(index(lambda t: np.concatenate([t[:-2], t[:-3:-1]])), "step back or repeat"),
-    "index of more events": Way(index(lambda table: table * [1, 100, 1]), "events, the masks need"),
-    "a mask without an image": Way(
-        ddd17_mask(lambda mask: shutil.copy(mask, mask.with_name("mask_00009999.png"))), "mask 9999 has no image among"
-    ),
+    "torn index": Way(at(ROWS, cut(0.5)), "not a readable .npy file"),
+    "index of two columns": Way(at(ROWS, content(lambda rows: rows[:, :2])), "not numbers (images, 3)"),
+    "index of nothing": Way(at(ROWS, content(lambda rows: 0 * rows)), "images are 0 ticks apart"),
+    "half an index": Way(at(ROWS, content(lambda rows: rows[: len(rows) // 2])), "has no image among"),
+    "index steps back": Way(at(ROWS, content(lambda t: np.concatenate([t[:-2], t[:-3:-1]]))), "step back or repeat"),
+    "index of more events": Way(at(ROWS, content(lambda rows: rows * [1, 100, 1])), "events, the masks need"),
+    "a mask without an image": Way(ddd17_mask(renamed("m_9999.png")), "mask 9999 has no image among"),
+    "a mask before the first": Way(ddd17_mask(renamed("m_0.png")), "mask 0 has no image among"),
     "torn zip": Way(at(ZIP, cut(0.5)), "not a readable zip archive"),
+    "other speeds": Way(at("dir3/ego_speed.npy", content(lambda speed: speed[:3])), "holds float32 of shape (3,) for"),
     **masks(ddd17_mask, 6),
 }
 
 ONE = "test/zurich_city_13_a"
 EVENTS, MAP = f"{ONE}/events/left/events.h5", f"{ONE}/events/left/rectify_map.h5"
 STAMPS, MASKS = f"{ONE}/semantic/timestamps.txt", f"{ONE}/semantic/left/11classes"
-
-
-def lines(change: Callable[[list[str]], list[str]]) -> Spoil:
-    return at(STAMPS, lambda path: path.write_text("".join(f"{line}\n" for line in change(path.read_text().split()))))
 
 
 def two_layouts(root: Path) -> None:
@@ -156,26 +159,20 @@ def two_layouts(root: Path) -> None:
 
 DSEC = {
     "truncated": Way(at(EVENTS, cut(0.6)), "not a whole HDF5 file"),
-    "unsorted": Way(at(EVENTS, content(stepping_back, "events/t")), handled=CLAMPED),
-    "repeated": Way(at(EVENTS, content(repeating, "events/t")), "ms_to_idx does not fit"),
-    "polarity -1 and 1": Way(
-        at(EVENTS, content(lambda p: 2 * p.astype(np.int8) - 1, "events/p")), handled="read like 0 and 1"
-    ),
-    "no offset": Way(at(EVENTS, content(lambda _: None, "t_offset")), "has no dataset t_offset"),
+    "unsorted": Way(at(EVENTS, content(stepping_back, "events/t"))),
     "another clock": Way(at(EVENTS, content(lambda offset: offset + 10**9, "t_offset")), "its labels lie at"),
+    "no sequence": Way(at(ONE, shutil.rmtree), "recording of the test split is missing; copy it to one of"),
+    "labels without events": Way(at(EVENTS, Path.unlink), "events.h5: no such file"),
     "no rectification": Way(at(MAP, Path.unlink), "labels need rectified events"),
     "rectification of another size": Way(at(MAP, content(lambda map_: map_[:-1], "rectify_map")), "map has the"),
     "rectification with NaN": Way(at(MAP, content(first_with(np.nan), "rectify_map")), "places that are no numbers"),
     "events without labels": Way(at(f"{ONE}/semantic", shutil.rmtree), "holds no masks of 11 classes"),
     "a mask too few": Way(at(f"{MASKS}/*", Path.unlink), "times for 39 masks"),
     "a mask twice": Way(at(f"{MASKS}/*", lambda path: shutil.copy(path, path.with_name("0.png"))), "are both mask 0"),
-    "traces of macOS": Way(
-        at(f"{MASKS}/*", lambda path: path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7")),
-        handled="passed over",
-    ),
-    "no times": Way(at(STAMPS, Path.unlink), "the file with the times of the masks is missing"),
-    "times step back": Way(lines(lambda times: times[::-1]), "step back or repeat"),
-    "times are words": Way(lines(lambda times: ["soon", *times[1:]]), "whole number"),
+    "traces of macOS": Way(at(f"{MASKS}/*", lambda path: path.with_name(f"._{path.name}").write_bytes(b"\0\5"))),
+    "no times": Way(at(STAMPS, Path.unlink), "timestamps.txt: no such file; copy the times of the masks"),
+    "times step back": Way(at(STAMPS, lambda path: path.write_text("2\n1\n")), "step back or repeat"),
+    "times are words": Way(at(STAMPS, lambda path: path.write_text("soon\n")), "whole number"),
     "two layouts": Way(two_layouts, "two layouts are mixed"),
     **masks(lambda spoil: at(f"{MASKS}/*", spoil), 11),
 }
@@ -193,19 +190,17 @@ def depths(change: Change, name: str = DEPTH) -> Spoil:
 
 MVSEC = {
     "times in single precision": Way(rows(lambda table: table.astype(np.float32)), "its depth lies at"),
-    "no times": Way(rows(column(2, first_with(np.nan))), "holds times that are none"),
-    "unsorted": Way(rows(column(2, stepping_back)), handled=CLAMPED),
-    "half pixels": Way(rows(column(0, lambda x: x + 0.5)), "no whole numbers"),
-    "polarity 0 and 1": Way(rows(column(3, lambda p: (p + 1) / 2)), handled="read like -1 and 1"),
+    "unsorted": Way(rows(column(2, stepping_back))),
     "labels without events": Way(at(DATA, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(TRUTH, Path.unlink), "outdoor_day1_gt.hdf5: no such file"),
+    "twice": Way(lambda root: shutil.copytree(root, root / "again"), "data.hdf5: is there more than once"),
     "torn truth": Way(at(TRUTH, cut(0.5)), "not a whole HDF5 file"),
     "no depth": Way(depths(lambda _: None), "has no dataset"),
     "depth of another size": Way(depths(lambda maps: maps[:, :-1]), "depth_image_raw has maps of"),
     "depth in whole mm": Way(depths(lambda maps: np.nan_to_num(maps).astype("i4")), "raw is int32"),
     "depth below zero": Way(depths(lambda maps: 0 * maps - 1), "depths below zero"),
-    "depth NaN everywhere": Way(depths(lambda maps: maps + np.nan), handled="kept, the score skips it"),
-    "depth 0 for none": Way(depths(np.nan_to_num), handled="read like NaN"),
+    "depth NaN everywhere": Way(depths(lambda maps: maps + np.nan)),
+    "depth 0 for none": Way(depths(np.nan_to_num)),
     "a time too few": Way(depths(lambda times: times[1:], f"{DEPTH}_ts"), "maps for"),
     "times repeat": Way(depths(repeating, f"{DEPTH}_ts"), "step back or repeat"),
 }
@@ -219,25 +214,34 @@ def boxes(field: str, change: Change) -> Spoil:
 
 PROPHESEE = {
     "empty": Way(at(DAT, cut(0)), "the file is empty"),
-    "labels without events": Way(at(DAT, Path.unlink), "is missing|holds no recordings"),
+    "labels without events": Way(at(DAT, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(BOXES, Path.unlink), "no such file, but there are events"),
     "labels after the last event": Way(boxes("t", lambda times: times + 10**9), "the events at"),
     "no boxes": Way(at(BOXES, content(lambda stored: stored[:0])), "holds no boxes"),
     "torn boxes": Way(at(BOXES, cut(0.5)), "not a readable .npy file"),
     "boxes without width": Way(at(BOXES, content(lambda old: old[["t", "x", "y", "h", "class_id"]])), "no field w"),
-    "box with NaN": Way(boxes("x", first_with(float("nan"))), "a place or size that is no number"),
+    "box with NaN": Way(boxes("x", first_with(float("nan"))), "box 0 has a place or size that is no number"),
+    "box of infinite size": Way(boxes("w", first_with(3e38)), "box 0 has a place or size that is no number"),
+    "box of negative size": Way(boxes("w", first_with(-5)), "box 0 has a negative size"),
     "unknown class": Way(boxes("class_id", first_with(99)), "a class other than 0 to"),
     "boxes step back": Way(boxes("t", first_with(10**9)), "a time before that of the box before it"),
     "all boxes outside": Way(boxes("x", lambda x: 0 * x + 9999), "no label frame left after the filters"),
-    "box partly outside": Way(boxes("x", first_with(-2)), handled="cropped to the sensor"),
-    "missing split": Way(at("test", shutil.rmtree), "is missing|holds no recordings"),
+    "box partly outside": Way(boxes("x", first_with(-2))),
+    "missing split": Way(at("test", shutil.rmtree), "recording of the test split is missing"),
+    "no splits": Way(lambda root: [shutil.rmtree(root / name) for name in ("train", "val", "test")], "(none)"),
+    "two layouts": Way(at("train/*.dat", lambda path: path.rename(path.with_suffix(".h5"))), "two layouts are mixed"),
+    "events twice": Way(at(DAT, lambda path: shutil.copy(path, path.with_suffix(".h5"))), "_td.dat as well; keep one"),
+    "in two splits": Way(
+        at("test", lambda test: shutil.copytree(test, test.with_name("train"), dirs_exist_ok=True)),
+        "is a recording of both train and test",
+    ),
 }
 
 WAYS = {"ddd17": DDD17, "dsec": DSEC, "mvsec": MVSEC, "gen1": PROPHESEE}
 
 
 def damage(root: Path, dataset: str, way: str) -> Way:
-    """Break the data set in folder `root`; says what was done and what is to be expected."""
+    """Break the data set in folder `root`; says what is to be expected."""
     done = WAYS[dataset][way]
     done.spoil(root)
     return done

@@ -78,14 +78,10 @@ def without_size(root: Path) -> None:
         path.write_bytes(b"".join(lines) + mark + body)
 
 
-def of_type_0(root: Path) -> None:
-    """Event type 0 instead of 12, as in older files."""
+def older(root: Path) -> None:
+    """Event type 0 instead of 12, and boxes with the fields ts and confidence, as in older files."""
     for path in root.glob("*/*_td.dat"):
         path.write_bytes(path.read_bytes().replace(EVENT_TYPE, b"\x00\x08", 1))
-
-
-def old_boxes(root: Path) -> None:
-    """Boxes with the fields ts and confidence, as in older files."""
     for path in root.glob("*/*_bbox.npy"):
         boxes = np.load(path)
         names = {"t": "ts", "class_confidence": "confidence"}
@@ -106,15 +102,10 @@ def rvt_files(root: Path, ending: str, sized: bool = True) -> None:
         path.unlink()
 
 
-def unchanged(root: Path) -> None:
-    pass
-
-
 PROPHESEE: dict[str, Relayout] = {
-    "dat": unchanged,
+    "dat": str,
     "dat-no-size": without_size,
-    "dat-type-0": of_type_0,
-    "old-boxes": old_boxes,
+    "older": older,
     "rvt-h5": partial(rvt_files, ending="_td.h5"),
     "rvt-dat-h5": partial(rvt_files, ending="_td.dat.h5"),
     "rvt-h5-no-size": partial(rvt_files, ending="_td.h5", sized=False),
@@ -122,20 +113,20 @@ PROPHESEE: dict[str, Relayout] = {
 }
 LAYOUTS: dict[str, dict[str, Relayout]] = {
     "ddd17": {
-        "zip": unchanged,
+        "zip": str,
         "folder": extracted,
         "us": microseconds,
         "outer": lambda root: (into(root, "data", "dataset.json"), shutil.copy(root / "dataset.json", root / "data")),
     },
     "dsec": {
-        "readme": unchanged,
+        "readme": str,
         "ess-readme": lambda root: dsec_labels(root, "semantic/left/{}/data"),
         "ess": lambda root: dsec_labels(root, "semantic/{}/data"),
         "archive": lambda root: dsec_labels(root, *ARCHIVE),
         "flat": lambda root: dsec_labels(root, README, flat=True),
         "flat-archive": lambda root: dsec_labels(root, *ARCHIVE, flat=True),
     },
-    "mvsec": {"hdf5": unchanged, "folders": by_day},
+    "mvsec": {"hdf5": str, "folders": by_day},
     "gen1": PROPHESEE
     | {
         "rvt-archive": partial(archive, **GEN1),
