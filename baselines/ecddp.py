@@ -292,8 +292,8 @@ class Ecddp(EventMethod):
         """Mean over the masked views of the mean over their hidden patches, at which alone prototypes are balanced."""
         # Found on the CPU, where nothing waits for how many there are.
         hidden = sent(torch.from_numpy(np.flatnonzero(masks)), seen[0].device)
-        counts = masks.flatten(2).sum(2, keepdim=True)
-        weights = sent((1 / counts.clamp(min=1)).expand_as(masks.flatten(2))[masks.flatten(2)], seen[0].device)
+        counts = masks.flatten(2).sum(2).flatten()
+        weights = sent((1 / counts).repeat_interleave(counts), seen[0].device)
         logits, wanted = (
             network.patches(torch.cat(maps).flatten(2).transpose(1, 2).flatten(0, 1).index_select(0, hidden))
             for network, maps in ((self.student, seen), (self.teacher, taught))
