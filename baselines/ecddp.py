@@ -68,7 +68,7 @@ STUDENT_TEMPERATURE = 0.1
 TEACHER_TEMPERATURES = (0.04, 0.07)
 WARMUP_SHARE = 0.1  # of the training, over which the teacher's temperature rises: 30 of 300 epochs
 IN_CLUSTER = 0.25  # least share of a cluster in a token of a view (model/pretrain_model.py)
-VAL_WINDOWS = 32  # of a validation batch at most, among which prototypes are balanced
+VAL_WINDOWS = 16  # of a validation batch at most, among which prototypes are balanced
 
 
 class _Pyramid(nn.Module):
@@ -330,7 +330,7 @@ class Ecddp(EventMethod):
 
     @classmethod
     def val_batch_size(cls, settings: Pretraining) -> int:
-        """As many windows as in training, but at most 32, for the memory's sake; a sequence is played on one lane."""
+        """As many windows as in training, but at most 16, for the memory's sake; a sequence is played on one lane."""
         return 1 if settings.recurrent else min(settings.batch_size, VAL_WINDOWS)
 
 

@@ -2,6 +2,8 @@
 
 import random
 
+import tespec.core.compat  # noqa: F401  # before torchvision
+
 import numpy as np
 import pytest
 import torch

@@ -3,6 +3,8 @@
 import dataclasses
 from collections import Counter
 
+import tespec.core.compat  # noqa: F401  # before torchvision
+
 import numpy as np
 import pytest
 import torch

@@ -1,3 +1,5 @@
+import tespec.core.compat  # noqa: F401  # before torchvision
+
 import pytest
 import torch
 from torchvision.transforms import RandomResizedCrop
