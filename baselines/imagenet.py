@@ -115,7 +115,7 @@ class Imagenet(ImageMethod):
             own.size,
             is_training=training,
             scale=own.scale,
-            color_jitter=None,  # none beside RandAugment
+            color_jitter=0.0,  # none beside RandAugment
             auto_augment=own.augment,
             interpolation="bicubic",
             re_prob=own.erasing,
