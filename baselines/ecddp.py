@@ -1,9 +1,9 @@
 """ECDDP: dense self-distillation on events (Yang, Pan, Liu, "Event Camera Data Dense Pre-training", ECCV 2024).
 
-Two large views of a square of each segment go to the teacher; the student sees them masked, and small views of the
-square besides. It has to name the teacher's prototype at each hidden patch (patch loss), for each of the teacher's
-clusters of patches (context loss) and for the image as a whole, whichever view it sees (image loss). The teacher's
-assignments are balanced by Sinkhorn's algorithm, and the teacher follows the student.
+Two large views of a square of each segment go to the teacher; the student sees them too, half of them masked, and small
+views of the square besides. It has to name the teacher's prototype at each hidden patch (patch loss), for each cluster
+of the patches that the teacher finds in the whole square (context loss) and for the image as a whole, whichever view it
+sees (image loss). The teacher's assignments are balanced by Sinkhorn's algorithm, and the teacher follows the student.
 
 As published, single windows are compared: each segment of a sequence is seen by itself, and ConvLSTMs start from zeros.
 How else this differs from the publication stands under `deviations`.
@@ -12,7 +12,7 @@ How else this differs from the publication stands under `deviations`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,21 +22,20 @@ from torch import Tensor, nn
 from tespec.core.distributed import global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import Clip, Count, Decay, Downsample, Optimisation, Pretraining, Share
-from tespec.datasets.batches import draw_mask
-from tespec.models.event_swin import EventSwin
-from tespec.models.layers import STRIDE, in_fp32, sent
-from tespec.pretraining.clusters import cluster, pool
+from tespec.core.settings import Clip, Count, Decay, Downsample, FromZero, Optimisation, Pretraining, Share
+from tespec.models.event_swin import PATCH, EventSwin
+from tespec.models.layers import STRIDE, pad_to, padded_size, sent
+from tespec.pretraining.clusters import AttentionPool, cluster
 from tespec.pretraining.contrast import PrototypeHead, agreement, sinkhorn
-from tespec.pretraining.masking import MaskPatch, replace_hidden
+from tespec.pretraining.masking import draw_blocks, replace_hidden
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
-from tespec.pretraining.views import random_crops, random_views
+from tespec.pretraining.views import random_crops, random_views, seen_in
 
 
 @dataclass(frozen=True)
 class EcddpSettings:
-    """Settings of views, heads and teacher.
+    """Settings of views, heads, losses and teacher.
 
     Raises:
         UserError: views whose sides are no multiples of 32 px.
@@ -47,42 +46,85 @@ class EcddpSettings:
     prototypes: Count
     clusters: Count  # contexts per image
     local_views: Count  # number of small views
-    crop: Count  # px; side of the square that all views are of, the image's side where that is shorter
+    crop: Count  # px; side of the square that all views are of, a multiple of 32; the image's where that is shorter
     large: Count  # px; side of the large views, a multiple of 32
     small: Count  # px; side of the small views, a multiple of 32
-    mask_ratio: Share  # of patches hidden from the student
+    mask_ratio: tuple[Share, Share]  # lowest and highest share of patches hidden from the student, in half of the views
+    patch_weight: FromZero  # of the patch loss
+    context_weight: FromZero
+    image_weight: FromZero
     momentum: Share  # of the teacher at the start; it rises to 1
 
     def __post_init__(self) -> None:
-        for name, side in (("large", self.large), ("small", self.small)):
+        for name, side in (("crop", self.crop), ("large", self.large), ("small", self.small)):
             if side % STRIDE:
                 raise UserError(f"objective.{name}", f"{side} px is no multiple of {STRIDE}", "choose one")
 
 
-GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the image's area (Yan98/ECDDP, config)
+FRAME = 320  # px; side of the square of the frame that the views' one is cut from (config, crop_size)
+UNIT = 16  # px; side of a token of the pyramid, of which masks are made
+GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the square's area (config, global and local_crops_scale)
 STUDENT_TEMPERATURE = 0.1
 TEACHER_TEMPERATURES = (0.04, 0.07)
 WARMUP_SHARE = 0.1  # of the training, over which the teacher's temperature rises: 30 of 300 epochs
+IN_CLUSTER = 0.25  # least share of a cluster in a token of a view (model/pretrain_model.py)
+VAL_WINDOWS = 16  # of a validation batch at most, among which prototypes are balanced
+
+
+class _Pyramid(nn.Module):
+    """Mean (N, 8 * width, h, w) of the four features, at stride 16 (model/network/swin_pretrain.py, fpns)."""
+
+    def __init__(self, channels: tuple[int, ...]) -> None:
+        super().__init__()
+        out = channels[-1]
+        self.norms = nn.ModuleList(nn.LayerNorm(each, eps=1e-6) for each in channels)
+        self.levels = nn.ModuleList(
+            [
+                nn.Sequential(nn.AvgPool2d(4), nn.Conv2d(channels[0], out, 1, bias=False)),
+                nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(channels[1], out, 1, bias=False)),
+                nn.Conv2d(channels[2], out, 1, bias=False),
+                nn.ConvTranspose2d(channels[3], out, 2, stride=2, bias=False),
+            ]
+        )
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        levels = zip(self.levels, self.norms, features, strict=True)
+        maps = [level(norm(each.movedim(1, -1)).movedim(-1, 1)) for level, norm, each in levels]
+        return torch.stack(maps).mean(0)
 
 
 class _Student(nn.Module):
-    """Backbone, heads and attention pooling; the teacher is one as well."""
+    """Backbone, pyramid, heads and pooling; the teacher is one as well."""
 
     def __init__(self, own: EcddpSettings, backbone: EventSwin) -> None:
         super().__init__()
         channels = backbone.channels[-1]
-        self.backbone = backbone
+        self.backbone, self.pyramid = backbone, _Pyramid(backbone.channels)
+        self.mask_token = nn.Parameter(torch.zeros(1, backbone.channels[0]))
         self.patches, self.contexts, self.images = (
             PrototypeHead(channels, own.hidden, own.bottleneck, own.prototypes) for _ in range(3)
         )
-        self.attention = nn.Linear(channels, 1)
+        self.pool_context, self.pool_image = AttentionPool(channels), AttentionPool(channels)
 
+    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Tokens (N, C, h, w) of frames (N, 2 * bins, 16 h, 16 w), those of mask (N, h, w) bool hidden."""
+        tokens = self.backbone.embed_patches(frames).unsqueeze(1)
+        if mask is not None:
+            side = UNIT // PATCH
+            tokens = replace_hidden(tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype))
+        features, _ = self.backbone.encode(tokens)
+        maps: Tensor = self.pyramid([each.squeeze(1) for each in features])
+        return maps.float()
 
-class _Seen(NamedTuple):
-    """What a network makes of a view: logits of the image (N, K), and tokens (N, P, C)."""
+    def image(self, maps: Tensor) -> Tensor:
+        """Logits (N, prototypes) of whole images."""
+        logits: Tensor = self.images(self.pool_image(maps).squeeze(1))
+        return logits
 
-    image: Tensor
-    tokens: Tensor
+    def context(self, maps: Tensor, members: Tensor) -> Tensor:
+        """Logits (N, K, prototypes) of parts (N, K, h * w) bool of images."""
+        logits: Tensor = self.contexts(self.pool_context(maps, members))
+        return logits
 
 
 @METHODS.register_module(name="ecddp")
@@ -95,6 +137,7 @@ class Ecddp(EventMethod):
     """
 
     title = "ECDDP"
+    version = 2
     group = "Pre-trained on events"
     pretraining_data = "E-TartanAir"
     test_time_augmentation = True
@@ -105,21 +148,15 @@ class Ecddp(EventMethod):
         "A student agrees with a slow teacher on patches, contexts and whole images of events; made for feed-forward "
         "networks, ConvLSTMs start at random."
     )
-    loss_is = "sum of patch, context and image loss"
+    loss_is = "weighted sum of patch, context and image loss"
     masks_patches = True
-    deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training, model/ and data/
-        "ECDDP's square of 320 px is cut from the frame at hand, 360x640 px for 1Mpx halved, instead of 480x640",
-        "ECDDP's tokens are rolled before they are padded to whole windows of attention, instead of after",
+    deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training
+        "the square of 320 px that ECDDP's views are of is cut from the frame at hand, 360x640 px for 1Mpx halved, "
+        "instead of 480x640: the data's size",
+        "ECDDP's tokens are rolled before they are padded to whole windows of attention, instead of after: the "
+        "backbone is timm's",
+        "the norms of the four stages belong to ECDDP's pyramid and are not handed on: the backbone has none",
         "of a sequence ECDDP sees each segment by itself, so that ConvLSTMs are trained from a state of zeros",
-        "ECDDP's tokens are those of the last stage, instead of the mean of all stages at stride 16",
-        "ECDDP's contexts are clusters of each large crop by itself, from evenly spaced tokens in 5 rounds, instead of "
-        "those of the whole image, from random tokens in 10",
-        "ECDDP's tokens are pooled by a single score for contexts and by their mean for images, instead of by two "
-        "blocks of attention each",
-        "ECDDP hides the same share of single patches in every crop, instead of blocks of 0.1 to 0.5 in every second "
-        "one",
-        "ECDDP's patch, context and image loss weigh 1, 1 and 1, instead of 1, 0.1 and 0.9",
-        "ECDDP's prototypes are directions alone, instead of directions with a learned length",
     )
     # Values: Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml unless another file is named
     # beside them; those of the loss from its configs and supplementary material.
@@ -130,10 +167,14 @@ class Ecddp(EventMethod):
             prototypes=32768,
             clusters=8,
             local_views=8,
-            crop=320,  # px; data/ETartanAir_dataset.py
+            crop=224,  # px; input_size
             large=192,
             small=96,
-            mask_ratio=0.4,  # iBOT draws from 0.1 to 0.5 with probability 0.5; one number here
+            # int(64 * U(0.1, 0.5)) of 144: n_tokens stays 8 where a view has 12 x 12 (model/pretrain_model.py)
+            mask_ratio=(0.1 * 64 / 144, 0.5 * 64 / 144),
+            patch_weight=0.5,  # its sum is divided by all views, of which half is masked (model/network/loss.py)
+            context_weight=0.1,  # 2 of 4 + 16 terms; model/pretrain_model.py
+            image_weight=0.9,  # 2 + 16 of them
             momentum=0.992,
         ),
         dataset="1mpx",
@@ -156,8 +197,9 @@ class Ecddp(EventMethod):
         deviations=(
             "ECDDP on any recordings instead of the synthetic E-TartanAir, for a number of steps of this project",
             "ECDDP's input has 10 bins for each polarity instead of 6 for both together",
-            "ECDDP's prototypes learn from the first step on, instead of from the second epoch on",
-            "ECDDP's patch embedding has no weight decay on its biases and norm",
+            "ECDDP's prototypes learn from the first step on, instead of from the second epoch on: each step "
+            "here has a gradient for every weight",
+            "ECDDP's patch embedding has no weight decay on its biases and norm, as no vector of the network has",
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -186,13 +228,12 @@ class Ecddp(EventMethod):
         backbone.take_any_size()
         self.student = _Student(own, backbone)
         self.teacher = teacher_of(self.student)
-        self.mask_patch = MaskPatch(STRIDE, backbone.in_channels)
         self.register_buffer("share", torch.zeros((), dtype=torch.float64))
 
     @property
     def backbone(self) -> EventSwin:  # type: ignore[override]  # read, never set
-        """The teacher's backbone, which is the better one."""
-        return self.teacher.backbone
+        """The student's backbone, from which the authors fine-tune (model/swin_model.py, load_teacher)."""
+        return self.student.backbone
 
     def after_step(self, share: float) -> None:
         """Let the teacher follow; `share` of the training is done."""
@@ -207,86 +248,90 @@ class Ecddp(EventMethod):
             state: None.
 
         Returns:
-            "loss", the sum of "loss_patch", "loss_context" and "loss_image"; and None.
+            "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image"; and None.
         """
-        own = self.own
-        frames = random_crops(batch["histograms"].flatten(0, 1).unsqueeze(1), own.crop)
-        large = random_views(frames, 2, (own.large, own.large), GLOBAL)
-        small = random_views(frames, own.local_views, (own.small, own.small), LOCAL)
-        units = own.large // STRIDE
-        whole, here = shard_slice(len(frames))
-        seeds = torch.randint(2**31, (2, whole))[:, here].tolist()
-        masks = [torch.stack([draw_mask(seed, units, units, own.mask_ratio) for seed in row]) for row in seeds]
-        # Found on the CPU, where nothing waits for how many there are.
-        hidden = [sent(torch.from_numpy(np.flatnonzero(mask)), frames.device) for mask in masks]
+        own, histograms = self.own, batch["histograms"].flatten(0, 1).unsqueeze(1)
+        square = random_crops(random_crops(histograms, FRAME), own.crop)
+        square = pad_to(square, padded_size(*square.shape[-2:]))
+        large, boxes = random_views(square, 2, (own.large, own.large), GLOBAL)
+        small, _ = random_views(square, own.local_views, (own.small, own.small), LOCAL)
+        masks = self._masks(len(square), own.large // UNIT)
         with torch.no_grad():
-            taught = [self._see(self.teacher, view) for view in large]
-        seen = [self._see(self.student, view, sent(mask, view.device)) for view, mask in zip(large, masks, strict=True)]
-        seen_small = [self._see(self.student, view) for view in small]
+            whole, taught = self.teacher(square.squeeze(1)), [self.teacher(view.squeeze(1)) for view in large]
+        seen = [self.student(view.squeeze(1), sent(mask, view.device)) for view, mask in zip(large, masks, strict=True)]
+        logits = [self.student.image(maps) for maps in seen]
+        logits += [self.student.image(self.student(view.squeeze(1))) for view in small]
         losses = {
-            "loss_patch": self._patch_loss(seen, taught, hidden),
-            "loss_context": self._context_loss(seen, taught),
-            "loss_image": self._image_loss([*seen, *seen_small], taught),
+            "loss_patch": self._patch_loss(seen, taught, masks),
+            "loss_context": self._context_loss(seen, whole, boxes),
+            "loss_image": self._image_loss(logits, taught),
         }
-        return {"loss": torch.stack(list(losses.values())).sum()} | losses, None
+        weights = (own.patch_weight, own.context_weight, own.image_weight)
+        total = torch.stack([weight * each for weight, each in zip(weights, losses.values(), strict=True)]).sum()
+        return {"loss": total} | losses, None
 
-    def _see(self, network: _Student, frames: Tensor, mask: Tensor | None = None) -> _Seen:
-        tokens = network.backbone.embed_patches(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
-        if mask is not None:
-            tokens = replace_hidden(tokens, mask, network.backbone.embed_patches(self.mask_patch()))
-        features, _ = network.backbone.encode(tokens)
-        last = features[-1][:, -1].flatten(2).transpose(1, 2).float()
-        return _Seen(network.images(last.mean(1)), last)
+    def _masks(self, lanes: int, side: int) -> Tensor:
+        """Masks (2, lanes, side, side) bool of both views: half of the whole batch's, their shares spread evenly."""
+        whole, here = shard_slice(lanes)
+        low, high = self.own.mask_ratio
+        places = torch.randperm(2 * whole).view(2, whole)[:, here].flatten().tolist()
+        seeds = torch.randint(2**31, (2, whole))[:, here].flatten().tolist()
+        masks = []
+        for place, seed in zip(places, seeds, strict=True):
+            rng = np.random.default_rng(seed)
+            share = low + (high - low) * (place + rng.random()) / whole if place < whole else 0.0
+            masks.append(draw_blocks(rng, side, int(share * side * side)))
+        return torch.from_numpy(np.stack(masks)).unflatten(0, (2, lanes))
 
     @property
     def _temperature(self) -> Tensor:
         start, end = TEACHER_TEMPERATURES
         return start + (end - start) * (self.share / WARMUP_SHARE).clamp(max=1.0)
 
-    def _patch_loss(self, seen: list[_Seen], taught: list[_Seen], hidden: list[Tensor]) -> Tensor:
-        # Prototypes are named, and balanced, at the hidden patches alone, as in the published model/pretrain_model.py.
+    def _patch_loss(self, seen: list[Tensor], taught: list[Tensor], masks: Tensor) -> Tensor:
+        """Mean over the masked views of the mean over their hidden patches, at which alone prototypes are balanced."""
+        # Found on the CPU, where nothing waits for how many there are.
+        hidden = sent(torch.from_numpy(np.flatnonzero(masks)), seen[0].device)
+        counts = masks.flatten(2).sum(2).flatten()
+        weights = sent((1 / counts).repeat_interleave(counts), seen[0].device)
         logits, wanted = (
-            network.patches(
-                torch.cat(
-                    [each.tokens.flatten(0, 1).index_select(0, at) for each, at in zip(views, hidden, strict=True)]
-                )
-            )
-            for network, views in ((self.student, seen), (self.teacher, taught))
+            network.patches(torch.cat(maps).flatten(2).transpose(1, 2).flatten(0, 1).index_select(0, hidden))
+            for network, maps in ((self.student, seen), (self.teacher, taught))
         )
         found = agreement(logits, sinkhorn(wanted, self._temperature), STUDENT_TEMPERATURE)
-        return global_mean(found.sum(), len(found))
+        return global_mean((weights * found).sum(), masks.shape[1])
 
-    def _context_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
-        logits: list[Tensor] = []
-        wanted: list[Tensor] = []
-        present: list[Tensor] = []
-        for student, teacher in zip(seen, taught, strict=True):
-            nearest = cluster(teacher.tokens, self.own.clusters)
-            for network, each, kept in ((self.student, student, logits), (self.teacher, teacher, wanted)):
-                scores = in_fp32(network.attention)(each.tokens).squeeze(-1)
-                contexts, there = pool(each.tokens, scores, nearest, self.own.clusters)
-                kept.append(network.contexts(contexts.flatten(0, 1)))
-            present.append(there.flatten())
-        # Clusters without tokens are carried along, as how many there are is known on the device alone.
-        there = torch.cat(present)
-        assigned = sinkhorn(torch.cat(wanted), self._temperature, there)
-        found = agreement(torch.cat(logits), assigned, STUDENT_TEMPERATURE)
-        return global_mean(found.sum(), there.sum())
+    def _context_loss(self, seen: list[Tensor], whole: Tensor, boxes: Tensor) -> Tensor:
+        """Mean over the clusters of the square that a view shows."""
+        own, (height, width) = self.own, whole.shape[-2:]
+        lanes, here = shard_slice(len(whole))
+        starts = torch.rand(lanes, height * width).argsort(1)[here, : own.clusters]
+        members = cluster(whole.flatten(2).transpose(1, 2), sent(starts, whole.device))
+        wanted = sinkhorn(self.teacher.context(whole, members).flatten(0, 1), self._temperature)
+        found, there = [], []
+        for maps, box in zip(seen, boxes, strict=True):
+            part = seen_in(members.unflatten(2, (height, width)), box, (maps.shape[-2], maps.shape[-1])) > IN_CLUSTER
+            logits = self.student.context(maps, part.flatten(2)).flatten(0, 1)
+            found.append(agreement(logits, wanted, STUDENT_TEMPERATURE))
+            there.append(part.flatten(2).any(2).flatten())
+        # Clusters that a view does not show are carried along, as how many there are is known on the device alone.
+        return global_mean((torch.cat(found) * torch.cat(there)).sum(), torch.cat(there).sum())
 
-    def _image_loss(self, seen: list[_Seen], taught: list[_Seen]) -> Tensor:
-        assigned = sinkhorn(torch.cat([each.image for each in taught]), self._temperature).chunk(len(taught))
+    def _image_loss(self, logits: list[Tensor], taught: list[Tensor]) -> Tensor:
+        """Mean over the pairs of a view of the student and another one of the teacher."""
+        assigned = sinkhorn(torch.cat([self.teacher.image(maps) for maps in taught]), self._temperature)
         pairs = [
-            agreement(student.image, wanted, STUDENT_TEMPERATURE).mean()
-            for number, wanted in enumerate(assigned)
-            for place, student in enumerate(seen)
+            agreement(each, wanted, STUDENT_TEMPERATURE).mean()
+            for number, wanted in enumerate(assigned.chunk(len(taught)))
+            for place, each in enumerate(logits)
             if place != number
         ]
         return torch.stack(pairs).mean()
 
     @classmethod
     def val_batch_size(cls, settings: Pretraining) -> int:
-        """As many windows as in training, among which prototypes are balanced; a sequence is played on one lane."""
-        return 1 if settings.recurrent else settings.batch_size
+        """As many windows as in training, but at most 16, for the memory's sake; a sequence is played on one lane."""
+        return 1 if settings.recurrent else min(settings.batch_size, VAL_WINDOWS)
 
 
 @METHODS.register_module(name="ecddp_resnet")

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import tespec.core.compat  # noqa: F401  # before timm
+
 import torch
 from pydantic.dataclasses import dataclass
+from timm.data import Mixup, create_transform
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torchvision.transforms import v2
 
+from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import Clip, Decay, Optimisation, Pretraining, Share
-from tespec.datasets.images import as_input
+from tespec.core.settings import Clip, Decay, FromZero, Optimisation, Pretraining, Share
+from tespec.datasets.images import DEVIATION, GREY_DEVIATION, GREY_MEAN, MEAN, ViewOf, as_input, seeded
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import pooled
@@ -21,6 +26,7 @@ from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
 
 IMAGENET_CLASSES = 1000  # without data
+MIXED = 128  # images that are mixed alike, those of a GPU (get_started.md)
 
 
 @dataclass(frozen=True)
@@ -28,11 +34,15 @@ class ImagenetSettings(ViewSettings):
     """Settings of the view and of the loss."""
 
     smoothing: Share  # of the label, spread over all classes
+    augment: str  # timm's RandAugment
+    erasing: Share  # of the images, that lose a rectangle
+    mixup: FromZero  # alpha; mixup and cutmix take turns by chance
+    cutmix: FromZero
 
 
 @METHODS.register_module(name="imagenet")
 class Imagenet(ImageMethod):
-    """Cross-entropy of a linear layer on the mean of the last stage.
+    """Cross-entropy of a linear layer on the mean of the normalised last stage.
 
     Args:
         own: its settings.
@@ -41,6 +51,7 @@ class Imagenet(ImageMethod):
     """
 
     title = "RGB Supervised"
+    version = 2
     group = "Pre-trained on images"
     pretraining_data = "ImageNet-1k"
     citation = "Liu et al.: Swin Transformer, ICCV 2021"
@@ -50,15 +61,19 @@ class Imagenet(ImageMethod):
     )
     summary = "Classification of images; the patch embedding is repeated over the bins, ConvLSTMs start at random."
     loss_is = "cross-entropy with label smoothing"
-    views = 1
-    deviations = (  # from microsoft/Swin-Transformer, config.py (AUG) and models/
-        "Swin's classification is trained without mixup, cutmix, RandAugment and random erasing",
-        "Swin's last normalisation comes after pooling instead of before it",
-    )
     # Swin-T on ImageNet-1k. Values: microsoft/Swin-Transformer, the file named beside each; learning rates are those of
     # its config.py times 1024 / 512 (main.py).
     recipe = Pretraining(
-        objective=ImagenetSettings(size=224, channels=3, scale=(0.08, 1.0), jitter=0.4, smoothing=0.1),
+        objective=ImagenetSettings(  # config.py, AUG and LABEL_SMOOTHING
+            size=224,
+            channels=3,
+            scale=(0.08, 1.0),
+            smoothing=0.1,
+            augment="rand-m9-mstd0.5-inc1",
+            erasing=0.25,
+            mixup=0.8,
+            cutmix=1.0,
+        ),
         dataset="objects",
         batch_size=1024,  # get_started.md: 8 GPUs, 128 images on each
         drop_path=0.2,  # configs/swin_tiny_patch4_window7_224.yaml
@@ -80,7 +95,7 @@ class Imagenet(ImageMethod):
             "batch_size": 32,
             "segments": 1,
             "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"size": 64, "channels": 1},
+            "objective": {"size": 64, "channels": 1, "mixup": 0.0, "cutmix": 0.0},
         },
         "small": {"batch_size": 16, "optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
     }
@@ -92,24 +107,72 @@ class Imagenet(ImageMethod):
         self.norm = nn.LayerNorm(backbone.channels[-1])
         self.classify = nn.Linear(backbone.channels[-1], classes)
 
+    @classmethod
+    def views(cls, own: ImagenetSettings, training: bool = True) -> tuple[ViewOf]:
+        """The view of data/build.py; of images held out the middle, without chance."""
+        grey = own.channels == 1
+        view = create_transform(
+            own.size,
+            is_training=training,
+            scale=own.scale,
+            color_jitter=0.0,  # none beside RandAugment
+            auto_augment=own.augment,
+            interpolation="bicubic",
+            re_prob=own.erasing,
+            re_mode="pixel",
+            crop_pct=224 / 256,
+            mean=(GREY_MEAN,) * 3 if grey else MEAN,
+            std=(GREY_DEVIATION,) * 3 if grey else DEVIATION,
+        )
+        return (v2.Compose([view, v2.Grayscale()]) if grey else view,)
+
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Losses of a step.
 
         Args:
-            batch: views (B, 1, C, H, W) uint8, their color jitter (B, 1, 2), see `as_input`, and labels (B,) int64.
+            batch: views (B, 1, C, H, W), see `as_input`, and labels (B,) int64.
             state: None.
 
         Returns:
-            "loss", and "accuracy", the share of images that is right; and None.
+            "loss", and "accuracy", the share of images that is right, of mixed ones the share that is told by their
+            greater part; and None.
+
+        Raises:
+            UserError: an odd number of images to mix.
         """
-        features, _ = self.backbone(as_input(batch["views"], batch.get("color_jitter")))
-        return self._losses(features[-1], batch["labels"]), None
+        views, labels = as_input(batch["views"]), batch["labels"]
+        if not self.training or not (self.own.mixup or self.own.cutmix):
+            features, _ = self.backbone(views)
+            return self._losses(features[-1], labels), None
+        views, targets = self._mixed(views.squeeze(1), labels)
+        features, _ = self.backbone(views.unsqueeze(1))
+        return self._losses(features[-1], targets), None
+
+    def _mixed(self, views: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Views, neighbours mixed with each other, and the shares of their classes."""
+        own, count = self.own, len(labels)
+        if count % 2:
+            what = f"mixup and cutmix take images by twos, and a step has {count} on a rank"
+            raise UserError("batch_size", what, "give an even number, or set objective.mixup and objective.cutmix to 0")
+        whole, here = shard_slice(count)
+        seeds = torch.randint(2**31, (1 + whole // MIXED,)).tolist()[here.start // MIXED :]
+        mix = Mixup(own.mixup, own.cutmix, label_smoothing=own.smoothing, num_classes=self.classify.out_features)
+        cuts = [row - here.start for row in range(MIXED * (here.start // MIXED + 1), here.stop, MIXED)]
+        mixed = []
+        for seed, *some in zip(seeds, views.tensor_split(cuts), labels.tensor_split(cuts), strict=False):
+            with seeded(seed):
+                # It mixes the first image with the last one and so on.
+                mixed.append(mix(*(torch.cat([each[::2], each[1::2].flip(0)]) for each in some)))
+        return torch.cat([each for each, _ in mixed]), torch.cat([each for _, each in mixed])
 
     @in_fp32
-    def _losses(self, last: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        logits = self.classify(self.norm(pooled(last)))
-        loss = cross_entropy(logits, labels, label_smoothing=self.own.smoothing)
-        return {"loss": loss, "accuracy": (logits.argmax(1) == labels).float().mean().detach()}
+    def _losses(self, last: Tensor, wanted: Tensor) -> dict[str, Tensor]:
+        """Of labels (B,), which are smoothed, or of shares (B, classes), which are."""
+        logits = self.classify(pooled(last, self.norm))
+        mixed = wanted.dim() > 1
+        loss = cross_entropy(logits, wanted, label_smoothing=0.0 if mixed else self.own.smoothing)
+        right = logits.argmax(1) == (wanted.argmax(1) if mixed else wanted)
+        return {"loss": loss, "accuracy": right.float().mean().detach()}
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:

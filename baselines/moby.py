@@ -6,21 +6,28 @@ Two views of an image have to find each other among a queue of others, by a slow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+import tespec.core.compat  # noqa: F401  # before torchvision
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torchvision.transforms import v2
 
 from tespec.core.distributed import all_gather_rows
+from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
 from tespec.core.settings import Clip, Count, Decay, Optimisation, Positive, Pretraining, Share
-from tespec.datasets.images import as_input
+from tespec.datasets.images import ViewOf, as_input
 from tespec.models.backbone import Backbone
 from tespec.pretraining.contrast import info_nce, projector, whole
+from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+
+BLUR = 13  # px; of the kernel, three deviations on either side
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Moby(ImageMethod):
     """
 
     title = "MoBY"
+    version = 2
     group = "Pre-trained on images"
     pretraining_data = "ImageNet-1k"
     citation = "Xie et al.: Self-Supervised Learning with Swin Transformers, 2021"
@@ -54,19 +62,12 @@ class Moby(ImageMethod):
         "ConvLSTMs as for ImageNet."
     )
     loss_is = "sum over both views of the contrast with the other view and the queue"
-    views = 2
-    deviations = (  # from SwinTransformer/Transformer-SSL, data/build.py and models/
-        "MoBY's views differ in crop, flip, brightness and contrast, but not in saturation, hue, greyness, blur or "
-        "solarisation",
-        "MoBY's features are pooled without Swin's last normalisation",
-    )
     # Swin-T on ImageNet-1k. Values: SwinTransformer/Transformer-SSL, the file named beside each.
     recipe = Pretraining(
         objective=MobySettings(  # moby_main.py and config.py
             size=224,
             channels=3,
             scale=(0.08, 1.0),
-            jitter=0.4,  # hue, saturation, blur and solarisation are left out
             hidden=4096,
             out=256,
             queue=4096,
@@ -106,9 +107,11 @@ class Moby(ImageMethod):
         super().__init__()
         self.own = own
         self.backbone = backbone
+        self.norm = nn.LayerNorm(backbone.channels[-1])
         self.projector = projector(backbone.channels[-1], own.hidden, own.out)
         self.predictor = projector(own.out, own.hidden, own.out)
-        self.slow_backbone, self.slow_projector = teacher_of(backbone), teacher_of(self.projector)
+        self.slow_backbone, self.slow_norm = teacher_of(backbone), teacher_of(self.norm)
+        self.slow_projector = teacher_of(self.projector)
         self.register_buffer("queues", normalize(torch.randn(2, own.queue, own.out), dim=-1))
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
@@ -116,16 +119,17 @@ class Moby(ImageMethod):
         """Losses of a step; in training the keys go into the queues.
 
         Args:
-            batch: views (B, 2, C, H, W) uint8 and their color jitter (B, 2, 2); see `as_input`.
+            batch: views (B, 2, C, H, W); see `as_input`.
             state: None.
 
         Returns:
             "loss", and "found", the share of views whose other view is told from the queue; and None.
         """
-        views = as_input(batch["views"], batch.get("color_jitter")).split(1, dim=1)
-        queries = [self.predictor(self.projector(whole(self.backbone, view))) for view in views]
+        views = as_input(batch["views"]).split(1, dim=1)
+        queries = [self.predictor(self.projector(whole(self.backbone, view, self.norm))) for view in views]
         with torch.no_grad():
-            keys = [normalize(self.slow_projector(whole(self.slow_backbone, view)), dim=1) for view in views]
+            slow = [whole(self.slow_backbone, view, self.slow_norm) for view in views]
+            keys = [normalize(self.slow_projector(each), dim=1) for each in slow]
         (one, found_one), (two, found_two) = (
             info_nce(queries[mine], keys[other], self.own.temperature, self.queues[other].clone())
             for mine, other in ((0, 1), (1, 0))
@@ -146,4 +150,34 @@ class Moby(ImageMethod):
         """Let the slow encoder follow; `share` of the training is done."""
         momentum = momentum_at(self.own.momentum, share)
         follow(self.slow_backbone, self.backbone, momentum)
+        follow(self.slow_norm, self.norm, momentum)
         follow(self.slow_projector, self.projector, momentum)
+
+    @classmethod
+    def views(cls, own: MobySettings, training: bool = True) -> tuple[ViewOf, ViewOf]:
+        """BYOL's two views, of images held out as well: equal ones would say nothing (data/build.py)."""
+
+        def view(blur: float, solarise: float) -> ViewOf:
+            steps = [
+                v2.RandomResizedCrop(own.size, own.scale),
+                v2.RandomHorizontalFlip(),
+                v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+                v2.RandomGrayscale(p=0.2),
+                v2.RandomApply([v2.GaussianBlur(BLUR, sigma=(0.1, 2.0))], p=blur),
+                v2.RandomSolarize(threshold=128, p=solarise),
+            ]
+            return v2.Compose([*steps, *([v2.Grayscale()] if own.channels == 1 else []), v2.PILToTensor()])
+
+        return view(1.0, 0.0), view(0.1, 0.2)
+
+    @classmethod
+    def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
+        """The method with a randomly initialised backbone.
+
+        Raises:
+            UserError: a batch that the queue does not hold.
+        """
+        if settings.batch_size > own.queue:
+            what = f"{settings.batch_size} images are more than the queue's {own.queue}"
+            raise UserError("batch_size", what, "give fewer, or --set objective.queue to more")
+        return super().from_settings(own, settings, data)

@@ -48,7 +48,7 @@ class BYOL(EventMethod):
 
     def loss(self, batch, state):
         frames = batch["histograms"][:, -1:]
-        views = random_views(frames, 2, frames.shape[-2:], self.own.scale)
+        views, _ = random_views(frames, 2, frames.shape[-2:], self.own.scale)
         predicted = [self.predict(self.project(whole(self.backbone, view))) for view in views]
         with torch.no_grad():
             wanted = [self.slow_project(whole(self.slow_backbone, view)) for view in views]

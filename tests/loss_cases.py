@@ -70,7 +70,8 @@ CASES = {
     ),
     "ecddp": lambda: (
         Ecddp(
-            own("ecddp", hidden=32, bottleneck=16, prototypes=24, clusters=3, local_views=1, mask_ratio=0.5), backbone()
+            own("ecddp", hidden=32, bottleneck=16, prototypes=24, clusters=3, local_views=1, mask_ratio=(0.1, 0.5)),
+            backbone(),
         ),
         histograms(4, 1),
     ),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
@@ -43,6 +46,8 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 GREY_MEAN, GREY_DEVIATION = 0.449, 0.226
 FRAMES = "imgs"  # folder of a DDD17 recording
 MIDDLE = round(255 * GREY_MEAN)  # outside of a frame
+ONE_AT_A_TIME = Lock()
+ViewOf = Callable[[Image.Image], Tensor]
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -98,8 +103,8 @@ class ImageFolder:
 def open_images(root: Path) -> ImageFolder:
     """All images below `root` but those of test splits; those of validation splits are held out.
 
-    Without a validation split, the tenth whose names have the lowest hashes is held out. Files are listed once, without
-    a look at each.
+    Without a validation split, the tenth of each folder whose names have the lowest hashes is held out, one image at
+    least of a folder that has several. Files are listed once, without a look at each.
 
     Raises:
         UserError: no folder, fewer than two images, or none to train on.
@@ -115,7 +120,10 @@ def open_images(root: Path) -> ImageFolder:
         raise UserError(root, what, "give a folder with more")
     if not held_out:
         by_hash = sorted(train, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
-        held_out = sorted(by_hash[: max(1, round(HELD_OUT_SHARE * len(train)))])
+        for folder in {path.parent for path in train}:
+            own = [path for path in by_hash if path.parent == folder]
+            held_out += own[: max(1, round(HELD_OUT_SHARE * len(own)))] if len(own) > 1 else []
+        held_out = sorted(held_out or by_hash[:1])
         train = sorted(set(train) - set(held_out))
     if not train:
         raise UserError(root, "holds images below val alone", "put those to train on below train")
@@ -151,38 +159,17 @@ def read_image(path: Path, channels: int) -> Image.Image:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error
 
 
-@dataclass(frozen=True)
-class ViewRule:
-    """How views are drawn.
-
-    Attributes:
-        size: (H, W) of a view in px.
-        channels: 1 or 3.
-        scale: lowest and highest share of the image that a view shows.
-        jitter: strongest change of brightness and of contrast, as a share.
-        count: views per image.
-    """
-
-    size: tuple[int, int]
-    channels: int
-    scale: tuple[float, float]
-    jitter: float
-    count: int
-
-
 def pixels_of(image: Image.Image) -> NDArray[np.uint8]:
     """(C, H, W) uint8 of an image."""
     pixels = np.array(image, np.uint8)
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def as_input(pixels: Tensor, color_jitter: Tensor | None = None) -> Tensor:
+def as_input(pixels: Tensor) -> Tensor:
     """What a network sees of pixels, computed where they are: normalised by ImageNet's mean and deviation.
 
     Args:
         pixels: (..., C, H, W) uint8; float32 is returned as it is.
-        color_jitter: (..., 2) float32, what is added to the brightness of each image, and the share by which its
-            contrast grows; None: nothing.
 
     Returns:
         (..., C, H, W) float32.
@@ -192,78 +179,72 @@ def as_input(pixels: Tensor, color_jitter: Tensor | None = None) -> Tensor:
     grey = pixels.shape[-3] == 1
     mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if grey else (MEAN, DEVIATION)
     of_channels = (torch.tensor(each).to(pixels.device, non_blocking=True).view(-1, 1, 1) for each in (mean, deviation))
-    seen = (pixels.float() / 255 - next(of_channels)) / next(of_channels)
-    if color_jitter is None:
-        return seen
-    brightness, contrast = color_jitter[..., None, None, None].unbind(-4)
-    middle = seen.mean((-3, -2, -1), keepdim=True)
-    return (seen - middle) * (1 + contrast) + middle + brightness
+    return (pixels.float() / 255 - next(of_channels)) / next(of_channels)
 
 
-def random_view(
-    image: Image.Image, rule: ViewRule, generator: np.random.Generator
-) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """A random crop (C, H, W) of an image, resized and flipped at random, and its color jitter (2,): see `as_input`."""
-    width, height = image.size
-    area = generator.uniform(*rule.scale) * width * height
-    aspect = float(np.exp(generator.uniform(np.log(3 / 4), np.log(4 / 3))))
-    columns, rows = min(width, max(1.0, (area * aspect) ** 0.5)), min(height, max(1.0, (area / aspect) ** 0.5))
-    left, top = generator.random() * (width - columns), generator.random() * (height - rows)
-    box = (left, top, left + columns, top + rows)
-    view = pixels_of(image.resize((rule.size[1], rule.size[0]), Image.Resampling.BILINEAR, box=box))
-    if generator.random() < 0.5:
-        view = np.ascontiguousarray(view[..., ::-1])
-    return view, generator.uniform(-rule.jitter, rule.jitter, 2).astype(np.float32)
+@contextmanager
+def seeded(*seed: int) -> Iterator[None]:
+    """Inside, the generators that Python, NumPy and torch share follow from the seed; then they go on as before.
+
+    For transforms of libraries, which draw from these. One thread at a time is inside.
+    """
+    state = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+        before = random.getstate(), np.random.get_state()  # noqa: NPY002
+        random.seed(state)
+        np.random.seed(state)  # noqa: NPY002
+        torch.default_generator.manual_seed(state)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])  # noqa: NPY002
 
 
 class ImageBatches(Dataset[dict[str, Tensor]]):
-    """Batches by step: `views` (B, count, C, H, W) uint8, `color_jitter` (B, count, 2) float32, `labels` (B,) int64.
+    """Batches by step: `views` (B, count, C, H, W) uint8 or float32, see `as_input`, and `labels` (B,) int64.
 
-    They are pure functions of (seed, step), and `as_input` makes of them what a network sees. Each epoch shows every
-    image once, in another order.
+    They are pure functions of (seed, step). Each epoch shows every image once, in another order.
+
+    Args:
+        folder: images to train on.
+        views: makes of an RGB image a view (C, H, W), one function for each; all may draw, see `seeded`.
+        batch_size: images.
+        seed: of the run.
+        shard: of each batch.
     """
 
     left_out: tuple[str, ...] = ()
     segments = 1
 
-    def __init__(self, folder: ImageFolder, rule: ViewRule, batch_size: int, seed: int, shard: Shard = WHOLE) -> None:
-        self._folder, self._rule, self._batch, self._seed = folder, rule, batch_size, seed
+    def __init__(
+        self, folder: ImageFolder, views: Sequence[ViewOf], batch_size: int, seed: int, shard: Shard = WHOLE
+    ) -> None:
+        self._folder, self._of, self._batch, self._seed = folder, views, batch_size, seed
         self._share, self._order = lanes_of(batch_size, shard), Shuffled(len(folder.train), seed)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         positions = [step * self._batch + row for row in self._share]
         paths = [self._folder.train[self._order[position]] for position in positions]
         seeds = [[self._seed, *b"views", position] for position in positions]
-        return _views(self._folder, paths, self._rule, seeds)
+        return _views(self._folder, paths, self._of, seeds)
 
 
-def held_out_batch(folder: ImageFolder, paths: Sequence[Path], rule: ViewRule) -> dict[str, Tensor]:
-    """A batch as of `ImageBatches`, the same for every run.
-
-    Where one view of each image is drawn it is the whole image, without color jitter. Several are drawn at random, the
-    same ones of an image each time: equal ones would say nothing of a network that has to find them alike.
-    """
-    seeds = None if rule.count == 1 else [[*b"held out", *path.name.encode()] for path in paths]
-    return _views(folder, paths, rule, seeds)
+def held_out_batch(folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf]) -> dict[str, Tensor]:
+    """A batch as of `ImageBatches`, what is drawn for an image being the same in every run."""
+    return _views(folder, paths, views, [[*b"held out", *path.name.encode()] for path in paths])
 
 
 def _views(
-    folder: ImageFolder, paths: Sequence[Path], rule: ViewRule, seeds: Sequence[list[int]] | None
+    folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf], seeds: Sequence[list[int]]
 ) -> dict[str, Tensor]:
-    """A batch of random views, or of whole images where there are no seeds."""
+    def draw(number: int) -> Tensor:
+        image = read_image(paths[number], 3)
+        with seeded(*seeds[number]):
+            return torch.stack([view(image) for view in views])
 
-    def draw(number: int) -> list[tuple[NDArray[np.uint8], NDArray[np.float32]]]:
-        image = read_image(paths[number], rule.channels)
-        if seeds is None:
-            whole = image.resize((rule.size[1], rule.size[0]), Image.Resampling.BILINEAR)
-            return [(pixels_of(whole), np.zeros(2, np.float32))]
-        generator = np.random.default_rng(seeds[number])
-        return [random_view(image, rule, generator) for _ in range(rule.count)]
-
-    drawn = _in_threads(draw, range(len(paths)))
     return {
-        "views": torch.from_numpy(np.array([[view for view, _ in each] for each in drawn])),
-        "color_jitter": torch.from_numpy(np.array([[jitter for _, jitter in each] for each in drawn])),
+        "views": torch.stack(_in_threads(draw, range(len(paths)))),
         "labels": torch.tensor([folder.label(path) for path in paths]),
     }
 

@@ -70,15 +70,16 @@ def agreement(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor
 
 
 @in_fp32
-def pooled(maps: Tensor) -> Tensor:
-    """Mean (N, C) of the maps (N, 1, C, h, w) of single frames over their places."""
-    return maps.squeeze(1).flatten(2).mean(2)
+def pooled(maps: Tensor, norm: nn.Module | None = None) -> Tensor:
+    """Mean (N, C) of the maps (N, 1, C, h, w) of single frames over their places, each of them normalised before."""
+    places = maps.squeeze(1).flatten(2).transpose(1, 2)
+    return (norm(places) if norm else places).mean(1)
 
 
-def whole(backbone: Backbone, frames: Tensor) -> Tensor:
-    """Mean (N, C) of a backbone's last stage over single frames (N, 1, channels, H, W)."""
+def whole(backbone: Backbone, frames: Tensor, norm: nn.Module | None = None) -> Tensor:
+    """Mean (N, C) of a backbone's last stage over single frames (N, 1, channels, H, W), see `pooled`."""
     features, _ = backbone(frames)
-    return pooled(features[-1])
+    return pooled(features[-1], norm)
 
 
 class Projector(nn.Sequential):
@@ -97,7 +98,9 @@ def projector(channels: int, hidden: int, out: int) -> Projector:
 
 
 class PrototypeHead(nn.Module):
-    """Logits of prototypes: a perceptron, unit length, and a dot product with directions that are learned (DINO).
+    """Logits of prototypes: a perceptron, unit length, and a weight-normalised linear layer (DINO).
+
+    The prototypes start as torch's `Linear` does, at a norm of about 0.577, from which AdamW turns them fast.
 
     Args:
         channels: width of the features.
@@ -115,9 +118,11 @@ class PrototypeHead(nn.Module):
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=0.02)
                 nn.init.zeros_(cast("Tensor", layer.bias))
-        self.directions = nn.Parameter(torch.randn(prototypes, bottleneck))
+        self.directions = nn.Parameter(nn.Linear(bottleneck, prototypes, bias=False).weight.detach())
+        self.lengths = nn.Parameter(torch.ones(prototypes, 1))
 
     @in_fp32
     def forward(self, features: Tensor) -> Tensor:
-        """(..., prototypes) cosines of features (..., channels)."""
-        return normalize(self.perceptron(features), dim=-1) @ normalize(self.directions, dim=-1).T
+        """(..., prototypes) cosines of features (..., channels), times each prototype's length, which starts at 1."""
+        prototypes = self.lengths * normalize(self.directions, dim=-1)
+        return normalize(self.perceptron(features), dim=-1) @ prototypes.T

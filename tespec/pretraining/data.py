@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -20,7 +21,6 @@ from tespec.datasets.folder import TrainValSplit, divide, lengths_by_split
 from tespec.datasets.images import (
     ImageBatches,
     PairBatches,
-    ViewRule,
     as_input,
     held_out_batch,
     open_images,
@@ -35,6 +35,7 @@ from tespec.pretraining.held_out import HeldOut
 
 SHOWN = 8  # names in a line
 VAL_IMAGES, VAL_PAIRS = 512, 256
+VAL_BATCH = 64  # images at once
 Batch = dict[str, Tensor]
 
 
@@ -230,9 +231,8 @@ class EventData(PretrainData):
 class ImageData(PretrainData):
     """Views of images, which a feed-forward backbone sees in 1 or 3 channels.
 
-    A batch holds `views` (B, views, C, H, W) uint8 and their `color_jitter` (B, views, 2) float32, of which
-    `tespec.datasets.images.as_input` makes the backbone's input, and `labels` (B,) int64, the folder that each image
-    lies in.
+    A batch holds `views` (B, views, C, H, W), of which `tespec.datasets.images.as_input` makes the input, and
+    `labels` (B,) int64, the folder that each image lies in.
     """
 
     def check_settings(self) -> None:
@@ -250,7 +250,6 @@ class ImageData(PretrainData):
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
             raise UserError(self.root, what, "give more images")
         self.notes = _excluded(self.images.excluded_test)
-        self._rule = ViewRule(self.size, self.own.channels, self.own.scale, self.own.jitter, self.method.views)
 
     @property
     def size(self) -> Size:
@@ -275,22 +274,33 @@ class ImageData(PretrainData):
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> ImageBatches:
         """Training batches by step."""
-        return ImageBatches(self.images, self._rule, self.settings.batch_size, seed, shard)
+        return ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Black views, all of the first class."""
-        shape = (lanes, self.method.views, self.own.channels, *self.size)
+        shape = (lanes, len(self.method.views(self.own)), self.own.channels, *self.size)
         return {
             "views": torch.zeros(shape, dtype=torch.uint8, device=device),
-            "color_jitter": torch.ones(*shape[:2], 2, device=device),
             "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
         }
 
+    @property
+    def val_batch_size(self) -> int:
+        """Images of a validation batch; the loss of an image does not depend on the others."""
+        return min(super().val_batch_size, VAL_BATCH)
+
     def val_batches(self, device: torch.device) -> Iterator[Batch]:
-        """Batches of validation images: whole ones, or views where several of each image are compared."""
-        paths, least = self.images.held_out[:VAL_IMAGES], self.method.min_batch_size
+        """Batches of validation images, of every class as many, as the method sees images that it does not train on."""
+        seen: Counter[int] = Counter()
+        turns = []
+        for path in self.images.held_out:
+            label = self.images.label(path)
+            turns.append((seen[label], label, path))
+            seen[label] += 1
+        paths = [path for _, _, path in sorted(turns)[: max(VAL_IMAGES, len(seen))]]
+        views, least = self.method.views(self.own, training=False), self.method.min_batch_size
         for first in range(0, len(paths) - least + 1, self.val_batch_size):
-            batch = held_out_batch(self.images, paths[first : first + self.val_batch_size], self._rule)
+            batch = held_out_batch(self.images, paths[first : first + self.val_batch_size], views)
             yield {name: value.to(device) for name, value in batch.items()}
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tespec.core.errors import UserError
@@ -11,6 +15,9 @@ from tespec.models.event_swin import PATCH
 from tespec.models.layers import STRIDE
 
 INITIAL_DEVIATION = 0.02
+SMALLEST_BLOCK = 4  # units; as the next two, of BEiT's masks
+ASPECT = 0.3  # of a block, its least height over width, and the other way round
+TRIES = 10  # for a block that hides anything more
 
 
 def check_mask_unit(mask: Mask) -> None:
@@ -21,6 +28,28 @@ def check_mask_unit(mask: Mask) -> None:
     """
     if mask.unit % PATCH or STRIDE % mask.unit:
         raise UserError("objective.mask.unit", f"{mask.unit} px is not made of whole tokens", "choose 4, 8, 16 or 32")
+
+
+def draw_blocks(generator: np.random.Generator, side: int, count: int) -> NDArray[np.bool_]:
+    """Mask (side, side) that hides at most `count` units, in blocks (BEiT, Alg. 1, as iBOT and ECDDP draw them).
+
+    It hides fewer where `TRIES` blocks in a row do not fit.
+    """
+    mask = np.zeros((side, side), bool)
+    tries = 0
+    while tries < TRIES and (left := min(count - int(mask.sum()), side * side // 2)) > 0:
+        tries += 1
+        area = generator.uniform(*sorted((SMALLEST_BLOCK, left)))
+        aspect = math.exp(generator.uniform(math.log(ASPECT), -math.log(ASPECT)))
+        height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if height >= side or width >= side:
+            continue
+        top, first = generator.integers(side - height + 1), generator.integers(side - width + 1)
+        block = mask[top : top + height, first : first + width]
+        if 0 < block.size - block.sum() <= left:
+            block[:] = True
+            tries = 0
+    return mask
 
 
 class MaskPatch(nn.Module):

@@ -6,6 +6,7 @@ An SSL method is one class that inherits from `EventMethod`, `ImageMethod` or `P
 from __future__ import annotations
 
 import difflib
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import METHODS, register_methods
-from tespec.core.settings import ARCHITECTURES, Count, FromZero, Mask, Pretraining, Share, Size, build
+from tespec.core.settings import ARCHITECTURES, Count, Mask, Pretraining, Share, Size, build
+from tespec.datasets.images import ViewOf
 from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.layers import padded_size
@@ -257,24 +259,23 @@ class EventMethod(PretrainMethod):
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """How views of an image are drawn, see `tespec.datasets.images.ViewRule`."""
+    """How views of an image are drawn."""
 
     size: Count  # px; side of a view
     channels: Count  # 1, grey, or 3, RGB
     scale: tuple[Share, Share]  # lowest and highest share of the image that a view shows
-    jitter: FromZero  # of brightness and contrast
 
 
 class ImageMethod(PretrainMethod):
-    """A method that learns from views of images; see `ImageData`. Its own settings include `ViewSettings`.
-
-    Attributes:
-        views: number of views of each image.
-    """
+    """A method that learns from views of images; see `ImageData`. Its own settings include `ViewSettings`."""
 
     data_type = ImageData
-    views: ClassVar[int]
     min_batch_size = 2
+
+    @classmethod
+    @abstractmethod
+    def views(cls, own: Any, training: bool = True) -> Sequence[ViewOf]:
+        """What makes each view (C, H, W) of an RGB image; libraries' transforms may draw, see `seeded`."""
 
 
 class PairMethod(PretrainMethod):

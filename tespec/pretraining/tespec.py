@@ -172,7 +172,9 @@ class Tespec(EventMethod):
     recipe = Pretraining(
         objective=TespecSettings(
             mask=Mask(32, 0.5),
-            # contrast cancels in the patch normalisation, the paper gives no value
+            # Contrast cancels in the patch normalisation, the paper gives no value. n of Eq. 7 counts the events of the
+            # network's input: after downsampling, which keeps one event of four, after flip and zoom, after clipping
+            # at 10. The paper: "the number of events n triggered during the entire dt". See docs/pretraining.md.
             target=Target("intensity", alpha=5.0, norm_events=5000.0, contrast=1.0),
             decoder={"type": "LastStageDecoder"},
             patch_norm=True,

@@ -1,7 +1,7 @@
 """Random views of a sequence: crops of any share of the image, resized to one size and mirrored by chance.
 
 Places are drawn from torch's generator on the CPU, for the lanes of all processes, so that every device sees the same;
-pixels are picked on the device, of all lanes at once, by the nearest rule, so that counts stay counts.
+pixels are taken on the device, of all lanes at once.
 """
 
 from __future__ import annotations
@@ -10,39 +10,59 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import grid_sample
 
 from tespec.core.distributed import shard_slice
 from tespec.events.on_device import picked
 from tespec.models.layers import sent
 
-ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height
+ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height, in units of the image's sides
+TRIES = 10  # for a crop that fits into the image, which is taken whole if none does
 
 
-def draw_views(
-    draws: Tensor, size: tuple[int, int], wanted: tuple[int, int], scale: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
-    """Source rows (..., h) and columns (..., w) int64 of random crops of an image.
+def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float]) -> Tensor:
+    """Random crops (..., 4) of whole pixels: top, bottom, left and right pixel; of a mirrored one left is above right.
+
+    As torchvision's `RandomResizedCrop` and kornia's draw them, then `RandomHorizontalFlip`.
 
     Args:
-        draws: (..., 5) numbers from 0 to 1: area, aspect, top, left, and whether it is mirrored.
+        draws: (..., 2 * TRIES + 3) numbers from 0 to 1: area and aspect of each try, top, left, and whether mirrored.
         size: (H, W) of the image.
-        wanted: (h, w) of the views.
         scale: lowest and highest share of the image's area.
     """
     height, width = size
-    share, shape, down, right, mirrored = draws.double().unbind(-1)
+    share, shape = draws[..., : 2 * TRIES].double().chunk(2, dim=-1)
+    down, right, mirrored = draws[..., 2 * TRIES :].double().unbind(-1)
     area = (scale[0] + share * (scale[1] - scale[0])) * height * width
     aspect = (math.log(ASPECT[0]) + shape * math.log(ASPECT[1] / ASPECT[0])).exp() * width / height
-    rows, columns = (area / aspect).sqrt().clamp(1, height), (area * aspect).sqrt().clamp(1, width)
-    of_rows = _spread(down * (height - rows), rows, wanted[0]).clamp(max=height - 1)
-    of_columns = _spread(right * (width - columns), columns, wanted[1]).clamp(max=width - 1)
-    return of_rows, torch.where(mirrored.unsqueeze(-1) < 0.5, of_columns.flip(-1), of_columns)
+    rows, columns = (area / aspect).sqrt().round().clamp(min=1), (area * aspect).sqrt().round().clamp(min=1)
+    fits = (rows <= height) & (columns <= width)
+    first = fits.int().argmax(-1, keepdim=True)
+    rows, columns = (
+        torch.where(fits.any(-1), sides.gather(-1, first).squeeze(-1), whole)
+        for sides, whole in ((rows, height), (columns, width))
+    )
+    top, left = (down * (height - rows + 1)).floor(), (right * (width - columns + 1)).floor()
+    sides = torch.stack([left, left + columns - 1], dim=-1)
+    sides = torch.where(mirrored.unsqueeze(-1) < 0.5, sides.flip(-1), sides)
+    return torch.cat([torch.stack([top, top + rows - 1], dim=-1), sides], dim=-1)
 
 
-def _spread(first: Tensor, length: Tensor, count: int) -> Tensor:
-    """The pixels (..., count) under as many places, spread evenly over `length` (...) px from `first` (...) on."""
-    places = torch.arange(count) + 0.5
-    return (first.float().unsqueeze(-1) + places * length.float().unsqueeze(-1) / count).long()
+def seen_in(maps: Tensor, boxes: Tensor, wanted: tuple[int, int]) -> Tensor:
+    """Parts (N, C, h, w) float32 of maps (N, C, H, W) of any size, bilinear, the corner pixels of both on each other.
+
+    Args:
+        maps: of any dtype.
+        boxes: (N, 4) as of `draw_boxes`, in shares of the image's height and width from its first to its last pixel.
+        wanted: (h, w).
+    """
+    ends = (2 * boxes.float() - 1).unflatten(1, (2, 2))
+    rows, columns = (
+        torch.lerp(ends[:, axis, :1], ends[:, axis, 1:], torch.linspace(0, 1, count, device=maps.device))
+        for axis, count in enumerate(wanted)
+    )
+    grid = torch.stack([columns.unsqueeze(1).expand(-1, *wanted), rows.unsqueeze(2).expand(-1, *wanted)], dim=-1)
+    return grid_sample(maps.float(), grid, padding_mode="border", align_corners=True)
 
 
 def random_crops(frames: Tensor, side: int) -> Tensor:
@@ -57,19 +77,27 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
     return _picked(frames.unsqueeze(0), top + torch.arange(height), left + torch.arange(width)).squeeze(0)
 
 
-def random_views(frames: Tensor, count: int, wanted: tuple[int, int], scale: tuple[float, float]) -> Tensor:
-    """Views (count, B, T, C, h, w) of each lane of frames (B, T, C, H, W), the same for all its segments.
+def random_views(
+    frames: Tensor, count: int, wanted: tuple[int, int], scale: tuple[float, float]
+) -> tuple[Tensor, Tensor]:
+    """Views (count, B, T, C, h, w) float32 of each lane of frames (B, T, C, H, W), the same for all its segments.
 
     Args:
         frames: of any dtype.
         count: views of each lane.
         wanted: (h, w) of a view.
         scale: lowest and highest share of the image's area that a view shows.
+
+    Returns:
+        the views, and where they are (count, B, 4), for `seen_in`.
     """
     whole, own = shard_slice(len(frames))
-    draws = torch.rand(count, whole, 5)[:, own]
-    rows, columns = draw_views(draws, (frames.shape[-2], frames.shape[-1]), wanted, scale)
-    return _picked(frames.expand(count, -1, -1, -1, -1, -1), rows, columns)
+    height, width = frames.shape[-2:]
+    boxes = draw_boxes(torch.rand(count, whole, 2 * TRIES + 3)[:, own], (height, width), scale)
+    last = torch.tensor([height - 1, height - 1, width - 1, width - 1]).clamp(min=1)
+    boxes = sent((boxes / last).float(), frames.device)
+    views = torch.stack([seen_in(frames.flatten(1, 2), each, wanted) for each in boxes])
+    return views.unflatten(2, frames.shape[1:3]), boxes
 
 
 def _picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

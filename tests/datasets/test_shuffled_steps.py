@@ -3,15 +3,18 @@
 import dataclasses
 from collections import Counter
 
+import tespec.core.compat  # noqa: F401  # before torchvision
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import v2
 
 from tespec.core.config import pretraining_settings
 from tespec.datasets import images
 from tespec.datasets.folder import divide
-from tespec.datasets.images import ImageBatches, PairBatches, ViewRule, open_images, paired
+from tespec.datasets.images import ImageBatches, PairBatches, open_images, paired
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def image_steps(root, batch, shard=(0, 1)):
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), number).save(path)
     folder = open_images(root)
-    return ImageBatches(folder, ViewRule((4, 4), 1, (0.5, 1.0), 0.1, 1), batch, 0, shard), len(folder.train)
+    return ImageBatches(folder, [v2.Compose([v2.Resize((4, 4)), v2.PILToTensor()])], batch, 0, shard), len(folder.train)
 
 
 def pair_steps(world, batch):

@@ -431,7 +431,7 @@ def batch_values(batches: Sequence[Mapping[str, torch.Tensor]]) -> Values:
     found: Values = {}
     for number, batch in enumerate(batches):
         for name, tensor in batch.items():
-            label = f"step {number}, {'light' if name == 'color_jitter' else name}"
+            label = f"step {number}, {name}"
             if not tensor.is_floating_point():
                 found[label] = sha256(tensor)
             else:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from baselines.imagenet import Imagenet, ImagenetSettings
-from tespec.core.config import pretraining_settings
+from baselines.imagenet import Imagenet
+from tespec.core.config import own_facts, pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
@@ -12,6 +12,7 @@ from tespec.models import build_backbone
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
+from tespec.pretraining.method import own_settings
 from tespec.pretraining.momentum import teacher_of
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
@@ -116,7 +117,7 @@ class Images(torch.utils.data.Dataset):
 
 
 def trained(accumulate, recompute):
-    model = Imagenet(ImagenetSettings(64, 1, (0.1, 1.0), 0.4, smoothing=0.1), backbone("micro", 0.5), 3)
+    model = Imagenet(own_settings(own_facts("imagenet", "sample")), backbone("micro", 0.5), 3)
     execute(model, Execution(recompute=recompute))
     settings = pretraining_settings(
         "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]

@@ -42,7 +42,7 @@ def coding() -> Cpc:
 
 
 def distillation(**changes: Any) -> Ecddp:
-    heads = {"hidden": 32, "bottleneck": 16, "prototypes": 24, "clusters": 3, "mask_ratio": 0.5, "momentum": 0.9}
+    heads = {"hidden": 32, "bottleneck": 16, "prototypes": 24, "clusters": 3, "mask_ratio": (0.1, 0.5), "momentum": 0.9}
     sides = {"local_views": 1, "crop": 64, "large": 64, "small": 32}
     return Ecddp(own("ecddp", **(heads | sides | changes)), backbone())
 

@@ -1,132 +1,209 @@
+"""ECDDP: each loss is the published formula, and each start value, schedule and share the published number."""
+
 import copy
-import math
 from types import SimpleNamespace
 
 import pytest
 import torch
 from small_networks import distillation, histograms, own
+from torch.nn.functional import log_softmax, normalize
 
 from baselines.ecddp import Ecddp
 from tespec.core.config import own_facts
 from tespec.core.errors import UserError
-from tespec.datasets.batches import draw_mask
 from tespec.models import build_backbone
-from tespec.pretraining.contrast import sinkhorn
+from tespec.pretraining.contrast import PrototypeHead
 from tespec.pretraining.data import EventData
 
+LANES, PLACES, WIDTH = 3, 4, 192  # windows, tokens along a side, channels
 
-def test_nothing_is_learned_by_teachers_but_by_following():
-    model, data = distillation(), {"histograms": histograms()}
-    assert not any(parameter.requires_grad for parameter in model.teacher.parameters())
+
+def balanced(logits, temperature):
+    """Sinkhorn by SwAV's Alg. 1 in float64: three rounds over prototypes, then over samples."""
+    shares = (logits.detach().double() / temperature).exp().T
+    shares /= shares.sum()
+    for _ in range(3):
+        shares /= shares.sum(1, keepdim=True) * len(shares)
+        shares /= shares.sum(0, keepdim=True) * shares.shape[1]
+    return (shares * shares.shape[1]).T
+
+
+def cross_entropy(logits, wanted):
+    return -(wanted * log_softmax(logits.double() / 0.1, dim=-1)).sum()
+
+
+def maps(seed, side=PLACES):
+    return torch.randn(LANES, WIDTH, side, side, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+
+
+def plain_patch_loss(model, seen, taught, masks):
+    """iBOT's, model/network/loss.py: over all views, of which half is masked, times two."""
+    places = [(view, lane, *place) for view, lane, *place in masks.nonzero().tolist()]
+    wanted = torch.stack(
+        [model.teacher.patches(taught[view][lane, :, row, column]) for view, lane, row, column in places]
+    )
+    loss = 0.0
+    for (view, lane, row, column), share in zip(places, balanced(wanted, 0.04), strict=True):
+        logits = model.student.patches(seen[view][lane, :, row, column])
+        loss = loss + cross_entropy(logits, share) / masks[view, lane].sum()
+    return 2 * loss / (2 * LANES)
+
+
+def plain_image_loss(model, seen, taught):
+    """DINO's, where no view is compared with itself."""
+    wanted = balanced(torch.cat([model.teacher.image(each) for each in taught]), 0.04).chunk(2)
+    pairs = [(mine, other) for other in range(2) for mine in range(len(seen)) if mine != other]
+    logits = [model.student.image(each) for each in seen]
+    return sum(cross_entropy(logits[mine], wanted[other]) / LANES for mine, other in pairs) / len(pairs)
+
+
+def plain_context_loss(model, seen, whole, members, inside):
+    wanted = balanced(model.teacher.context(whole, members).flatten(0, 1), 0.04).unflatten(0, (LANES, -1))
+    terms = []
+    for view, each in enumerate(seen):
+        logits = model.student.context(each, inside[view])
+        for lane, cluster in inside[view].any(2).nonzero().tolist():
+            terms.append(cross_entropy(logits[lane, cluster], wanted[lane, cluster]))
+    return sum(terms) / len(terms)
+
+
+def taught_otherwise():
+    """A model whose teacher is another network than its student."""
+    model = distillation()
+    for parameter in model.teacher.parameters():
+        parameter.data += 0.02 * torch.randn(parameter.shape)
+    return model
+
+
+def same(found, plain, inputs):
+    """Both losses, and what they say of the inputs."""
+    torch.testing.assert_close(found.double(), plain, rtol=1e-4, atol=1e-5)
+    of_found, of_plain = (torch.autograd.grad(each, inputs, retain_graph=True) for each in (found, plain))
+    for one, other in zip(of_found, of_plain, strict=True):
+        assert one.abs().sum() > 0
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
+def test_patch_and_image_losses_are_the_published_formulas():
+    model, seen, taught = taught_otherwise(), [maps(0), maps(1), maps(2)], [maps(3), maps(4)]
+    masks = torch.zeros(2, LANES, PLACES, PLACES, dtype=torch.bool)
+    masks[0, 0, 1:3, 1], masks[1, 1, 0], masks[1, 2, 3, 3] = True, True, True
+    found = model._patch_loss(seen[:2], taught, masks)
+    same(found, plain_patch_loss(model, seen, taught, masks), [seen[0], seen[1]])
+    found = model._image_loss([model.student.image(each) for each in seen], taught)
+    same(found, plain_image_loss(model, seen, taught), seen)
+
+
+def test_context_loss_is_that_of_the_clusters_that_a_view_shows(monkeypatch):
+    model, seen, whole = taught_otherwise(), [maps(0, 2), maps(1, 2)], maps(2)
+    members = (torch.arange(16).view(4, 4) // 4).clamp(max=2).flatten() == torch.arange(3).view(3, 1)  # rows of tokens
+    members = members.expand(LANES, -1, -1)
+    monkeypatch.setattr("baselines.ecddp.cluster", lambda tokens, starts: members)
+    # The first view's rows of tokens are row 0 and 0.8 of row 1, the second view's half of row 1 and of row 2.
+    boxes = torch.tensor([[0.0, 0.4, 0.0, 1.0], [0.5, 0.5, 1.0, 0.0]]).unsqueeze(1).expand(-1, LANES, -1)
+    first, second = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0] * 4]), torch.tensor([[0] * 4, [1] * 4, [1] * 4])
+    inside = [each.bool().expand(LANES, -1, -1) for each in (first, second)]
+    found = model._context_loss(seen, whole, boxes)
+    same(found, plain_context_loss(model, seen, whole, members, inside), seen)
+
+
+def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypatch):
+    settings = own_facts("ecddp", "paper")
+    weights = {"patch": 0.5, "context": 0.1, "image": 0.9}
+    assert {name: settings[f"{name}_weight"] for name in weights} == weights
     torch.manual_seed(0)
-    model.loss(data, None)[0]["loss"].backward()
+    model = Ecddp(
+        own("ecddp", "paper", hidden=32, bottleneck=16, prototypes=24), build_backbone("micro", True, 10, (384, 640))
+    )
+    calls = []
+    original = type(model.student).forward
+
+    def spy(network, frames, mask=None):
+        calls.append((network is model.student, mask is not None, frames.shape))
+        return original(network, frames, mask)
+
+    monkeypatch.setattr(type(model.student), "forward", spy)
+    frames = torch.randint(0, 4, (1, 2, 20, 360, 640), dtype=torch.uint8)
+    with torch.no_grad():
+        named, state = model.loss({"histograms": frames})
+    assert state is None
+    torch.testing.assert_close(named["loss"], sum(weight * named[f"loss_{name}"] for name, weight in weights.items()))
+    square, large, small = ((2, 20, side, side) for side in (224, 192, 96))
+    assert calls == [
+        *((False, False, each) for each in (square, large, large)),
+        *[(True, True, large)] * 2,
+        *[(True, False, small)] * 8,
+    ]
+
+
+def test_prototypes_start_short_and_turn_fast():
+    torch.manual_seed(0)
+    head = PrototypeHead(16, 32, 256, 500)
+    start = head.directions.detach().clone()
+    assert start.norm(dim=1).mean().item() == pytest.approx(3**-0.5, rel=0.01)
+    assert (head.lengths == 1).all()
+    optimizer = torch.optim.AdamW([head.directions], 2e-3, weight_decay=0.04)
+    pull = torch.randn(500, 256)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (normalize(head.directions, dim=1) * pull).sum().backward()
+        optimizer.step()
+    cosines = (normalize(start, dim=1) * normalize(head.directions.detach(), dim=1)).sum(1)
+    assert cosines.acos().rad2deg().mean().item() == pytest.approx(49.6, abs=3)
+
+
+def test_masks_are_blocks_in_half_of_the_views():
+    torch.manual_seed(0)
+    model = distillation(mask_ratio=own_facts("ecddp", "paper")["mask_ratio"])
+    masks = model._masks(500, 12).flatten(0, 1).double()
+    shares = masks.mean((1, 2))
+    assert (shares > 0).sum() == 500
+    assert shares.mean().item() == pytest.approx(0.065, abs=0.01)
+    assert shares[shares > 0].mean().item() == pytest.approx(0.129, abs=0.01)
+    assert shares.max() < 0.5 * 64 / 144
+    touching = (masks[:, 1:] * masks[:, :-1]).sum() / masks.sum()
+    assert touching > 0.5  # of single patches it were 0.13
+
+
+def test_the_teacher_follows_and_the_student_is_handed_on():
+    model = distillation(momentum=own_facts("ecddp", "paper")["momentum"])
+    assert model.backbone is model.student.backbone
+    torch.manual_seed(0)
+    model.loss({"histograms": histograms()}, None)[0]["loss"].backward()
     assert all(parameter.grad is None for parameter in model.teacher.parameters())
+    assert all(parameter.grad is not None for parameter in model.student.parameters())
+    assert not model.student.mask_token.any()
     name = "backbone.swin.layers.0.blocks.0.mlp.fc1.weight"
     with torch.no_grad():
         model.student.get_parameter(name).add_(1.0)
     before = model.teacher.get_parameter(name).clone()
-    model.after_step(0.0)
-    torch.testing.assert_close(model.teacher.get_parameter(name), before + 0.1, rtol=1e-5, atol=1e-5)
+    for share, moved, temperature in ((0.0, 0.008, 0.04), (0.05, None, 0.055), (1.0, 0.0, 0.07)):
+        model.after_step(share)
+        now = model.teacher.get_parameter(name).clone()
+        if moved is not None:
+            assert (now - before).mean().item() == pytest.approx(moved, abs=1e-5)
+        assert model._temperature.item() == pytest.approx(temperature)
+        before = now
 
 
-def test_losses_of_a_student_that_knows_nothing_are_those_of_chance():
-    model = distillation()
-    for network in (model.student, model.teacher):
-        for head in (network.patches, network.contexts, network.images):
-            torch.nn.init.zeros_(head.perceptron[-1].weight)
-    named, state = model.loss({"histograms": histograms()}, None)
-    assert state is None
-    for part in ("loss_patch", "loss_context", "loss_image"):
-        assert named[part].item() == pytest.approx(math.log(24), abs=1e-3)
-
-
-def test_ecddp_sees_crops_of_the_published_sizes_of_each_segment_by_itself(monkeypatch):
-    settings = own_facts("ecddp", "paper")
-    assert {name: settings[name] for name in ("crop", "large", "small", "local_views")} == {
-        "crop": 320, "large": 192, "small": 96, "local_views": 8
-    }  # fmt: skip
-    torch.manual_seed(0)
-    whole = build_backbone("micro", True, 10, (384, 640))
-    heads = {"hidden": 32, "bottleneck": 16, "prototypes": 24, "clusters": 3}
-    model = Ecddp(own("ecddp", "paper", **heads), whole)
-    seen = []
-    monkeypatch.setattr(type(whole), "encode", _spied(type(whole).encode, seen))
-    frames = torch.randint(0, 4, (2, 3, 20, 360, 640), dtype=torch.uint8)
-
-    def loss(histograms):
-        torch.manual_seed(0)
-        return model.loss({"histograms": histograms})[0]["loss"].item()
-
-    with torch.no_grad():
-        found = loss(frames)
-        large, small = (6, 1, 48, 48, 24), (6, 1, 24, 24, 24)
-        assert seen == [large] * 4 + [small] * 8
-        assert loss(frames.flatten(0, 1).unsqueeze(1)) == found
-        for segment in range(3):
-            without = frames.clone()
-            without[:, segment] = 0
-            assert loss(without) != found
-
-
-@pytest.mark.parametrize(("recurrent", "lanes"), [(False, [4, 4, 2]), (True, [1] * 10)])
-def test_prototypes_are_balanced_over_as_many_windows_held_out_as_in_training(monkeypatch, recurrent, lanes):
+@pytest.mark.parametrize(
+    ("recurrent", "batch", "lanes"), [(False, 4, [4, 4, 2]), (True, 4, [1] * 10), (False, 1024, [10])]
+)
+def test_every_window_held_out_is_scored_at_any_batch(monkeypatch, recurrent, batch, lanes):
     task = object.__new__(EventData)
-    task.settings, task.method = SimpleNamespace(recurrent=recurrent, batch_size=4), Ecddp
-    monkeypatch.setattr(Ecddp, "mask", lambda own: None)
+    task.settings, task.method = SimpleNamespace(recurrent=recurrent, batch_size=batch), Ecddp
     chunks = [SimpleNamespace(batch={"histograms": torch.full((1, 1, 2, 3, 3), number)}) for number in range(10)]
     monkeypatch.setattr(task, "chunks", lambda device: chunks)
     played = [batch["histograms"] for batch in task.val_batches(torch.device("cpu"))]
     assert [len(each) for each in played] == lanes
     assert torch.cat(played)[:, 0, 0, 0, 0].tolist() == list(range(10))
+    assert task.val_batch_size <= 16
 
 
-def _spied(encode, seen):
-    def spy(backbone, tokens, state=None):
-        assert state is None
-        seen.append(tuple(tokens.shape))
-        return encode(backbone, tokens, state)
-
-    return spy
-
-
-@pytest.mark.parametrize("name", ["large", "small"])
+@pytest.mark.parametrize("name", ["crop", "large", "small"])
 def test_views_of_broken_tokens_are_refused(name):
     with pytest.raises(UserError, match=rf"objective\.{name}: 40 px is no multiple of 32"):
         own("ecddp", **{name: 40})
-
-
-@pytest.mark.parametrize("local_views", [1, 8])
-def test_prototypes_are_named_and_balanced_at_hidden_patches_alone(local_views, monkeypatch):
-    network, lanes = distillation(local_views=local_views), 3
-    rows = {}
-    for name in ("student", "teacher"):
-        for head in ("patches", "images"):
-            module = getattr(getattr(network, name), head)
-            module.register_forward_hook(
-                lambda _, given, out, key=(name, head): rows.setdefault(key, []).append(out.numel() // out.shape[-1])
-            )
-    balanced = []
-
-    def spy(logits, *args):
-        balanced.append(len(logits))
-        return sinkhorn(logits, *args)
-
-    masks = []
-
-    def draw(*args):
-        masks.append(draw_mask(*args))
-        return masks[-1]
-
-    monkeypatch.setattr("baselines.ecddp.sinkhorn", spy)
-    monkeypatch.setattr("baselines.ecddp.draw_mask", draw)
-    network.loss({"histograms": histograms(lanes)}, None)
-    hidden = int(torch.stack(masks).sum())
-    assert 0 < hidden < torch.stack(masks).numel()
-    assert rows["student", "patches"] == rows["teacher", "patches"] == [hidden]
-    assert sum(rows["student", "images"]) == (2 + local_views) * lanes
-    assert sum(rows["teacher", "images"]) == 2 * lanes
-    assert balanced[0] == hidden
-    assert balanced[-1] == 2 * lanes
 
 
 @torch.no_grad()

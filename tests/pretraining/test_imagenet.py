@@ -1,8 +1,16 @@
+"""Classification of images: folders, views, mixed images and the loss, as microsoft/Swin-Transformer has them."""
+
+import numpy as np
 import pytest
 import torch
 from PIL import Image
+from small_networks import backbone, own
+from timm.data.auto_augment import RandAugment
+from timm.data.random_erasing import RandomErasing
 
-from tespec.core.config import pretraining_settings
+from baselines.imagenet import Imagenet
+from tespec.core.config import own_facts, pretraining_settings
+from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.datasets.images import open_images
 from tespec.pretraining.method import new_network, open_pretraining
@@ -35,4 +43,87 @@ def test_classes_are_needed_for_classification_alone(tmp_path):
     batch = open_pretraining(pretraining_settings("moby", "sample", ["batch_size=4"]), tmp_path).steps(0)[0]
     assert batch["views"].shape == (4, 2, 1, 64, 64)
     assert batch["views"].dtype == torch.uint8
-    assert batch["color_jitter"].shape == (4, 2, 2)
+
+
+def test_every_class_is_among_what_is_held_out(tmp_path):
+    for name, count in (("a", 700), ("b", 3), ("c", 2)):
+        for number in range(count):
+            (tmp_path / name).mkdir(exist_ok=True)
+            Image.new("L", (40, 40)).save(tmp_path / name / f"{number}.png")
+    for batch_size in (2, 100_000):
+        settings = pretraining_settings("imagenet", "sample", [f"batch_size={batch_size}"])
+        task = open_pretraining(settings, tmp_path)
+        sizes, labels = zip(
+            *((len(each["labels"]), each["labels"]) for each in task.val_batches(torch.device("cpu"))), strict=True
+        )
+        assert torch.cat(labels).bincount().tolist() == [70, 1, 1]
+        assert max(sizes) <= 64
+
+
+def network(**changes):
+    return Imagenet(own("imagenet", "paper", channels=1, **changes), backbone(channels=1), 5)
+
+
+def test_the_loss_is_cross_entropy_with_the_label_smoothed_and_the_norm_comes_before_the_mean():
+    model, labels = network().eval(), torch.tensor([0, 3, 4])
+    torch.nn.init.normal_(model.norm.weight)
+    frames = torch.randn(3, 1, 1, 64, 96)
+    found = model.loss({"views": frames, "labels": labels})[0]["loss"].item()
+    wanted = 0.0
+    for maps, label in zip(model.backbone(frames)[0][-1][:, 0], labels, strict=True):
+        logits = model.classify(model.norm(maps.flatten(1).T).mean(0)).double()
+        target = torch.full((5,), 0.1 / 5).double()
+        target[label] += 0.9
+        wanted -= (target * logits.log_softmax(0)).sum().item() / 3
+    assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def mixed(model, labels, seed=0):
+    torch.manual_seed(seed)
+    frames = labels.float().view(-1, 1, 1, 1).expand(-1, 1, 64, 64).clone()
+    return model._mixed(frames, labels)
+
+
+def test_neighbours_are_mixed_by_mixup_or_cutmix_and_their_classes_alike():
+    model, labels = network(smoothing=0.0), torch.tensor([0, 1, 2, 3, 4, 0, 1, 2])
+    kinds, shares = [], {False: [], True: []}
+    for seed in range(400):
+        frames, targets = mixed(model, labels, seed)
+        mean = (targets * torch.arange(5)).sum(1)
+        torch.testing.assert_close(frames.mean((1, 2, 3)), mean, rtol=1e-4, atol=1e-4)
+        assert sorted({tuple(each.nonzero().flatten().tolist()) for each in targets if (each > 0).sum() > 1}) in (
+            [(0, 1), (0, 4), (1, 2), (2, 3)],
+            [],
+        )
+        kinds.append(frames[0].unique().numel() == 2)
+        shares[kinds[-1]].append(targets[0].max().item())
+    assert np.mean(kinds) == pytest.approx(0.5, abs=0.08)
+    assert own_facts("imagenet", "paper")["mixup"] == 0.8
+    assert own_facts("imagenet", "paper")["cutmix"] == 1.0
+    assert np.mean(shares[True]) == pytest.approx(0.75, abs=0.04)  # of the greater part: Beta(1, 1)
+    assert np.mean(shares[False]) == pytest.approx(0.77, abs=0.04)  # Beta(0.8, 0.8)
+    with pytest.raises(UserError, match="batch_size: mixup and cutmix take images by twos, and a step has 7 on a rank"):
+        mixed(model, labels[:7])
+
+
+@pytest.mark.parametrize("count", [8, 384])
+def test_ranks_mix_what_one_mixes(count):
+    model, labels = network(), torch.arange(count) % 5
+    frames, targets = mixed(model, labels)
+    parts = []
+    for part in range(2):
+        with batch_part((part, 2)):
+            parts.append(mixed(model, labels.chunk(2)[part]))
+    for one, other in zip((frames, targets), zip(*parts, strict=True), strict=True):
+        rows = {tuple(each.flatten().tolist()) for each in one}
+        assert {tuple(each.flatten().tolist()) for each in torch.cat(other)} == rows
+
+
+def test_views_are_those_of_the_publication():
+    (view,) = Imagenet.views(own("imagenet", "paper"))
+    crop, flip, augment, _, _, erasing = view.transforms
+    assert (crop.interpolation.value, crop.scale) == ("bicubic", (0.08, 1.0))
+    assert flip.p == 0.5
+    assert (type(augment), augment.num_layers, len(augment.ops)) == (RandAugment, 2, 15)
+    assert {(each.prob, each.magnitude, each.magnitude_std) for each in augment.ops} == {(0.5, 9, 0.5)}
+    assert (type(erasing), erasing.probability, erasing.mode) == (RandomErasing, 0.25, "pixel")

@@ -1,15 +1,96 @@
+"""MoBY: the loss is the published formula, and the views are BYOL's."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
 import torch
-from small_networks import momentum_contrast, views
+from PIL import Image
+from small_networks import momentum_contrast, own, views
+from torch.nn.functional import normalize
+from torchvision.transforms import v2
+
+from baselines.moby import Moby
+from tespec.core.config import own_facts, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.pretraining.contrast import whole
 
 
-def test_the_queue_keeps_the_newest_keys_in_training_alone():
+def plain_loss(queries, keys, queues, temperature=0.2):
+    """models/moby.py: a query of one view looks for the key of the other one in the queue of the other one."""
+    loss = 0.0
+    for mine, other in ((0, 1), (1, 0)):
+        for query, key in zip(normalize(queries[mine].double(), dim=1), keys[other].double(), strict=True):
+            logits = torch.stack([query @ key, *(query @ each for each in queues[other].double())]) / temperature
+            loss = loss - logits.log_softmax(0)[0] / len(queries[mine])
+    return loss
+
+
+def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys():
     model, batch = momentum_contrast(queue=6), {"views": views()}
-    before = model.queues.clone()
-    model.eval().loss(batch, None)
-    assert torch.equal(model.queues, before)
+    with torch.no_grad():
+        for part in (model.slow_backbone, model.slow_norm, model.slow_projector):
+            for parameter in part.parameters():
+                parameter.add_(0.05 * torch.randn(parameter.shape))
+    queues, frames = model.queues.clone(), batch["views"].split(1, dim=1)
+    assert torch.equal(model.eval().queues, queues)
+    queries = [model.predictor(model.projector(whole(model.backbone, each, model.norm))) for each in frames]
+    with torch.no_grad():
+        slow = [model.slow_projector(whole(model.slow_backbone, each, model.slow_norm)) for each in frames]
+        keys = [normalize(each, dim=1) for each in slow]
+    found, wanted = model.loss(batch, None)[0]["loss"], plain_loss(queries, keys, queues)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
+    trained = [each for each in model.parameters() if each.requires_grad]
+    gradients = (torch.autograd.grad(each, trained, retain_graph=True) for each in (found, wanted))
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    assert torch.equal(model.queues, queues)  # of an evaluation
     model.train()
     for _ in range(2):
         model.loss(batch, None)
     assert int(model.place) == 8 % 6
-    assert not torch.equal(model.queues[:, :2], before[:, :2])
-    torch.testing.assert_close(model.queues.norm(dim=-1), torch.ones(2, 6))
+    assert not torch.equal(model.queues[:, :2], queues[:, :2])
+    model._keep(torch.stack(keys))
+    torch.testing.assert_close(model.queues[:, 2:6], torch.stack(keys))
+
+
+def test_pooling_comes_after_the_norm():
+    model = momentum_contrast()
+    torch.nn.init.normal_(model.norm.weight)
+    features, _ = model.backbone(views(1))
+    places = features[-1].squeeze(1).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(whole(model.backbone, views(1), model.norm), model.norm(places).mean(1))
+
+
+def test_augmentations_come_as_often_and_as_strong_as_published(monkeypatch):
+    seen, strength = Counter(), {}
+    for kind in (v2.ColorJitter, v2.RandomGrayscale, v2.GaussianBlur, v2.RandomSolarize):
+
+        def transform(self, image, params, kind=kind):
+            seen[kind.__name__] += 1
+            strength[kind.__name__] = self
+            return image
+
+        monkeypatch.setattr(kind, "transform", transform)
+    image = Image.fromarray(np.zeros((16, 16, 3), np.uint8))
+    for view, shares in zip(
+        Moby.views(own("moby", "paper", size=8)), ((0.8, 0.2, 1.0, 0.0), (0.8, 0.2, 0.1, 0.2)), strict=True
+    ):
+        seen.clear()
+        torch.manual_seed(0)
+        for _ in range(1000):
+            assert view(image).shape == (3, 8, 8)
+        found = [seen[name] / 1000 for name in ("ColorJitter", "RandomGrayscale", "GaussianBlur", "RandomSolarize")]
+        assert found == pytest.approx(shares, abs=0.04)
+    jitter = strength["ColorJitter"]
+    ranges = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
+    assert ranges == tuple(pytest.approx(each) for each in ((0.6, 1.4), (0.6, 1.4), (0.8, 1.2), (-0.1, 0.1)))
+    assert strength["GaussianBlur"].sigma == [0.1, 2.0]
+    facts = own_facts("moby", "paper")
+    assert [facts[name] for name in ("temperature", "queue", "momentum")] == [0.2, 4096, 0.99]
+
+
+def test_a_batch_above_the_queue_is_refused():
+    settings = pretraining_settings("moby", "sample", ["batch_size=2000"])
+    with pytest.raises(UserError, match=r"batch_size: 2000 images are more than the queue's 1024; give fewer"):
+        Moby.from_settings(own("moby"), settings, None)

@@ -1,53 +1,48 @@
-import math
+import tespec.core.compat  # noqa: F401  # before torchvision
 
 import pytest
 import torch
+from torchvision.transforms import RandomResizedCrop
 
-from tespec.pretraining.views import ASPECT, draw_views, random_crops, random_views
+from tespec.pretraining.views import TRIES, draw_boxes, random_crops, random_views, seen_in
 
 SIZE = (64, 96)
 
 
-def test_views_are_crops_of_the_image_the_same_for_all_segments():
-    frames = torch.arange(64 * 96).view(1, 1, 1, 64, 96).expand(2, 3, 1, 64, 96)
+def boxes(count, size, scale):
+    return draw_boxes(torch.rand(count, 2 * TRIES + 3, generator=torch.Generator().manual_seed(0)), size, scale)
+
+
+@pytest.mark.parametrize("scale", [(0.05, 0.32), (0.32, 1.0)])
+def test_crops_are_drawn_as_torchvision_draws_them(scale):
+    found = boxes(4000, (224, 224), scale)
     torch.manual_seed(0)
-    (seen,) = random_views(frames, 1, (32, 48), (0.05, 0.32))
-    assert seen.shape == (2, 3, 1, 32, 48)
-    assert torch.equal(seen[:, 0], seen[:, 2])
-    assert not torch.equal(seen[0], seen[1])
-    rows, columns = seen[0, 0, 0] // 96, seen[0, 0, 0] % 96
-    assert (rows == rows[:, :1]).all()
-    assert (columns == columns[:1]).all()
-    for rows, columns in zip(*draw_views(torch.rand(50, 5), SIZE, SIZE, (1.0, 1.0)), strict=True):
-        area = (rows.max() - rows.min() + 1) * (columns.max() - columns.min() + 1)
-        assert 0.7 * 64 * 96 <= area <= 64 * 96
+    image = torch.empty(1, 224, 224)
+    drawn = [RandomResizedCrop.get_params(image, scale, (3 / 4, 4 / 3)) for _ in range(4000)]
+    wanted = torch.tensor(drawn).double()  # top, left, height, width
+    lefts, widths = found[:, 2:].amin(1), (found[:, 3] - found[:, 2]).abs() + 1
+    sides = torch.stack([found[:, 0], lefts, found[:, 1] - found[:, 0] + 1, widths], dim=1)
+    assert sides.min() >= 0
+    assert (sides[:, :2] + sides[:, 2:]).max() <= 224
+    torch.testing.assert_close(sides.mean(0), wanted.mean(0), rtol=0.03, atol=1.0)
+    torch.testing.assert_close(sides.std(0), wanted.std(0), rtol=0.05, atol=0.0)
+    assert (found[:, 2] > found[:, 3]).double().mean().item() == pytest.approx(0.5, abs=0.03)
 
 
-def one_view(draws, wanted, scale):
-    """Rows and columns of a single view, with plain numbers."""
-    height, width = SIZE
-    share, shape, down, right, mirrored = draws.tolist()
-    area = (scale[0] + share * (scale[1] - scale[0])) * height * width
-    aspect = math.exp(math.log(ASPECT[0]) + shape * math.log(ASPECT[1] / ASPECT[0])) * width / height
-    rows = min(height, max(1.0, math.sqrt(area / aspect)))
-    columns = min(width, max(1.0, math.sqrt(area * aspect)))
-    top, left = down * (height - rows), right * (width - columns)
-    of_rows = (top + (torch.arange(wanted[0]) + 0.5) * rows / wanted[0]).long().clamp(max=height - 1)
-    of_columns = (left + (torch.arange(wanted[1]) + 0.5) * columns / wanted[1]).long().clamp(max=width - 1)
-    return of_rows, of_columns.flip(0) if mirrored < 0.5 else of_columns
-
-
-@pytest.mark.parametrize("scale", [(0.05, 0.32), (0.32, 1.0), (1.0, 1.0)])
-def test_views_of_all_lanes_at_once_are_those_of_one_after_the_other(scale):
-    frames = torch.randint(0, 11, (40, 2, 4, *SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(1)
-    found = random_views(frames, 3, (40, 56), scale)
-    assert found.dtype == torch.uint8
-    torch.manual_seed(1)
-    for view in found:
-        for lane, seen in zip(frames, view, strict=True):
-            rows, columns = one_view(torch.rand(5), (40, 56), scale)
-            assert torch.equal(seen, lane[..., rows, :][..., columns])
+def test_views_are_bilinear_crops_the_same_for_all_segments():
+    frames = torch.randint(0, 9, (2, 3, 4, *SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    views, places = random_views(frames, 3, (32, 48), (0.05, 0.32))
+    assert (views.shape, views.dtype) == ((3, 2, 3, 4, 32, 48), torch.float32)
+    for view, of_view in zip(views, places, strict=True):
+        for found, lane, place in zip(view, frames, of_view.double(), strict=True):
+            top, bottom, left, right = (place * torch.tensor([63, 63, 95, 95])).round().int().tolist()
+            part = lane[..., top : bottom + 1, min(left, right) : max(left, right) + 1].float()
+            part = part.flip(-1) if left > right else part
+            wanted = torch.nn.functional.interpolate(part, (32, 48), mode="bilinear", align_corners=True)
+            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    half = seen_in(torch.arange(16.0).view(1, 1, 4, 4), torch.tensor([[0.0, 1.0, 1.0, 1 / 3]]), (4, 3))
+    assert half[0, 0, 0].tolist() == pytest.approx([3, 2, 1], abs=1e-5)
 
 
 def test_a_crop_is_a_square_of_the_image_the_same_for_all_segments():

@@ -22,11 +22,15 @@ def write_images(folder: Path) -> Path:
 
 
 def read_images(folder: Path) -> None:
-    from tespec.datasets.images import ViewRule, held_out_batch, open_images
+    import tespec.core.compat  # noqa: F401  # before torchvision
+
+    from torchvision.transforms import v2
+
+    from tespec.datasets.images import held_out_batch, open_images
 
     images = open_images(folder)
     paths = [*images.train, *images.held_out]
-    held_out_batch(images, paths, ViewRule(size=(16, 16), channels=1, scale=(0.5, 1.0), jitter=0.0, count=1))
+    held_out_batch(images, paths, [v2.Compose([v2.Resize((16, 16)), v2.PILToTensor()])])
 
 
 def write_description(folder: Path) -> Path:
