@@ -481,8 +481,10 @@ def _named_size(path: Path) -> Size | None:
     if not (holds(path, "events/height") and holds(path, "events/width")):
         return None
     with translate_errors(path, "the sensor's size"):
-        height, width = (int(part(path, f"events/{name}")[()].item()) for name in ("height", "width"))
-    return height, width
+        height, width = (part(path, f"events/{name}") for name in ("height", "width"))
+        if any(side.dtype.kind not in "iu" or side.size != 1 for side in (height, width)):
+            raise UserError(path, "its height and width are no whole numbers", AGAIN)
+        return int(height[()].item()), int(width[()].item())
 
 
 @DATASETS.register_module()
