@@ -8,8 +8,10 @@ from typing import Any, ClassVar, Self
 import tespec.core.compat  # noqa: F401  # before timm
 
 import torch
+from PIL import Image, ImageOps
 from pydantic.dataclasses import dataclass
 from timm.data import Mixup, create_transform
+from timm.data.auto_augment import RandAugment
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchvision.transforms import v2
@@ -27,6 +29,11 @@ from tespec.pretraining.method import ImageMethod, ViewSettings
 
 IMAGENET_CLASSES = 1000  # without data
 MIXED = 128  # images that are mixed alike, those of a GPU (get_started.md)
+
+
+def posterized(image: Image.Image, bits: int, **_: Any) -> Image.Image:
+    """An image of `bits` (0 to 8) a channel; of none it is black, as it was before Pillow refused that."""
+    return ImageOps.posterize(image, bits) if bits else image.point([0] * 256 * len(image.getbands()))
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,10 @@ class Imagenet(ImageMethod):
             mean=(GREY_MEAN,) * 3 if grey else MEAN,
             std=(GREY_DEVIATION,) * 3 if grey else DEVIATION,
         )
+        for step in view.transforms:
+            for operation in step.ops if isinstance(step, RandAugment) else ():
+                if operation.name.startswith("Posterize"):
+                    operation.aug_fn = posterized
         return (v2.Compose([view, v2.Grayscale()]) if grey else view,)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:

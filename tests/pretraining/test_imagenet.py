@@ -125,5 +125,8 @@ def test_views_are_those_of_the_publication():
     assert (crop.interpolation.value, crop.scale) == ("bicubic", (0.08, 1.0))
     assert flip.p == 0.5
     assert (type(augment), augment.num_layers, len(augment.ops)) == (RandAugment, 2, 15)
+    (posterize,) = (each for each in augment.ops if each.name.startswith("Posterize"))
+    for bits, white in ((0, 0), (3, 224)):  # no bits are left at the greatest magnitude
+        assert posterize.aug_fn(Image.new("RGB", (1, 1), "white"), bits).getpixel((0, 0)) == (white,) * 3
     assert {(each.prob, each.magnitude, each.magnitude_std) for each in augment.ops} == {(0.5, 9, 0.5)}
     assert (type(erasing), erasing.probability, erasing.mode) == (RandomErasing, 0.25, "pixel")
