@@ -18,8 +18,8 @@ from tespec.core.settings import Size
 from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
 from tespec.events.opening import NotPacked, require_same
-from tespec.events.provenance import SourceHash, files_of, is_recorded, quick_hash
-from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, resolve, translate_errors
+from tespec.events.packing import SourceHash, files_of, is_recorded, quick_hash
+from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, holds, translate_errors
 from tespec.events.readers.prophesee import read_header
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE, header_of, store_of, verify_store
@@ -168,6 +168,5 @@ def names_size(path: Path) -> bool:
     if (store_of(path) / HEADER).is_file():
         return True
     if path.suffix in SUFFIXES:
-        with translate_errors(path, "the sensor's size"):
-            return all(resolve(path, f"events/{side}") is not None for side in ("height", "width"))
+        return holds(path, "events/height") and holds(path, "events/width")
     return read_header(path).sensor is not None
