@@ -73,7 +73,7 @@ def event_histogram(
 
     Args:
         x: (N,) columns in px, inside the sensor.
-        y: (N,) rows in px, inside the sensor.
+        y: (N,) rows, likewise.
         t: (N,) times in us, sorted; events outside of the window are left out.
         p: (N,) polarities, 0 or 1.
         t_start: first time of the window in us.
@@ -89,8 +89,7 @@ def event_histogram(
         (2*bins, height, width) uint8: bins 0 to bins - 1 of the negative events, then those of the positive ones.
 
     Raises:
-        ValueError: unknown rule, empty window, a clip that does not fit a byte, arrays of different lengths, times out
-            of order, or events outside of the sensor.
+        ValueError: what is given does not fit these descriptions.
     """
     check_window(t_start, t_end, bins, rule)
     if not 0 < clip < 256:
@@ -138,23 +137,21 @@ def window_histograms(
     view: View | None = None,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
-    """Histograms of `windows`, negative polarity first.
+    """Histograms of windows (T, 2), first time and end of each in us, negative polarity first; see `event_histogram`.
+
+    By rule "rvt" bins go by the first and last event of the whole sensor, and events at a border count on both sides.
 
     Args:
         stream: an open recording.
-        windows: (T, 2) first time and end of each in us.
+        windows: as above.
         bins: time bins per window.
-        rule: "edges" or "rvt", see `event_histogram`; "rvt" goes by the first and last event of the whole sensor, and
-            counts events at a border on both sides of it.
+        rule: "edges" or "rvt".
         region: part of the sensor that is used, and its downsampling; default: all of it.
         view: flip and zoom of the region; default: as it is. What it shows from outside of the region is zero.
-        out: C-contiguous array for the result, whatever it holds; default: a new one.
-
-    Returns:
-        (T, 2*bins, H, W) uint8; a window without events is zero.
+        out: C-contiguous array for the result (T, 2*bins, H, W) uint8, whatever it holds; default: a new one.
 
     Raises:
-        ValueError: windows or `out` of another shape, or see `event_histogram`.
+        ValueError: windows or `out` of another shape, unknown rule, empty window, or no bins.
         UserError: the words read are damaged.
     """
     borders, region = _borders(stream, windows, bins, rule), region or Region(stream.height, stream.width)
@@ -173,9 +170,7 @@ def window_words(
 ) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
     """The packed events that `window_histograms` counts, for `tespec.events.on_device.count_words`.
 
-    Returns:
-        words (N,) uint32 of the store, window by window and bin by bin, without those that the region drops, and
-        (T, bins) how many fall into each bin.
+    Words (N,) uint32, window by window and bin by bin, without those that the region drops, and (T, bins) their number.
     """
     seen = (region or Region(stream.height, stream.width)).seen()
     found = [stream.words_of_bins(times, seen) for times in _borders(stream, windows, bins, rule)]

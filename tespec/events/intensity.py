@@ -36,9 +36,6 @@ def estimate_intensity(
 
     Returns:
         the video (B, T, H, W) float32 and the image after the last segment (B, H, W) float32.
-
-    Raises:
-        ValueError: shapes that do not fit.
     """
     lanes, segments, channels, height, width = _checked(histograms, state, ())
     bins, compiled = channels // 2, histograms.device.type == "cpu" and histograms.dtype is torch.uint8
@@ -105,19 +102,16 @@ def _fill_video(histograms, weights, decay, images, video):  # type: ignore[no-u
 
 def _checked(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) -> torch.Size:
     """The shape of histograms; `state` has `planes` between its lanes and its rows."""
-    if histograms.ndim != 5 or histograms.shape[2] % 2:
-        raise ValueError(f"histograms have the shape {tuple(histograms.shape)} instead of (B, T, 2*bins, H, W)")
     wanted = (len(histograms), *planes, *histograms.shape[-2:])
-    if state is not None and state.shape != wanted:
-        raise ValueError(f"state has the shape {tuple(state.shape)} instead of {wanted}")
+    if histograms.ndim != 5 or histograms.shape[2] % 2 or (state is not None and state.shape != wanted):
+        shapes = f"{tuple(histograms.shape)}, state {None if state is None else tuple(state.shape)}"
+        raise ValueError(f"histograms have the shape {shapes} instead of (B, T, 2*bins, H, W), {wanted}")
     return histograms.shape
 
 
 def _seconds(bin_seconds: float | Tensor, histograms: Tensor) -> Tensor:
     """Length (B, T) of the bins in s, float64, on the device of the histograms."""
-    if isinstance(bin_seconds, Tensor):
-        return bin_seconds.to(histograms.device, torch.float64).expand(histograms.shape[:2])
-    return histograms.new_full(histograms.shape[:2], bin_seconds, dtype=torch.float64)
+    return torch.as_tensor(bin_seconds, dtype=torch.float64, device=histograms.device).expand(histograms.shape[:2])
 
 
 def estimate_high_pass(
@@ -135,19 +129,8 @@ def estimate_high_pass(
     bit, so that blur persists (paper, Sec. 3). The image of the filter that Eq. 6 builds upon decays when it is read
     (Scheerlinck et al., "Continuous-time Intensity Estimation Using Event Cameras", ACCV 2018).
 
-    Args:
-        histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
-        state: (B, 2, H, W), the image before the first segment and the time since each pixel's last event in s; None
-            is zero everywhere (a pixel at zero decays to zero, whatever the time).
-        alpha: decay in 1/s.
-        contrast: C, the log-intensity step of one event.
-        bin_seconds: length of a bin in s, one for all or (B, T).
-
-    Returns:
-        the video (B, T, H, W) float32 and the state (B, 2, H, W) float32 after the last segment.
-
-    Raises:
-        ValueError: shapes that do not fit.
+    Arguments and results are those of `estimate_intensity`, but for the state (B, 2, H, W): the image, and the time
+    since each pixel's last event in s (a pixel at zero decays to zero, whatever the time).
     """
     lanes, segments, channels, height, width = _checked(histograms, state, (2,))
     bins, step = channels // 2, _seconds(bin_seconds, histograms).float()[..., None, None]

@@ -35,11 +35,8 @@ def dataset_of(path: Path) -> Any:
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:
     """Open the packed store of a recording: the one beside it, or in it, or in the cache (`$TESPEC_CACHE/stores`).
 
-    Args:
-        path: of the recording, or of a store.
-        height: rows of the sensor in px, for recordings that do not name them; given together with `width`. Where
-            neither they nor the recording say it, the nearest `dataset.json` above does.
-        width: columns, likewise.
+    Height and width of the sensor in px are given together, for recordings that do not name them; where nobody says
+    them, the nearest `dataset.json` above does.
 
     Raises:
         UserError: the recording is missing, of no known kind, empty or inconsistent, not packed (`NotPacked`), of
@@ -83,8 +80,7 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None)
         return READERS[suffix](path, height, width)
     if (dataset := dataset_of(path)) is not None:
         return dataset.reader(path, height, width)
-    known = ", ".join((*READERS, *SUFFIXES))
-    remedy = f"give a file of {known}, a packed store, or a recording's own folder"
+    remedy = f"give a file of {', '.join((*READERS, *SUFFIXES))}, a packed store, or a recording's own folder"
     raise UserError(path, "holds no events in a known format", remedy)
 
 
@@ -96,10 +92,9 @@ def require_same(store: Path, path: Path, same: bool) -> None:
 
 
 def cache_path(reader: Reader) -> Path:
-    """Where the cache has the store of a recording.
+    """Where the cache has the store of a recording: the same wherever it lies, and another when it has changed.
 
-    The name depends on the sensor, and on name, size, time of change and sampled content of each file: wherever the
-    recording lies, it is the same, and another one when the recording has changed.
+    The name depends on the sensor, and on name, size, time of change and sampled content of each file.
     """
     state = [[file.stat().st_mtime_ns, quick_hash(file)] for file in files_of(reader.path)]
     digest = hashlib.sha256(json.dumps([reader.width, reader.height, state]).encode()).hexdigest()

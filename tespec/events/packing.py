@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
-from tespec.core.settings import Size
 from tespec.events import store
 from tespec.events.store import MILLISECOND, PackedEvents
 from tespec.events.stream import Column, Events, Reader, check_events
@@ -37,7 +36,9 @@ SAMPLED = 1 << 16  # bytes hashed at the head and at the tail of a file
 
 def load(reader: Reader) -> PackedEvents:
     """All events of a recording in memory."""
-    return PackedEvents(*_loaded(reader))
+    words, index, (first_ms, *_), raised = zip(*_packed(reader), strict=True)
+    arrays = np.concatenate(words), np.concatenate(index)
+    return PackedEvents(reader.path, (reader.height, reader.width), first_ms, sum(raised), lambda: arrays)
 
 
 class ArrayStream(PackedEvents):
@@ -51,14 +52,8 @@ class ArrayStream(PackedEvents):
     def __init__(self, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
         check_events(x, y, t, p, height, width)
         events = Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), p.astype(np.uint8))
-        super().__init__(*_loaded(Reader(Path("arrays"), height, width, len(t), lambda: iter([events]))))
-
-
-def _loaded(reader: Reader) -> tuple[Path, Size, int, int, Callable[[], store.Arrays]]:
-    """Arguments of `PackedEvents`."""
-    words, index, (first_ms, *_), raised = zip(*_packed(reader), strict=True)
-    arrays = np.concatenate(words), np.concatenate(index)
-    return reader.path, (reader.height, reader.width), first_ms, sum(raised), lambda: arrays
+        loaded = load(Reader(Path("arrays"), height, width, len(t), lambda: iter([events])))
+        super().__init__(loaded.path, (height, width), loaded._first_ms, loaded.clamped, loaded._arrays)
 
 
 def pack(
@@ -71,18 +66,14 @@ def pack(
     """Write a recording as a packed store into a folder that appears when it is complete.
 
     A complete store of the same source is left as it is; a damaged one, and one of another version of the source, is
-    replaced. Of several processes that pack into one folder one does the work, the others wait for it. What a killed
-    process left is removed.
+    replaced. Of several processes that pack into one folder one does the work, the others wait for it.
 
     Args:
         recording: to be packed.
-        folder: of the store.
+        folder: of the store; it is returned.
         source: file or folder the recording was read from, whose size and SHA-256 go into the header.
         progress: called with the number of events packed, and of all events.
         waiting: called where another process packs into the folder.
-
-    Returns:
-        `folder`.
     """
     reader, clamped = recording, 0
     if isinstance(reader, PackedEvents):
@@ -187,15 +178,10 @@ def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int
 
 
 def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
-    """A recording's events chunk by chunk, none of them empty, with times in us that never step back.
+    """Chunks of a recording's events, none of them empty, and how many of their times were raised.
 
-    A time that steps back is raised to the latest time before it.
-
-    Yields:
-        events, and how many of their times were raised.
-
-    Raises:
-        UserError: the recording cannot be read, holds no events, or has some outside of its sensor or after 5138.
+    Times become us; one that steps back is raised to the latest before it. A recording without events, with some that
+    lie outside of its sensor, or after the year 5138, is a `UserError`.
     """
     latest = None
     for x, y, t, p in reader.chunks():

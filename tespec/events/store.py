@@ -67,16 +67,15 @@ class PackedEvents:
         self._table: NDArray[np.uint32] | None = None  # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
         self._cells: tuple[Seen, NDArray[np.int32]] | None = None  # where each of them was last counted
         words, index = arrays()
-        self.count, last = len(words), len(index) - 2
-        self.t_first, self.t_last = int(self._read(0, 1).t[0]), int(self._read(last, last + 1).t[-1])
+        self.count, last_ms = len(words), first_ms + len(index) - 2
+        first, last = (int(word >> US_SHIFT) for word in words[[0, -1]])
+        self.t_first, self.t_last = first_ms * MILLISECOND + first, last_ms * MILLISECOND + last
 
     def rectified(self, pixels: NDArray[np.int16]) -> PackedEvents:
         """The same events at other pixels; those that leave the sensor are left out.
 
-        `count`, `t_first`, `t_last` and `clamped` stay those of all events.
-
-        Args:
-            pixels: (H, W, 2) x and y of each pixel, below 0 where it lies outside of the sensor.
+        `count`, `t_first`, `t_last` and `clamped` stay those of all events. Pixels are (H, W, 2), x and y of each,
+        below 0 where it lies outside of the sensor.
         """
         x, y = pixels[..., 0].astype(np.int64), pixels[..., 1].astype(np.int64)
         other = copy(self)
@@ -86,17 +85,18 @@ class PackedEvents:
 
     def slice(self, t0: int, t1: int) -> Events:
         """Events with t0 <= t < t1 (us)."""
-        x, y, t, p = self._read(*self._milliseconds(t0, t1))
+        words, borders, first_ms = self._between(t0, t1)
+        if self._table is not None:
+            words, borders = _seen_words(words, borders, self._table, *Region(self.height, self.width).seen())
+        x, y, t, p = _unpack(words, borders, first_ms)
         begin, end = np.searchsorted(t, (t0, t1))
         return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
 
     def count_bins(self, times: NDArray[np.int64], seen: Seen, out: NDArray[np.uint8]) -> None:
-        """Count the events of a window.
+        """Count the events of a window whose bins have (bins + 1,) borders in us.
 
-        Args:
-            times: (bins + 1,) borders of the bins in us, rising.
-            seen: where the events are counted, see `Region.seen`.
-            out: (2 * bins, H, W) of the region's size, negative polarity first; whatever it holds is replaced.
+        They are counted where they are `seen`, see `Region.seen`, into `out` (2 * bins, H, W), negative polarity first,
+        whatever it holds.
         """
         (words, ends), cells = self._bins(times), None
         if self._table is not None and len(seen[0]) == len(seen[1]) == 1:
@@ -113,33 +113,20 @@ class PackedEvents:
         words, ends = _seen_words(*self._bins(times), self._table, *seen)
         return words, np.diff(ends)
 
-    def _milliseconds(self, t0: int, t1: int) -> tuple[int, int]:
-        """The milliseconds that hold t0 <= t < t1 (us), counted from the first of the recording."""
-        last = len(self._arrays()[1]) - 1
-        first = min(max(t0 // MILLISECOND - self._first_ms, 0), last)
-        return first, min(max(-(-t1 // MILLISECOND) - self._first_ms, first), last)
-
-    def _words_of(self, first: int, end: int) -> Arrays:
-        """Words of these milliseconds, and where each of them begins and ends."""
+    def _between(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
+        """Words of the milliseconds that hold t0 <= t < t1 (us), where each begins and ends, and the first of them."""
         words, index = self._arrays()
-        borders = index[first : end + 1]
-        words, borders = words[borders[0] : borders[-1]], borders - borders[0]
+        first = min(max(t0 // MILLISECOND - self._first_ms, 0), len(index) - 1)
+        end = min(max(-(-t1 // MILLISECOND) - self._first_ms, first), len(index) - 1)
+        words, borders = words[index[first] : index[end]], index[first : end + 1] - index[first]
         if not _sound(words, borders, self.height, self.width):
             raise UserError(self.path / WORDS, "damaged: events outside of the sensor or out of order", AGAIN)
-        return words, borders
+        return words, borders, self._first_ms + first
 
     def _bins(self, times: NDArray[np.int64]) -> Arrays:
         """Words of the milliseconds of a window, and (bins + 1,) index of the first one not before each border."""
-        first, end = self._milliseconds(int(times[0]), int(times[-1]))
-        words, borders = self._words_of(first, end)
-        return words, _ends_of_bins(words, borders, self._first_ms + first, times)
-
-    def _read(self, first: int, end: int) -> Events:
-        """Events of the milliseconds `first` to `end`, counted from the first of the recording."""
-        words, borders = self._words_of(first, end)
-        if self._table is not None:
-            words, borders = _seen_words(words, borders, self._table, *Region(self.height, self.width).seen())
-        return Events(*_unpack(words, borders, self._first_ms + first))
+        words, borders, first_ms = self._between(int(times[0]), int(times[-1]))
+        return words, _ends_of_bins(words, borders, first_ms, times)
 
 
 def open_store(folder: Path) -> PackedEvents:
@@ -147,7 +134,7 @@ def open_store(folder: Path) -> PackedEvents:
     header = header_of(folder)
     try:
         facts = [(folder / name).stat() for name in (HEADER, WORDS, INDEX)]
-        mapped = partial(_mapped, folder, tuple((each.st_size, each.st_mtime_ns) for each in facts))
+        mapped = partial(_mapped, folder, *((each.st_size, each.st_mtime_ns) for each in facts))
         words, index = mapped()
     except (OSError, ValueError) as error:
         raise UserError(folder, f"{WORDS} or {INDEX} is missing or truncated", AGAIN) from error
@@ -159,7 +146,7 @@ def open_store(folder: Path) -> PackedEvents:
 
 
 @lru_cache(maxsize=MAPPED)
-def _mapped(folder: Path, state: tuple[tuple[int, int], ...]) -> Arrays:
+def _mapped(folder: Path, *state: tuple[int, int]) -> Arrays:
     """Files of a store in the state in which it was opened, mapped again where they have not been used for long."""
     words, index = (np.memmap(folder / name, kind, mode="r") for name, kind in ((WORDS, "<u4"), (INDEX, "<i8")))
     return np.asarray(words), np.asarray(index)
@@ -267,15 +254,10 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
 
 @njit(cache=True, nogil=True)
 def _count_words(words, ends, cells, rows, columns, histogram):  # type: ignore[no-untyped-def]
-    """Count sound words of each bin.
+    """Count sound words (N,) uint32 of each bin, which begin and end at `ends` (bins + 1,).
 
-    Args:
-        words: (N,) uint32.
-        ends: (bins + 1,) where the words of each bin begin and end.
-        cells: (height, width) int32 cell of the histogram of each pixel, below 0: none; or None, by rows and columns.
-        rows: (K, 2049) at which rows of the histogram each of the sensor's is seen; below 0: nowhere.
-        columns: (L, 2049) likewise of columns.
-        histogram: (2 * bins, H, W) uint8, replaced.
+    Each is counted at the rows (K, 2049) and columns (L, 2049) that belong to its own, below 0: nowhere; or else at the
+    cell (height, width) int32 of its pixel. The histogram (2 * bins, H, W) uint8 is replaced.
     """
     bins, wide = len(ends) - 1, np.uint64(histogram.shape[2])
     area, counts = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1)

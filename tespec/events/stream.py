@@ -71,14 +71,9 @@ def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width:
 def resolve_size(
     path: Path, height: int | None, width: int | None, named: Size | None = None, default: Size | None = None
 ) -> Size:
-    """(height, width) of a recording's sensor in px: as given, else as its file names it, else as described above it.
+    """(height, width) of a recording's sensor in px: as the user gives it, else as its file names it.
 
-    Args:
-        path: of the recording.
-        height: rows that the user gives, together with `width`.
-        width: columns, likewise.
-        named: size in the file itself.
-        default: size of cameras of one size, where nothing else states it.
+    Else the nearest `dataset.json` above the recording says it, and at last the `default` of cameras of one size.
     """
     if (height is None) != (width is None):
         raise ValueError("give both height and width, or neither")

@@ -6,11 +6,10 @@ Also the size of the sensor, for recordings that do not name it.
 import json
 import os
 import pickle
-import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from event_files import (
@@ -33,13 +32,13 @@ from tespec.cli import data, pretrain, run
 from tespec.cli.command import run as called
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Downsample, parse_size
-from tespec.datasets import sources
+from tespec.core.settings import Downsample
 from tespec.datasets.folder import divide
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource
 from tespec.events import ArrayStream, PackedEvents, load_events, open_events
+from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import store_of
@@ -81,12 +80,9 @@ def command(main, text):
 
 LOOKS = {
     "check": command(data.main, "check dsec {world}/dsec"),
-    "check --quick": command(data.main, "check ddd17 {world}/ddd17 --quick"),
-    "check --out": command(data.main, "check mvsec {world}/mvsec --quick --out {out}/a.csv"),
+    "check --quick": command(data.main, "check mvsec {world}/mvsec --quick --out {out}/a.csv"),
     "preview": command(data.main, "preview gen1 {world}/gen1 --out {out}/a.png"),
-    "preview recordings": command(
-        data.main, "preview recordings {real}/davis.aedat4 --at 0.08 --high-pass --out {out}/a.png"
-    ),
+    "preview recordings": command(data.main, "preview recordings {real}/davis.aedat4 --at 0.08 --out {out}/a.png"),
     "run --dry-run": command(run.main, "--method tespec --task gen1 --data {world} --dry-run"),
     "pretrain --dry-run": command(pretrain.main, "--method tespec --data {world} --dry-run"),
     "tespec.stream": play,
@@ -101,14 +97,9 @@ def test_a_look_writes_nothing(cache, tiny_world, tmp_path, tmp_path_factory, mo
     assert listed(tiny_world, tmp_path, REAL) == before
 
 
-def as_dat(folder):
-    write_dat(folder / "a.DAT", *EVENTS, 260, 346)
-    return folder / "a.DAT"
-
-
 FORMATS = {
     "raw": lambda folder: evt3(folder / "a.raw", *evt3_events(EVENTS)),
-    "dat": as_dat,
+    "dat": lambda folder: write_dat(folder / "a.DAT", *EVENTS, 260, 346) or folder / "a.DAT",
     "ddd17": lambda folder: ddd17(folder / "dir0", EVENTS),
     "store": lambda folder: pack(ArrayStream(*EVENTS, 260, 346), folder / "a"),
 }
@@ -135,6 +126,7 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
     (tmp_path / "mounted elsewhere").mkdir()
     moved = recording.rename(tmp_path / "mounted elsewhere" / "a.dat")
     assert open_events(moved).path == store
+    assert cache_path(replace(open_reader(moved), height=300)) != store
     content = bytearray(moved.read_bytes())
     content[len(content) // 2] ^= 1  # as large as before, and the same at both ends
     facts = moved.stat()
@@ -143,17 +135,6 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
     with pytest.raises(UserError, match="is not packed"):
         open_events(moved)
     assert_same_events(whole(EventSource(moved).stream), whole(load_events(moved)))
-
-
-def test_files_and_sizes_do_not_share_a_store(cache, recording, tmp_path):
-    shutil.copyfile(recording, tmp_path / "b.dat")
-    content = recording.read_bytes()
-    (tmp_path / "c.dat").write_bytes(b"% Version 2\n" + content[content.index(b"\x0c\x08") :])
-    every = [EventSource(recording), EventSource(tmp_path / "b.dat")]
-    every += [EventSource(tmp_path / "c.dat", size) for size in ((260, 346), (300, 346))]
-    pack_missing(every)
-    assert len(list((cache / "stores").iterdir())) == 4
-    assert [source.stream.height for source in every] == [260, 260, 260, 300]
 
 
 @pytest.mark.parametrize("harm", ["header.json", "events.u32", "index.i64"])
@@ -201,21 +182,6 @@ def test_what_is_no_recording_is_refused(tmp_path, name, make, message):
         with pytest.raises(UserError, match=message) as caught:
             opening(tmp_path / name)
         assert str(tmp_path / name) in str(caught.value)
-
-
-def test_one_recording_that_is_not_packed_is_held_at_a_time_and_read_once(cache, tmp_path, monkeypatch):
-    paths, read = [tmp_path / f"{number}.dat" for number in range(3)], []
-    for path in paths:
-        write_dat(path, *EVENTS, 260, 346)
-    with h5py.File(tmp_path / "map.h5", "w") as file:
-        file["rectify_map"] = np.stack(np.mgrid[:260, :346][::-1], axis=-1).astype(np.float32)
-    monkeypatch.setattr(sources, "load_events", lambda path, *size: read.append(path) or load_events(path, *size))
-    streams = [EventSource(path).stream for path in paths]
-    assert EventSource(paths[-1]).stream is streams[-1]
-    rectified = EventSource(paths[-1], None, tmp_path / "map.h5").stream
-    assert_same_events(whole(rectified), whole(streams[0]))
-    assert read == paths
-    assert sources._in_memory.cache_info().currsize == sources._loaded.cache_info().currsize == 1
 
 
 @pytest.fixture
@@ -282,9 +248,3 @@ def test_commands_take_the_size(nameless, tmp_path, monkeypatch, capsys, module,
         monkeypatch.setattr(sys, "argv", [*arguments, *more])
         assert called(module.main) == code
         assert said in "".join(capsys.readouterr())
-
-
-@pytest.mark.parametrize("text", ["640", "640x", "0x480", "640x480x2", "20000x480", "-5x5"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(UserError, match=f"--sensor {text}: no size of a sensor; give WIDTHxHEIGHT in px"):
-        parse_size(text)

@@ -441,7 +441,7 @@ BAD = {
     "five.npy": (saved(np.zeros((9, 5))), "holds neither fields x, y, t, p nor four columns"),
     "fields.npy": (saved(np.zeros(9, [("x", "u2"), ("y", "u2")])), "holds neither fields x, y, t, p nor four columns"),
     "none.npy": (saved(np.zeros((0, 4), int)), "holds no events"),
-    "lacks.npz": (lambda path: np.savez(path, x=np.zeros(3)), "holds no array y; give a file with the arrays x, y, t"),
+    "lacks.npz": (lambda path: np.savez(path, x=np.zeros(3)), "lacks one of the arrays x, y, t, p; give a file"),
     "unlike.npz": (lambda path: archive(path, EVENTS._asdict() | {"x": EVENTS.x[:9]}), r"uint16 \(9,\), uint16 \(3000"),
     "text.h5": (lambda path: path.write_bytes(b"x" * 5000), "not a whole HDF5 file"),
     "empty.h5": (Path.touch, "not a whole HDF5 file"),

@@ -43,7 +43,7 @@ def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
                 with archive.open(f"{name}.npy") as file:
                     arrays.append(np.lib.format.read_array(file, allow_pickle=False))
     except KeyError as error:
-        raise UserError(path, f"holds no array {name}", f"give a file with the arrays {', '.join(names)}") from error
+        raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file that has them") from error
     except DAMAGED_ARCHIVE as error:
         what = "not a readable .npz file" if path.exists() else "no such file"
         raise UserError(path, what, AGAIN) from error
@@ -98,17 +98,8 @@ def as_events(
 ) -> Events:
     """Columns (N,) of a file, N > 0, as events of a sensor of `size` (height, width) in px.
 
-    Args:
-        path: of the file, for messages.
-        size: of the sensor.
-        x: whole numbers of any dtype, in px.
-        y: likewise.
-        t: integers in us, or floats in s.
-        p: 0 and 1, -1 and 1, or bool, of any dtype.
-
-    Raises:
-        UserError: an event lies outside of the sensor or between pixels, a time is none or in an unknown unit, or a
-            polarity is another number.
+    x and y are whole numbers of any dtype, t integers in us or floats in s, p 0 and 1, -1 and 1, or bool, of any dtype.
+    Anything else is a `UserError`.
     """
     for name, values, limit in (("x", x, size[1]), ("y", y, size[0])):
         if not (values.min() >= 0 and values.max() < limit):
