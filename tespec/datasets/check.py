@@ -19,9 +19,8 @@ from tespec.datasets.labels import IGNORE
 from tespec.datasets.prophesee import BINS, RULE
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, read_rectification
-from tespec.events.in_order import in_order
 from tespec.events.opening import NotPacked
-from tespec.events.packing import disk_needed
+from tespec.events.packing import disk_needed, in_order
 
 QUICK = 16  # labels that a quick check reads
 NOTES = {

@@ -18,13 +18,11 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import STORE, EventSource
-from tespec.events.provenance import EVENTS, TIMES
+from tespec.events.packing import EVENTS, TIMES
 from tespec.events.readers.arrays import load_array
-from tespec.events.readers.records import read_records
-from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER
-from tespec.events.stream import Events, Reader
+from tespec.events.stream import Events, Reader, read_records, resolve_size
 
 INDEX, IMAGES = "index", "imgs"  # folders: when images were taken, and the images where the archive has them
 INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # one row per image, in any of them

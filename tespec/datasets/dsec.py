@@ -29,9 +29,8 @@ from tespec.events.readers.hdf5 import (
     read_events,
     translate_errors,
 )
-from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
-from tespec.events.stream import Events, Reader
+from tespec.events.stream import Events, Reader, resolve_size
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
 INDEX, OFFSET = "ms_to_idx", "t_offset"

@@ -18,9 +18,8 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
 from tespec.events.readers.arrays import as_events
 from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
-from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
-from tespec.events.stream import Events, Reader
+from tespec.events.stream import Events, Reader, resolve_size
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
 EVENTS, DEPTH_MAPS = "davis/left/events", "davis/left/depth_image_raw"

@@ -16,8 +16,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import Advance, progress, say
 from tespec.datasets.sources import EventSource, Source
 from tespec.events.opening import cache_path, require_same
-from tespec.events.packing import disk_needed, pack
-from tespec.events.provenance import is_of, is_recorded
+from tespec.events.packing import disk_needed, is_of, is_recorded, pack
 from tespec.events.store import header_of, is_complete, store_of
 
 

@@ -27,7 +27,7 @@ from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import STORE, EventSource, store_of
 from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents
-from tespec.events.provenance import quick_hash
+from tespec.events.packing import quick_hash
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.hdf5 import (
     AGAIN,
@@ -40,10 +40,9 @@ from tespec.events.readers.hdf5 import (
     read_events,
     translate_errors,
 )
-from tespec.events.readers.sensor import resolve_size
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER
-from tespec.events.stream import Reader
+from tespec.events.stream import Reader, resolve_size
 
 DAT, H5, ARCHIVE = "Prophesee .dat", "RVT's intermediate .h5", "RVT's preprocessed archive"
 BOX_FILE = "_bbox.npy"

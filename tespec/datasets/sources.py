@@ -18,7 +18,7 @@ from tespec.core.settings import Size
 from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
 from tespec.events.opening import NotPacked, open_reader, require_same
-from tespec.events.provenance import SourceHash, files_of, is_recorded, quick_hash
+from tespec.events.packing import SourceHash, files_of, is_recorded, quick_hash
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE, header_of, store_of, verify_store

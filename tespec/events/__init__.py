@@ -2,7 +2,8 @@
 
 from tespec.events.histogram import event_histogram, window_histograms
 from tespec.events.opening import load_events, open_events
-from tespec.events.store import ArrayStream, PackedEvents
+from tespec.events.packing import ArrayStream
+from tespec.events.store import PackedEvents
 from tespec.events.stream import Events
 
 __all__ = [

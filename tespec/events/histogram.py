@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tespec.events.spatial import Region, View
-from tespec.events.store import PackedEvents
-from tespec.events.stream import check_events
+from tespec.events.store import CLIP, PackedEvents
+from tespec.events.stream import Column, check_events
 
 RULES = ("edges", "rvt")
+BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache
 
 
-def first_after(t_end: int, rule: str) -> int:
-    """The first time in us that is no longer in a window that ends at `t_end`.
-
-    By "edges" an event at the end belongs to the next window; by "rvt" to both, as uzh-rpg/RVT,
-    scripts/genx/preprocess_dataset.py, takes events from the first not before a window to the last not after it.
-    """
-    return t_end + (rule == "rvt")
-
-
-def check_window(t_start: int, t_end: int, bins: int, rule: str, clip: int) -> None:
-    """Check the arguments that every histogram shares.
-
-    Raises:
-        ValueError: unknown rule, empty window, no bins, or a clip that does not fit a byte.
-    """
+def check_window(t_start: int, t_end: int, bins: int, rule: str) -> None:
+    """Raise `ValueError` for an unknown rule, an empty window, or no bins."""
     if rule not in RULES:
         raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
     if t_end <= t_start:
         raise ValueError(f"the window [{t_start}, {t_end}) us is empty")
-    if bins < 1 or not 0 < clip < 256:
-        raise ValueError(f"bins ({bins}) must be positive and clip ({clip}) between 1 and 255")
+    if bins < 1:
+        raise ValueError(f"{bins} bins")
 
 
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
@@ -50,15 +36,10 @@ def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
 
 
 def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
-    """Bins of the rule "rvt", which divides the window between its first and its last event.
+    """Bins of the rule "rvt", which divides the window between its first and its last event (us).
 
     The bin of an event is that of uzh-rpg/RVT, data/utils/representations.py, including its rounding: division and
     product in float32, the last event in the last bin, and all events in bin 0 where they have one time.
-
-    Args:
-        first: time of the window's first event in us.
-        last: time of its last event in us.
-        bins: number of bins.
 
     Returns:
         (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1].
@@ -74,15 +55,11 @@ def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
     return np.concatenate(([first], first + exact - reach + before, [last + 1])).astype(np.int64)
 
 
-BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache
-CLIP = 10
-
-
 def event_histogram(
-    x: NDArray[np.integer],
-    y: NDArray[np.integer],
-    t: NDArray[np.integer],
-    p: NDArray[np.integer],
+    x: Column,
+    y: Column,
+    t: Column,
+    p: Column,
     *,
     t_start: int,
     t_end: int,
@@ -96,7 +73,7 @@ def event_histogram(
 
     Args:
         x: (N,) columns in px, inside the sensor.
-        y: (N,) rows in px, inside the sensor.
+        y: (N,) rows, likewise.
         t: (N,) times in us, sorted; events outside of the window are left out.
         p: (N,) polarities, 0 or 1.
         t_start: first time of the window in us.
@@ -106,36 +83,29 @@ def event_histogram(
         width: columns of the sensor.
         rule: "edges" divides the window between its borders (Eq. 3); "rvt" between its first and its last event, bit by
             bit as uzh-rpg/RVT, data/utils/representations.py, does.
-        clip: largest count; counts saturate there.
+        clip: largest count, at most 255; counts saturate there.
 
     Returns:
         (2*bins, height, width) uint8: bins 0 to bins - 1 of the negative events, then those of the positive ones.
 
     Raises:
-        ValueError: unknown rule, empty window, a clip that does not fit a byte, arrays of different lengths, times out
-            of order, or events outside of the sensor.
+        ValueError: what is given does not fit these descriptions.
     """
-    check_window(t_start, t_end, bins, rule, clip)
+    check_window(t_start, t_end, bins, rule)
+    if not 0 < clip < 256:
+        raise ValueError(f"clip is {clip}, not 1 to 255")
     check_events(x, y, t, p, height, width)
-    if not _rising(np.ascontiguousarray(t)):
+    if (t[1:] < t[:-1]).any():
         raise ValueError("the events are not sorted by time")
     times = bin_times(t_start, t_end, bins)
     if rule == "rvt":
-        begin, end = np.searchsorted(t, (t_start, first_after(t_end, rule)))
+        begin, end = np.searchsorted(t, (t_start, t_end + 1))  # which has the event at the end
         if begin < end:
             times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
-    columns, rows = np.ascontiguousarray(x, np.uint16), np.ascontiguousarray(y, np.uint16)
+    columns, rows, on = (np.ascontiguousarray(each, kind) for each, kind in ((x, "u2"), (y, "u2"), (p, "u1")))
     histogram = np.empty((2 * bins, height, width), np.uint8)
-    _count(columns, rows, np.ascontiguousarray(p, np.uint8), np.searchsorted(t, times), np.uint8(clip), histogram)
+    _count(columns, rows, on, np.searchsorted(t, times), np.uint8(clip), histogram)
     return histogram
-
-
-@njit(cache=True, nogil=True)
-def _rising(t):  # type: ignore[no-untyped-def]
-    earlier, later, falls = t[:-1], t[1:], False
-    for i in range(len(later)):
-        falls |= later[i] < earlier[i]
-    return not falls
 
 
 @njit(cache=True, nogil=True)
@@ -157,94 +127,68 @@ def _count(x, y, p, borders, clip, histogram):  # type: ignore[no-untyped-def]
                 counts[cells[i]] += np.uint8(counts[cells[i]] < clip)
 
 
-Windows = NDArray[np.integer] | Sequence[int] | Sequence[tuple[int, int]]
-
-
 def window_histograms(
     stream: PackedEvents,
-    windows: Windows,
+    windows: ArrayLike,
     bins: int,
     *,
     rule: str = "edges",
-    clip: int = CLIP,
     region: Region | None = None,
     view: View | None = None,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
-    """Histograms of `windows`, negative polarity first.
+    """Histograms of windows (T, 2), first time and end of each in us, negative polarity first; see `event_histogram`.
+
+    By rule "rvt" bins go by the first and last event of the whole sensor, and events at a border count on both sides.
 
     Args:
         stream: an open recording.
-        windows: (T + 1,) borders of windows side by side, or (T, 2) first time and end of each; in us.
+        windows: as above.
         bins: time bins per window.
-        rule: "edges" or "rvt", see `event_histogram`; "rvt" goes by the first and last event of the whole sensor, and
-            counts events at a border on both sides of it.
-        clip: largest count.
+        rule: "edges" or "rvt".
         region: part of the sensor that is used, and its downsampling; default: all of it.
-        view: flip and zoom of the region; default: as it is. Nothing is seen where it shows what lies outside.
-        out: C-contiguous array for the result, whatever it holds; default: a new one.
-
-    Returns:
-        (T, 2*bins, H, W) uint8; a window without events is zero.
+        view: flip and zoom of the region; default: as it is. What it shows from outside of the region is zero.
+        out: C-contiguous array for the result (T, 2*bins, H, W) uint8, whatever it holds; default: a new one.
 
     Raises:
-        ValueError: windows of another shape, or see `event_histogram`.
+        ValueError: windows or `out` of another shape, unknown rule, empty window, or no bins.
         UserError: the words read are damaged.
     """
-    limits = _limits(windows)
-    region = region or Region(stream.height, stream.width)
-    shape = (len(limits), 2 * bins, region.height, region.width)
+    borders, region = _borders(stream, windows, bins, rule), region or Region(stream.height, stream.width)
+    shape = (len(borders), 2 * bins, region.height, region.width)
     histograms = np.empty(shape, np.uint8) if out is None else out
     if histograms.shape != shape or histograms.dtype != np.uint8 or not histograms.flags.c_contiguous:
         raise ValueError(f"out must be C-contiguous uint8 {shape}, not {histograms.dtype} {histograms.shape}")
     seen = region.seen(view)
-    for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
-        check_window(start, end, bins, rule, clip)
-        times = _bins_of(stream, start, end, bins, rule)
-        if times is None:
-            histogram[...] = 0
-        else:
-            stream.count_bins(times, seen, clip, histogram)
+    for histogram, times in zip(histograms, borders, strict=True):
+        stream.count_bins(times, seen, histogram)
     return histograms
 
 
 def window_words(
-    stream: PackedEvents, windows: Windows, bins: int, *, rule: str = "edges", region: Region | None = None
+    stream: PackedEvents, windows: ArrayLike, bins: int, *, rule: str = "edges", region: Region | None = None
 ) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
     """The packed events that `window_histograms` counts, for `tespec.events.on_device.count_words`.
 
-    Returns:
-        words (N,) uint32 of the store, window by window and bin by bin, without those that the region drops, and
-        (T, bins) how many fall into each bin.
-
-    Raises:
-        ValueError, UserError: see `window_histograms`.
+    Words (N,) uint32, window by window and bin by bin, without those that the region drops, and (T, bins) their number.
     """
-    limits = _limits(windows)
     seen = (region or Region(stream.height, stream.width)).seen()
-    counts, found = np.zeros((len(limits), bins), np.int32), [np.empty(0, np.uint32)]
-    for row, (start, end) in zip(counts, limits.tolist(), strict=True):
-        check_window(start, end, bins, rule, CLIP)
-        times = _bins_of(stream, start, end, bins, rule)
-        if times is not None:
-            words, row[...] = stream.words_of_bins(times, seen)
-            found.append(words)
-    return np.concatenate(found), counts
+    found = [stream.words_of_bins(times, seen) for times in _borders(stream, windows, bins, rule)]
+    words, counts = zip(*found, strict=True)
+    return np.concatenate(words), np.stack(counts).astype(np.int32)
 
 
-def _bins_of(stream: PackedEvents, start: int, end: int, bins: int, rule: str) -> NDArray[np.int64] | None:
-    """Borders of a window's bins; None where the rule goes by events and there is none."""
-    if rule == "edges":
-        return bin_times(start, end, bins)
-    t = stream.slice(start, first_after(end, rule)).t
-    return rvt_bin_times(int(t[0]), int(t[-1]), bins) if len(t) else None
-
-
-def _limits(windows: Windows) -> NDArray[np.int64]:
-    """(T, 2) first time and end of each window."""
+def _borders(stream: PackedEvents, windows: ArrayLike, bins: int, rule: str) -> list[NDArray[np.int64]]:
+    """Times (bins + 1,) of the borders of each window's bins."""
     limits = np.asarray(windows, np.int64)
-    if limits.ndim == 1 and len(limits) > 1:
-        limits = np.stack([limits[:-1], limits[1:]], axis=1)
     if limits.ndim != 2 or limits.shape[1] != 2:
-        raise ValueError(f"windows have the shape {limits.shape} instead of (T + 1,) or (T, 2)")
-    return limits
+        raise ValueError(f"windows have the shape {limits.shape} instead of (T, 2)")
+    borders = []
+    for start, end in limits.tolist():
+        check_window(start, end, bins, rule)
+        borders.append(bin_times(start, end, bins))
+        if rule == "rvt":
+            t = stream.slice(start, end + 1).t  # as uzh-rpg/RVT, scripts/genx/preprocess_dataset.py
+            if len(t):
+                borders[-1] = rvt_bin_times(int(t[0]), int(t[-1]), bins)
+    return borders

@@ -2,74 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from numba import njit
 from torch import Tensor
 
-PAIR = 2
 BLOCK = 4096  # pixels whose sums stay in the first-level cache while their channels are read
-
-
-@njit(cache=True, nogil=True)
-def fill_video(histograms, rates, contrast, by_time, images, video):  # type: ignore[no-untyped-def]
-    """Fill the video: each image is the one before, decayed, plus the weighted signed counts.
-
-    Segment by segment, so that its counts still lie in a cache when they are weighed by what counting them told.
-
-    Args:
-        histograms: (B, T, 2*bins, pixels) uint8, negative polarity first.
-        rates: (B, T) float64, exponent of the decay per event of a bin, or per bin.
-        contrast: of one event.
-        by_time: whether rates are per bin.
-        images: (B, pixels) float32 before the first segment.
-        video: (B, T, pixels) float32, written.
-    """
-    bins = histograms.shape[2] // 2
-    weights = np.empty(bins, np.float32)
-    for lane in range(len(histograms)):
-        previous = images[lane]
-        for segment in range(histograms.shape[1]):
-            histogram = histograms[lane, segment]
-            after = 0.0  # exponent of what follows a bin
-            for k in range(bins - 1, -1, -1):
-                weights[k] = contrast * math.exp(after)
-                events = 1 if by_time else _sum(histogram[k]) + _sum(histogram[bins + k])
-                after += rates[lane, segment] * events
-            _accumulate(histogram, weights, np.float32(math.exp(after)), previous, video[lane, segment])
-            previous = video[lane, segment]
-
-
-@njit(cache=True, nogil=True)
-def _sum(plane):  # type: ignore[no-untyped-def]
-    total = np.int64(0)
-    for i in range(len(plane)):
-        total += np.int64(plane[i])
-    return total
-
-
-@njit(cache=True, nogil=True)
-def _accumulate(histogram, weights, decay, previous, image):  # type: ignore[no-untyped-def]
-    bins = len(weights)
-    for begin in range(0, len(image), BLOCK):
-        block, before = image[begin : begin + BLOCK], previous[begin : begin + BLOCK]
-        for i in range(len(block)):
-            block[i] = decay * before[i]
-        for k in range(0, bins - bins % PAIR, PAIR):
-            early, late = weights[k], weights[k + 1]
-            negative, positive = histogram[k, begin : begin + BLOCK], histogram[bins + k, begin : begin + BLOCK]
-            negative_late = histogram[k + 1, begin : begin + BLOCK]
-            positive_late = histogram[bins + k + 1, begin : begin + BLOCK]
-            # Two bins at a time: the sums are read and written half as often.
-            for i in range(len(block)):
-                with_early = block[i] + early * (np.float32(positive[i]) - np.float32(negative[i]))
-                block[i] = with_early + late * (np.float32(positive_late[i]) - np.float32(negative_late[i]))
-        if bins % PAIR:
-            negative, positive = histogram[bins - 1, begin : begin + BLOCK], histogram[-1, begin : begin + BLOCK]
-            for i in range(len(block)):
-                block[i] += weights[bins - 1] * (np.float32(positive[i]) - np.float32(negative[i]))
 
 
 def estimate_intensity(
@@ -98,59 +36,27 @@ def estimate_intensity(
 
     Returns:
         the video (B, T, H, W) float32 and the image after the last segment (B, H, W) float32.
-
-    Raises:
-        ValueError: shapes that do not fit.
     """
-    lanes, _, _, height, width = _checked(histograms, state, ())
+    lanes, segments, channels, height, width = _checked(histograms, state, ())
+    bins, compiled = channels // 2, histograms.device.type == "cpu" and histograms.dtype is torch.uint8
+    counts = histograms.flatten(-2)
     rates = (-alpha / (norm_events or 1.0) * _seconds(bin_seconds, histograms)).unsqueeze(-1)
-    image = histograms.new_zeros((lanes, height, width), dtype=torch.float32) if state is None else state.float()
-    if histograms.device.type == "cpu" and histograms.dtype is torch.uint8:
-        return _on_cpu(histograms, image, rates, contrast, norm_events is None)
-    return _on_device(histograms, image, rates, contrast, norm_events is None)
-
-
-def _checked(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) -> torch.Size:
-    """The shape of histograms; `state` has `planes` between its lanes and its rows."""
-    if histograms.ndim != 5 or histograms.shape[2] % 2:
-        raise ValueError(f"histograms have the shape {tuple(histograms.shape)} instead of (B, T, 2*bins, H, W)")
-    wanted = (len(histograms), *planes, *histograms.shape[-2:])
-    if state is not None and state.shape != wanted:
-        raise ValueError(f"state has the shape {tuple(state.shape)} instead of {wanted}")
-    return histograms.shape
-
-
-def _seconds(bin_seconds: float | Tensor, histograms: Tensor) -> Tensor:
-    """Length (B, T) of the bins in s, float64, on the device of the histograms."""
-    if isinstance(bin_seconds, Tensor):
-        return bin_seconds.to(histograms.device, torch.float64).expand(histograms.shape[:2])
-    return histograms.new_full(histograms.shape[:2], bin_seconds, dtype=torch.float64)
-
-
-def _on_cpu(histograms: Tensor, image: Tensor, rates: Tensor, contrast: float, by_time: bool) -> tuple[Tensor, Tensor]:
-    lanes, segments, _, height, width = histograms.shape
-    counts, before, exponents = histograms.contiguous().flatten(-2), image.contiguous().flatten(1), rates.squeeze(-1)
-    # NumPy asks for huge pages, torch does not: touching fresh small ones takes longer than the sums.
-    video = np.empty((lanes, segments, height * width), np.float32)
-    fill_video(counts.numpy(), exponents.contiguous().numpy(), contrast, by_time, before.numpy(), video)
-    images = torch.from_numpy(video).view(lanes, segments, height, width)
-    return images, images[:, -1].clone()  # apart from the video, which need not be kept alive for it
-
-
-def _on_device(
-    histograms: Tensor, image: Tensor, rates: Tensor, contrast: float, by_time: bool
-) -> tuple[Tensor, Tensor]:
-    lanes, segments, channels, height, width = histograms.shape
-    bins = channels // 2
-    if by_time:
-        exponents = rates.expand(lanes, segments, bins)
+    if norm_events is None:
+        exponents = rates.expand(-1, -1, bins)
     else:
-        events = histograms.flatten(-2).sum(-1, dtype=torch.int64)
+        events = torch.from_numpy(_sums(counts.numpy())) if compiled else counts.sum(-1, dtype=torch.int64)
         exponents = rates * (events[..., :bins] + events[..., bins:])
     # What a bin adds decays by the events of the bins after it.
     after = exponents.flip(-1).cumsum(-1).flip(-1)
     weights = (contrast * torch.nn.functional.pad(after[..., 1:], (0, 1)).exp()).float()
     decay = after[..., 0].exp().float()
+    image = histograms.new_zeros((lanes, height, width), dtype=torch.float32) if state is None else state.float()
+    if compiled:
+        # NumPy asks for huge pages, torch does not: touching fresh small ones takes longer than the sums.
+        video = torch.from_numpy(np.empty((lanes, segments, height, width), np.float32))
+        arrays = (counts, weights, decay, image.flatten(1), video.flatten(-2))
+        _fill_video(*(each.contiguous().numpy() for each in arrays))
+        return video, video[:, -1].clone()  # apart from the video, which need not be kept alive for it
     video = torch.zeros((lanes, segments, height, width), device=histograms.device)
     # One channel at a time is held as fp32. No matrix product, which would be rounded to TF32 or bf16 where the caller
     # allows that.
@@ -160,6 +66,52 @@ def _on_device(
     for segment in range(segments):
         image = video[:, segment].addcmul_(decay[:, segment, None, None], image)
     return video, image.clone()
+
+
+@njit(cache=True, nogil=True)
+def _sums(counts):  # type: ignore[no-untyped-def]
+    """Sums (B, T, C) int64 of counts (B, T, C, P)."""
+    sums = np.zeros(counts.shape[:3], np.int64)
+    for plane in np.ndindex(sums.shape):
+        for count in counts[plane]:
+            sums[plane] += np.int64(count)
+    return sums
+
+
+@njit(cache=True, nogil=True)
+def _fill_video(histograms, weights, decay, images, video):  # type: ignore[no-untyped-def]
+    """Each image (P,) of the video (B, T, P) is the one before, decayed, plus the weighted signed counts.
+
+    Of histograms (B, T, 2*bins, P) uint8, weights (B, T, bins), decay (B, T) and first images (B, P), float32.
+    """
+    lanes, segments, bins = weights.shape
+    for lane in range(lanes):
+        previous = images[lane]
+        for segment in range(segments):
+            image, histogram = video[lane, segment], histograms[lane, segment]
+            for begin in range(0, len(image), BLOCK):
+                block = image[begin : begin + BLOCK]
+                block[:] = decay[lane, segment] * previous[begin : begin + BLOCK]
+                for k in range(bins):
+                    weight = weights[lane, segment, k]
+                    negative, positive = histogram[k, begin : begin + BLOCK], histogram[bins + k, begin : begin + BLOCK]
+                    for i in range(len(block)):
+                        block[i] += weight * (np.float32(positive[i]) - np.float32(negative[i]))
+            previous = image
+
+
+def _checked(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) -> torch.Size:
+    """The shape of histograms; `state` has `planes` between its lanes and its rows."""
+    wanted = (len(histograms), *planes, *histograms.shape[-2:])
+    if histograms.ndim != 5 or histograms.shape[2] % 2 or (state is not None and state.shape != wanted):
+        shapes = f"{tuple(histograms.shape)}, state {None if state is None else tuple(state.shape)}"
+        raise ValueError(f"histograms have the shape {shapes} instead of (B, T, 2*bins, H, W), {wanted}")
+    return histograms.shape
+
+
+def _seconds(bin_seconds: float | Tensor, histograms: Tensor) -> Tensor:
+    """Length (B, T) of the bins in s, float64, on the device of the histograms."""
+    return torch.as_tensor(bin_seconds, dtype=torch.float64, device=histograms.device).expand(histograms.shape[:2])
 
 
 def estimate_high_pass(
@@ -177,19 +129,8 @@ def estimate_high_pass(
     bit, so that blur persists (paper, Sec. 3). The image of the filter that Eq. 6 builds upon decays when it is read
     (Scheerlinck et al., "Continuous-time Intensity Estimation Using Event Cameras", ACCV 2018).
 
-    Args:
-        histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
-        state: (B, 2, H, W), the image before the first segment and the time since each pixel's last event in s; None
-            is zero everywhere (a pixel at zero decays to zero, whatever the time).
-        alpha: decay in 1/s.
-        contrast: C, the log-intensity step of one event.
-        bin_seconds: length of a bin in s, one for all or (B, T).
-
-    Returns:
-        the video (B, T, H, W) float32 and the state (B, 2, H, W) float32 after the last segment.
-
-    Raises:
-        ValueError: shapes that do not fit.
+    Arguments and results are those of `estimate_intensity`, but for the state (B, 2, H, W): the image, and the time
+    since each pixel's last event in s (a pixel at zero decays to zero, whatever the time).
     """
     lanes, segments, channels, height, width = _checked(histograms, state, (2,))
     bins, step = channels // 2, _seconds(bin_seconds, histograms).float()[..., None, None]

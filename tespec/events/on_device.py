@@ -5,22 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tespec.events.histogram import CLIP
 from tespec.events.spatial import DROPPED, Region
-from tespec.events.store import MAX_HEIGHT, MAX_WIDTH, P_SHIFT, X_BITS
+from tespec.events.store import CLIP, MAX_HEIGHT, MAX_WIDTH, P_SHIFT, X_BITS
 
 CELLS_AT_ONCE = 1 << 26  # whose int32 sums are held beside the histograms: 256 MiB
 
 
-def count_words(words: Tensor, counts: Tensor, region: Region, clip: int = CLIP) -> Tensor:
-    """Histograms of packed events, equal to those of `tespec.events.window_histograms`; nothing waits for the device.
+def count_words(words: Tensor, counts: Tensor, region: Region) -> Tensor:
+    """Histograms of packed events, equal to those of `tespec.events.window_histograms`, without synchronization.
 
     Args:
-        words: (N,) int32, the bits of the store's words, window by window and bin by bin, as `window_words` gives them
-            for the same region.
+        words: (N,) int32, the bits of the words that `window_words` gives for the same region.
         counts: (B, T, bins) int32, how many of them fall into each bin.
         region: part of the sensor that is used, and its downsampling.
-        clip: largest count, at most 255.
 
     Returns:
         (B, T, 2 * bins, H, W) uint8 on the device of the words.
@@ -38,18 +35,15 @@ def count_words(words: Tensor, counts: Tensor, region: Region, clip: int = CLIP)
         # What belongs to another part adds nothing, at a pixel of its own: adding to one cell would take turns.
         cell = torch.where(inside, plane * area + pixel, pixel)
         sums = torch.zeros(part.numel(), dtype=torch.int32, device=words.device)
-        part.copy_(sums.index_add_(0, cell, inside.int()).clamp_(max=clip).view(part.shape))
+        part.copy_(sums.index_add_(0, cell, inside.int()).clamp_(max=CLIP).view(part.shape))
         plane -= len(part)
     return histograms.view(lanes, segments, 2 * bins, region.height, region.width)
 
 
 def as_seen(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Each lane of frames (B, T, C, H, W) as `tespec.events.spatial.apply_maps` shows it; 0 from outside of the image.
+    """Frames (B, T, C, H, W) of which each lane is flipped and zoomed by maps (B, H) and (B, W) int64 of a `View`.
 
-    Args:
-        frames: of any dtype.
-        rows: (B, H) int64 source row of each row, `DROPPED` outside of the image.
-        columns: (B, W) likewise.
+    Pixels from outside of the image are 0, as of `tespec.events.spatial.apply_maps`.
     """
     outside = (rows == DROPPED).unsqueeze(-1) | (columns == DROPPED).unsqueeze(-2)
     seen = picked(frames, rows.clamp(min=0), columns.clamp(min=0))

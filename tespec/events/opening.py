@@ -1,40 +1,23 @@
-"""Opens any recording by what it is. Nothing here writes: what is not packed is read through, or refused.
-
-What is missing, of no known kind, empty, inconsistent or of another size than given is a `UserError`.
-"""
+"""Opens any recording by its content or suffix. Nothing here writes: what is not packed is read whole, or refused."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import os
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
-from types import ModuleType
 from typing import Any
 
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
-from tespec.events import readers
-from tespec.events.packing import load
-from tespec.events.provenance import files_of, is_of, is_recorded, quick_hash
+from tespec.events.packing import files_of, is_of, is_recorded, load, quick_hash
+from tespec.events.readers import READERS
 from tespec.events.readers.hdf5 import SUFFIXES
-from tespec.events.readers.sensor import resolve_size
-from tespec.events.store import HEADER, PackedEvents, header_of, is_complete, open_store, store_of
-from tespec.events.stream import Reader
+from tespec.events.store import HEADER, PackedEvents, header_of, open_store, store_of
+from tespec.events.stream import Reader, resolve_size
 
 NAME_LETTERS = 40  # of a recording, in the name of its store in the cache
-Open = Callable[[Path, int | None, int | None], Reader]
-
-
-def readers_in(package: ModuleType) -> dict[str, Open]:
-    """Opening functions by suffix: `READS` of the modules of a package."""
-    modules = (import_module(f"{package.__name__}.{found.name}") for found in iter_modules(package.__path__))
-    return {suffix: reader for module in modules for suffix, reader in getattr(module, "READS", {}).items()}
-
-
-READERS: dict[str, Open] = readers_in(readers)
 
 
 class NotPacked(UserError):
@@ -52,11 +35,8 @@ def dataset_of(path: Path) -> Any:
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:
     """Open the packed store of a recording: the one beside it, or in it, or in the cache (`$TESPEC_CACHE/stores`).
 
-    Args:
-        path: of the recording, or of a store.
-        height: rows of the sensor in px, for recordings that do not name them; given together with `width`. Where
-            neither they nor the recording say it, the nearest `dataset.json` above does.
-        width: columns, likewise.
+    Height and width of the sensor in px are given together, for recordings that do not name them; where nobody says
+    them, the nearest `dataset.json` above does.
 
     Raises:
         UserError: the recording is missing, of no known kind, empty or inconsistent, not packed (`NotPacked`), of
@@ -64,20 +44,20 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
         ValueError: only one of height and width is given.
     """
     path = Path(path)
-    require_both(height, width)
     store = store_of(path)
-    if not (store / HEADER).is_file():
-        store = cache_path(open_reader(path, height, width))
-        if not is_complete(store):
-            remedy = f"pack it (benchmarks/data.py prepare recordings {path}), or read it whole with load_events"
-            raise NotPacked(path, "is not packed", remedy)
-        return open_store(store)
-    made_from = header_of(store)["source"]
-    if store != path and made_from is not None and is_recorded(path):
-        require_same(store, path, is_of(made_from, path))
-    stream = open_store(store)
-    resolve_size(path, height, width, (stream.height, stream.width))
-    return stream
+    if (store / HEADER).is_file():
+        made_from = header_of(store)["source"]
+        if store != path and made_from is not None and is_recorded(path):
+            require_same(store, path, is_of(made_from, path))
+        stream = open_store(store)
+        resolve_size(path, height, width, (stream.height, stream.width))
+        return stream
+    cached = cache_path(open_reader(path, height, width))
+    try:
+        return open_store(cached)
+    except UserError as error:
+        remedy = f"pack it (benchmarks/data.py prepare recordings {path}), or read it whole with load_events"
+        raise NotPacked(path, "is not packed", remedy) from error
 
 
 def load_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:
@@ -90,32 +70,18 @@ def load_events(path: str | Path, height: int | None = None, width: int | None =
 
 
 def open_reader(path: Path, height: int | None = None, width: int | None = None) -> Reader:
-    """What reads a recording as it was recorded; see `open_events`."""
-    require_both(height, width)
-    if not path.exists():
+    """The reader of a recording as it was recorded; see `open_events`."""
+    if not (path.is_file() or path.is_dir()):
         raise UserError(path, "no such file or folder", "check the path")
+    if not os.access(path, os.R_OK):
+        raise UserError(path, "cannot be read (no permission)", "change its permissions")
     suffix = path.suffix.lower()
     if path.is_file() and suffix in READERS:
         return READERS[suffix](path, height, width)
     if (dataset := dataset_of(path)) is not None:
         return dataset.reader(path, height, width)
-    if path.is_dir():
-        what, remedy = "neither a packed store nor a DDD17 recording", "give a recording's own folder, or a file"
-    elif suffix in SUFFIXES:
-        what, remedy = "holds no events (events/x, y, t, p, or davis/left/events)", "give the recording itself, a file"
-    else:
-        what, remedy = f"no reader for {suffix or 'files without a suffix'!r}", "give a file"
-    raise UserError(path, what, f"{remedy} of {', '.join((*READERS, *SUFFIXES))}")
-
-
-def require_both(height: int | None, width: int | None) -> None:
-    """Refuse half a size.
-
-    Raises:
-        ValueError: only one of height and width is given.
-    """
-    if (height is None) != (width is None):
-        raise ValueError("give both height and width, or neither")
+    remedy = f"give a file of {', '.join((*READERS, *SUFFIXES))}, a packed store, or a recording's own folder"
+    raise UserError(path, "holds no events in a known format", remedy)
 
 
 def require_same(store: Path, path: Path, same: bool) -> None:
@@ -126,13 +92,10 @@ def require_same(store: Path, path: Path, same: bool) -> None:
 
 
 def cache_path(reader: Reader) -> Path:
-    """Where the cache has the store of a recording.
+    """Where the cache has the store of a recording: the same wherever it lies, and another when it has changed.
 
-    The name says the sensor, and of each file the name, the size, the time of change and the sampled content: wherever
-    the recording lies, it is the same, and another one when the recording has changed.
+    The name depends on the sensor, and on name, size, time of change and sampled content of each file.
     """
     state = [[file.stat().st_mtime_ns, quick_hash(file)] for file in files_of(reader.path)]
-    text = json.dumps([reader.width, reader.height, state])
-    return (
-        cache_root() / "stores" / f"{reader.path.name[:NAME_LETTERS]}-{hashlib.sha256(text.encode()).hexdigest()[:24]}"
-    )
+    digest = hashlib.sha256(json.dumps([reader.width, reader.height, state]).encode()).hexdigest()
+    return cache_root() / "stores" / f"{reader.path.name[:NAME_LETTERS]}-{digest[:24]}"

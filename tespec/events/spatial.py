@@ -20,17 +20,15 @@ Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `Reg
 
 
 class View(Protocol):
-    """How an image is seen, flipped, zoomed or both: an index map for each side."""
+    """Flip and zoom of an image as index maps of its sides, `DROPPED` outside of the image."""
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """(H,) source row of each row of the result; `DROPPED` lies outside of the image."""
-        ...
+        """(H,) source row of each row of the result."""
 
     @property
     def columns(self) -> NDArray[np.int64]:
-        """(W,) source column of each column, likewise."""
-        ...
+        """(W,) source column of each column."""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,25 @@
-"""What a recording of any format is: events, read once from front to back."""
+"""A recording of any format: its events, read once from front to back, and the size of its sensor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tespec.core.description import FILE, described_size
+from tespec.core.errors import UserError
+from tespec.core.settings import LARGEST, Size, is_size
+
+NO_SIZE = (
+    "give --sensor WIDTHxHEIGHT, or name the size in the file's header (% geometry WIDTHxHEIGHT), or write "
+    f'{{"sensor": {{"width": WIDTH, "height": HEIGHT}}}} into a {FILE} beside it'
+)
+
+Column = NDArray[np.integer[Any]]
 
 
 class Events(NamedTuple):
@@ -28,14 +39,12 @@ class Reader:
         path: file or folder, for messages.
         height: rows of the sensor in px.
         width: columns of the sensor in px.
-        events: how many there are; a guess from the file's size where the format does not say it.
-        chunks: reads the events some at a time, as they follow each other in the file: x and y (N,) uint16, which may
-            lie outside of the sensor; t (N,) integers of the recording's clock, which may step back; p (N,) uint8 in
-            {0, 1}.
+        events: their number; an estimate from the file's size where the format does not state it.
+        chunks: reads the events some at a time, in the order of the file: x and y (N,) uint16, which may lie outside
+            of the sensor; t (N,) integers of the recording's clock, which may step back; p (N,) uint8 in {0, 1}.
         ticks_per_us: of the clock.
-        period: after which a clock of few bits begins again, from 0; 0 if it never does. Time goes on across its
-            borders: of the times that a value may stand for, the one closest to the latest time before it is taken, so
-            that a step back by less than half of the period stays one.
+        period: after which a clock of few bits begins again from 0; 0 if it never does. Of the times that a value may
+            stand for, the one closest to the latest time before it is taken.
     """
 
     path: Path
@@ -47,20 +56,8 @@ class Reader:
     period: int = 0
 
 
-def check_events(
-    x: NDArray[np.integer],
-    y: NDArray[np.integer],
-    t: NDArray[np.integer],
-    p: NDArray[np.integer],
-    height: int,
-    width: int,
-) -> None:
-    """Check that four arrays are events of one sensor.
-
-    Raises:
-        ValueError: they are not one-dimensional whole numbers of one length, a coordinate lies outside of the sensor,
-            or a polarity is neither 0 nor 1.
-    """
+def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
+    """Raise `ValueError` unless four arrays are (N,) whole numbers, x and y inside of the sensor and p 0 or 1."""
     if not x.shape == y.shape == t.shape == p.shape == (t.size,):
         raise ValueError(f"x, y, t and p have the shapes {x.shape}, {y.shape}, {t.shape} and {p.shape}, not (N,)")
     if any(values.dtype.kind not in "iub" for values in (x, y, t, p)):
@@ -69,3 +66,33 @@ def check_events(
         signed = values.dtype.kind == "i"
         if values.size and (int(values.max()) >= limit or (signed and int(values.min()) < 0)):
             raise ValueError(f"{name} has values outside of 0 to {limit - 1}")
+
+
+def resolve_size(
+    path: Path, height: int | None, width: int | None, named: Size | None = None, default: Size | None = None
+) -> Size:
+    """(height, width) of a recording's sensor in px: as the user gives it, else as its file names it.
+
+    Else the nearest `dataset.json` above the recording says it, and at last the `default` of cameras of one size.
+    """
+    if (height is None) != (width is None):
+        raise ValueError("give both height and width, or neither")
+    given = None if height is None or width is None else (height, width)
+    if given and named and given != named:
+        raise UserError(path, f"its sensor is {named[1]}x{named[0]} px, not {width}x{height}", "leave --sensor out")
+    size = given or named or described_size(path) or default
+    if size is None:
+        raise UserError(path, "does not name the sensor's size", NO_SIZE)
+    if not is_size(size):
+        raise UserError(path, f"cannot have a sensor of {size[1]}x{size[0]} px", f"give 1 to {LARGEST} px a side")
+    return size
+
+
+def read_records(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
+    """The `count` records of a file that begin after `offset` bytes, `at_once` at a time."""
+    for begin in range(0, count, at_once):
+        wanted = min(at_once, count - begin)
+        found = np.fromfile(path, dtype, wanted, offset=offset + begin * dtype.itemsize)
+        if len(found) < wanted:
+            raise UserError(path, "has become shorter since it was opened", "copy it again")
+        yield found

@@ -1,4 +1,4 @@
-"""Histograms of arrays of events: bins, counts, and other people's code on real events."""
+"""Histograms: bins, counts, regions, rectified pixels and views, against plain loops and other people's code."""
 
 import subprocess
 import sys
@@ -9,16 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from event_cases import HEIGHT, WIDTH, event_arrays, plain_histogram, random_events
+from event_files import HEIGHT, WIDTH, event_arrays, plain_histogram, random_events, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.events import event_histogram, load_events
-from tespec.events.histogram import bin_times, rvt_bin_times
+from tespec.core.errors import UserError
+from tespec.core.settings import Augmentation
+from tespec.datasets.augment import FlipZoom, sample_flip_zoom
+from tespec.events import ArrayStream, Events, event_histogram, load_events, on_device, window_histograms
+from tespec.events.histogram import bin_times, rvt_bin_times, window_words
+from tespec.events.on_device import as_seen, count_words
+from tespec.events.packing import pack
+from tespec.events.spatial import Region, apply_maps
+from tespec.events.store import WORDS, open_store
 
 DATA = Path(__file__).parents[1] / "data"
 WINDOW = {"t_start": 0, "t_end": 3_000, "height": HEIGHT, "width": WIDTH}
-WINDOW_US, BINS, SIZE = 50_000, 10, {"height": 480, "width": 640}
+RULES = st.sampled_from(["edges", "rvt"])
+SIZE = ROWS, COLUMNS = 20, 30
+REGIONS = (Region(20, 30), Region(17, 30), Region(10, 15, 2), Region(5, 7, 4, "all"), Region(6, 10, 3))
+FLIP_ZOOM = Augmentation(flip=0.5, zoom=0.9, zoom_in_share=0.6, zoom_in=(1.0, 4.0), zoom_out=(1.0, 2.0))
 
 
 @given(st.integers(-(10**15), 10**15), st.integers(1, 10**7), st.integers(1, 50), st.data())
@@ -54,7 +64,7 @@ def test_rvt_borders_hold_in_long_windows_where_float32_cannot_name_every_micros
     np.testing.assert_array_equal(found, rvt_bins(t, bins))
 
 
-@given(event_arrays(), st.integers(1, 11), st.sampled_from(["edges", "rvt"]), st.sampled_from([1, 10, 255]))
+@given(event_arrays(), st.integers(1, 11), RULES, st.sampled_from([1, 10, 255]))
 def test_it_counts_as_the_plain_way_does(events, bins, rule, clip):
     options = WINDOW | {"bins": bins, "rule": rule, "clip": clip}
     found = event_histogram(*events, **options)
@@ -62,19 +72,7 @@ def test_it_counts_as_the_plain_way_does(events, bins, rule, clip):
     np.testing.assert_array_equal(found, plain_histogram(*events, **options))
 
 
-def test_the_rules_part_ways_in_a_sparse_window():
-    t, zeros = np.array([20_000, 21_000, 30_000]), np.zeros(3, np.uint16)
-    options = {"t_start": 0, "t_end": 50_000, "bins": 10, "height": 1, "width": 1}
-
-    def bins_of(rule):
-        histogram = event_histogram(zeros, zeros, t, zeros.astype(np.uint8), rule=rule, **options)
-        return np.repeat(np.arange(20), histogram.ravel()).tolist()
-
-    assert bins_of("edges") == [4, 4, 6]
-    assert bins_of("rvt") == [0, 1, 9]
-
-
-@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64, np.uint32])
+@pytest.mark.parametrize("dtype", [np.int16, np.int64, np.uint32])
 def test_any_integer_type_and_any_stride_is_taken(dtype):
     events = random_events(9_000)  # more than a block
     options = {"t_start": 0, "t_end": 50_000, "bins": 1, "height": HEIGHT, "width": WIDTH, "clip": 255}
@@ -89,7 +87,6 @@ def test_any_integer_type_and_any_stride_is_taken(dtype):
         ({"x": [0, WIDTH]}, {}, "x has values outside of 0 to 7"),
         ({"x": [0, -1]}, {}, "x has values"),
         ({"y": [HEIGHT, 0]}, {}, "y has values"),
-        ({"p": [0, -1]}, {}, "p has values"),
         ({"p": [0, 2]}, {}, "p has values"),
         ({"t": [5, 4]}, {}, "not sorted"),
         ({"t": [5]}, {}, "shapes"),
@@ -124,17 +121,167 @@ def test_bins_are_those_of_tonic(real, number):
         start, shape = int(frames[f"start_{number}"]), tuple(frames[f"shape_{number}"])
         wanted = np.zeros(np.prod(shape), np.uint8)
         wanted[frames[f"places_{number}"]] = frames[f"counts_{number}"]
-    end = start + WINDOW_US
-    found = event_histogram(*real.slice(start, end), t_start=start, t_end=end, bins=BINS, clip=255, **SIZE)
-    assert shape == (BINS, 2, 480, 640)
-    assert wanted.sum() == len(real.slice(start, end).t) > 1_000
-    np.testing.assert_array_equal(found.reshape(2, BINS, 480, 640).swapaxes(0, 1), wanted.reshape(shape))
+    window = {"t_start": start, "t_end": start + 50_000, "bins": 10, "height": 480, "width": 640}
+    found = event_histogram(*real.slice(start, start + 50_000), clip=255, **window)
+    assert shape == (10, 2, 480, 640)
+    assert wanted.sum() == len(real.slice(start, start + 50_000).t) > 1_000
+    np.testing.assert_array_equal(found.reshape(2, 10, 480, 640).swapaxes(0, 1), wanted.reshape(shape))
 
 
 @pytest.mark.parametrize("rule", ["edges", "rvt"])
 @pytest.mark.parametrize("start", [0, 1_555_555])
 def test_both_rules_are_those_of_a_plain_loop_on_real_events(real, rule, start):
     start += real.t_first
-    events = real.slice(start, start + WINDOW_US + 1)
-    arguments = {"t_start": start, "t_end": start + WINDOW_US, "bins": BINS, "rule": rule, **SIZE}
-    np.testing.assert_array_equal(event_histogram(*events, **arguments), plain_histogram(*events, **arguments))
+    window = {"t_start": start, "t_end": start + 50_000, "bins": 10, "height": 480, "width": 640, "rule": rule}
+    events = real.slice(start, start + 50_001)
+    wanted = plain_histogram(*events, **window)
+    np.testing.assert_array_equal(event_histogram(*events, **window), wanted)
+    np.testing.assert_array_equal(window_histograms(real, [(start, start + 50_000)], 10, rule=rule)[0], wanted)
+
+
+def recording(seed=0, count=4_000, span_us=5_000, start_us=0):
+    rng = np.random.default_rng(seed)
+    t = np.sort(start_us + rng.integers(0, span_us, count))
+    # Few pixels, so that many counts reach the limit.
+    x, y = (rng.integers(0, side, count) // 3 * 3 for side in (COLUMNS, ROWS))
+    return ArrayStream(x, y, t, rng.integers(0, 2, count), *SIZE)
+
+
+def in_region(events, region):
+    """Events that a region keeps, by its definition."""
+    (x, y, t, p), factor = events, region.factor
+    kept = (x // factor < region.width) & (y // factor < region.height)
+    if region.keep == "nearest":
+        kept &= (x % factor == factor // 2) & (y % factor == factor // 2)
+    return Events(x[kept] // factor, y[kept] // factor, t[kept], p[kept])
+
+
+def plain(events, windows, bins, region, rule):
+    """Histograms of events in a region; bins of the rule "rvt" go by the events of the whole sensor."""
+    found = np.zeros((len(windows), 2 * bins, region.height, region.width), int)
+    x, y, time, p = in_region(events, region)
+    for histogram, (start, end) in zip(found, windows, strict=True):
+        t = events.t[(events.t >= start) & (events.t < end + (rule == "rvt"))]
+        if len(t):
+            times = bin_times(start, end, bins) if rule == "edges" else rvt_bin_times(int(t[0]), int(t[-1]), bins)
+            k = np.searchsorted(times, time, side="right") - 1
+            inside = (k >= 0) & (k < bins)
+            np.add.at(histogram, ((k + bins * p)[inside], y[inside], x[inside]), 1)
+    return np.minimum(found, 10)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.sampled_from([1, 7, 400, 4000]),
+    span_us=st.sampled_from([1, 900, 5_000, 40_000]),
+    start_us=st.sampled_from([0, 123_456, -7_890]),
+    first=st.integers(-60_000, 60_000),
+    length=st.integers(1, 30_000),
+    bins=st.integers(1, 12),
+    region=st.sampled_from(REGIONS),
+    rule=RULES,
+)
+def test_windows_are_counted_as_their_events_are(seed, count, span_us, start_us, first, length, bins, region, rule):
+    stream = recording(seed, count, span_us, start_us)
+    windows = [(start_us + first, start_us + first + length), (start_us, start_us + span_us)]
+    counted = window_histograms(stream, windows, bins, rule=rule, region=region)
+    np.testing.assert_array_equal(counted, plain(whole(stream), windows, bins, region, rule))
+    words, counts = window_words(stream, windows, bins, rule=rule, region=region)
+    if rule == "edges":  # what the region drops does not travel
+        kept = in_region(whole(stream), region).t
+        assert len(words) == counts.sum() == sum(((kept >= a) & (kept < b)).sum() for a, b in windows)
+    found = count_words(torch.from_numpy(words.view(np.int32)), torch.from_numpy(counts)[None], region)
+    assert found.dtype == torch.uint8
+    np.testing.assert_array_equal(found[0], counted)
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("rule", ["edges", "rvt"])
+def test_rectified_histograms_are_those_of_the_moved_events(rule, view):
+    stream = recording(3, 9_000, 40_000, 123_456)
+    pixels = np.random.default_rng(0).integers(-1, 20, (*SIZE, 2)).astype(np.int16)
+    rectified = stream.rectified(pixels)
+    x, y, t, p = whole(stream)
+    column, row = pixels[y, x].T
+    kept = (column >= 0) & (row >= 0)
+    moved = ArrayStream(column[kept], row[kept], t[kept], p[kept], *SIZE)
+    assert 0 < kept.sum() < len(t)
+    windows = [(123_456, 130_000), (130_000, 163_456), (0, 1)]
+    for seed in range(8 if view else 1):  # flips, and zooms that show events several times
+        maps = sample_flip_zoom(np.random.default_rng(seed), FLIP_ZOOM, *SIZE) if view else None
+        for region in (REGIONS[0], REGIONS[1])[: 1 + (not view)]:
+            found, wanted = (
+                window_histograms(each, windows, 5, region=region, view=maps, rule=rule) for each in (rectified, moved)
+            )
+            np.testing.assert_array_equal(found, wanted)
+    both = [(*window_words(each, windows, 5, rule=rule), *each.slice(125_000, 140_001)) for each in (rectified, moved)]
+    for found, wanted in zip(*both, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@given(seed=st.integers(0, 2**32), region=st.sampled_from(REGIONS), rule=RULES)
+def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule):
+    stream, rng, sides = recording(seed), np.random.default_rng(seed), (region.height, region.width)
+    windows = [(0, 3_000), (3_000, 5_000), (9_000, 9_500)]
+    plain = window_histograms(stream, windows, 4, rule=rule, region=region)
+    views = sample_flip_zoom(rng, FLIP_ZOOM, *sides), FlipZoom(*(rng.integers(-1, side, side) for side in sides))
+    for view in views:
+        out = np.full_like(plain, 7)
+        window_histograms(stream, windows, 4, rule=rule, region=region, view=view, out=out)
+        np.testing.assert_array_equal(out, apply_maps(plain, view, 0))
+    rows, columns = (torch.from_numpy(np.stack(maps)) for maps in zip(*(view[:2] for view in views), strict=True))
+    frames = torch.from_numpy(plain).expand(2, -1, -1, -1, -1)
+    np.testing.assert_array_equal(as_seen(frames, rows, columns), [apply_maps(plain, view, 0) for view in views])
+
+
+def test_keeping_the_nearest_equals_nearest_exact_sub_sampling():
+    stream = ArrayStream(*random_events(20_000, height=36, width=60), 36, 60)
+    full = torch.from_numpy(window_histograms(stream, [(0, 50_000)], 4))
+    wanted = torch.nn.functional.interpolate(full.float(), scale_factor=1 / 3, mode="nearest-exact")
+    found = window_histograms(stream, [(0, 50_000)], 4, region=Region(12, 20, 3, "nearest"))
+    np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_torch_counts_up_to_the_limit_some_planes_at_a_time(monkeypatch):
+    at, windows, region = np.zeros(70_000, np.int64), [(0, 350), (350, 700)], Region(*SIZE)
+    stream = ArrayStream(at + 2, at + 1, np.arange(len(at)) // 100, at + 1, *SIZE)
+    wanted = window_histograms(stream, windows, 3)
+    assert wanted.max() == wanted[0, 3, 1, 2] == 10
+    words, counts = (torch.from_numpy(each.view(np.int32)) for each in window_words(stream, windows, 3))
+    for cells in (1, 5 * ROWS * COLUMNS, 1 << 26):
+        monkeypatch.setattr(on_device, "CELLS_AT_ONCE", cells)
+        np.testing.assert_array_equal(count_words(words, counts[None], region)[0], wanted)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda stream: window_histograms(stream, [5], 2), "windows have the shape"),
+        (lambda stream: window_histograms(stream, [[1, 2, 3]], 2), "windows have the shape"),
+        (lambda stream: window_histograms(stream, [[20, 20]], 2), "is empty"),
+        (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 31), np.uint8)), "out must be"),
+        (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 30), np.int8)), "out must be"),
+        (lambda stream: Region(4, 4, 0), "must be positive and keep"),
+        (lambda stream: Region(4, 4, 2, "mean"), "must be positive and keep"),
+    ],
+)
+def test_mistakes_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(recording(count=9))
+
+
+@pytest.mark.parametrize("change", [31, 1023 << 22], ids=["column outside", "microsecond outside"])
+def test_damaged_words_are_refused_where_they_are_read(change, tmp_path):
+    folder = pack(recording(count=400), tmp_path / "recording")
+    words = np.fromfile(folder / WORDS, "<u4")
+    words[200] |= change
+    words.tofile(folder / WORDS)
+    stream, at = open_store(folder), int(whole(recording(count=400)).t[200])
+    assert len(stream.slice(0, at // 1000 * 1000).t)
+    for read in (
+        lambda: stream.slice(at, at + 1),
+        lambda: window_histograms(stream, [(0, 5_000)], 10),
+        lambda: window_words(stream, [(0, 5_000)], 10),
+    ):
+        with pytest.raises(UserError, match="damaged"):
+            read()

@@ -1,30 +1,51 @@
-"""Opening: a store is mapped, a recording without one is read through or refused, and nothing is ever written."""
+"""Opening: a store is mapped, a recording without one is read whole or refused, and nothing is ever written.
 
+Also the size of the sensor, for recordings that do not name it.
+"""
+
+import json
 import os
-import shutil
+import pickle
+import sys
+from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
-from event_cases import assert_same_events, random_events
-from recording_files import ddd17, evt3, evt3_events
+from event_files import (
+    ADDR_X,
+    ADDR_Y,
+    assert_refused,
+    assert_same_events,
+    dat,
+    ddd17,
+    evt3,
+    evt3_events,
+    evt3_time,
+    random_events,
+    rvt,
+    whole,
+)
 
 import tespec
-from tespec.cli.data import main as data
-from tespec.cli.pretrain import main as pretrain
-from tespec.cli.run import main as run
+from tespec.cli import data, pretrain, run
+from tespec.cli.command import run as called
+from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
-from tespec.datasets import sources
+from tespec.core.settings import Downsample
+from tespec.datasets.folder import divide
 from tespec.datasets.prepare import pack_missing
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource
 from tespec.events import ArrayStream, PackedEvents, load_events, open_events
-from tespec.events.opening import open_reader
+from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import store_of
+from tespec.inference.predict import find
 
 REAL = Path(__file__).parents[1] / "data"
+RAW = REAL / "evt3_640x480_2.08s.raw"
 EVENTS = random_events(400, height=260, width=346, end=200_000)
 
 
@@ -40,10 +61,6 @@ def recording(tmp_path):
     return tmp_path / "a.dat"
 
 
-def everything(stream):
-    return stream.slice(stream.t_first, stream.t_last + 1)
-
-
 def listed(*folders):
     """Every file below some folders, with its size and its time of change."""
     files = (path for folder in folders for path in folder.rglob("*"))
@@ -57,20 +74,17 @@ def play(world, out):
     assert next(tespec.stream(path, network))[0]
 
 
+def command(main, text):
+    return lambda world, out: main(text.format(world=world, out=out, real=REAL).split())
+
+
 LOOKS = {
-    "check": lambda world, out: data(["check", "dsec", str(world / "dsec")]),
-    "check --quick": lambda world, out: data(["check", "ddd17", str(world / "ddd17"), "--quick"]),
-    "check --out": lambda world, out: data(
-        ["check", "mvsec", str(world / "mvsec"), "--quick", "--out", f"{out}/a.csv"]
-    ),
-    "preview": lambda world, out: data(["preview", "gen1", str(world / "gen1"), "--out", f"{out}/a.png"]),
-    "preview recordings": lambda world, out: data(
-        ["preview", "recordings", str(REAL / "davis.aedat4"), "--at", "0.08", "--high-pass", "--out", f"{out}/a.png"]
-    ),
-    "run --dry-run": lambda world, out: run(
-        ["--method", "tespec", "--task", "gen1", "--data", str(world), "--dry-run"]
-    ),
-    "pretrain --dry-run": lambda world, out: pretrain(["--method", "tespec", "--data", str(world), "--dry-run"]),
+    "check": command(data.main, "check dsec {world}/dsec"),
+    "check --quick": command(data.main, "check mvsec {world}/mvsec --quick --out {out}/a.csv"),
+    "preview": command(data.main, "preview gen1 {world}/gen1 --out {out}/a.png"),
+    "preview recordings": command(data.main, "preview recordings {real}/davis.aedat4 --at 0.08 --out {out}/a.png"),
+    "run --dry-run": command(run.main, "--method tespec --task gen1 --data {world} --dry-run"),
+    "pretrain --dry-run": command(pretrain.main, "--method tespec --data {world} --dry-run"),
     "tespec.stream": play,
 }
 
@@ -83,52 +97,36 @@ def test_a_look_writes_nothing(cache, tiny_world, tmp_path, tmp_path_factory, mo
     assert listed(tiny_world, tmp_path, REAL) == before
 
 
-def as_raw(folder):
-    return evt3(folder / "a.raw", *evt3_events(EVENTS))
+FORMATS = {
+    "raw": lambda folder: evt3(folder / "a.raw", *evt3_events(EVENTS)),
+    "dat": lambda folder: write_dat(folder / "a.DAT", *EVENTS, 260, 346) or folder / "a.DAT",
+    "ddd17": lambda folder: ddd17(folder / "dir0", EVENTS),
+    "store": lambda folder: pack(ArrayStream(*EVENTS, 260, 346), folder / "a"),
+}
 
 
-def as_dat(folder):
-    write_dat(folder / "a.DAT", *EVENTS, 260, 346)
-    return folder / "a.DAT"
-
-
-def as_ddd17(folder):
-    return ddd17(folder / "dir0", EVENTS)
-
-
-def as_store(folder):
-    return pack(ArrayStream(*EVENTS, 260, 346), folder / "a")
-
-
-@pytest.mark.parametrize("write", [as_raw, as_dat, as_ddd17, as_store])
-def test_every_format_gives_the_same_events_packed_or_not(cache, tmp_path, write):
-    path = write(tmp_path)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_gives_the_same_events_packed_or_not(cache, tmp_path, kind):
+    path = FORMATS[kind](tmp_path)
     streams = [load_events(str(path)), EventSource(path).stream]
     pack_missing([EventSource(path)])
-    streams += [open_events(path), EventSource(path).stream]
-    for stream in streams:
+    for stream in (*streams, open_events(path), EventSource(path).stream):
         assert isinstance(stream, PackedEvents)
-        assert (stream.count, stream.t_first, stream.t_last) == (400, EVENTS.t[0], EVENTS.t[-1])
-        assert_same_events(stream.slice(0, 200_000), EVENTS)
-        kept = (EVENTS.t >= 50_123) & (EVENTS.t < 61_007)
-        assert_same_events(stream.slice(50_123, 61_007), type(EVENTS)(*(column[kept] for column in EVENTS)))
-        assert len(stream.slice(61_007, 50_123).t) == 0
+        assert_same_events(whole(stream), EVENTS)
 
 
-def test_what_is_not_packed_is_refused_with_what_to_do(cache, recording):
+def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(cache, recording, tmp_path):
     with pytest.raises(UserError) as caught:
         open_events(recording)
     remedy = f"pack it (benchmarks/data.py prepare recordings {recording}), or read it whole with load_events"
     assert str(caught.value) == f"{recording}: is not packed; {remedy}"
     assert not cache.exists()
-
-
-def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(cache, recording, tmp_path):
     pack_missing([EventSource(recording)])
     (store,) = (cache / "stores").iterdir()
     (tmp_path / "mounted elsewhere").mkdir()
     moved = recording.rename(tmp_path / "mounted elsewhere" / "a.dat")
     assert open_events(moved).path == store
+    assert cache_path(replace(open_reader(moved), height=300)) != store
     content = bytearray(moved.read_bytes())
     content[len(content) // 2] ^= 1  # as large as before, and the same at both ends
     facts = moved.stat()
@@ -136,18 +134,7 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
     os.utime(moved, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
     with pytest.raises(UserError, match="is not packed"):
         open_events(moved)
-    assert_same_events(everything(EventSource(moved).stream), everything(load_events(moved)))
-
-
-def test_files_and_sizes_do_not_share_a_store(cache, recording, tmp_path):
-    shutil.copyfile(recording, tmp_path / "b.dat")
-    content = recording.read_bytes()
-    (tmp_path / "c.dat").write_bytes(b"% Version 2\n" + content[content.index(b"\x0c\x08") :])
-    sources = [EventSource(recording), EventSource(tmp_path / "b.dat")]
-    sources += [EventSource(tmp_path / "c.dat", size) for size in ((260, 346), (300, 346))]
-    pack_missing(sources)
-    assert len(list((cache / "stores").iterdir())) == 4
-    assert [source.stream.height for source in sources] == [260, 260, 260, 300]
+    assert_same_events(whole(EventSource(moved).stream), whole(load_events(moved)))
 
 
 @pytest.mark.parametrize("harm", ["header.json", "events.u32", "index.i64"])
@@ -158,16 +145,16 @@ def test_a_damaged_store_in_the_cache_is_made_again(cache, recording, harm):
     with pytest.raises(UserError, match="is not packed"):
         open_events(recording)
     pack_missing([EventSource(recording)])
-    assert_same_events(everything(open_events(recording)), EVENTS)
+    assert_same_events(whole(open_events(recording)), EVENTS)
 
 
-@pytest.mark.parametrize("write", [as_dat, as_ddd17])
-def test_a_store_beside_the_recording_is_read_in_its_place(cache, tmp_path, write):
-    path = write(tmp_path)
-    store = pack(open_reader(path), store_of(path), path)
+@pytest.mark.parametrize("kind", ["dat", "ddd17"])
+def test_a_store_beside_the_recording_is_read_in_its_place(cache, tmp_path, kind):
+    path = FORMATS[kind](tmp_path)
     pack_missing([EventSource(path)])
-    assert open_events(path).path == store
-    assert not cache.exists()
+    pack_missing([EventSource(path)], beside=True)
+    assert list((cache / "stores").iterdir()) == []
+    assert open_events(path).path == store_of(path)
     file = path if path.is_file() else path / "events.dat.t"
     before = file.read_bytes()
     file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
@@ -175,54 +162,89 @@ def test_a_store_beside_the_recording_is_read_in_its_place(cache, tmp_path, writ
         open_events(path)
     for each in [path] if path.is_file() else list(path.glob("events.dat.*")):
         each.unlink()
-    assert_same_events(everything(open_events(path)), EVENTS)
+    assert_same_events(whole(open_events(path)), EVENTS)
 
 
-def test_preparing_a_recording_leaves_no_second_store(cache, recording):
-    pack_missing([EventSource(recording)])
-    pack_missing([EventSource(recording)], beside=True)
-    assert list((cache / "stores").iterdir()) == []
-    assert open_events(recording).path == store_of(recording)
-
-
-def test_what_is_no_recording_is_refused(tmp_path):
-    (tmp_path / "notes.txt").write_text("no events")
-    (tmp_path / "plain").write_text("no events")
-    (tmp_path / "empty.raw").write_bytes(b"")
-    (tmp_path / "folder.dat").mkdir()
-    for name, message in (
-        ("gone.raw", "no such file or folder; check the path"),
-        ("notes.txt", r"no reader for '\.txt'; give a file of \.aedat4, "),
-        ("plain", "no reader for 'files without a suffix'"),
-        ("empty.raw", "the file is empty; copy it again"),
-        ("folder.dat", "neither a packed store nor a DDD17 recording"),
-    ):
-        for opening in (open_events, load_events):
-            with pytest.raises(UserError, match=message) as caught:
-                opening(tmp_path / name)
-            assert str(tmp_path / name) in str(caught.value)
-
-
-def test_sizes_that_do_not_fit_are_refused(cache, tmp_path):
-    folder = as_store(tmp_path)
-    assert open_events(folder, 260, 346).height == 260
-    with pytest.raises(UserError, match="its sensor is 346x260 px, not 640x480"):
-        open_events(folder, 480, 640)
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        ("gone.raw", lambda path: None, "no such file or folder; check the path"),
+        ("pipe.h5", os.mkfifo, "no such file or folder"),
+        ("pipe.dat", os.mkfifo, "no such file or folder"),
+        ("notes.txt", Path.touch, r"holds no events in a known format; give a file of \.dat, \.raw, "),
+        ("empty.raw", Path.touch, "the file is empty; copy it again"),
+        ("folder.dat", Path.mkdir, "holds no events in a known format"),
+    ],
+)
+def test_what_is_no_recording_is_refused(tmp_path, name, make, message):
+    make(tmp_path / name)
     for opening in (open_events, load_events):
-        with pytest.raises(ValueError, match="both height and width"):
-            opening(as_raw(tmp_path), height=480)
+        with pytest.raises(UserError, match=message) as caught:
+            opening(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value)
 
 
-def test_one_recording_that_is_not_packed_is_held_at_a_time_and_read_once(cache, tmp_path, monkeypatch):
-    paths, read = [tmp_path / f"{number}.dat" for number in range(3)], []
-    for path in paths:
-        write_dat(path, *EVENTS, 260, 346)
-    with h5py.File(tmp_path / "map.h5", "w") as file:
-        file["rectify_map"] = np.stack(np.mgrid[:260, :346][::-1], axis=-1).astype(np.float32)
-    monkeypatch.setattr(sources, "load_events", lambda path, *size: read.append(path) or load_events(path, *size))
-    streams = [EventSource(path).stream for path in paths]
-    assert EventSource(paths[-1]).stream is streams[-1]
-    rectified = EventSource(paths[-1], None, tmp_path / "map.h5").stream
-    assert_same_events(everything(rectified), everything(streams[0]))
-    assert read == paths
-    assert sources._in_memory.cache_info().currsize == sources._loaded.cache_info().currsize == 1
+@pytest.fixture
+def nameless(tmp_path):
+    """The real recording under a header as older recorders wrote it, which does not say its size."""
+    path, content = tmp_path / "drive.raw", RAW.read_bytes()
+    path.write_bytes(b"% Date 2017-03-21 15:02:10\n% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
+    return path
+
+
+WITHOUT_SIZE = {
+    "raw": lambda path: evt3(path, *evt3_time(5), (ADDR_Y, 3), (ADDR_X, 7), header=b"% evt 3.0\n"),
+    "dat": lambda path: dat(path, [(3, 2, 1, 1)], header="% Version 2\n"),
+    "h5": lambda path: rvt(path, *random_events(50), events__height=None),
+}
+
+
+@pytest.mark.parametrize("kind", WITHOUT_SIZE)
+def test_the_user_goes_before_a_description_beside_the_recording_and_nothing_is_guessed(tmp_path, kind):
+    path = WITHOUT_SIZE[kind](tmp_path / f"a.{kind}")
+    (tmp_path / "dataset.json").write_text(json.dumps({"splits": {"train": ["a"]}}))
+    assert_refused(path, r"give --sensor WIDTHxHEIGHT.*% geometry WIDTHxHEIGHT.*dataset\.json")
+    (tmp_path / "dataset.json").write_text(json.dumps({"sensor": {"width": 96, "height": 80}}))
+    assert load_events(path).width == 96
+    assert load_events(path, 120, 160).width == 160
+    with pytest.raises(ValueError, match="both height and width"):
+        load_events(path, height=120)
+
+
+def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
+    named = rvt(tmp_path / "a.h5", *random_events(50), height=48, width=64)
+    for path, own in ((named, "64x48"), (REAL / "davis.aedat4", "346x260"), (RAW, "640x480")):
+        assert_refused(path, f"its sensor is {own} px, not 1280x720; leave --sensor out", 720, 1280)
+    with pytest.raises(UserError, match="its sensor is 346x260 px, not 640x480"):
+        open_events(FORMATS["store"](tmp_path), 480, 640)
+
+
+def test_the_size_reaches_workers_the_fingerprint_and_predictions(nameless):
+    every = Downsample(1, "nearest")
+    division = divide(nameless.parent, 50, every, (480, 640))
+    # Worker processes get the recording as a pickle and open it themselves.
+    again, real = pickle.loads(pickle.dumps(division.train[0])), divide(RAW, 50, every).train[0]
+    np.testing.assert_array_equal(again.histograms(3, 4, 10, "edges"), real.histograms(3, 4, 10, "edges"))
+    assert fingerprint(division.train) != fingerprint(divide(nameless.parent, 50, every, (720, 1280)).train)
+    trained = finetuning_settings("ddd17", "recurrent", "sample", ["sensor_px=346x260"])
+    found = find(trained, str(nameless), None, "640x480")
+    assert (found.region.height, found.region.width) == (480, 640)
+    for refused in (lambda: find(trained, str(nameless), None), lambda: divide(nameless.parent, 50, every)):
+        with pytest.raises(UserError, match=r"drive\.raw: does not name the sensor's size"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        (data, "check recordings {path}"),
+        (data, "preview recordings {path} --count 1 --out {out}/a.png"),
+        (pretrain, "--method tespec --profile sample --dry-run --device cpu --set downsample.factor=8 --data {path}"),
+    ],
+)
+def test_commands_take_the_size(nameless, tmp_path, monkeypatch, capsys, module, text):
+    arguments = ["a.py", *text.format(path=nameless, out=tmp_path).split()]
+    for more, code, said in (([], 2, "give --sensor WIDTHxHEIGHT"), (["--sensor", "640x480"], 0, "")):
+        monkeypatch.setattr(sys, "argv", [*arguments, *more])
+        assert called(module.main) == code
+        assert said in "".join(capsys.readouterr())

@@ -7,14 +7,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5_files
+import event_files
 import numpy as np
-from event_cases import random_events
+from event_files import (
+    ADDR_Y,
+    BASE_X,
+    VECT_8,
+    VECT_12,
+    aedat4,
+    ddd17,
+    evt2,
+    evt2_event,
+    evt3,
+    evt3_events,
+    evt3_time,
+    packet,
+    parts_of,
+    random_events,
+)
 from harm import bytes_of_one
 from PIL import Image
-from recording_files import ADDR_Y, BASE_X, VECT_8, VECT_12, ddd17, evt2, evt2_event, evt3, evt3_events, evt3_time
 from target import Target
-from test_aedat4 import packet, parts_of, recording
 
 from tespec.core.errors import UserError
 from tespec.datasets.dsec import NUMBER
@@ -97,7 +110,7 @@ def save_archive(path: Path) -> None:
     place.mkdir(parents=True)
     (path / "labels_v2").mkdir()
     frames = np.random.default_rng(0).integers(0, 3, (9, 20, 6, 8), np.uint8)
-    h5_files.write(place / "event_representations.h5", {"data": frames})
+    event_files.write_h5(place / "event_representations.h5", {"data": frames})
     np.save(place / "timestamps_us.npy", 50_000 * np.arange(1, 10))
     np.save(place / "objframe_idx_2_repr_idx.npy", np.array([3, 8]))
     boxes = np.zeros(5, BOX)
@@ -113,7 +126,7 @@ def read_archive(path: Path) -> None:
 
 def write_depth(folder: Path) -> Path:
     maps = np.random.default_rng(0).uniform(1, 80, (6, 9, 12)).astype(np.float32)
-    return h5_files.write(folder / "a_gt.hdf5", {DEPTH: maps, f"{DEPTH}_ts": 1.5e9 + np.arange(6) / 20}, codec={})
+    return event_files.write_h5(folder / "a_gt.hdf5", {DEPTH: maps, f"{DEPTH}_ts": 1.5e9 + np.arange(6) / 20}, codec={})
 
 
 def read_depth(path: Path) -> None:
@@ -144,14 +157,14 @@ EVENT_FILES: dict[str, Callable[[Path], Path]] = {
     "dat": saved("a.dat", lambda path: write_dat(path, *EVENTS, 260, 346)),
     "evt2": write_evt2,
     "evt3": write_evt3,
-    "aedat4": lambda folder: recording(folder / "a.aedat4", *(packet(part) for part in parts_of(SMALL, 4))),
+    "aedat4": lambda folder: aedat4(folder / "a.aedat4", *(packet(part) for part in parts_of(SMALL, 4))),
     "npy": saved("a.npy", lambda path: np.save(path, np.stack(EVENTS, axis=1))),
     "npz events": saved("a.npz", lambda path: np.savez_compressed(path, **EVENTS._asdict())),
     "store": lambda folder: pack(ArrayStream(*EVENTS, 260, 346), folder / "a"),
     "ddd17": lambda folder: ddd17(folder / "dir0", EVENTS),
-    "dsec": lambda folder: h5_files.dsec(folder / "a.h5", *EVENTS),
-    "rvt": lambda folder: h5_files.rvt(folder / "a.h5", *EVENTS, height=260, width=346),
-    "mvsec": lambda folder: h5_files.mvsec(folder / "a.hdf5", *EVENTS),
+    "dsec": lambda folder: event_files.dsec(folder / "a.h5", *EVENTS),
+    "rvt": lambda folder: event_files.rvt(folder / "a.h5", *EVENTS, height=260, width=346),
+    "mvsec": lambda folder: event_files.mvsec(folder / "a.hdf5", *EVENTS),
 }
 MAP = {"rectify_map": np.ones((9, 12, 2), np.float32)}
 RECORDINGS: dict[str, Target] = {
@@ -161,7 +174,7 @@ RECORDINGS: dict[str, Target] = {
     "depth": Target(write_depth, read_depth, bytes_of_one),
     "masks": Target(write_masks, read_masks, bytes_of_one),
     "rectification": Target(
-        lambda folder: h5_files.write(folder / "rectify_map.h5", MAP),
+        lambda folder: event_files.write_h5(folder / "rectify_map.h5", MAP),
         lambda path: read_rectification(path, 9, 12),
         bytes_of_one,
     ),

@@ -1,6 +1,17 @@
-"""One file per on-disk format; `READS` of a file gives the opening function of each suffix it reads.
+"""One file per on-disk format, and the function that opens files of each suffix.
 
-Opening functions take a path and the sensor's height and width in px, where the file does not name them. They give a
-`tespec.events.stream.Reader`, and raise `UserError` for files that are empty, truncated, damaged or of another kind,
-and where nobody says the sensor's size or file and user contradict each other.
+It takes a path, and the sensor's height and width in px where the file does not name them. Files that are empty,
+truncated, damaged or of another kind are a `UserError`.
 """
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tespec.events.readers import aedat4, arrays, prophesee
+from tespec.events.stream import Reader
+
+READERS: dict[str, Callable[[Path, int | None, int | None], Reader]] = {
+    **prophesee.READS,
+    **aedat4.READS,
+    **arrays.READS,
+}

@@ -15,11 +15,10 @@ import numpy as np
 import zstandard
 
 from tespec.core.errors import UserError
-from tespec.events.readers.sensor import resolve_size
-from tespec.events.stream import Events, Reader
+from tespec.events.stream import Events, Reader, resolve_size
 
 MAGIC = b"#!AER-DAT4.0\r\n"
-NONE, LZ4, ZSTD = (0,), (1, 2), (3, 4)  # ways of compression, the second of each at a higher level
+NONE, LZ4, ZSTD = 0, (1, 2), (3, 4)  # ways of compression, the second of each at a higher level
 EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("on", "u1"), ("padding", "V3")])
 AGAIN = "copy it again"
 DAMAGED = (struct.error, ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
@@ -27,15 +26,10 @@ DAMAGED = (struct.error, ValueError, RuntimeError, MemoryError, ElementTree.Pars
 
 def open_aedat4(path: Path, height: int | None = None, width: int | None = None) -> Reader:
     """Open an `.aedat4` recording; of several streams of events the first is read. See `tespec.events.readers`."""
-    try:
-        whole = path.stat().st_size
-        with path.open("rb") as file:
-            magic, length = file.read(len(MAGIC)), file.read(4)
-            header = file.read(min(int.from_bytes(length, "little"), whole))
-    except OSError as error:
-        raise UserError(path, f"cannot be read ({error.strerror})", "check the path") from error
-    if not magic:
-        raise UserError(path, "the file is empty", AGAIN)
+    whole = path.stat().st_size
+    with path.open("rb") as file:
+        magic, length = file.read(len(MAGIC)), file.read(4)
+        header = file.read(min(int.from_bytes(length, "little"), whole))
     if magic != MAGIC:
         raise UserError(path, "does not begin like an AEDAT 4 file", "give one of version 4.0")
     try:
@@ -46,7 +40,7 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
         stream, named = _first_events(header[start : start + count].decode())
     except DAMAGED as error:
         raise UserError(path, "its header is damaged", AGAIN) from error
-    if compression not in NONE + LZ4 + ZSTD:
+    if compression not in (NONE, *LZ4, *ZSTD):
         raise UserError(path, f"is compressed by unknown method {compression}", "give one with LZ4, ZSTD or none")
     if stream is None:
         raise UserError(path, "has no stream of events", "give a recording with events")
@@ -59,10 +53,9 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
             for place, length in packets:
                 file.seek(place)
                 try:
-                    events = _decode(file.read(length), compression)
+                    yield _decode(file.read(length), compression)
                 except DAMAGED as error:
                     raise UserError(path, f"the packet at byte {place} is damaged ({error})", AGAIN) from error
-                yield events
 
     # A packed event takes about as many bytes as one of the store.
     return Reader(path, *size, sum(length for _, length in packets) // 4, chunks)
@@ -73,8 +66,8 @@ def _first_events(text: str) -> tuple[int | None, tuple[int, int]]:
     if "<!" in text:
         raise ValueError("declarations have no place in this header")
     for node in ElementTree.fromstring(text).iter("node"):
-        facts = {attribute.get("key"): attribute.text or "" for attribute in node.iter("attr")}
         if any(each.get("key") == "typeIdentifier" and each.text == "EVTS" for each in node.findall("attr")):
+            facts = {attribute.get("key"): attribute.text or "" for attribute in node.iter("attr")}
             return int(node.get("name", "")), (int(facts.get("sizeY", 0)), int(facts.get("sizeX", 0)))
     return None, (1, 1)
 
@@ -85,10 +78,7 @@ def _find_packets(path: Path, wanted: int, begin: int, end: int) -> list[tuple[i
     with path.open("rb") as file:
         while place < end:
             file.seek(place)
-            head = file.read(8)
-            if len(head) < 8:
-                raise UserError(path, "truncated in the middle of a packet's head", AGAIN)
-            stream, length = struct.unpack("<ii", head)
+            stream, length = struct.unpack("<ii", file.read(8).ljust(8, b"\xff"))
             if length < 0 or place + 8 + length > end:
                 raise UserError(path, f"truncated or damaged: a packet of {length} bytes at byte {place}", AGAIN)
             if stream == wanted:
@@ -98,7 +88,14 @@ def _find_packets(path: Path, wanted: int, begin: int, end: int) -> list[tuple[i
 
 
 def _decode(packed: bytes, compression: int) -> Events:
-    packet = _decompress(packed, compression)
+    packet = packed
+    if compression in LZ4:
+        packet = bytes(lz4.frame.decompress(packed))
+    elif compression in ZSTD:
+        decompressor = zstandard.ZstdDecompressor().decompressobj()
+        packet = decompressor.decompress(packed)
+        if not decompressor.eof:
+            raise ValueError("it does not end")
     if _unpack("<I", packet, 0) + 4 > len(packet):
         raise ValueError("shorter than it says")
     start, count = _vector(packet[4:], _field(packet[4:], 0))
@@ -107,18 +104,6 @@ def _decode(packed: bytes, compression: int) -> Events:
         raise ValueError("coordinates below zero")
     x, y = events["x"].astype(np.uint16), events["y"].astype(np.uint16)
     return Events(x, y, events["t"].astype(np.int64), (events["on"] != 0).astype(np.uint8))
-
-
-def _decompress(packed: bytes, compression: int) -> bytes:
-    if compression in NONE:
-        return packed
-    if compression in LZ4:
-        return bytes(lz4.frame.decompress(packed))
-    decompressor = zstandard.ZstdDecompressor().decompressobj()
-    content = decompressor.decompress(packed)
-    if not decompressor.eof:
-        raise ValueError("it does not end")
-    return content
 
 
 # A FlatBuffer is little-endian, begins with the offset of its root table, and finds fields by a table of offsets.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,51 +13,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.readers.sensor import resolve_size
-from tespec.events.stream import Events, Reader
+from tespec.events.stream import Events, Reader, resolve_size
 
 # What NumPy raises on a damaged header, which it parses as Python text, and on a damaged archive.
-DAMAGED = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError)
+DAMAGED = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError, Warning)
 DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError)
 BLOCK = 1 << 18  # events given out together
 WHOLE_SECONDS = 1000  # of events, all at whole numbers: no camera is that slow
+AGAIN = "copy it again"
 
 
 def load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
-    """The array in a `.npy` file, without pickles; read-only and read where it is used if `mapped`.
-
-    Raises:
-        UserError: the file is missing, truncated or damaged.
-    """
+    """The array in a `.npy` file, without pickles; if `mapped`, read-only and read where it is used."""
     try:
-        with warnings.catch_warnings(), path.open("rb") as file:
-            warnings.simplefilter("ignore")  # damage may spell a type in a way that NumPy warns of
-            if mapped:
-                return np.lib.format.open_memmap(path, mode="r")
+        if mapped:
+            return np.lib.format.open_memmap(path, mode="r")
+        with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except DAMAGED as error:
-        raise UserError(path, "not a readable .npy file", "copy it again") from error
+        raise UserError(path, "not a readable .npy file", AGAIN) from error
 
 
 def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
-    """Arrays of a `.npz` file by their names, without pickles.
-
-    Raises:
-        UserError: the file is missing, truncated or damaged, or lacks one of them.
-    """
+    """Arrays of a `.npz` file by their names, without pickles."""
     arrays = []
     try:
-        with warnings.catch_warnings(), zipfile.ZipFile(path) as archive:
-            warnings.simplefilter("ignore")
+        with zipfile.ZipFile(path) as archive:
             for name in names:
                 with archive.open(f"{name}.npy") as file:
                     arrays.append(np.lib.format.read_array(file, allow_pickle=False))
     except KeyError as error:
-        raise UserError(path, f"holds no array {name}", f"give a file with the arrays {', '.join(names)}") from error
-    except FileNotFoundError as error:
-        raise UserError(path, "no such file", "copy it again") from error
+        raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file that has them") from error
     except DAMAGED_ARCHIVE as error:
-        raise UserError(path, "not a readable .npz file", "copy it again") from error
+        what = "not a readable .npz file" if path.exists() else "no such file"
+        raise UserError(path, what, AGAIN) from error
     return arrays
 
 
@@ -110,17 +98,8 @@ def as_events(
 ) -> Events:
     """Columns (N,) of a file, N > 0, as events of a sensor of `size` (height, width) in px.
 
-    Args:
-        path: of the file, for messages.
-        size: of the sensor.
-        x: whole numbers of any dtype, in px.
-        y: likewise.
-        t: integers in us, or floats in s.
-        p: 0 and 1, -1 and 1, or bool, of any dtype.
-
-    Raises:
-        UserError: an event lies outside of the sensor or between pixels, a time is none or in an unknown unit, or a
-            polarity is another number.
+    x and y are whole numbers of any dtype, t integers in us or floats in s, p 0 and 1, -1 and 1, or bool, of any dtype.
+    Anything else is a `UserError`.
     """
     for name, values, limit in (("x", x, size[1]), ("y", y, size[0])):
         if not (values.min() >= 0 and values.max() < limit):
@@ -133,17 +112,13 @@ def as_events(
     if not -1 <= low <= high <= 1 or between:
         raise UserError(path, f"polarities from {low} to {high}", "write them as 0 and 1, or as -1 and 1")
     if t.dtype.kind == "f":
-        t = _seconds_to_us(path, t)
+        if not (np.abs(t) < 1e11).all():  # the year 5138
+            raise UserError(path, "holds times that are none", AGAIN)
+        if np.ptp(t) >= WHOLE_SECONDS and (t == np.rint(t)).all():
+            what = "its times are whole numbers stored as floats, which stand for seconds"
+            raise UserError(path, what, "write microseconds as integers")
+        t = np.rint(t.astype(np.float64) * 1e6)
     return Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), (p > 0).astype(np.uint8))
-
-
-def _seconds_to_us(path: Path, seconds: NDArray[np.floating]) -> NDArray[np.int64]:
-    if not (np.abs(seconds) < 1e11).all():  # the year 5138
-        raise UserError(path, "holds times that are none", "copy it again")
-    if np.ptp(seconds) >= WHOLE_SECONDS and (seconds == np.rint(seconds)).all():
-        what = "its times are whole numbers stored as floats, which stand for seconds"
-        raise UserError(path, what, "write microseconds as integers")
-    return np.rint(seconds.astype(np.float64) * 1e6).astype(np.int64)
 
 
 READS = {".npy": open_arrays, ".npz": open_arrays}

@@ -1,4 +1,4 @@
-"""What readers of HDF5 files share: opening them, their datasets and their columns of events, without trust."""
+"""Opens HDF5 files, and reads datasets and columns of events in them, whatever they hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AGAIN = "copy it again"
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    """What tells this process, and this version of a file, from others."""
+    """What distinguishes this process, and this version of a file, from others."""
     facts = path.stat()
     return os.getpid(), facts.st_ino, facts.st_mtime_ns
 
@@ -36,56 +36,31 @@ def _open_file(path: Path, state: tuple[int, int, int]) -> h5py.File:
 
 
 def open_file(path: Path) -> h5py.File:
-    """The open file; each process has its own, since forked ones cannot share it, and a new version is opened anew.
-
-    Raises:
-        UserError: the file is missing or no HDF5 file.
-    """
+    """The open file; each process has its own, since forked ones cannot share it, and a new version is opened anew."""
+    if not path.is_file():
+        raise UserError(path, "no such file", "check the path")
     try:
         return _open_file(path, _state(path))
-    except FileNotFoundError as error:
-        raise UserError(path, "no such file", "check the path") from error
-    except PermissionError as error:
-        raise UserError(path, "cannot be read (no permission)", "change its permissions") from error
     except DAMAGED as error:
-        raise UserError(path, "not a whole HDF5 file", AGAIN) from error
+        raise UserError(path, "not a whole HDF5 file, or not readable", AGAIN) from error
 
 
 @contextmanager
 def translate_errors(path: Path, what: str) -> Iterator[None]:
-    """Turn what HDF5 raises on damaged content into one line that names `what` of the file.
-
-    Raises:
-        UserError: something was raised.
-    """
+    """Turn what HDF5 raises on damaged content into one line that names `what` of the file."""
     try:
         yield
     except DAMAGED as error:
-        raise UserError(path, f"{what} cannot be read", AGAIN) from error
-
-
-def resolve(path: Path, name: str) -> h5py.Dataset | h5py.Group | None:
-    """What `name` stands for in a file, None if nothing does.
-
-    Raises:
-        UserError: it leads to another file.
-    """
-    found = open_file(path).get(name)
-    if found is not None and Path(found.file.filename) != path:
-        raise UserError(path, f"{name} lies in another file", "give a file that holds its data itself")
-    return found
+        remedy = f"{AGAIN}, or install the HDF5 plugin it is compressed with"
+        raise UserError(path, f"{what} cannot be read", remedy) from error
 
 
 def holds(path: Path, *names: str) -> bool:
-    """Whether an HDF5 file has one of these datasets or groups, or a damaged link in its place.
-
-    Raises:
-        UserError: it is missing or no HDF5 file.
-    """
-    open_file(path)
+    """Whether an HDF5 file has one of these datasets or groups, or a damaged link in its place."""
+    file = open_file(path)
     try:
-        return any(resolve(path, name) is not None for name in names)
-    except (*DAMAGED, UserError):
+        return any(file.get(name, getlink=True) is not None for name in names)
+    except DAMAGED:
         return True  # opening it says what is wrong
 
 
@@ -93,26 +68,21 @@ def part(path: Path, name: str) -> h5py.Dataset:
     """A dataset of a file, to be read by slices.
 
     Raises:
-        UserError: it is missing, its codec is not at hand, or its values lie in another file or were never written.
+        UserError: it is missing, or its values lie in another file or were never written.
     """
+    open_file(path)
     return _part(path, name, _state(path))
 
 
 @lru_cache(maxsize=OPEN)
 def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
     with translate_errors(path, name):
-        found = resolve(path, name)
+        found = open_file(path).get(name)
         if not isinstance(found, h5py.Dataset):
             raise UserError(path, f"has no dataset {name}", "give a whole recording")
-        created = found.id.get_create_plist()
-        if found.is_virtual or created.get_external_count():
-            raise UserError(path, f"{name} lies in other files", "give a file that holds its data itself")
-        for code, _, _, codec in map(created.get_filter, range(created.get_nfilters())):
-            if not h5py.h5z.filter_avail(code):
-                what = f"{name} is compressed by filter {code} ({codec.decode('ascii', 'replace')})"
-                raise UserError(
-                    path, f"{what}, which is not at hand", "install its HDF5 plugin, or copy the file again"
-                )
+        elsewhere = Path(found.file.filename) != path or found.is_virtual
+        if elsewhere or found.id.get_create_plist().get_external_count():
+            raise UserError(path, f"{name} lies in another file", "give a file that holds its data itself")
         # HDF5 reads storage that was never written, of an interrupted copy or recording, as fill values.
         if found.chunks is None:
             there, wanted = int(found.id.get_storage_size() > 0), int(found.size > 0)
@@ -126,11 +96,7 @@ def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
 
 
 def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Dataset:
-    """A dataset of one of these `numpy.dtype.kind`s and of as many dimensions; see `part`.
-
-    Raises:
-        UserError: it is missing, of another kind, or not stored whole in this file.
-    """
+    """A dataset of one of these `numpy.dtype.kind`s and of as many dimensions, else a `UserError`; see `part`."""
     found = part(path, name)
     if found.dtype.kind not in kinds or found.ndim != dimensions:
         raise UserError(path, f"{name} is {found.dtype} of shape {found.shape}, not what it should be", AGAIN)
@@ -138,18 +104,13 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Data
 
 
 def number_of_events(path: Path) -> int:
-    """Number of events of a file with the datasets x, y, t and p in the group "events".
-
-    Raises:
-        UserError: one is missing, of another dtype, of another length, or empty.
-    """
-    lengths = {name: len(dataset(path, name, "iub")) for name in COLUMNS}
-    if len(set(lengths.values())) > 1:
-        said = ", ".join(f"{name[-1]} {length:,}" for name, length in lengths.items())
-        raise UserError(path, f"its columns have different lengths ({said})", AGAIN)
-    if not lengths["events/t"]:
+    """Number of events of a file with integer datasets x, y, t and p of one length in the group "events"."""
+    lengths = [len(dataset(path, name, "iub")) for name in COLUMNS]
+    if len(set(lengths)) > 1:
+        raise UserError(path, f"its columns x, y, t, p have different lengths {lengths}", AGAIN)
+    if not lengths[0]:
         raise UserError(path, "holds no events", "give a recording with events")
-    return lengths["events/t"]
+    return lengths[0]
 
 
 def read_events(path: Path, size: tuple[int, int], count: int) -> Iterator[Events]:

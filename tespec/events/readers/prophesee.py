@@ -13,13 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file
-from tespec.events.readers.records import read_records
-from tespec.events.readers.sensor import resolve_size
-from tespec.events.stream import Events, Reader, check_events
+from tespec.events.stream import Column, Events, Reader, check_events, read_records, resolve_size
 
 LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
 BLOCK = 1 << 16  # events or words read together: they stay in the processor's cache
@@ -30,9 +27,9 @@ X_BITS, Y_BITS = 14, 14
 VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
 # EVT3: 16-bit words, their kind in the upper four bits.
 EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
-EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # values of the high word, after which it begins again from 0
 # EVT2: 32-bit words, their kind in the upper four bits; kinds 0 and 1 are OFF and ON events.
 EVT2_TIME_HIGH = 8
+EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # values of the high word, after which it begins again from 0
 OFF_SENSOR = 1 << 14  # px, beyond any column
 STATE = 6  # numbers that decoding carries from word to word
 
@@ -46,26 +43,18 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Header of a `.dat` or `.raw` file.
-
-    Raises:
-        UserError: the file cannot be read, is empty, has no header, or one without end.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(LONGEST_HEADER)
-    except OSError as error:
-        raise UserError(path, f"cannot be read ({error.strerror})", "check the path") from error
-    if not head:
-        raise UserError(path, "the file is empty", "copy it again")
+    """Header of a `.dat` or `.raw` file."""
+    with path.open("rb") as file:
+        head = file.read(LONGEST_HEADER)
     if head[:1] != b"%":
-        raise UserError(path, "does not begin with a header (lines that begin with %)", "give a Prophesee recording")
+        what = "does not begin with a header (lines that begin with %)" if head else "the file is empty"
+        raise UserError(path, what, "copy it again, or give a Prophesee recording")
     fields: dict[str, str] = {}
     offset, line = 0, ""
     while head[offset : offset + 1] == b"%" and line != "end":
         end = head.find(b"\n", offset)
         if end < 0:
-            raise UserError(path, "its header does not end", "copy the file again")
+            raise UserError(path, "its header does not end", "copy it again")
         line = head[offset + 1 : end].decode("ascii", "replace").strip()
         name, _, value = line.partition(" ")
         fields[name.lower()] = value.strip()
@@ -84,11 +73,18 @@ def _sensor(fields: dict[str, str]) -> tuple[int, int] | None:
     return None
 
 
+def _number_of(path: Path, begin: int, size: int) -> int:
+    """Number of events or words of a size in bytes from a place in a file to its end."""
+    count, rest = divmod(path.stat().st_size - begin, size)
+    if rest:
+        raise UserError(path, f"truncated: {rest} bytes after the last whole event or word", "copy it again")
+    return count
+
+
 def open_dat(path: Path, height: int | None = None, width: int | None = None) -> Reader:
     """Open a `.dat` recording; see `tespec.events.readers`."""
     header = read_header(path)
-    version = header.fields.get("version", VERSION)
-    if version != VERSION:
+    if (version := header.fields.get("version", VERSION)) != VERSION:
         raise UserError(path, f"is version {version} of the format", f"give a file of version {VERSION}")
     size = resolve_size(path, height, width, header.sensor)
     with path.open("rb") as file:
@@ -98,9 +94,7 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
         found = "missing" if len(kind) < 2 else f"{kind[0]} of {kind[1]} bytes"
         raise UserError(path, f"its event type is {found}, not 0 or 12 of 8 bytes", "give a file of CD events")
     begin = header.size + len(kind)
-    count, rest = divmod(path.stat().st_size - begin, RECORD.itemsize)
-    if rest:
-        raise UserError(path, f"truncated: {rest} bytes after the last whole event", "copy it again")
+    count = _number_of(path, begin, RECORD.itemsize)
 
     def chunks() -> Iterator[Events]:
         for records in read_records(path, RECORD, begin, count, BLOCK):
@@ -110,31 +104,23 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
 
 
 @njit(cache=True, nogil=True)
+def _empty(count):  # type: ignore[no-untyped-def]
+    """Room for x, y, t and p of events."""
+    return np.empty(count, np.uint16), np.empty(count, np.uint16), np.empty(count, np.int64), np.empty(count, np.uint8)
+
+
+@njit(cache=True, nogil=True)
 def _decode_dat(words):  # type: ignore[no-untyped-def]
-    count = len(words) // 2
-    x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
-    t, p = np.empty(count, np.uint32), np.empty(count, np.uint8)
-    for i in range(count):
+    x, y, t, p = _empty(len(words) // 2)
+    for i in range(len(t)):
         word = words[2 * i + 1]
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
         t[i], p[i] = words[2 * i], word >> (X_BITS + Y_BITS) & 1
     return x, y, t, p
 
 
-def write_dat(
-    path: Path,
-    x: NDArray[np.integer],
-    y: NDArray[np.integer],
-    t: NDArray[np.integer],
-    p: NDArray[np.integer],
-    height: int,
-    width: int,
-) -> None:
-    """Write events (N,) as a `.dat` file with its sensor size, atomically.
-
-    Raises:
-        ValueError: a time in us that does not fit 32 bits, or events outside of the sensor.
-    """
+def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
+    """Write events (N,) with times in us below 2^32 as a `.dat` file that names its sensor, atomically."""
     check_events(x, y, t, p, height, width)
     if len(t) and not 0 <= t.min() <= t.max() < PERIOD:
         raise ValueError(f"times {t.min()} to {t.max()} us do not fit 32 bits")
@@ -154,9 +140,7 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
         raise UserError(path, what, "give an EVT2 or EVT3 recording")
     dtype, decode = (np.dtype("<u4"), _decode_evt2) if named[0] == "2" else (np.dtype("<u2"), _decode_evt3)
     size = resolve_size(path, height, width, header.sensor)
-    count, rest = divmod(path.stat().st_size - header.size, dtype.itemsize)
-    if rest:
-        raise UserError(path, f"truncated: {rest} bytes after the last whole word", "copy it again")
+    count = _number_of(path, header.size, dtype.itemsize)
 
     def chunks() -> Iterator[Events]:
         state = np.zeros(STATE, np.int64)
@@ -175,18 +159,7 @@ def _unwrap(value, latest, values):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
     """Events of a block of words; `state` is that before it, and becomes that after it."""
-    count = 0
-    for word in words:
-        kind = word >> 12
-        if kind == EVT3_ADDR_X:
-            count += 1
-        elif kind in (EVT3_VECT_12, EVT3_VECT_8):
-            bits = word & (0xFFF if kind == EVT3_VECT_12 else 0xFF)
-            while bits:
-                bits &= bits - 1
-                count += 1
-    x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
-    t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
+    x, y, t, p = _empty(12 * len(words))  # of which memory is used as far as it is filled
     n, (row, base, polarity, high, low, timed) = 0, state
     for word in words:
         kind, value = word >> 12, int(word & 0xFFF)
@@ -219,11 +192,7 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
     """See `_decode_evt3`."""
-    count = 0
-    for word in words:
-        count += word >> 28 <= 1
-    x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
-    t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
+    x, y, t, p = _empty(len(words))
     n, high, timed = 0, state[3], state[5]
     for word in words:
         kind, value = word >> 28, int(word & 0x0FFFFFFF)

@@ -1,0 +1,204 @@
+"""Events for tests, a plain reference of their histogram, and recordings written by the formats' descriptions."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import h5py
+import hdf5plugin
+import lz4.frame
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import strategies as st
+
+from tespec.core.errors import UserError
+from tespec.events import Events, load_events
+from tespec.events.readers.aedat4 import EVENT, MAGIC
+
+HEIGHT, WIDTH = 6, 8
+# Kinds of EVT3 words, in their upper four bits.
+ADDR_Y, ADDR_X, BASE_X, VECT_12, VECT_8, TIME_LOW, CONTINUED_4, TIME_HIGH, EXT_TRIGGER = 0, 2, 3, 4, 5, 6, 7, 8, 10
+BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
+OFFSET = 49_512_345_678  # us, of DSEC's times
+EPOCH = 1_506_117_800.123456  # s, of MVSEC's
+
+
+def random_events(count, *, height=HEIGHT, width=WIDTH, start=0, end=50_000, seed=0):
+    rng = np.random.default_rng(seed)
+    x, y, p = (rng.integers(0, side, count) for side in (width, height, 2))
+    t = np.sort(rng.integers(start, end, count))
+    return Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), p.astype(np.uint8))
+
+
+@st.composite
+def event_arrays(draw, *, start=-2_000, end=4_000):
+    """One or many events; one polarity or both; few pixels, so that counts pass 255; equal times or not."""
+    count, span = draw(st.sampled_from([1, 2, 5, 40, 400])), draw(st.sampled_from([1, 7, end - start]))
+    width, height = draw(st.sampled_from([(1, 1), (3, 2), (WIDTH, HEIGHT)]))
+    first = draw(st.integers(start, end - span))
+    seed, polarities = draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from([[0], [1], [0, 1]]))
+    events = random_events(count, height=height, width=width, start=first, end=first + span, seed=seed)
+    return events._replace(p=np.random.default_rng(seed).choice(polarities, count).astype(np.uint8))
+
+
+def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges", clip=10):
+    """Event by event, in whole numbers for "edges" and in RVT's float32 and closed windows for "rvt"."""
+    counts = np.zeros((2 * bins, height, width), np.int64)
+    inside = [i for i in range(len(t)) if t_start <= t[i] < t_end or (rule == "rvt" and t[i] == t_end)]
+    for i in inside:
+        if rule == "edges":
+            k = (int(t[i]) - t_start) * bins // (t_end - t_start)
+        else:
+            first, last = int(t[inside[0]]), int(t[inside[-1]])
+            share = np.float32(int(t[i]) - first) / np.float32(max(last - first, 1))
+            k = min(int(np.floor(share * np.float32(bins))), bins - 1)
+        counts[k + bins * int(p[i]), y[i], x[i]] += 1
+    return np.minimum(counts, clip).astype(np.uint8)
+
+
+def whole(stream):
+    return stream.slice(stream.t_first, stream.t_last + 1)
+
+
+def read(path, *size):
+    """All events of a recording."""
+    return whole(load_events(path, *size))
+
+
+def assert_same_events(found, wanted):
+    for name, dtype in zip(("x", "y", "t", "p"), ("u2", "u2", "i8", "u1"), strict=True):
+        assert getattr(found, name).dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
+
+
+def assert_refused(path, message, *size):
+    """In one line that begins with the file and ends with a remedy."""
+    with pytest.raises(UserError, match=message) as caught:
+        load_events(path, *size)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+    assert "; " in str(caught.value)
+
+
+def cut(path, count):
+    """Take the last bytes from a file; below 1, that share of them."""
+    content = path.read_bytes()
+    path.write_bytes(content[: -count if count >= 1 else int((1 - count) * len(content))])
+    return path
+
+
+def evt3(path, *words, header=b"% evt 3.0\n% format EVT3;height=480;width=640\n% end\n"):
+    path.write_bytes(header + np.array([kind << 12 | value for kind, value in words], "<u2").tobytes())
+    return path
+
+
+def evt3_time(t):
+    return (TIME_HIGH, t >> 12 & 0xFFF), (TIME_LOW, t & 0xFFF)
+
+
+def evt3_events(events):
+    """One word for each field of each event."""
+    for x, y, t, p in zip(*(column.tolist() for column in events), strict=True):
+        yield from (*evt3_time(t), (ADDR_Y, y), (ADDR_X, p << 11 | x))
+
+
+def evt2(path, *words):
+    content = np.array([kind << 28 | value for kind, value in words], "<u4").tobytes()
+    path.write_bytes(b"% evt 2.0\n% geometry 640x480\n% end\n" + content)
+    return path
+
+
+def evt2_event(x, y, t, p):
+    return (8, t >> 6), (p, (t & 63) << 22 | x << 11 | y)
+
+
+def dat(path, records, *, header="% Height 480\n% Width 640\n", kind=(12, 8)):
+    """`records`: (x, y, t, p) each."""
+    words = np.array([(t, p << 28 | y << 14 | x) for x, y, t, p in records], "<u4")
+    path.write_bytes(header.encode() + bytes(kind) + words.tobytes())
+    return path
+
+
+def ddd17(folder, events, *, ticks_per_us=1000, frame_period_us=33_000, images=4):
+    (folder / "index").mkdir(parents=True)
+    (events.t.astype("<i8") * ticks_per_us).tofile(folder / "events.dat.t")
+    np.stack([events.x, events.y, events.p], axis=1).astype("<i2").tofile(folder / "events.dat.xyp")
+    stamps = int(events.t[0]) + frame_period_us * np.arange(1, images + 1)
+    rows = [stamps * ticks_per_us, np.searchsorted(events.t, stamps), np.searchsorted(events.t, stamps - 50_000)]
+    np.save(folder / "index" / "index_50ms.npy", np.stack(rows, axis=1).astype(np.int64))
+    return folder
+
+
+def write_h5(path, content, codec=BLOSC):
+    with h5py.File(path, "w") as file:
+        for name, value in content.items():
+            if value is not None:
+                options = {"chunks": True, **codec} if codec and np.size(value) > 1 else {}
+                file.create_dataset(name, data=value, **options)
+    return path
+
+
+def columns_of(events, kinds):
+    return {f"events/{name}": np.asarray(events[i], kinds[i]) for i, name in enumerate("xytp")}
+
+
+def dsec(path, *events, **changes):
+    """`changes`: datasets that replace the right ones, None for those that are left out."""
+    milliseconds = np.arange(int(max(events[2], default=0)) // 1000 + 2)
+    content = columns_of(events, ("<u2", "<u2", "<u4", "u1"))
+    content |= {
+        "ms_to_idx": np.searchsorted(events[2], 1000 * milliseconds).astype("<u8"),
+        "t_offset": np.int64(OFFSET),
+    }
+    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()})
+
+
+def rvt(path, *events, height=48, width=64, **changes):
+    content = columns_of(events, ("<u2", "<u2", "<i8", "i1"))
+    content |= {"events/height": np.int64(height), "events/width": np.int64(width)}
+    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()})
+
+
+def mvsec(path, x, y, t, p, rows=None):
+    """Times `t` in us after the epoch of the file."""
+    table = np.stack([x, y, EPOCH + np.asarray(t) / 1e6, 2.0 * np.asarray(p) - 1], axis=1) if rows is None else rows
+    return write_h5(path, {"davis/left/events": table}, codec={})
+
+
+XML = """<dv version="2.0"><node name="outInfo">
+<node name="0"><attr key="typeIdentifier">FRME</attr></node>
+<node name="3"><attr key="typeIdentifier">EVTS</attr><node name="info">
+<attr key="sizeX" type="int">64</attr><attr key="sizeY" type="int">48</attr></node></node></node></dv>"""
+ZSTD = zstandard.ZstdCompressor().compress
+COMPRESS = (lambda content: content, lz4.frame.compress, lz4.frame.compress, ZSTD, ZSTD)
+
+
+def _flat_buffer(fields, heap):
+    """A FlatBuffer whose root has scalar fields (bytes) and, last, an offset to what `heap` begins with."""
+    offsets = 4 + np.cumsum([0, *map(len, fields)])
+    vtable = struct.pack(f"<{len(offsets) + 2}H", 4 + 2 * len(offsets), 4 + offsets[-1], *offsets)
+    body = struct.pack("<i", len(vtable)) + b"".join(fields) + struct.pack("<I", 4)
+    return struct.pack("<I", 4 + len(vtable)) + vtable + body + heap
+
+
+def packet(events, stream=3, compression=1):
+    elements = np.zeros(len(events.t), EVENT)
+    for name, column in zip(("x", "y", "t", "on"), events, strict=True):
+        elements[name] = column
+    content = _flat_buffer([], struct.pack("<I", len(elements)) + elements.tobytes())
+    payload = COMPRESS[compression](struct.pack("<I", len(content)) + content)
+    return struct.pack("<ii", stream, len(payload)) + payload
+
+
+def aedat4(path, *packets, compression=1, xml=XML, end=-1):
+    scalars = [struct.pack("<i", compression), struct.pack("<q", end)]
+    header = _flat_buffer(scalars, struct.pack("<I", len(xml)) + xml.encode())
+    path.write_bytes(MAGIC + struct.pack("<I", len(header)) + header + b"".join(packets))
+    return path
+
+
+def parts_of(events, count):
+    borders = np.linspace(0, len(events.t), count + 1).astype(int)
+    return [Events(*(column[a:b] for column in events)) for a, b in pairwise(borders)]

@@ -1,0 +1,482 @@
+"""Readers of every format: against other programs, word by word, in every coding, and of files that are none."""
+
+import os
+import shutil
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import h5py
+import hdf5plugin
+import lz4.frame
+import numpy as np
+import pytest
+from event_files import (
+    ADDR_X,
+    ADDR_Y,
+    BASE_X,
+    CONTINUED_4,
+    EPOCH,
+    EXT_TRIGGER,
+    OFFSET,
+    TIME_HIGH,
+    TIME_LOW,
+    VECT_8,
+    VECT_12,
+    aedat4,
+    assert_refused,
+    assert_same_events,
+    cut,
+    dat,
+    dsec,
+    evt2,
+    evt3,
+    evt3_time,
+    mvsec,
+    packet,
+    parts_of,
+    random_events,
+    read,
+    rvt,
+    write_h5,
+)
+
+from tespec.core.errors import UserError
+from tespec.datasets.folder import find_recordings
+from tespec.datasets.mvsec import seconds_to_us
+from tespec.events import Events, load_events
+from tespec.events.readers import arrays, prophesee
+from tespec.events.readers.aedat4 import MAGIC
+from tespec.events.readers.arrays import load_array, load_arrays
+from tespec.events.readers.hdf5 import part
+from tespec.events.readers.prophesee import read_header, write_dat
+
+DATA = Path(__file__).parents[1] / "data"
+REAL = DATA / "evt3_640x480_2.08s.raw"
+SIZE = (48, 64)
+EVENTS = random_events(3_000, height=48, width=64, end=120_000)
+POSITIVE, PERIOD, G = 1 << 11, 1 << 32, (0, 1_500_000_000, 3_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "checksums"),
+    [  # of columns (u2, u2, i8, u1) as the decoders evlib 0.13.2 and aedat 2.3.0 give them
+        (REAL.name, (480, 640, 343_474, 0), [1_020_540_681, 2_671_808_845, 1_163_852_150, 2_041_904_026]),
+        ("davis.aedat4", (260, 346, 117_667, 0), [1_580_470_145, 1_777_519_670, 4_267_156_144, 3_380_914_417]),
+    ],
+)
+def test_every_event_of_a_real_recording_is_that_of_another_decoder(name, facts, checksums):
+    stream = load_events(DATA / name)
+    assert (stream.height, stream.width, stream.count, stream.clamped) == facts
+    assert [zlib.crc32(np.ascontiguousarray(column).tobytes()) for column in read(DATA / name)] == checksums
+
+
+@pytest.mark.parametrize("encoding", ["dat", "evt2"])
+def test_files_that_expelliarmus_wrote(tmp_path, encoding):
+    """2,600 events, most of the real recording, in files of `expelliarmus` 1.1.12, which name no sensor."""
+    content = np.load(DATA / "expelliarmus.npz")
+    path = tmp_path / ("a.dat" if encoding == "dat" else "a.raw")
+    path.write_bytes(content[encoding].tobytes())
+    assert_same_events(read(path, 480, 640), Events(*(content[name] for name in "xytp")))
+
+
+def test_words_of_dat_are_read_as_described_and_written(tmp_path):
+    for kind in ((0, 8), (12, 8)):
+        path = dat(tmp_path / "a_td.dat", [(3, 2, 100, 1), (639, 479, 2**31 + 5, 0)], kind=kind)
+        assert [column.tolist() for column in read(path)] == [[3, 639], [2, 479], [100, 2**31 + 5], [1, 0]]
+    write_dat(tmp_path / "b.dat", *EVENTS, *SIZE)
+    assert_same_events(read(tmp_path / "b.dat"), EVENTS)
+    for t in ([-1, 5], [5, 2**32]):
+        with pytest.raises(ValueError, match="do not fit 32 bits"):
+            write_dat(tmp_path / "c.dat", *(np.zeros(2, int),) * 2, np.array(t), np.zeros(2, int), 4, 4)
+    assert not (tmp_path / "c.dat").exists()
+
+
+def test_words_of_evt3_are_read_as_described(tmp_path):
+    words = [
+        (ADDR_X, 2), (BASE_X, 0), (VECT_12, 0xFFF), (TIME_LOW, 9),  # before the first time: skipped
+        *evt3_time(5_000), (ADDR_Y, 7), (BASE_X, POSITIVE | 100), (VECT_12, 0b1000_0000_0001), (VECT_8, 0b1000_0010),
+        (VECT_12, 0b10),
+        (EXT_TRIGGER, 1), (CONTINUED_4, 3), (14, 7), (15, 9),  # no events
+        (ADDR_Y, 9), (ADDR_X, 1), (ADDR_X, POSITIVE | 2), *evt3_time(5_008), (ADDR_X, 3),
+        (TIME_LOW, 905), (ADDR_X, 5),  # a low word that steps back adds no wrap
+        (TIME_HIGH, 2), (ADDR_X, 4),  # the low word starts again with a new high one
+    ]  # fmt: skip
+    stream = load_events(evt3(tmp_path / "a.raw", *words))
+    x, y, t, p = (column.tolist() for column in stream.slice(0, 9_000))
+    assert x == [100, 111, 113, 119, 121, 1, 2, 3, 5, 4]
+    assert y == [7] * 5 + [9] * 5
+    assert t == [5_000] * 7 + [5_008, 5_008, 8_192]
+    assert p == [1] * 5 + [0, 1, 0, 0, 0]
+    assert stream.clamped == 1
+
+
+# Times by the high words: of EVT3 one counts 2^12 us and there are 2^12 of them, of EVT2 one counts 2^6 us of 2^28.
+TOP3, TOP2 = (1 << 24) - 4096, (1 << 34) - 64
+
+
+@pytest.mark.parametrize(
+    ("highs", "clamped", "evt3_wanted", "evt2_wanted"),
+    [
+        ([-1, 0, 1], 0, [TOP3, 1 << 24, (1 << 24) + 4096], [TOP2, 1 << 34, (1 << 34) + 64]),
+        # A step back across the overflow is no other overflow.
+        ([-1, 0, -1, 0, 1], 1, [TOP3, *[1 << 24] * 3, (1 << 24) + 4096], [TOP2, *[1 << 34] * 3, (1 << 34) + 64]),
+        ([0, -1, 0, 1], 1, [0, 0, 0, 4096], [0, 0, 0, 64]),  # nor is one right after the counter's start
+        ([-2, -1, -2, 0], 1, [TOP3 - 4096, TOP3, TOP3, 1 << 24], [TOP2 - 64, TOP2, TOP2, 1 << 34]),
+    ],
+)
+def test_high_words_go_on_at_an_overflow_and_step_back_beside_it(tmp_path, highs, clamped, evt3_wanted, evt2_wanted):
+    words3 = [word for high in highs for word in ((TIME_HIGH, high & 0xFFF), (ADDR_X, 1))]
+    words2 = [word for high in highs for word in ((8, high & 0xFFFFFFF), (1, 1))]
+    for path, wanted in (
+        (evt3(tmp_path / "a.raw", *words3), evt3_wanted),
+        (evt2(tmp_path / "b.raw", *words2), evt2_wanted),
+    ):
+        assert read(path).t.tolist() == wanted
+        assert load_events(path).clamped == clamped
+
+
+@pytest.mark.parametrize("block", [1 << 16, 1])
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ([3_000_000_000, 1_000_000_000, 3_000_000_001], [3_000_000_000, 3_000_000_000, 3_000_000_001]),
+        ([3_000_000_000, 800_000_000], [3_000_000_000, PERIOD + 800_000_000]),  # half of the clock decides
+        ([3, PERIOD - 2, 5], [3, 3, 5]),  # right after the clock's start as well
+        ([PERIOD - 1, 0, PERIOD - 2, 1], [PERIOD - 1, PERIOD, PERIOD, PERIOD + 1]),
+        ([G[2], 2, G[1], G[2], 4], [G[2], PERIOD + 2, PERIOD + G[1], PERIOD + G[2], 2 * PERIOD + 4]),
+    ],
+)
+def test_the_clock_of_dat_goes_on_at_its_end_and_steps_back_beside_it(tmp_path, monkeypatch, times, wanted, block):
+    monkeypatch.setattr(prophesee, "BLOCK", block)
+    stream = load_events(dat(tmp_path / "a.dat", [(1, 1, t, 1) for t in times]))
+    assert stream.slice(0, 3 * PERIOD).t.tolist() == wanted
+    assert stream.clamped == sum(t % PERIOD != w % PERIOD for t, w in zip(times, wanted, strict=True))
+
+
+def test_blocks_of_any_length_give_the_same_events(monkeypatch):
+    whole = read(REAL)
+    monkeypatch.setattr(prophesee, "BLOCK", 77_777)
+    assert_same_events(read(REAL), whole)
+
+
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [
+        (b"% evt 3.0\n% Height 720\n% Width 1280\n% end\n", (720, 1280)),
+        (b"% format EVT3;height=480;width=640\n", (480, 640)),
+        (b"% date 2020-01-01\n% geometry 640x480\n% evt 3.0\n", (480, 640)),
+        (b"% evt 3.0\n% geometry 640\n% height 480\n", None),
+        *((b"% evt 3.0\n% " + each + b"\n", None) for each in (b"Height 9" + b"9" * 999, "geometry ٣x٣".encode())),
+    ],
+)
+def test_headers_of_several_recorders(tmp_path, header, size):
+    assert read_header(evt3(tmp_path / "a.raw", header=header)).sensor == size
+
+
+@pytest.mark.parametrize("compression", range(5))
+def test_packets_of_events_are_read_and_others_left_alone(tmp_path, compression):
+    packets = [packet(part, compression=compression) for part in parts_of(EVENTS, 7)]
+    other, path = struct.pack("<ii", 0, 5) + b"frame", tmp_path / "a.aedat4"
+    end = aedat4(path, other, *packets, other, compression=compression).stat().st_size
+    aedat4(path, other, *packets, other, b"the table of the file's data", compression=compression, end=end)
+    assert_same_events(read(path), EVENTS)
+
+
+def structured(path, columns):
+    rows = np.zeros(len(columns["t"]), [(name, columns[name].dtype) for name in "ptyx"])
+    for name in "xytp":
+        rows[name] = columns[name]
+    np.save(path, rows)
+    return path
+
+
+def table(path, columns):
+    np.save(path, np.stack([columns[name] for name in "xytp"], axis=1))
+    return path
+
+
+def archive(path, columns):
+    np.savez_compressed(path.with_suffix(".npz"), **columns, other=np.zeros(3))
+    return path.with_suffix(".npz")
+
+
+CODINGS = {
+    "as they are": {},
+    "signed": {"p": 2 * EVENTS.p.astype("i1") - 1},
+    "bool": {"p": EVENTS.p.astype(bool)},
+    "floats": {"p": 2.0 * EVENTS.p - 1, "x": EVENTS.x.astype("f4"), "y": EVENTS.y.astype("f8"), "t": EVENTS.t / 1e6},
+    "unsigned times": {"t": EVENTS.t.astype("u4")},
+}
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("write", [structured, table, archive])
+def test_every_coding_of_arrays_gives_the_same_events(tmp_path, monkeypatch, write, coding):
+    monkeypatch.setattr(arrays, "BLOCK", 1_234)
+    assert_same_events(read(write(tmp_path / "a.npy", EVENTS._asdict() | CODINGS[coding]), *SIZE), EVENTS)
+
+
+@pytest.mark.parametrize("block", [1 << 20, 700])
+def test_hdf5_of_dsec_rvt_and_mvsec(tmp_path, monkeypatch, block):
+    for module in ("tespec.events.readers.hdf5", "tespec.datasets.mvsec"):
+        monkeypatch.setattr(f"{module}.AT_ONCE", block)
+    epoch_us = np.array([round((EPOCH + t / 1e6) * 1e6) for t in EVENTS.t.tolist()], np.int64)
+    rows = np.stack([EVENTS.x, EVENTS.y, EPOCH + EVENTS.t / 1e6, EVENTS.p], axis=1)
+    signed = 2 * EVENTS.p.astype("i1") - 1
+    for path, wanted, size in (
+        (dsec(tmp_path / "a.h5", *EVENTS), EVENTS._replace(t=EVENTS.t + OFFSET), (480, 640)),
+        (rvt(tmp_path / "b_td.dat.h5", *EVENTS), EVENTS, SIZE),
+        (rvt(tmp_path / "c.h5", *EVENTS, events__p=signed), EVENTS, SIZE),
+        (mvsec(tmp_path / "d_data.hdf5", *EVENTS), EVENTS._replace(t=epoch_us), (260, 346)),
+        (mvsec(tmp_path / "e.hdf5", *EVENTS, rows=rows), EVENTS._replace(t=epoch_us), (260, 346)),
+    ):
+        stream = load_events(path)
+        assert ((stream.height, stream.width), stream.clamped) == (size, 0)
+        assert_same_events(read(path), wanted)
+
+
+def test_seconds_since_1970_are_exact_to_the_microsecond():
+    rng = np.random.default_rng(0)
+    for us in (rng.integers(1_400_000_000_000_000, 1_800_000_000_000_000, 100_000), np.arange(2**40, 2**40 + 999)):
+        np.testing.assert_array_equal(seconds_to_us(us / 1e6), us)
+
+
+CODECS = {
+    "gzip": {"compression": "gzip", "shuffle": True, "fletcher32": True},
+    "lzf": {"compression": "lzf"},
+    "zstd": hdf5plugin.Zstd(),
+    "lz4": hdf5plugin.LZ4(),
+    "bitshuffle": hdf5plugin.Bitshuffle(cname="zstd"),
+}
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec_gives_every_event(tmp_path, codec):
+    content = {f"events/{name}": column for name, column in EVENTS._asdict().items()}
+    assert_same_events(read(write_h5(tmp_path / "a.h5", content, CODECS[codec]), *SIZE), EVENTS)
+
+
+def test_times_that_step_back_are_raised_and_counted_in_every_format(tmp_path):
+    t = EVENTS.t.copy()
+    t[1000:1100] += 9_000
+    wanted, stepping = np.maximum.accumulate(t), EVENTS._replace(t=t)
+    for path, offset in (
+        (rvt(tmp_path / "a.h5", *stepping), 0),
+        (dsec(tmp_path / "b.h5", *stepping), OFFSET),
+        (table(tmp_path / "c.npy", stepping._asdict()), 0),
+        (aedat4(tmp_path / "d.aedat4", *map(packet, parts_of(stepping, 9))), 0),
+    ):
+        np.testing.assert_array_equal(read(path, *SIZE).t, wanted + offset)
+        assert load_events(path, *SIZE).clamped == (wanted != t).sum() > 0
+
+
+def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_again(tmp_path):
+    path = rvt(tmp_path / "a.h5", *EVENTS)
+    part(path, "events/t")[:1_000]
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writer, part(path, "events/t")[500:].astype("<i8").sum().tobytes())
+        os._exit(0)
+    part(path, "events/t")[100:2_000]
+    os.waitpid(child, 0)
+    assert np.frombuffer(os.read(reader, 8), np.int64)[0] == EVENTS.t[500:].sum()
+    shutil.move(rvt(tmp_path / "b.h5", *(column[:500] for column in EVENTS)), path)
+    assert len(read(path).t) == 500
+
+
+def test_damaged_files_in_a_folder_are_found_and_other_content_is_left_alone(tmp_path):
+    (tmp_path / "empty.h5").touch()
+    found = [tmp_path / "empty.h5", write_h5(tmp_path / "metavision.hdf5", {"CD/events": np.zeros(3)})]
+    found += [rvt(tmp_path / "column.h5", *EVENTS, events__p=None), cut(rvt(tmp_path / "cut.h5", *EVENTS), 0.4)]
+    found += [structured(tmp_path / "a.npy", EVENTS._asdict()), archive(tmp_path / "b", EVENTS._asdict())]
+    found += [cut(structured(tmp_path / "torn.npy", EVENTS._asdict()), 5)]
+    np.save(tmp_path / "a_bbox.npy", np.zeros(3, [("t", "<i8"), ("x", "<f4"), ("y", "<f4"), ("class_id", "u1")]))
+    np.savez(tmp_path / "labels.npz", labels=np.zeros(3))
+    write_h5(tmp_path / "rectify_map.h5", {"rectify_map": np.zeros((4, 4, 2), np.float32)})
+    write_h5(tmp_path / "a_gt.hdf5", {"davis/left/depth_image_raw": np.zeros((2, 4, 4), np.float32)})
+    assert find_recordings(tmp_path) == sorted(found)
+
+
+def described(dtype, shape, content=b"", length=None):
+    text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\2\0" + struct.pack("<I", length or len(text)) + text + content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"hello",
+        described("<i8", "(1000000000000,)", bytes(80)),
+        described("<i8", "(11,)", bytes(80)),
+        described("<i8", f"({10**30},)", bytes(80)),
+        described("|V2147483647", "(4,)", bytes(80)),
+        described("|O", "(1,)", b"cos\nsystem\n(S'true'\ntR."),
+        described("<i8", "(1,)", b" " * 100_000, 2**32 - 1),
+    ],
+)
+def test_arrays_that_files_do_not_hold_are_refused(tmp_path, content):
+    (tmp_path / "a.npy").write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
+        file.writestr("x.npy", content)
+    for name, load in (("a.npy", load_array), ("a.npz", lambda path: load_arrays(path, "x"))):
+        assert_refused(tmp_path / name, f"not a readable {name[1:]} file; copy it again", *SIZE)
+        with pytest.raises(UserError, match="not a readable"):
+            load(tmp_path / name)
+
+
+def changed(**columns):
+    return lambda path: structured(path, EVENTS._asdict() | columns)
+
+
+def saved(array):
+    return lambda path: np.save(path, array)
+
+
+def made_anew(put, name="events/x", writer=rvt):
+    """A recording of which `put` makes a dataset anew, from its values or from another file that has them."""
+
+    def make(path):
+        columns = EVENTS._replace(t=1_000 * np.arange(3_000)) if name == "ms_to_idx" else EVENTS
+        other = write_h5(path.with_name("other.h5"), {"values": EVENTS.x, "events/x": EVENTS.x})
+        with h5py.File(writer(path, *columns), "r+") as file:
+            values = None if name == "events" else file[name][()]
+            del file[name]
+            put(file, name, values, str(other))
+
+    return make
+
+
+def link(file, name, values, other):
+    file[name] = h5py.ExternalLink(other, "/events" if name == "events" else "/values")
+
+
+def circle(file, name, values, other):
+    file[name] = h5py.SoftLink(f"/{name}")
+
+
+def virtual(file, name, values, other):
+    layout = h5py.VirtualLayout((3_000,), "<u2")
+    layout[:] = h5py.VirtualSource(other, "values", (3_000,))
+    file.create_virtual_dataset(name, layout)
+
+
+def external(file, name, values, other):
+    file.create_dataset(name, (3_000,), "<u2", external=[(other, 0, 6_000)])
+
+
+def half_written(file, name, values, other):
+    options = {"maxshape": (None, *values.shape[1:]), "chunks": (500, *values.shape[1:])}
+    column = file.create_dataset(name, (0, *values.shape[1:]), values.dtype, **options)
+    column.resize(len(values), axis=0)
+    column[:1_000] = values[:1_000]
+
+
+def never_written(file, name, values, other):
+    file.create_dataset(name, values.shape, values.dtype)
+
+
+def unknown_codec(path):
+    content = dsec(path, *EVENTS).read_bytes()
+    # The number of the filter in the file becomes that of one that does not exist.
+    path.write_bytes(content.replace((32001).to_bytes(2, "little"), (32766).to_bytes(2, "little")))
+
+
+DAT, SIZED = [(3, 2, 1, 1)], "% Height 480\n% Width 640\n"
+AROUND = [*evt3_time(5), (BASE_X, 0), *[(VECT_12, 0)] * ((1 << 16) // 12 + 2), (VECT_12, 1)]
+NANOSECONDS = EVENTS.t + 1_790_000_000 * 10**9
+BOMB = struct.pack("<ii", 3, 100) + lz4.frame.compress(bytes(1 << 29))[:100]
+HALF, NONE = r"was never written whole \([12] of [167] chunks", r"was never written whole \(0 of 1 chunks"
+WRITTEN = [(dsec, "events/t"), (dsec, "ms_to_idx"), (rvt, "events/x"), (rvt, "events/p"), (mvsec, "davis/left/events")]
+BAD = {
+    "empty.dat": (Path.touch, "the file is empty; copy it again"),
+    "text.raw": (lambda path: path.write_text("hello"), "does not begin with a header"),
+    "endless.dat": (lambda path: path.write_bytes(b"% Height 480"), "its header does not end"),
+    "old.dat": (lambda path: dat(path, DAT, header=f"% Version 1\n{SIZED}"), "is version 1 of the format; give .* 2"),
+    "other.dat": (lambda path: dat(path, DAT, kind=(14, 8)), "event type is 14 of 8 bytes"),
+    "large.dat": (lambda path: dat(path, DAT, kind=(12, 16)), "event type is 12 of 16 bytes"),
+    "untyped.dat": (lambda path: dat(path, [], kind=()), "event type is missing"),
+    "flat.dat": (lambda path: dat(path, [], header="% Height 480\n% Width 0\n"), "a sensor of 0x480 px"),
+    "outside.dat": (lambda path: dat(path, DAT, header="% Height 9\n% Width 2\n"), "events on 4x3 px, its sensor is"),
+    "none.dat": (lambda path: dat(path, []), "holds no events"),
+    "torn.dat": (lambda path: cut(dat(path, DAT * 5), 3), "truncated: 5 bytes after the last whole event or word"),
+    "evt21.raw": (lambda path: evt3(path, header=b"% evt 2.1\n"), "names the encoding '2.1'; give an EVT2 or EVT3 rec"),
+    "unknown.raw": (lambda path: evt3(path, header=b"% geometry 9x9\n"), "does not name an encoding"),
+    "triggers.raw": (lambda path: evt3(path, (TIME_HIGH, 1), (EXT_TRIGGER, 1)), "holds no events"),
+    "outside.raw": (lambda path: evt3(path, (TIME_HIGH, 1), (ADDR_X, 640)), "events on 641x1 px, its sensor is 640x"),
+    "around.raw": (lambda path: evt3(path, *AROUND), "its sensor is 640x480"),  # and not back onto it
+    "torn2.raw": (lambda path: cut(evt2(path, (8, 1), (0, 1)), 1), "truncated: 3 bytes after the last whole event or"),
+    "empty.aedat4": (Path.touch, "not begin like an AEDAT 4"),
+    "older.aedat4": (lambda path: path.write_bytes(b"#!AER-DAT3.1\r\n" + bytes(99)), "not begin like an AEDAT 4"),
+    "head.aedat4": (lambda path: path.write_bytes(MAGIC + b"\x10\0\0\0abc"), "its header is damaged"),
+    "vast.aedat4": (lambda path: path.write_bytes(MAGIC + b"\xff\xff\xff\x7f"), "its header is damaged"),
+    "none.aedat4": (aedat4, "holds no events"),
+    "stream.aedat4": (lambda path: aedat4(path, xml="<dv/>"), "has no stream of events"),
+    "xml.aedat4": (lambda path: aedat4(path, xml="<dv"), "its header is damaged"),
+    "entity.aedat4": (lambda path: aedat4(path, xml="<!DOCTYPE a [<!ENTITY b 'c'>]><dv/>"), "its header is damaged"),
+    "method.aedat4": (lambda path: aedat4(path, packet(EVENTS), compression=9), "unknown method 9"),
+    "torn.aedat4": (lambda path: aedat4(path, packet(EVENTS)[:-9]), r"truncated or damaged: a packet of \d+ bytes"),
+    "start.aedat4": (lambda path: aedat4(path, packet(EVENTS), b"\0\0\0"), "truncated or damaged: a packet"),
+    "mixed.aedat4": (lambda path: aedat4(path, packet(EVENTS, compression=3)), r"packet at byte \d+ is damaged"),
+    "bomb.aedat4": (lambda path: aedat4(path, BOMB), r"packet at byte \d+ is damaged"),
+    "outside.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(x=EVENTS.x + 30))), r"has events on \d+x\d+"),
+    "below.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(y=EVENTS.y.astype(int) - 40))), "below zero"),
+    "ns.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(t=NANOSECONDS))), "after the year 5138.* write its"),
+    "two.npy": (changed(p=EVENTS.p + 1), "polarities from 1 to 2; write them as 0 and 1"),
+    "255.npy": (changed(p=np.where(EVENTS.p, 1, 255)), "polarities from 1 to 255"),
+    "codings.npy": (changed(p=np.arange(3_000) % 3 - 1), "polarities from -1 to 1"),
+    "half.npy": (changed(p=EVENTS.p / 2), "polarities from 0.0 to 0.5"),
+    "outside.npy": (changed(x=EVENTS.x + 9), r"x from 9 to \d+ on a sensor of 64x48 px"),
+    "below.npy": (changed(y=EVENTS.y.astype("i2") - 1), "y from -1 to 46 on a sensor"),
+    "pixels.npy": (changed(x=EVENTS.x * 0.5), "holds coordinates x that are no whole numbers"),
+    "nan.npy": (changed(x=np.where(EVENTS.x, EVENTS.x, np.nan)), "x from nan to nan"),
+    "us.npy": (changed(t=EVENTS.t.astype("f8")), "whole numbers stored as floats.*; write microseconds as"),
+    "times.npy": (changed(t=EVENTS.t * np.nan), "holds times that are none"),
+    "ns.npy": (changed(t=NANOSECONDS), "after the year 5138"),
+    "text.npy": (changed(p=EVENTS.p.astype("S1")), "its x, y, t, p are uint16 "),
+    "complex.npy": (changed(t=EVENTS.t * 1j), "its x, y, t, p are uint16 "),
+    "five.npy": (saved(np.zeros((9, 5))), "holds neither fields x, y, t, p nor four columns"),
+    "fields.npy": (saved(np.zeros(9, [("x", "u2"), ("y", "u2")])), "holds neither fields x, y, t, p nor four columns"),
+    "none.npy": (saved(np.zeros((0, 4), int)), "holds no events"),
+    "lacks.npz": (lambda path: np.savez(path, x=np.zeros(3)), "lacks one of the arrays x, y, t, p; give a file"),
+    "unlike.npz": (lambda path: archive(path, EVENTS._asdict() | {"x": EVENTS.x[:9]}), r"uint16 \(9,\), uint16 \(3000"),
+    "text.h5": (lambda path: path.write_bytes(b"x" * 5000), "not a whole HDF5 file"),
+    "empty.h5": (Path.touch, "not a whole HDF5 file"),
+    "torn.h5": (lambda path: cut(dsec(path, *EVENTS), 0.4), "not a whole HDF5 file"),
+    "other.h5": (lambda path: write_h5(path, {"a": np.zeros(3)}), "holds no events in a known format"),
+    "codec.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "is Prophesee's own HDF5 format.*; convert"),
+    "none.h5": (lambda path: dsec(path, *([[]] * 4)), "holds no events; give a recording"),
+    "column.h5": (lambda path: dsec(path, *EVENTS, events__p=None), "has no dataset events/p"),
+    "offset.h5": (lambda path: dsec(path, *EVENTS, t_offset=None), "has no dataset t_offset"),
+    "index.h5": (lambda path: dsec(path, *EVENTS, ms_to_idx=None), "has no dataset ms_to_idx"),
+    "lengths.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x[:9]), r"different lengths \[9, 3000,"),
+    "floats.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x / 2), "events/x is float64 of shape"),
+    "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
+    "lies.h5": (lambda path: dsec(path, *EVENTS, ms_to_idx=np.zeros(100, "<u8")), "ms_to_idx does not fit the events"),
+    "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is 46116860"),
+    "ns.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**59)), "after the year 5138"),
+    "outside.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x + 30), r"x from \d+ to \d+ on a sensor"),
+    "seven.h5": (lambda path: rvt(path, *EVENTS, events__p=EVENTS.p + 6), "polarities from 6 to 7"),
+    "tall.h5": (lambda path: rvt(path, *EVENTS, events__height="tall"), "its height and width are no whole"),
+    "heights.h5": (lambda path: rvt(path, *EVENTS, events__height=np.arange(9)), "its height and width are no"),
+    "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "holds times that are none"),
+    "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "that are no whole numbers"),
+    "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),
+    "filter.h5": (unknown_codec, "cannot be read; copy it again, or install the HDF5 plugin"),
+    "circle.h5": (made_anew(circle), "events/x cannot be read|has no dataset events/x"),
+    "group.h5": (made_anew(link, "events"), "events/. lies in another file"),
+    **{f"{put.__name__}.h5": (made_anew(put), "events/x lies in another file") for put in (link, virtual, external)},
+    **{f"half{i}.h5": (made_anew(half_written, name, put), f"{name} {HALF}") for i, (put, name) in enumerate(WRITTEN)},
+    **{f"no{i}.h5": (made_anew(never_written, name, put), f"{name} {NONE}") for i, (put, name) in enumerate(WRITTEN)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_refused(tmp_path, name):
+    make, message = BAD[name]
+    path = tmp_path / f"recording ü {name}"
+    make(path)
+    assert_refused(path, message, *(() if path.suffix in (".dat", ".raw", ".aedat4") else SIZE))
