@@ -200,7 +200,13 @@ def open_store(folder: Path) -> PackedEvents:
         raise UserError(folder / INDEX, f"has {sizes[INDEX]} bytes, truncated or more than a week's", AGAIN)
     mapped = partial(_mapped, folder, (folder / HEADER).stat().st_mtime_ns)
     _, index = mapped()
-    if index[0] or index[1] < 1 or index[-2] >= index[-1] or index[-1] != header["count"] or (np.diff(index) < 0).any():
+    if (
+        index[0]
+        or index[1] < 1
+        or index[-2] >= index[-1]
+        or index[-1] != header["count"]
+        or (index[1:] < index[:-1]).any()
+    ):
         raise UserError(folder / INDEX, "does not fit the events", AGAIN)
     return PackedEvents(folder, (header["height"], header["width"]), header["first_ms"], header["clamped"], mapped)
 

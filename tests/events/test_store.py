@@ -200,6 +200,10 @@ def write_index(folder, place, value):
         (lambda f: write_header(f, first_ms=10**30), "its numbers make no sense"),
         (lambda f: write_index(f, 0, 1), r"index\.i64: does not fit the events"),
         (lambda f: write_index(f, 3, 10**6), "does not fit the events"),
+        (
+            lambda f: write_index(f, slice(3, 5), [8 * 10**18, -8 * 10**18]),
+            "does not fit the events",
+        ),  # differences wrap
         (lambda f: write_index(f, slice(1, 3), 0), "does not fit the events"),
         (lambda f: np.full(1000, 1000 << 22, "<u4").tofile(f / "events.u32"), "damaged"),
         (lambda f: np.full(1000, 9, "<u4").tofile(f / "events.u32"), "events outside of the sensor"),
