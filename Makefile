@@ -42,10 +42,9 @@ test-anywhere: .venv/dev.stamp  ## the tests with other vector instructions, thr
 golden: .venv/dev.stamp  ## compute the values of tests/golden again; ONLY=metrics: those of one family or case
 	GOLDEN=write $(PYTEST) tests/golden -n 0 -k "$(ONLY)"
 
-soak: .venv/dev.stamp  ## kill, damage and watch for an hour
-	$(BIN)/python tests/soak/kills.py --kills 1000 --minutes 15
-	$(BIN)/python tests/soak/fuzz.py --cases 100000
-	$(BIN)/python tests/soak/memory.py --steps 2000
+soak: .venv/dev.stamp  ## kill trainings and damage files for an hour
+	$(BIN)/python tools/kills.py --kills 1000 --minutes 15
+	$(BIN)/python tools/fuzz.py --cases 100000
 
 gpu: .venv/run.stamp  ## check and measure on this machine's GPU (nine minutes); GPU_ARGS="--device cpu --small": without
 	$(BIN)/python benchmarks/gpu.py $(GPU_ARGS)

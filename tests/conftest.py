@@ -13,7 +13,7 @@ from tespec.sample import make_world
 from tespec.sample.recordings import DATASETS
 
 # How long an example takes says more about what else runs on the machine than about the code.
-# The same examples each time: no verdict depends on chance. What searches on and on stands in tests/soak.
+# The same examples each time: no verdict depends on chance. What searches on and on is `tools/fuzz.py`.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
 

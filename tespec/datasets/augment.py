@@ -37,43 +37,36 @@ def sample_flip_zoom(generator: np.random.Generator, settings: Augmentation, hei
     of its size, at a random place. Pixels are picked by the nearest-exact rule.
     """
     flip = generator.random() < settings.flip
-    rows, columns = _Axis(np.arange(height), 1.0, 0.0), _Axis(np.arange(width), 1.0, 0.0)
+    axes = [(np.arange(side), 1.0, 0.0) for side in (height, width)]
     if generator.random() < settings.zoom:
         inward = generator.random() < settings.zoom_in_share
         factor = generator.uniform(*(settings.zoom_in if inward else settings.zoom_out))
-        zoom = _zoom_in if inward else _zoom_out
-        rows, columns = zoom(height, factor, generator.random()), zoom(width, factor, generator.random())
+        axes = [(_zoom_in if inward else _zoom_out)(side, factor, generator.random()) for side in (height, width)]
+    (rows, row_scale, row_shift), (columns, scale, shift) = axes
     if flip:
-        columns = _Axis(columns.indices[::-1], -columns.scale, width - columns.shift)
-    return FlipZoom(rows.indices, columns.indices, (rows.scale, columns.scale), (rows.shift, columns.shift))
+        columns, scale, shift = columns[::-1], -scale, width - shift
+    return FlipZoom(rows, columns, (row_scale, scale), (row_shift, shift))
 
 
-class _Axis(NamedTuple):
-    indices: NDArray[np.int64]
-    scale: float
-    shift: float
-
-
-def _zoom_in(side: int, factor: float, place: float) -> _Axis:
+def _zoom_in(side: int, factor: float, place: float) -> tuple[NDArray[np.int64], float, float]:
     start = place * (side - side / factor)
-    indices = np.minimum((start + (np.arange(side) + 0.5) / factor).astype(np.int64), side - 1)
-    return _Axis(indices, factor, -start * factor)
+    indices = (start + (np.arange(side) + 0.5) / factor).astype(np.int64)
+    return np.minimum(indices, side - 1), factor, -start * factor
 
 
-def _zoom_out(side: int, factor: float, place: float) -> _Axis:
+def _zoom_out(side: int, factor: float, place: float) -> tuple[NDArray[np.int64], float, float]:
     small = round(side / factor)
     start = round(place * (side - small))
     indices = np.full(side, DROPPED, np.int64)
     indices[start : start + small] = ((np.arange(small) + 0.5) * side / small).astype(np.int64)
-    return _Axis(indices, small / side, float(start))
+    return indices, small / side, float(start)
 
 
 def transform_boxes(boxes: Boxes, view: FlipZoom) -> Boxes:
     """Flip and zoom boxes and clip them to the image; boxes of which less than a pixel is left are dropped."""
     moved = boxes.corners * np.array(view.scale[::-1] * 2) + np.array(view.shift[::-1] * 2)
-    # A flip exchanges left and right.
-    left_top, right_bottom = np.minimum(moved[:, :2], moved[:, 2:]), np.maximum(moved[:, :2], moved[:, 2:])
-    limits = (len(view.columns), len(view.rows)) * 2
-    corners = np.clip(np.concatenate([left_top, right_bottom], axis=1), 0, limits)
+    sides = moved.reshape(-1, 2, 2)  # a flip exchanges left and right
+    corners = np.concatenate([sides.min(axis=1), sides.max(axis=1)], axis=1)
+    corners = np.clip(corners, 0, (len(view.columns), len(view.rows)) * 2)
     seen = boxes._replace(corners=corners.astype(np.float32))
     return seen.keep(np.all(seen.size >= MIN_BOX_SIDE, axis=1))

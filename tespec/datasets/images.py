@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -29,9 +29,8 @@ from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.batches import WHOLE, Shard, lanes_of
 from tespec.datasets.ddd17 import image_index
 from tespec.datasets.folder import split_recordings
-from tespec.datasets.lanes import Shuffled, lengths_of
+from tespec.datasets.lanes import shuffled
 from tespec.datasets.recording import Recording
-from tespec.datasets.windows import windows_of_length
 from tespec.events.spatial import apply_maps
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -54,15 +53,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Images to train on, and those held out.
-
-    Attributes:
-        root: the folder.
-        train: images, sorted by path.
-        held_out: likewise.
-        classes: names of the folders that images lie in, sorted.
-        excluded_test: names of folders that were left alone.
-    """
+    """Images to train on and those held out, by path, the names of the folders they lie in, and folders left alone."""
 
     root: Path
     train: tuple[Path, ...]
@@ -70,13 +61,9 @@ class ImageFolder:
     classes: tuple[str, ...]
     excluded_test: tuple[str, ...]
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.classes)}
-
     def label(self, path: Path) -> int:
         """Number of the class an image lies in."""
-        return self._numbers[path.parent.name]
+        return bisect_left(self.classes, path.parent.name)
 
     def counts(self) -> dict[str, dict[str, float]]:
         """Number of images of each folder that are trained on ("train") and "held_out"."""
@@ -87,10 +74,7 @@ class ImageFolder:
         return found
 
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits of SHA-256 over all images' names and splits, and the content of 256 of them.
-
-        These are spread evenly, so that it takes seconds for a million images; a change of others goes unseen.
-        """
+        """Twelve hexadecimal digits of SHA-256 over names and splits, and the content of 256 images, spread evenly."""
         digest, images = hashlib.sha256(), (*self.train, *self.held_out)
         for number, split in enumerate((self.train, self.held_out)):
             for path in split:
@@ -214,18 +198,15 @@ class ImageBatches(Dataset[dict[str, Tensor]]):
         shard: of each batch.
     """
 
-    left_out: tuple[str, ...] = ()
-    segments = 1
-
     def __init__(
         self, folder: ImageFolder, views: Sequence[ViewOf], batch_size: int, seed: int, shard: Shard = WHOLE
     ) -> None:
         self._folder, self._of, self._batch, self._seed = folder, views, batch_size, seed
-        self._share, self._order = lanes_of(batch_size, shard), Shuffled(len(folder.train), seed)
+        self._share = lanes_of(batch_size, shard)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         positions = [step * self._batch + row for row in self._share]
-        paths = [self._folder.train[self._order[position]] for position in positions]
+        paths = [self._folder.train[number] for number in shuffled(positions, len(self._folder.train), self._seed)]
         seeds = [[self._seed, *b"views", position] for position in positions]
         return _views(self._folder, paths, self._of, seeds)
 
@@ -278,16 +259,16 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
     Raises:
         UserError: none has.
     """
-    found = []
+    found, length = [], round(1000 * window_ms)
     for recording in recordings:
         if not (recording.path / FRAMES).is_dir() or not len(recording.windows):
             continue
         times, _ = image_index(recording.path)
         paths = {int(path.stem.rpartition("_")[2]): path for path in (recording.path / FRAMES).glob("img_*.png")}
-        first, last = int(recording.windows[0, 0]) + round(1000 * window_ms), int(recording.windows[-1, 1])
+        first, last = int(recording.windows[0, 0]) + length, int(recording.windows[-1, 1])
         kept = [number for number, time in enumerate(times.tolist()) if first <= time <= last and number + 1 in paths]
         if kept:
-            windows = windows_of_length(times[kept], round(1000 * window_ms))
+            windows = np.stack([times[kept] - length, times[kept]], axis=1)
             images = tuple(paths[number + 1] for number in kept)
             found.append(Paired(recording.name, recording.source, recording.region, windows, images))
     if not found:
@@ -298,10 +279,9 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
 
 def subsample(recordings: Sequence[Paired], count: int) -> list[Paired]:
     """`count` windows at most, spread evenly over each recording."""
-    each = max(1, count // len(recordings))
-    parts = []
+    parts, most = [], max(1, count // len(recordings))
     for recording in recordings:
-        places = np.unique(np.linspace(0, len(recording) - 1, min(each, len(recording))).round().astype(int))
+        places = np.unique(np.linspace(0, len(recording) - 1, min(most, len(recording))).round().astype(int))
         images = tuple(recording.images[place] for place in places.tolist())
         parts.append(replace(recording, windows=recording.windows[places], images=images))
     return parts
@@ -313,35 +293,24 @@ class PairBatches(Dataset[dict[str, Tensor]]):
     Both are flipped and zoomed alike, sampled anew for each pair. Each epoch shows every pair once, in another order.
     """
 
-    left_out: tuple[str, ...] = ()
-    segments = 1
-
     def __init__(self, recordings: Sequence[Paired], settings: Pretraining, seed: int, shard: Shard = WHOLE) -> None:
         self._recordings, self._settings, self._seed = recordings, settings, seed
         self._share = lanes_of(settings.batch_size, shard)
-        self._ends = np.cumsum(lengths_of(recordings))
-        self._order = Shuffled(int(self._ends[-1]), seed)
+        self._starts = np.cumsum([0, *map(len, recordings)])
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         settings, positions = self._settings, [step * self._settings.batch_size + row for row in self._share]
-        places = [self._place(self._order[position]) for position in positions]
-        frames = _in_threads(lambda place: place[0].image(place[1]), places)
-        histograms, images = [], []
-        for position, (recording, window), frame in zip(positions, places, frames, strict=True):
-            size = (recording.region.height, recording.region.width)
-            generator = np.random.default_rng([self._seed, *b"augmentation", position])
+        numbers = np.array(shuffled(positions, int(self._starts[-1]), self._seed))
+        found = np.searchsorted(self._starts, numbers, side="right") - 1
+        windows = (numbers - self._starts[found]).tolist()
+        pairs = [(self._recordings[index], window) for index, window in zip(found, windows, strict=True)]
+        frames = _in_threads(lambda pair: pair[0].image(pair[1]), pairs)
+        size = (self._recordings[0].region.height, self._recordings[0].region.width)
+        histograms = np.empty((len(pairs), 1, 2 * settings.bins, *size), np.uint8)
+        images = np.empty((len(pairs), 1, 1, *size), np.uint8)
+        for row, (recording, window) in enumerate(pairs):
+            generator = np.random.default_rng([self._seed, *b"augmentation", positions[row]])
             view = sample_flip_zoom(generator, settings.augmentation, *size)
-            histogram = np.empty((1, 2 * settings.bins, *size), np.uint8)
-            recording.fill(histogram, window, settings.bins, settings.rule, view)
-            histograms.append(histogram)
-            images.append(apply_maps(frame, view, MIDDLE)[None])
-        return {
-            "histograms": torch.from_numpy(np.stack(histograms)),
-            "images": torch.from_numpy(np.stack(images)),
-        }
-
-    def _place(self, number: int) -> tuple[Paired, int]:
-        """Recording and window of a pair."""
-        index = int(np.searchsorted(self._ends, number, side="right"))
-        recording = self._recordings[index]
-        return recording, number - int(self._ends[index]) + len(recording)
+            recording.fill(histograms[row], window, settings.bins, settings.rule, view)
+            images[row, 0] = apply_maps(frames[row], view, MIDDLE)
+        return {"histograms": torch.from_numpy(histograms), "images": torch.from_numpy(images)}

@@ -81,10 +81,6 @@ class MaskFiles:
         bits = 1 if mode == "1" else {"L;2": 2, "L;4": 4}.get(stored, 8)
         return mask // np.uint8(255 // ((1 << bits) - 1))
 
-    def part(self, first: int, end: int) -> MaskFiles:
-        """The masks from `first` to `end` (exclusive)."""
-        return replace(self, names=self.names[first:end])
-
     def checksums(self) -> list[int]:
         """CRC-32 of each mask's file, the same for a zip archive and for the folder that was extracted from it."""
         if self.place.is_dir():
@@ -131,10 +127,6 @@ class DepthMaps:
             raise UserError(self.path, f"map {number} of {self.name} holds depths below zero", AGAIN)
         return np.where(known & (depth > 0), depth, np.float32(np.nan))
 
-    def part(self, first: int, end: int) -> DepthMaps:
-        """The maps from `first` to `end` (exclusive)."""
-        return replace(self, maps=self.maps[first:end])
-
     def checksums(self) -> list[int]:
         """CRC-32 of some maps, spread over the recording."""
         places = np.unique(np.linspace(0, len(self.maps) - 1, SAMPLED).astype(int)).tolist() if self.maps else []
@@ -178,7 +170,6 @@ class CheckedLabels:
         kind: `MASK`, `DEPTH` or `BOXES`.
         size: (H, W) of the histograms in px.
         classes: number of classes; 0: not known.
-        first: number of the first label in the recording.
     """
 
     labels: Labels[Any]
@@ -186,7 +177,6 @@ class CheckedLabels:
     kind: str
     size: Size
     classes: int
-    first: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -197,12 +187,8 @@ class CheckedLabels:
         check = _box_problem if self.kind == BOXES else _map_problem
         if problem := check(label, self.kind, self.size, self.classes):
             file = f" ({self.labels.names[index]})" if isinstance(self.labels, MaskFiles) else ""
-            raise UserError(f"{self.where}, label {self.first + index}{file}", *problem)
+            raise UserError(f"{self.where}, label {index}{file}", *problem)
         return label
-
-    def part(self, first: int, end: int) -> CheckedLabels:
-        """The labels from `first` to `end` (exclusive)."""
-        return replace(self, labels=self.labels.part(first, end), first=self.first + first)
 
     def checksums(self) -> list[int]:
         """Those of the labels."""

@@ -6,13 +6,15 @@ is a pure function of the arguments: neither worker processes nor interruptions 
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
 
 
 class Slot(NamedTuple):
@@ -29,12 +31,6 @@ class Slot(NamedTuple):
     first: int
     pass_index: int
     fresh: bool
-
-
-class _Playlist(NamedTuple):
-    order: NDArray[np.int64]  # of the recordings
-    ends: NDArray[np.int64]  # chunk of the epoch at which each of them ends, in this order
-    phases: NDArray[np.int64]  # first window of the first chunk, by recording
 
 
 @dataclass(frozen=True)
@@ -61,12 +57,14 @@ class Lanes:
     count: int
     seed: int
     random_share: float = 0.0
-    ends: tuple[NDArray[np.int64], ...] | None = None
+    ends: tuple[Numbers, ...] | None = None
+    # Of what each lane played last: steps do not cost more with more recordings.
+    _known: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def playable(self) -> bool:
         """Whether any recording holds a whole chunk."""
-        return bool(self._chunks.any()) and (not self.random_lanes or any(map(len, self._random_firsts)))
+        return bool(self._chunks.any()) and (not self.random_lanes or len(self._random_chunks) > 0)
 
     @property
     def has_no_continuation(self) -> bool:
@@ -81,10 +79,9 @@ class Lanes:
     def slot(self, lane: int, step: int) -> Slot:
         """What `lane` plays at `step`."""
         if lane < self.random_lanes:
-            position = int(self.generator("random", lane, step).integers(int(self._random_ends[-1])))
-            recording = int(np.searchsorted(self._random_ends, position, side="right"))
-            firsts = self._random_firsts[recording]
-            return Slot(recording, int(firsts[position - int(self._random_ends[recording])]), step, True)
+            position = int(self.generator("random", lane, step).integers(len(self._random_chunks)))
+            recording, first = self._random_chunks[position].tolist()
+            return Slot(recording, first, step, True)
         total = int(self._chunks.sum())
         # Lanes start spread over the playlist, so that they differ even where there is a single recording.
         start = int((lane + self.generator("start", lane).random()) * total / self.count)
@@ -97,58 +94,44 @@ class Lanes:
         return Slot(recording, first, epoch * len(order) + index, chunk == 0 or step == 0)
 
     @cached_property
-    def _chunks(self) -> NDArray[np.int64]:
+    def _chunks(self) -> Numbers:
         """Whole chunks of each recording."""
         return np.array(self.lengths, np.int64) // self.segments
 
-    @cached_property
-    def _playlists(self) -> dict[int, tuple[int, _Playlist]]:
-        """Epoch and playlist of what each lane played last: steps do not cost more with more recordings."""
-        return {}
-
-    def _playlist(self, lane: int, epoch: int) -> _Playlist:
-        known = self._playlists.get(lane)
-        if known is None or known[0] != epoch:
+    def _playlist(self, lane: int, epoch: int) -> tuple[Numbers, Numbers, Numbers]:
+        """Order of the recordings in an epoch, chunk at which each ends, and first window by recording."""
+        if self._known.get(lane, (None,))[0] != epoch:
             order = self.generator("order", lane, epoch).permutation(len(self._chunks))
             phases = np.array(self.lengths, np.int64) % self.segments + 1
-            first = self.generator("phase", lane).integers(phases)
-            known = epoch, _Playlist(order, self._chunks[order].cumsum(), (first + epoch) % phases)
-            self._playlists[lane] = known
-        return known[1]
+            first = (self.generator("phase", lane).integers(phases) + epoch) % phases
+            self._known[lane] = epoch, (order, self._chunks[order].cumsum(), first)
+        playlist: tuple[Numbers, Numbers, Numbers] = self._known[lane][1]
+        return playlist
 
     @cached_property
-    def _random_firsts(self) -> list[NDArray[np.int64]]:
-        """At which windows the random chunks of each recording begin."""
-        ends = self.ends or [np.arange(length) for length in self.lengths]
-        return [
-            np.unique(np.maximum(each - self.segments + 1, 0)) if length >= self.segments else np.empty(0, np.int64)
-            for length, each in zip(self.lengths, ends, strict=True)
-        ]
-
-    @cached_property
-    def _random_ends(self) -> NDArray[np.int64]:
-        """At which of all random chunks those of each recording end."""
-        return np.cumsum([len(firsts) for firsts in self._random_firsts])
+    def _random_chunks(self) -> Numbers:
+        """(N, 2) recording and first window of each random chunk."""
+        found = [np.empty((0, 2), np.int64)]
+        for number, length in enumerate(self.lengths):
+            ends = np.arange(length) if self.ends is None else self.ends[number]
+            firsts = np.unique(np.maximum(ends - self.segments + 1, 0)) if length >= self.segments else ends[:0]
+            found.append(np.column_stack([np.full_like(firsts, number), firsts]))
+        return np.concatenate(found)
 
     def generator(self, purpose: str, *numbers: int) -> np.random.Generator:
         """Random numbers for one purpose, a pure function of the seed, the purpose and the numbers."""
         return np.random.default_rng([self.seed, *purpose.encode(), *numbers])
 
 
-class Shuffled:
-    """What is shown at each position of an endless row: each epoch shows all `count` items once, in its own order."""
+def shuffled(positions: Sequence[int], count: int, seed: int) -> list[int]:
+    """What is shown at positions of an endless row: each epoch shows all `count` items once, in an order of its own."""
+    return [int(_order(count, seed, position // count)[position % count]) for position in positions]
 
-    def __init__(self, count: int, seed: int) -> None:
-        self._count, self._seed = count, seed
-        # An order is as long as the data: it is drawn once for an epoch, not for each of its positions.
-        self._epoch, self._order = -1, np.empty(0, np.int64)
 
-    def __getitem__(self, position: int) -> int:
-        epoch, place = divmod(position, self._count)
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._order = np.random.default_rng([self._seed, *b"order", epoch]).permutation(self._count)
-        return int(self._order[place])
+@lru_cache(maxsize=2)
+def _order(count: int, seed: int, epoch: int) -> Numbers:
+    """Order of an epoch; as long as the data, so it is drawn once and not for each position."""
+    return np.random.default_rng([seed, *b"order", epoch]).permutation(count)
 
 
 def balance_lanes(lengths: Sequence[int], lanes: int) -> list[list[int]]:
@@ -158,8 +141,3 @@ def balance_lanes(lengths: Sequence[int], lanes: int) -> list[list[int]]:
         turn, offset = divmod(place, lanes)
         dealt[offset if turn % 2 == 0 else lanes - 1 - offset].append(int(recording))
     return [lane for lane in dealt if lane]
-
-
-def lengths_of(recordings: Sequence[Sized]) -> tuple[int, ...]:
-    """Number of windows of each recording."""
-    return tuple(len(recording) for recording in recordings)

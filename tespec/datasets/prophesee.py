@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -198,10 +198,6 @@ class BoxLabels:
         """Boxes of label number `index`."""
         begin, end = self.borders[: len(self)][index], self.borders[1:][index]
         return make_boxes(self.corners[begin:end], self.label[begin:end])
-
-    def part(self, first: int, end: int) -> BoxLabels:
-        """The labels from `first` to `end` (exclusive)."""
-        return replace(self, borders=self.borders[first : end + 1])
 
     def checksums(self) -> list[int]:
         """CRC-32 of each label's boxes."""

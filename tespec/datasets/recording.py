@@ -64,8 +64,8 @@ class Recording:
     def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View | None = None) -> None:
         """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8."""
         windows = self.windows[first : first + len(out)]
-        if isinstance(self.source, EventSource):
-            window_histograms(self.source.stream, windows, bins, rule=rule, region=self.region, view=view, out=out)
+        if self.has_words:
+            window_histograms(self.stream, windows, bins, rule=rule, region=self.region, view=view, out=out)
         else:
             histograms = self.source.histograms(windows, bins, rule, self.region)
             out[...] = histograms if view is None else apply_maps(histograms, view, 0)
@@ -76,7 +76,7 @@ class Recording:
 
 
 class Labels(Protocol[T_co]):
-    """Labels of a recording, read when they are asked for.
+    """Labels of a recording, read when they are asked for; a `UserError` if one cannot be.
 
     What a label is depends on the task: a mask (H, W) uint8, 255 where there is none; a depth (H, W) float32 in m,
     NaN where there is none; or `Boxes`. All are in px of the histograms.
@@ -84,17 +84,10 @@ class Labels(Protocol[T_co]):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> T_co:
-        """The label number `index`; a `UserError` if it cannot be read."""
-        ...
-
-    def part(self, first: int, end: int) -> Labels[T_co]:
-        """The labels from `first` to `end` (exclusive)."""
-        ...
+    def __getitem__(self, index: int) -> T_co: ...
 
     def checksums(self) -> list[int]:
         """CRC-32 of the labels, or of some spread over them, whatever the layout they are stored in."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,24 +115,23 @@ class LabelledRecording(Recording):
 
     def labels_in(self, first: int, count: int) -> range:
         """Indices of the labels of `count` windows from `first` on."""
-        begin, end = np.searchsorted(self.labelled, (first, first + count)).tolist()
-        return range(begin, end)
+        return range(*np.searchsorted(self.labelled, (first, first + count)).tolist())
 
     def part(self, first: int, end: int) -> LabelledRecording:
         """The windows from `first` to `end` (exclusive), with their labels."""
-        kept = self.labels_in(first, end - first)
-        return replace(
-            self,
-            windows=self.windows[first:end],
-            labels=self.labels.part(kept.start, kept.stop),
-            labelled=self.labelled[kept.start : kept.stop] - first,
-            ego_speed=None if self.ego_speed is None else self.ego_speed[kept.start : kept.stop],
-        )
+        part = self.keep(np.array(self.labels_in(first, end - first), np.int64))
+        return replace(part, windows=self.windows[first:end], labelled=part.labelled - first)
+
+    def keep(self, labels: NDArray[np.int64]) -> LabelledRecording:
+        """With these labels alone, given by their numbers."""
+        speed = None if self.ego_speed is None else self.ego_speed[labels]
+        kept = ChosenLabels(self.labels, labels)
+        return replace(self, labels=kept, labelled=self.labelled[labels], ego_speed=speed)
 
 
 @dataclass(frozen=True)
 class ChosenLabels:
-    """Some labels of a recording: those that `numbers` names, in this order."""
+    """Some labels of a recording, those that `numbers` names; the checksums are those of all its labels."""
 
     every: Labels[Any]
     numbers: NDArray[np.int64]
@@ -149,10 +141,6 @@ class ChosenLabels:
 
     def __getitem__(self, index: int) -> Any:
         return self.every[int(self.numbers[index])]
-
-    def part(self, first: int, end: int) -> ChosenLabels:
-        """The labels from `first` to `end` (exclusive)."""
-        return replace(self, numbers=self.numbers[first:end])
 
     def checksums(self) -> list[int]:
         """Those of all labels of the recording."""
@@ -174,20 +162,12 @@ def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> l
 
     Which labels these are follows from their number alone; a smaller share is a part of a larger one.
     """
-
-    def thinned(recording: LabelledRecording) -> LabelledRecording:
+    thinned = []
+    for recording in recordings:
         count = len(recording.labelled)
-        if not count or max(1, round(share * count)) == count:
-            return recording
         kept = np.sort(van_der_corput_order(count)[: max(1, round(share * count))])
-        return replace(
-            recording,
-            labels=ChosenLabels(recording.labels, kept),
-            labelled=recording.labelled[kept],
-            ego_speed=None if recording.ego_speed is None else recording.ego_speed[kept],
-        )
-
-    return [thinned(recording) for recording in recordings]
+        thinned.append(recording.keep(kept) if len(kept) < count else recording)
+    return thinned
 
 
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:
@@ -200,15 +180,12 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
     """
     parts: list[LabelledRecording] = []
     for recording in recordings:
-        starts = np.flatnonzero(np.diff(recording.labelled, prepend=-1) > longest)
-        cuts = sorted({0, *starts.tolist()})
-        for number, (cut, following) in enumerate(zip(cuts, [*cuts[1:], len(recording.labelled)], strict=True)):
-            if cut == following:
-                continue
-            first = max(0, int(recording.labelled[cut]) - longest + 1)
-            end = min(len(recording), max(int(recording.labelled[following - 1]) + 1, first + longest))
-            part = recording.part(first, end)
-            parts.append(part if len(cuts) == 1 else replace(part, name=f"{recording.name} (part {number + 1})"))
+        gaps = np.flatnonzero(np.diff(recording.labelled) > longest) + 1
+        for number, labels in enumerate(np.split(recording.labelled, gaps), start=1):
+            if len(labels):
+                first = max(0, int(labels[0]) - longest + 1)
+                part = recording.part(first, min(len(recording), max(int(labels[-1]) + 1, first + longest)))
+                parts.append(replace(part, name=f"{part.name} (part {number})") if len(gaps) else part)
     return parts
 
 
@@ -217,9 +194,8 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
 
     For each recording: the place of its split among the arguments, its name, the part of the sensor that is used, and
     of each file of its events the name, the size, and the first and last 64 kB; for each label its time, its CRC-32,
-    and the camera's speed. Where the files lie, whether events are packed or masks are zipped, how time is cut into
-    windows, and what else lies beside them does not count. Events are not read whole, so that it takes seconds at most;
-    a change in the middle of their files that keeps the size goes unseen.
+    and the camera's speed. Where the files lie, whether events are packed or masks zipped, and how time is cut into
+    windows does not count.
     """
     digest = hashlib.sha256()
     for number, recording in ((number, recording) for number, split in enumerate(splits) for recording in split):

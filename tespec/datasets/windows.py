@@ -29,20 +29,14 @@ class WindowRule:
             raise ValueError("windows that stand alone need a length")
 
     def apply(self, times: NDArray[np.int64], start: int) -> tuple[Windows, NDArray[np.int64]]:
-        """Windows of one recording.
+        """Windows (N, 2) of one recording, and the window (K,) int64 that ends at each label, both in us.
 
-        Args:
-            times: (K,) of its labels in us, rising.
-            start: where the first label's events begin, in us; before the first label.
-
-        Returns:
-            windows (N, 2) in us, and the window (K,) int64 that ends at each label.
+        `times` (K,) are those of its labels, rising; the first label's events begin at `start`, before it.
         """
-        each = np.arange(len(times), dtype=np.int64)
-        if self.length_ms is None:
-            return np.stack([np.append(start, times[:-1]), times], axis=1).astype(np.int64), each
-        length = round(self.length_ms * 1000)
-        return windows_on_grid(times, start, length) if self.recurrent else (windows_of_length(times, length), each)
+        if self.length_ms is not None and self.recurrent:
+            return windows_on_grid(times, start, round(self.length_ms * 1000))
+        starts = np.append(start, times[:-1]) if self.length_ms is None else times - round(self.length_ms * 1000)
+        return np.stack([starts, times], axis=1).astype(np.int64), np.arange(len(times), dtype=np.int64)
 
     def describe(self) -> str:
         """The rule in words."""
@@ -50,11 +44,6 @@ class WindowRule:
             return f"the {self.length_ms:g} ms before the label"
         between = "" if self.length_ms is None else f" in windows of about {self.length_ms:g} ms"
         return f"all events since the previous label{between}"
-
-
-def windows_of_length(times: NDArray[np.int64], length: int) -> Windows:
-    """(N, 2) windows of `length` us that end at each of `times`."""
-    return np.stack([times - length, times], axis=1).astype(np.int64)
 
 
 def contiguous_windows(first: int, end: int, length: int) -> Windows:
@@ -70,11 +59,10 @@ def windows_on_grid(times: NDArray[np.int64], start: int, length: int) -> tuple[
     between two labels is divided into equal parts, as many as come closest to `length`, so that no event is lost or
     counted twice. Nothing follows the last label.
     """
-    lead = max(1, (int(times[0]) - start) // length)
-    parts = np.maximum(1, np.round(np.diff(times) / length)).astype(np.int64)
-    borders = [times[0] - length * np.arange(lead, -1, -1, dtype=np.int64)]
-    for first, end, count in zip(times[:-1].tolist(), times[1:].tolist(), parts.tolist(), strict=True):
-        borders.append(first + (end - first) * np.arange(1, count + 1, dtype=np.int64) // count)
-    ends = np.concatenate(borders)
-    label_window = lead - 1 + np.concatenate(([0], np.cumsum(parts)))
-    return np.stack([ends[:-1], ends[1:]], axis=1), label_window.astype(np.int64)
+    lead, spacings = max(1, (int(times[0]) - start) // length), np.diff(times)
+    parts = np.maximum(1, np.round(spacings / length)).astype(np.int64)
+    ends = np.cumsum(parts)
+    place = np.arange(1, parts.sum() + 1) - np.repeat(ends - parts, parts)  # of each part, from 1 on
+    between = np.repeat(times[:-1], parts) + np.repeat(spacings, parts) * place // np.repeat(parts, parts)
+    borders = np.concatenate([times[0] - length * np.arange(lead, -1, -1, dtype=np.int64), between])
+    return np.stack([borders[:-1], borders[1:]], axis=1), lead - 1 + np.append(0, ends)

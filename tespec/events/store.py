@@ -139,7 +139,7 @@ def open_store(folder: Path) -> PackedEvents:
     except (OSError, ValueError) as error:
         raise UserError(folder, f"{WORDS} or {INDEX} is missing or truncated", AGAIN) from error
     fits = len(words) == header["count"] and 2 <= len(index) <= LONGEST_MS + 2
-    fits = fits and index[0] == 0 < index[1] and index[-2] < index[-1] == len(words) and (np.diff(index) >= 0).all()
+    fits = fits and index[0] == 0 < index[1] and index[-2] < index[-1] == len(words) and (index[1:] >= index[:-1]).all()
     if not fits:
         raise UserError(folder, f"{HEADER}, {WORDS} and {INDEX} do not fit each other", AGAIN)
     return PackedEvents(folder, (header["height"], header["width"]), header["first_ms"], header["clamped"], mapped)

@@ -20,7 +20,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.batches import evaluation_of
+from tespec.datasets.batches import EvaluationBatches
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.models.backbone import reset
@@ -139,7 +139,7 @@ def _stages(opened: Opened) -> dict[str, dict[str, float]]:
     It plays the scored recordings from their beginning, its state carried as in evaluation, until about `FRAMES` frames
     have been seen. Where features of a deep stage hardly differ, what it had before the training was of no use.
     """
-    steps, device = evaluation_of(opened.settings, opened.task.scored), opened.run.device
+    steps, device = EvaluationBatches(opened.settings, opened.task.scored), opened.run.device
     backbone = opened.model.backbone
 
     def features() -> Iterator[list[Tensor]]:

@@ -17,7 +17,7 @@ from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.datasets.base import TRAIN
-from tespec.datasets.batches import evaluation_of
+from tespec.datasets.batches import EvaluationBatches
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.features import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores
@@ -80,7 +80,7 @@ def patches(opened: Opened, recordings: Sequence[LabelledRecording], split: str)
     rng = np.random.default_rng([opened.run.seed, *split.encode()])
     features, labels, state, done = [], [], None, 0
     with progress(f"features of the {split} recordings", "labels") as advance:
-        for batch in evaluation_of(settings, recordings):
+        for batch in EvaluationBatches(settings, recordings):
             maps, state = backbone(batch.histograms.to(device), reset(state, batch.fresh.to(device)))
             if not batch.frames:
                 continue

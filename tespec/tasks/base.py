@@ -26,7 +26,6 @@ from tespec.datasets.batches import (
     LabelledBatches,
     Shard,
     StepBatches,
-    evaluation_of,
     pad_boxes,
     stack_depths,
     stack_masks,
@@ -232,11 +231,11 @@ class Task(ABC):
             UserError: data cannot be read.
         """
         began, shard, settings = time.monotonic(), (rank(), world_size()), self.settings
-        scorer = self._scored(model, evaluation_of(settings, self.scored, shard), device, workers)
+        scorer = self._scored(model, EvaluationBatches(settings, self.scored, shard), device, workers)
         overall = scorer.overall()
         groups = {name: each.metrics() for name, each in scorer.by("group").items()}
         if settings.evaluate_without_state and settings.carries_state:
-            alone = evaluation_of(settings, self.scored, shard, single_windows=True)
+            alone = EvaluationBatches(settings, self.scored, shard, single_windows=True)
             zeroed = self._scored(model, alone, device, workers)
             groups[without_state("")] = zeroed.overall().metrics()
             groups |= {without_state(name): each.metrics() for name, each in zeroed.by("group").items()}
@@ -267,8 +266,10 @@ class Task(ABC):
                             state = player.update_state(histograms, state)
                             continue
                         predictions, state = player.predict(histograms, state, place)
-                    for frame, truth, predicted in zip(batch.frames, batch.labels, self.read(predictions), strict=True):
-                        self.score(scorer, predicted, truth, self.scored[frame.recording], frame.label)
+                    for (index, label), truth, predicted in zip(
+                        batch.frames, batch.labels, self.read(predictions), strict=True
+                    ):
+                        self.score(scorer, predicted, truth, self.scored[index], label)
                     done += len(batch.frames)
                     advance(done, total, "")
         except (RuntimeError, OSError, EOFError) as error:

@@ -138,9 +138,6 @@ BOX = np.array([[0, 0, 6.5, 4], [1, 1, 2, 3]])
 
 
 class Listed(list):
-    def part(self, first, end):
-        return Listed(self[first:end])
-
     def checksums(self):
         return [0] * len(self)
 
@@ -219,9 +216,6 @@ from tespec.datasets.ddd17 import Ddd17
 
 
 class Tall(list):
-    def part(self, first, end):
-        return Tall(self[first:end])
-
     def checksums(self):
         return [0] * len(self)
 

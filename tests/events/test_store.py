@@ -188,6 +188,7 @@ LOST, TORN, HEADER = "is missing or truncated; pack", "do not fit each other", r
         (lambda f: write_array(f, "index.i64", 0, 1), TORN),
         (lambda f: write_array(f, "index.i64", 3, 10**6), TORN),
         (lambda f: write_array(f, "index.i64", slice(1, 3), 0), TORN),
+        (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),  # differences wrap
     ],
 )
 def test_a_damaged_store_is_refused(tmp_path, damage, message):

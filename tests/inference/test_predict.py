@@ -1,6 +1,7 @@
 """Predictions of a trained network on a recording: those that are scored, drawn in constant memory."""
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,11 +32,10 @@ def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arc
     recording = task.scored[0]
     moments = list(run_inference(load_trained(path), recording, recording.labelled[3:8].tolist(), 0.3))
     scored, state = {}, None
-    for batch in EvaluationBatches([recording], 1, 5, 10, "edges", stateful=arch == "recurrent"):
-        place = torch.tensor([(frame.lane, frame.segment) for frame in batch.frames])
-        logits, state = model.predict(batch.histograms, state if arch == "recurrent" else None, place)
-        for frame, mask in zip(batch.frames, task.read(logits), strict=True):
-            scored[frame.label] = mask
+    settings = replace(task.settings, segments=5, evaluation_lanes=1, batch_size=1)
+    for batch in EvaluationBatches(settings, [recording]):
+        logits, state = model.predict(batch.histograms, state if arch == "recurrent" else None, batch.place)
+        scored |= {label: mask for (_, label), mask in zip(batch.frames, task.read(logits), strict=True)}
     assert len(moments) == 5
     for label, moment in enumerate(moments, start=3):
         assert np.array_equal(moment.predicted, scored[label])

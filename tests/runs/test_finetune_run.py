@@ -10,7 +10,7 @@ from short_runs import setup_in, stopped_after
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
-from tespec.datasets.batches import evaluation_of
+from tespec.datasets.batches import EvaluationBatches
 from tespec.models.backbone import reset
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
@@ -72,7 +72,7 @@ def last_features(model, settings, task):
     """(N, C) features of the last stage at every place of the first frames that are played, the state carried."""
     found, state = [], None
     with torch.no_grad():
-        for batch in evaluation_of(settings, task.scored):
+        for batch in EvaluationBatches(settings, task.scored):
             maps, state = model.backbone(batch.histograms, reset(state, batch.fresh))
             found.append(maps[3].movedim(2, -1).flatten(0, 1))
             if sum(map(len, found)) >= FRAMES:

@@ -1,0 +1,127 @@
+"""Batches of images, and of events with images: each shown once in an epoch, its views what a network should see."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import tespec.core.compat  # noqa: F401  # before torchvision
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+from tespec.core.config import pretraining_settings
+from tespec.datasets import images
+from tespec.datasets.folder import divide
+from tespec.datasets.images import (
+    DEVIATION,
+    GREY_DEVIATION,
+    GREY_MEAN,
+    MEAN,
+    ImageBatches,
+    PairBatches,
+    as_input,
+    held_out_batch,
+    open_images,
+    paired,
+    pixels_of,
+    seeded,
+)
+
+
+def picture(channels=1, seed=0):
+    shape = (20, 30) if channels == 1 else (20, 30, 3)
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, np.uint8))
+
+
+VIEW = v2.Compose([v2.RandomResizedCrop((16, 24)), v2.ColorJitter(0.4), v2.PILToTensor()])
+
+
+def image_steps(world, root, batch, shard=(0, 1)):
+    for number in range(8):
+        path = root / f"class{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture(seed=number).save(path)
+    folder = open_images(root)
+    return ImageBatches(folder, [VIEW], batch, 0, shard), len(folder.train)
+
+
+def pair_steps(world, root, batch, shard=(0, 1)):
+    settings = replace(pretraining_settings("ecdp", "sample"), batch_size=batch)
+    found = paired(divide(world / "ddd17", settings.window_ms, settings.downsample).train, settings.window_ms)
+    return PairBatches(found, settings, 0, shard), sum(map(len, found))
+
+
+KINDS = pytest.mark.parametrize("make", [image_steps, pair_steps])
+
+
+@KINDS
+@pytest.mark.parametrize("batch", [2, 5])
+def test_each_epoch_shows_every_image_once_in_an_order_of_its_own(tiny_world, tmp_path, monkeypatch, make, batch):
+    read, shown = images.read_image, []
+    monkeypatch.setattr(images, "read_image", lambda path, channels: shown.append(path) or read(path, channels))
+    monkeypatch.setattr(images, "THREADS", 1)  # which would change the order of reading
+    steps, count = make(tiny_world, tmp_path, batch)
+    for step in range(3 * count // batch):
+        steps[step]
+    epochs = [shown[first : first + count] for first in range(0, len(shown) - count + 1, count)]
+    assert len(epochs) >= 2
+    assert all(set(Counter(epoch).values()) == {1} for epoch in epochs)
+    assert epochs[0] != epochs[1]
+
+
+@KINDS
+def test_a_batch_depends_neither_on_threads_nor_on_what_was_asked_for_before_and_shards_make_it(
+    tiny_world, tmp_path, monkeypatch, make
+):
+    monkeypatch.setattr(images.os, "cpu_count", lambda: 4)
+    steps, _ = make(tiny_world, tmp_path, 5)
+    batch, shards = steps[3], [make(tiny_world, tmp_path, 5, (number, 2))[0][3] for number in range(2)]
+    monkeypatch.setattr(images, "THREADS", 1)
+    again = [make(tiny_world, tmp_path, 5)[0][step] for step in (0, 9, 3)][-1]
+    for name, value in batch.items():
+        assert torch.equal(value, again[name]), name
+        assert torch.equal(value, torch.cat([shard[name] for shard in shards])), name
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_bytes_become_what_a_network_sees(channels):
+    pixels = pixels_of(picture(channels))
+    assert (pixels.dtype, pixels.shape) == (np.uint8, (channels, 20, 30))
+    seen = as_input(torch.from_numpy(pixels))
+    mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if channels == 1 else (MEAN, DEVIATION)
+    plain = (pixels / 255 - np.array(mean)[:, None, None]) / np.array(deviation)[:, None, None]
+    np.testing.assert_allclose(seen, plain, rtol=1e-5, atol=1e-6)
+    assert as_input(seen) is seen
+
+
+def numbers():
+    return random.random(), float(np.random.random()), torch.rand(1).item()  # noqa: NPY002
+
+
+def test_what_libraries_draw_follows_from_the_seed_and_nothing_else_moves():
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+    with seeded(3, 4):
+        first = numbers()
+    after = numbers()
+    with seeded(3, 4):
+        assert numbers() == first
+    with seeded(3, 5):
+        assert numbers() != first
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)  # noqa: NPY002
+    assert numbers() == after
+
+
+def test_views_of_an_image_are_the_same_each_time_and_differ_from_each_other(tmp_path):
+    for name in ("a/1.png", "a/2.png", "b/3.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        picture(1).save(tmp_path / name)
+    folder = open_images(tmp_path)
+    paths = [*folder.train, *folder.held_out]
+    batch, again = held_out_batch(folder, paths, [VIEW, VIEW]), held_out_batch(folder, paths[1:], [VIEW, VIEW])
+    assert batch["views"].shape == (3, 2, 3, 16, 24)
+    for name, value in again.items():
+        assert torch.equal(batch[name][1:], value)
+    assert not torch.equal(batch["views"][:, 0], batch["views"][:, 1])

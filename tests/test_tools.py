@@ -1,0 +1,25 @@
+"""Some seconds of the tools that search for inputs and moments at which the harness breaks."""
+
+import runpy
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+TOOLS = Path(__file__).parents[1] / "tools"
+
+
+def test_damaged_files_are_refused_in_one_line_or_read(tiny_world):
+    fuzz = runpy.run_path(str(TOOLS / "fuzz.py"))
+    with warnings.catch_warnings():
+        found = {name: fuzz["run"](name, 0, 1000, 1, tiny_world, seconds=0.25) for name in fuzz["TARGETS"]}
+    assert {name: each["failures"] for name, each in found.items() if each["failures"]} == {}
+    assert all(each.get("refused", 0) + each.get("accepted", 0) for each in found.values())
+
+
+@pytest.mark.slow
+def test_a_run_killed_anywhere_goes_on_as_if_it_had_not_been():
+    torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
+    counts = runpy.run_path(str(TOOLS / "kills.py"))["soak"](20, minutes=3.0, seed=0)
+    assert min(counts["kills"] - 19, counts["inside a file operation"], counts["at a random moment"]) > 0

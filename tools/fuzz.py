@@ -1,0 +1,467 @@
+"""Damage whatever is read from strangers, at random, and require that it is refused in one line or read.
+
+python tools/fuzz.py --cases 100000
+python tools/fuzz.py --only network --seed 3 --first 1234 --cases 1     # one case again
+
+Every case follows from (target, seed, number). Each target has a process of its own, so that a crash, a hang or a
+gigabyte of memory is seen as one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import math
+import os
+import pickle
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import tespec.core.compat  # noqa: F401  # before mmengine
+
+import h5py
+import hdf5plugin
+import numpy as np
+import torch
+import yaml
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tespec.core import config
+from tespec.core.errors import UserError
+from tespec.core.paths import CONFIGS, REPOSITORY
+from tespec.core.registry import pretrained_methods
+from tespec.datasets.images import held_out_batch, open_images, pixels_of
+from tespec.events import ArrayStream, event_histogram, load_events, packing
+from tespec.events.readers.prophesee import write_dat
+from tespec.inference.load import load_trained
+from tespec.models import EventSwin
+from tespec.runs.data import Data, settings_of
+from tespec.sample import make_world
+from tespec.sample.recordings import DATASETS
+from tespec.tasks import base, find_task, import_tasks
+from tespec.training import checkpoint
+from tespec.weights import export as weights_export
+from tespec.weights import files, load
+
+SECONDS = 20  # a case may take
+MEMORY = 1 << 30  # bytes that a target may take beyond what it needs to start
+SHOWN = 5  # failures of a target
+ROOM = Path("/dev/shm")  # in memory, where there is such a place: files come and go by the hundred thousand
+MARKER = "executed"
+DATA = REPOSITORY / "tests" / "data"
+Rng = np.random.Generator
+
+# Damage: of bytes, and of the contents of files that stay whole.
+
+HOSTILE: tuple[Any, ...] = (
+    None, True, -1, 0, 2**63, 10**400, -1e308, "", "x" * 5000, "../../../etc/passwd", "/etc/passwd", "\x00", "NaN",
+    [], {}, [[]], {"": None}, [None] * 50, "<script>alert(1)</script>", "!!python/object/apply:os.system [id]", "1e999",
+    float("nan"), float("inf"), [[[[[[[[[[]]]]]]]]]],
+)  # fmt: skip
+LENGTHS = (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
+
+
+def pick(rng: Rng, values: Any) -> Any:
+    return values[rng.integers(len(values))]
+
+
+def damage(path: Path, rng: Rng) -> None:
+    """Cut the file off, change or insert bytes, or put a large number where a length may stand."""
+    data, kind = bytearray(path.read_bytes()), rng.integers(0, 8)
+    place = int(rng.integers(0, max(1, len(data) - 8)))
+    if kind == 0:
+        del data[place:]
+    elif kind == 1:
+        data[place:place] = rng.bytes(int(rng.integers(1, 40)))
+    elif kind == 2:
+        data[place : place + 8] = struct.pack("<Q", pick(rng, LENGTHS))
+    else:
+        for place in rng.integers(0, max(1, len(data)), rng.integers(1, 6)):
+            data[place : place + 1] = rng.bytes(1)
+    path.write_bytes(bytes(data))
+
+
+def changed(value: Any, rng: Rng) -> Any:
+    """`value` with one of its parts replaced, removed or doubled."""
+    parts = dict(value if isinstance(value, dict) else enumerate(value)) if isinstance(value, dict | list) else {}
+    if parts and rng.random() < 0.85:
+        key, kind = pick(rng, list(parts)), rng.random()
+        if kind < 0.12:
+            del parts[key]
+        elif kind < 0.17:
+            parts[str(pick(rng, HOSTILE))[:50]] = parts[key]
+        else:
+            parts[key] = changed(parts[key], rng)
+        return parts if isinstance(value, dict) else list(parts.values())
+    if type(value) in (int, float) and rng.random() < 0.3:
+        return pick(rng, [-value, value * 10**9, str(value)])
+    return pick(rng, HOSTILE)
+
+
+def damage_text(path: Path, rng: Rng) -> None:
+    load, dump = (json.loads, json.dumps) if path.suffix == ".json" else (yaml.safe_load, yaml.safe_dump)
+    content = load(path.read_text(encoding="utf-8"))
+    for _ in range(int(rng.integers(1, 4))):
+        content = changed(content, rng)
+    path.write_text(dump(content), encoding="utf-8", errors="replace")
+
+
+def damage_npz(path: Path, rng: Rng) -> None:
+    """Put arrays whose headers lie into an archive that is whole."""
+    with np.load(path) as arrays:
+        names = list(arrays)
+    np.save(array := path.with_suffix(".npy"), np.arange(50))
+    damage(array, rng)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.write(array, f"{name}.npy")
+    array.unlink()
+
+
+KINDS: tuple[Any, ...] = ("<u2", "u1", "<i8", "<u8", "<f4", "<f2", "?", "S7", "V3", h5py.string_dtype(), h5py.ref_dtype,
+                          h5py.vlen_dtype(np.int32), np.dtype([("a", "<i4")]), np.dtype(("<f8", (1000,))))  # fmt: skip
+SIDES = (0, 1, 4, 9, 60, 61, 1 << 20, 10**9, 10**12, 2**62)
+FILTERS: tuple[dict[str, Any], ...] = (
+    {}, {"compression": "gzip"}, {"scaleoffset": 3}, {"fletcher32": True}, dict(hdf5plugin.Zstd()),
+    dict(hdf5plugin.LZ4()), dict(hdf5plugin.Blosc()), dict(hdf5plugin.Bitshuffle()), dict(hdf5plugin.BZip2()),
+)  # fmt: skip
+
+
+def damage_hdf5(path: Path, rng: Rng) -> None:
+    """Put something else in the place of a dataset, or write other bytes into one of its chunks."""
+    with h5py.File(path, "r+") as file:
+        names: list[str] = []
+        file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)
+        name = pick(rng, names)
+        if rng.random() < 0.4 and file[name].chunks:
+            place = (0,) * file[name].ndim
+            skipped, packed = file[name].id.read_direct_chunk(place)
+            content = bytearray(packed if rng.random() < 0.7 else rng.bytes(int(rng.integers(0, 3000))))
+            for at in rng.integers(0, max(1, len(content)), 3):
+                content[at : at + 1] = rng.bytes(1)
+            skipped = int(rng.integers(0, 4)) if rng.random() < 0.2 else skipped
+            file[name].id.write_direct_chunk(place, bytes(content), filter_mask=skipped)
+            return
+        del file[name]
+        kind = rng.integers(7)
+        if kind == 0:
+            file[name] = h5py.SoftLink(pick(rng, names))
+        elif kind == 1:
+            file[name] = h5py.ExternalLink(str(path.parent / "other.h5"), "/a")
+        elif kind == 2:
+            layout = h5py.VirtualLayout((60,), "<u2")
+            layout[:] = h5py.VirtualSource(str(path), names[0], (60,))
+            file.create_virtual_dataset(name, layout)
+        elif kind == 3:
+            file.create_group(name)
+        else:
+            shape = tuple(pick(rng, SIDES if not axis else SIDES[:5]) for axis in range(rng.integers(0, 5)))
+            chunks = {"chunks": tuple(min(side, 64) for side in shape)} | pick(rng, FILTERS)
+            options = chunks if shape and all(shape) else {}
+            try:
+                file.create_dataset(name, shape, pick(rng, KINDS), **options)
+            except (OSError, ValueError, TypeError, RuntimeError, OverflowError):
+                file.attrs["impossible"] = True
+
+
+DTYPES = (torch.float16, torch.float64, torch.int64, torch.bool, torch.float8_e4m3fn, torch.complex64)
+
+
+def damage_tensors(path: Path, rng: Rng) -> None:
+    """Change names, shapes and dtypes of some tensors, or the recipe."""
+    with safe_open(path, framework="pt") as file:
+        recipe = json.loads(file.metadata()["tespec"])
+    tensors = load_file(path)
+    for _ in range(int(rng.integers(1, 4))):
+        if rng.random() < 0.5:
+            recipe = changed(recipe, rng)
+            continue
+        name = pick(rng, sorted(tensors))
+        tensor, kind = tensors.pop(name), rng.integers(5)
+        if kind == 0:
+            name = str(pick(rng, HOSTILE))[:40] + name
+        elif kind == 1:
+            tensor = tensor.reshape([1] * int(rng.integers(0, 5)) + [-1])
+        elif kind == 2:
+            tensor = tensor.to(pick(rng, DTYPES))
+        elif kind == 3:
+            tensor = tensor[..., :0] if tensor.ndim else torch.empty(0)
+        tensors[name] = tensor.contiguous()
+    text = json.dumps(recipe).encode("utf-8", "replace").decode()
+    save_file(tensors, path, metadata={"tespec": text} if rng.random() < 0.9 else None)
+
+
+class Bomb(str):
+    """Makes a folder of this name when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self),)
+
+
+def damage_torch(path: Path, rng: Rng) -> None:
+    content = {"state_dict": {"a": Bomb(path.parent / MARKER)}}
+    if rng.random() < 0.5:
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(content, int(rng.integers(0, 5))))
+
+
+CONTENTS: dict[str, Callable[[Path, Rng], None]] = {
+    ".json": damage_text, ".yaml": damage_text, ".npz": damage_npz, ".h5": damage_hdf5, ".hdf5": damage_hdf5,
+    ".safetensors": damage_tensors, ".pth": damage_torch,
+}  # fmt: skip
+
+
+def harm(path: Path, rng: Rng) -> None:
+    """Damage a file, or one of a folder's: its content where it has a structure, and its bytes."""
+    victim = path if path.is_file() else pick(rng, sorted(each for each in path.rglob("*") if each.is_file()))
+    content = victim.read_bytes()
+    victim.unlink()  # a link to the sound file
+    victim.write_bytes(content)
+    structured = CONTENTS.get(victim.suffix)
+    if structured is not None and rng.random() < 0.7:
+        structured(victim, rng)
+        if rng.random() < 0.8:
+            return
+    damage(victim, rng)
+
+
+# Targets: a sound file or folder, and how it is read.
+
+
+class Target(NamedTuple):
+    write: Callable[[Path, Path], Path]
+    read: Callable[[Path], Any]
+    weight: float = 1.0
+
+
+RNG = np.random.default_rng(0)
+EVENTS = [np.sort(RNG.integers(0, end, 60)) for end in (346, 260, 150_000, 2)]
+
+
+def words_evt2() -> bytes:
+    rows = zip(*(column.tolist() for column in EVENTS), strict=True)
+    words = [word for x, y, t, p in rows for word in (8 << 28 | t >> 6, p << 28 | (t & 63) << 22 | x << 11 | y)]
+    return b"% evt 2.0\n% geometry 640x480\n% end\n" + np.array(words, "<u4").tobytes()
+
+
+def write_hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for name, column in zip("xytp", EVENTS, strict=True):
+            file.create_dataset(f"events/{name}", data=column, chunks=True, **hdf5plugin.Zstd())
+        file["events/height"], file["events/width"] = 260, 346
+
+
+def saved(name: str, save: Callable[[Path], Any]) -> Callable[[Path, Path], Path]:
+
+    def write(folder: Path, world: Path) -> Path:
+        save(folder / name)
+        return folder / name
+
+    return write
+
+
+EVENT_FILES: dict[str, Callable[[Path, Path], Path]] = {
+    "dat": saved("a.dat", lambda path: write_dat(path, *EVENTS, 260, 346)),
+    "evt2": saved("a.raw", lambda path: path.write_bytes(words_evt2())),
+    "evt3": saved("a.raw", lambda path: path.write_bytes((DATA / "evt3_640x480_2.08s.raw").read_bytes()[:5000])),
+    "aedat4": saved("a.aedat4", partial(shutil.copyfile, DATA / "davis.aedat4")),
+    "npy": saved("a.npy", lambda path: np.save(path, np.stack(EVENTS, axis=1))),
+    "npz": saved("a.npz", lambda path: np.savez_compressed(path, **dict(zip("xytp", EVENTS, strict=True)))),
+    "hdf5": saved("a.h5", write_hdf5),
+    "store": lambda folder, world: packing.pack(ArrayStream(*EVENTS, 260, 346), folder / "a"),
+}
+
+
+def read_events(path: Path) -> None:
+    """Hold events to what is promised of every recording."""
+    stream = load_events(path, *((260, 346) if path.suffix in (".npy", ".npz") else ()))
+    for t0, t1 in [(stream.t_first, stream.t_last + 1), (stream.t_first, stream.t_first + 40_000), (60_000, 61_500)]:
+        events = stream.slice(t0, t1)
+        assert (np.diff(events.t) >= 0).all()
+        if len(events.t):
+            assert t0 <= events.t[0] <= events.t[-1] < t1
+            assert all(found.max() < end for found, end in zip(events[:2], (stream.width, stream.height), strict=True))
+            assert events.p.max() <= 1
+        if max(stream.height, stream.width) < 2_000:
+            event_histogram(*events, t_start=t0, t_end=t1, bins=2, height=stream.height, width=stream.width)
+    assert len(stream.slice(stream.t_first, stream.t_last + 1).t) == stream.count
+
+
+def read_dataset(task: str, root: Path) -> None:
+    """Read the labels of the scored recordings, and the events of some windows."""
+    settings = settings_of(Data(root, "sample"), task, "recurrent")
+    for recording in base.open_dataset(settings, root).recordings("test"):
+        assert recording.histograms(0, 3, settings.bins, settings.rule).max() <= 10
+        assert all(recording.labels[index] is not None for index in range(len(recording.labels)))
+
+
+def whole_image(image: Image.Image) -> Tensor:
+    return torch.from_numpy(pixels_of(image.resize((16, 16))))
+
+
+def read_images(root: Path) -> None:
+    images = open_images(root)
+    held_out_batch(images, [*images.train, *images.held_out], [whole_image])
+
+
+def read_configs(folder: Path) -> None:
+    with mock.patch.object(config, "CONFIGS", folder):
+        tasks = [partial(config.finetuning_settings, task, "recurrent", "sample") for task in config.names("tasks")]
+        recipes = [partial(config.pretraining_settings, recipe, "sample") for recipe in pretrained_methods()]
+        for resolve in (*tasks, *recipes):
+            config.as_facts(resolve())
+
+
+def write_backbone(path: Path) -> None:
+    recipe = {"bins": 1, "in_channels": 2, "sensor": [32, 32], "width": "micro", "recurrent": False}
+    files.write_weights(path, EventSwin("micro", recurrent=False, bins=1, img_size=(32, 32)).state_dict(), recipe)
+
+
+def write_torch(path: Path) -> None:
+    torch.save({"state_dict": EventSwin("micro", recurrent=False, bins=1, img_size=(32, 32)).state_dict()}, path)
+
+
+def write_network(path: Path) -> None:
+    settings = config.finetuning_settings("gen1", "feedforward", "tiny")
+    network = find_task(settings).network(settings, base.fresh_backbone(settings, (32, 32)))
+    files.write_weights(path, network.state_dict(), config.as_facts(settings) | {"sensor": [32, 32]})
+
+
+def write_run(folder: Path) -> None:
+    state = {"step": 3, "model": {"weight": torch.ones(4, 5)}, "state": (torch.ones(3), None)}
+    checkpoint.save_checkpoint(folder, 3, {"run": "a", "trainer": state, "curve": {"curve": [{"step": 1.0}]}})
+
+
+def read_run(run: Path) -> None:
+    path, damaged = checkpoint.newest_whole(run)
+    if path is None:
+        raise UserError(run, f"{damaged} damaged", "go on from another")
+    checkpoint.read_checkpoint(path, "a")
+
+
+def copied(name: str, *left_out: str) -> Callable[[Path, Path], Path]:
+    return lambda folder, world: Path(
+        shutil.copytree(world / name, folder / name, ignore=shutil.ignore_patterns(*left_out))
+    )
+
+
+OTHERS = ("train", "val", "imgs", "dir[013]", "outdoor_day[23]*")  # recordings that are not tested on
+TARGETS: dict[str, Target] = {
+    **{name: Target(write, read_events) for name, write in EVENT_FILES.items()},
+    **{name: Target(copied(name, *OTHERS), partial(read_dataset, name), 0.1) for name in DATASETS if name != "objects"},
+    "images": Target(copied("objects", "street0[01]_000[1-9]*"), read_images, 0.1),
+    "configs": Target(lambda folder, world: Path(shutil.copytree(CONFIGS, folder / "configs")), read_configs, 0.02),
+    "inspect": Target(saved("a.safetensors", write_backbone), weights_export.inspect, 0.1),
+    "backbone": Target(saved("a.safetensors", write_backbone), load.read_backbone, 0.1),
+    "network": Target(saved("a.safetensors", write_network), load_trained, 0.1),
+    "pth": Target(saved("a.pth", write_torch), files.read_weights),
+    "checkpoint": Target(saved("run", write_run), read_run),
+}
+
+
+def case(target: Target, sound: Path, folder: Path, rng: Rng) -> str:
+    """Copy, damage, read; "refused" or "accepted".
+
+    Raises:
+        AssertionError: a refusal of more than one line, or code that was run.
+    """
+    path, said = folder / sound.name, ""
+    folder.mkdir(parents=True)
+    shutil.copytree(sound, path, copy_function=os.link) if sound.is_dir() else os.link(sound, path)
+    harm(path, rng)
+    try:
+        target.read(path)
+    except UserError as error:
+        said = str(error)
+    assert len(said.splitlines()) <= 1, f"more than one line: {said}"
+    assert not any(each.name == MARKER for each in folder.rglob("*")), "code was run"
+    return "refused" if said else "accepted"
+
+
+def run(name: str, first: int, cases: int, seed: int, world: Path, seconds: float = math.inf) -> dict[str, Any]:
+    """Run cases of one target in this process, until `seconds` are over; counts, and the first failures."""
+    target, counts, failures = TARGETS[name], Counter[str](), []
+    warnings.simplefilter("error")
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as place:
+        root = Path(place)
+        (root / "sound").mkdir()
+        sound = target.write(root / "sound", world)
+        target.read(sound)
+        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+        for number in range(first, first + cases):
+            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            try:
+                rng = np.random.default_rng([seed, number, *name.encode()])
+                counts[case(target, sound, root / "case" / str(number), rng)] += 1
+            except (Exception, SystemExit) as error:
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                where = f"{Path(last.filename).name}:{last.lineno}"
+                failures.append(f"case {number}: {type(error).__name__}: {str(error)[:300]} ({where})")
+            shutil.rmtree(root / "case")
+            if time.monotonic() - began > seconds:
+                break
+        faulthandler.cancel_dump_traceback_later()
+        if strays := {path.name for path in root.iterdir()} - {"sound", "case", "cache"}:
+            failures.append(f"written outside of the folder: {strays}")
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    if grown > MEMORY:
+        failures.append(f"took {grown / 1e9:.2f} GB")
+    return {**counts, "failed": len(failures), "failures": failures[:SHOWN], "seconds": time.monotonic() - began}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100_000, help="in all, or of --only")
+    parser.add_argument("--only", choices=TARGETS, help="one target")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--world", type=Path, help="run --only in this process, with this sample world; print JSON")
+    options = parser.parse_args()
+    if options.world:
+        print(json.dumps(run(options.only, options.first, options.cases, options.seed, options.world)))
+        return 0
+    world = make_world("tiny", processes=1, datasets=DATASETS)
+    names = [options.only] if options.only else list(TARGETS)
+    whole, failed = sum(TARGETS[name].weight for name in names), 0
+    print(f"{'target':16}{'refused':>9}{'accepted':>9}{'failed':>8}{'cases/s':>9}")
+    for name in names:
+        share = math.ceil(options.cases * TARGETS[name].weight / whole)
+        again = ["--only", name, "--seed", str(options.seed)]
+        more = ["--first", str(options.first), "--cases", str(share), "--world", str(world)]
+        ended = subprocess.run([sys.executable, __file__, *again, *more], capture_output=True, text=True, check=False)
+        said = " | ".join(ended.stderr.strip().splitlines()[-4:])
+        found = {"failed": 1, "failures": [f"the process ended with {ended.returncode}: {said}"]}
+        if ended.returncode == 0:
+            found = json.loads(ended.stdout.splitlines()[-1])
+        numbers = [found.get(key, 0) for key in ("refused", "accepted", "failed")]
+        cells = "".join(f"{number:{width}}" for number, width in zip(numbers, (9, 9, 8), strict=True))
+        print(f"{name:16}{cells}{sum(numbers) / max(found.get('seconds', 0), 1e-9):9.0f}", flush=True)
+        for line in found["failures"]:
+            print(f"  {line}\n    python tools/fuzz.py {' '.join(again)} --first N --cases 1")
+        failed += found["failed"]
+    return 1 if failed else 0
+
+
+import_tasks()
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""Kill a training again and again, at system calls that change files and at random moments, and go on with it.
+
+python tools/kills.py --kills 200 --minutes 10 --seed 0
+
+The run is real: the training loop with its hooks and checkpoints, weights at the end. The network is small, so that a
+run takes a second. Processes are forked from one that has everything imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tespec.core.compat  # noqa: F401  # before mmengine
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from tespec.core.config import finetuning_settings
+from tespec.core.files import write_whole
+from tespec.runs import train as training
+from tespec.runs.lock import locked
+from tespec.runs.run import finish
+from tespec.runs.setup import Setup
+from tespec.weights.files import write_weights
+
+STEPS, RUN = 12, "evaluation-small"
+CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open")  # that a process is killed at
+SETTINGS = replace(
+    finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=STEPS, warmup_steps=2, peak_lr=0.05
+)
+
+
+class Small(nn.Module):
+    """Needs its recurrent state, draws dropout, and normalises batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.drop = nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.3)
+
+    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
+        total = batch["x"].sum(0) + (0 if state is None else state["sum"])
+        out = self.drop(self.norm(self.layer(batch["x"])))
+        return {"loss": (out - total).square().mean()}, {"sum": total.detach()}
+
+
+class SmallSteps(torch.utils.data.Dataset):
+    left_out, segments, has_no_continuation = (), 1, False
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        return {"x": torch.sin(torch.arange(12.0).reshape(4, 3) + step)}
+
+
+def run_once(folder: Path, workers: int = 0) -> None:
+    """Train, or go on, to the end; weights and curve stand in the folder afterwards."""
+    training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
+    setup = Setup(folder / "results", folder / "runs", "cpu", workers, overwrite=False, command="")
+    torch.manual_seed(1)
+    model = Small()
+    with locked(setup.runs, RUN):
+        if not (folder / "curve.json").is_file():
+            trained = training.train(model, SmallSteps(), SETTINGS, seed=5, setup=setup, run=RUN, facts={})
+            write_weights(setup.runs / RUN / "model.safetensors", model.state_dict(), {})
+            write_whole(folder / "curve.json", json.dumps(trained.curve))
+        finish(setup, RUN, STEPS)
+
+
+def outcome(folder: Path) -> tuple[str, dict[str, list[float]], set[str]]:
+    """Curve, weights and file names of a finished run."""
+    run = folder / "runs" / RUN
+    weights = {name: each.flatten().tolist() for name, each in load_file(run / "model.safetensors").items()}
+    return (folder / "curve.json").read_text(), weights, {path.name for path in run.iterdir()}
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Fork, do the work quietly, and give the child's status as `os.waitpid` does."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1]
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        work()
+        os._exit(0)
+    except BaseException:
+        print(traceback.format_exc(), flush=True)
+        os._exit(1)
+
+
+def die_at_call(number: int) -> None:
+    """Die at the `number`-th call that changes files: half of a write is done, or the call is not, or is."""
+    left = [number]
+
+    def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                if name == "fsync":  # of what torch and safetensors have written
+                    os.ftruncate(arguments[0], os.fstat(arguments[0]).st_size * (number % 5) // 4)
+                elif name == "write" and number % 3 == 0:
+                    real(arguments[0], arguments[1][: len(arguments[1]) // 2])
+                elif number % 3 == 1:
+                    real(*arguments, **more)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **more)
+
+        return call
+
+    for name in (*CALLS, "fsync"):
+        setattr(os, name, wrap(name, getattr(os, name)))
+
+
+def die_after(seconds: float) -> None:
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
+    """Kill and resume until there were `kills` kills or the time is over; gives counts.
+
+    Raises:
+        AssertionError: a resumed run is not the uninterrupted one, or a child failed.
+    """
+    rng, ends, counts = random.Random(seed), time.monotonic() + 60 * minutes, Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="kills-") as place:
+        straight, began = Path(place) / "straight", time.monotonic()
+        assert in_child(lambda: run_once(straight)) == 0
+        lasts, wanted = time.monotonic() - began, outcome(straight)
+        assert wanted[2] == {"model.safetensors", "status.json"}, wanted[2]
+        while counts["kills"] < kills and time.monotonic() < ends:
+            counts["runs"] += 1
+            folder, status = Path(place) / f"run-{counts['runs']}", signal.SIGKILL
+            while status == signal.SIGKILL:
+                number, seconds, workers = rng.randrange(1, 160), rng.uniform(0, 1.2 * lasts), 2 * (rng.random() < 0.1)
+                by_call = rng.random() < 0.7
+
+                def work() -> None:
+                    die_at_call(number) if by_call else die_after(seconds)  # noqa: B023  # called at once
+                    run_once(folder, workers)  # noqa: B023
+
+                status = in_child(work)
+                if status == signal.SIGKILL:
+                    counts["kills"] += 1
+                    counts["inside a file operation" if by_call else "at a random moment"] += 1
+            assert status == 0, f"seed {seed}, kill {counts['kills']}: a resumed run failed"
+            assert outcome(folder) == wanted, f"seed {seed}, run {counts['runs']}: not the uninterrupted run"
+            shutil.rmtree(folder)
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
+    for name, count in soak(options.kills, options.minutes, options.seed).items():
+        print(f"{name}: {count}")
+
+
+if __name__ == "__main__":
+    main()
