@@ -44,7 +44,6 @@ from event_files import (
 
 from tespec.core.errors import UserError
 from tespec.datasets.folder import find_recordings
-from tespec.datasets.mvsec import seconds_to_us
 from tespec.events import Events, load_events
 from tespec.events.readers import arrays, prophesee
 from tespec.events.readers.aedat4 import MAGIC
@@ -237,12 +236,6 @@ def test_hdf5_of_dsec_rvt_and_mvsec(tmp_path, monkeypatch, block):
         assert_same_events(read(path), wanted)
 
 
-def test_seconds_since_1970_are_exact_to_the_microsecond():
-    rng = np.random.default_rng(0)
-    for us in (rng.integers(1_400_000_000_000_000, 1_800_000_000_000_000, 100_000), np.arange(2**40, 2**40 + 999)):
-        np.testing.assert_array_equal(seconds_to_us(us / 1e6), us)
-
-
 CODECS = {
     "gzip": {"compression": "gzip", "shuffle": True, "fletcher32": True},
     "lzf": {"compression": "lzf"},
@@ -397,7 +390,6 @@ BAD = {
     "endless.dat": (lambda path: path.write_bytes(b"% Height 480"), "its header does not end"),
     "old.dat": (lambda path: dat(path, DAT, header=f"% Version 1\n{SIZED}"), "is version 1 of the format; give .* 2"),
     "other.dat": (lambda path: dat(path, DAT, kind=(14, 8)), "event type is 14 of 8 bytes"),
-    "large.dat": (lambda path: dat(path, DAT, kind=(12, 16)), "event type is 12 of 16 bytes"),
     "untyped.dat": (lambda path: dat(path, [], kind=()), "event type is missing"),
     "flat.dat": (lambda path: dat(path, [], header="% Height 480\n% Width 0\n"), "a sensor of 0x480 px"),
     "outside.dat": (lambda path: dat(path, DAT, header="% Height 9\n% Width 2\n"), "events on 4x3 px, its sensor is"),
@@ -409,24 +401,20 @@ BAD = {
     "outside.raw": (lambda path: evt3(path, (TIME_HIGH, 1), (ADDR_X, 640)), "events on 641x1 px, its sensor is 640x"),
     "around.raw": (lambda path: evt3(path, *AROUND), "its sensor is 640x480"),  # and not back onto it
     "torn2.raw": (lambda path: cut(evt2(path, (8, 1), (0, 1)), 1), "truncated: 3 bytes after the last whole event or"),
-    "empty.aedat4": (Path.touch, "not begin like an AEDAT 4"),
     "older.aedat4": (lambda path: path.write_bytes(b"#!AER-DAT3.1\r\n" + bytes(99)), "not begin like an AEDAT 4"),
     "head.aedat4": (lambda path: path.write_bytes(MAGIC + b"\x10\0\0\0abc"), "its header is damaged"),
     "vast.aedat4": (lambda path: path.write_bytes(MAGIC + b"\xff\xff\xff\x7f"), "its header is damaged"),
     "none.aedat4": (aedat4, "holds no events"),
     "stream.aedat4": (lambda path: aedat4(path, xml="<dv/>"), "has no stream of events"),
-    "xml.aedat4": (lambda path: aedat4(path, xml="<dv"), "its header is damaged"),
     "entity.aedat4": (lambda path: aedat4(path, xml="<!DOCTYPE a [<!ENTITY b 'c'>]><dv/>"), "its header is damaged"),
     "method.aedat4": (lambda path: aedat4(path, packet(EVENTS), compression=9), "unknown method 9"),
     "torn.aedat4": (lambda path: aedat4(path, packet(EVENTS)[:-9]), r"truncated or damaged: a packet of \d+ bytes"),
     "start.aedat4": (lambda path: aedat4(path, packet(EVENTS), b"\0\0\0"), "truncated or damaged: a packet"),
     "mixed.aedat4": (lambda path: aedat4(path, packet(EVENTS, compression=3)), r"packet at byte \d+ is damaged"),
     "bomb.aedat4": (lambda path: aedat4(path, BOMB), r"packet at byte \d+ is damaged"),
-    "outside.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(x=EVENTS.x + 30))), r"has events on \d+x\d+"),
     "below.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(y=EVENTS.y.astype(int) - 40))), "below zero"),
     "ns.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(t=NANOSECONDS))), "after the year 5138.* write its"),
     "two.npy": (changed(p=EVENTS.p + 1), "polarities from 1 to 2; write them as 0 and 1"),
-    "255.npy": (changed(p=np.where(EVENTS.p, 1, 255)), "polarities from 1 to 255"),
     "codings.npy": (changed(p=np.arange(3_000) % 3 - 1), "polarities from -1 to 1"),
     "half.npy": (changed(p=EVENTS.p / 2), "polarities from 0.0 to 0.5"),
     "outside.npy": (changed(x=EVENTS.x + 9), r"x from 9 to \d+ on a sensor of 64x48 px"),
@@ -437,31 +425,25 @@ BAD = {
     "times.npy": (changed(t=EVENTS.t * np.nan), "holds times that are none"),
     "ns.npy": (changed(t=NANOSECONDS), "after the year 5138"),
     "text.npy": (changed(p=EVENTS.p.astype("S1")), "its x, y, t, p are uint16 "),
-    "complex.npy": (changed(t=EVENTS.t * 1j), "its x, y, t, p are uint16 "),
     "five.npy": (saved(np.zeros((9, 5))), "holds neither fields x, y, t, p nor four columns"),
-    "fields.npy": (saved(np.zeros(9, [("x", "u2"), ("y", "u2")])), "holds neither fields x, y, t, p nor four columns"),
     "none.npy": (saved(np.zeros((0, 4), int)), "holds no events"),
     "lacks.npz": (lambda path: np.savez(path, x=np.zeros(3)), "lacks one of the arrays x, y, t, p; give a file"),
     "unlike.npz": (lambda path: archive(path, EVENTS._asdict() | {"x": EVENTS.x[:9]}), r"uint16 \(9,\), uint16 \(3000"),
     "text.h5": (lambda path: path.write_bytes(b"x" * 5000), "not a whole HDF5 file"),
-    "empty.h5": (Path.touch, "not a whole HDF5 file"),
     "torn.h5": (lambda path: cut(dsec(path, *EVENTS), 0.4), "not a whole HDF5 file"),
     "other.h5": (lambda path: write_h5(path, {"a": np.zeros(3)}), "holds no events in a known format"),
     "codec.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "is Prophesee's own HDF5 format.*; convert"),
     "none.h5": (lambda path: dsec(path, *([[]] * 4)), "holds no events; give a recording"),
     "column.h5": (lambda path: dsec(path, *EVENTS, events__p=None), "has no dataset events/p"),
     "offset.h5": (lambda path: dsec(path, *EVENTS, t_offset=None), "has no dataset t_offset"),
-    "index.h5": (lambda path: dsec(path, *EVENTS, ms_to_idx=None), "has no dataset ms_to_idx"),
     "lengths.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x[:9]), r"different lengths \[9, 3000,"),
     "floats.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x / 2), "events/x is float64 of shape"),
     "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
     "lies.h5": (lambda path: dsec(path, *EVENTS, ms_to_idx=np.zeros(100, "<u8")), "ms_to_idx does not fit the events"),
     "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is 46116860"),
-    "ns.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**59)), "after the year 5138"),
     "outside.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x + 30), r"x from \d+ to \d+ on a sensor"),
     "seven.h5": (lambda path: rvt(path, *EVENTS, events__p=EVENTS.p + 6), "polarities from 6 to 7"),
     "tall.h5": (lambda path: rvt(path, *EVENTS, events__height="tall"), "its height and width are no whole"),
-    "heights.h5": (lambda path: rvt(path, *EVENTS, events__height=np.arange(9)), "its height and width are no"),
     "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "holds times that are none"),
     "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "that are no whole numbers"),
     "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),
