@@ -1,27 +1,20 @@
-"""Run the missing cells of a plan, several at once, each after its pre-training.
-
-python benchmarks/plan.py demo                              # ten minutes: pre-train, fine-tune, print a table
-python benchmarks/plan.py small --dry-run                   # missing runs as commands
-python benchmarks/plan.py tables --data /data --seeds 0 1 2 --gpus 0 1 2 3 --only dsec scratch tespec
-python benchmarks/plan.py mine.yaml --cluster slurm --slurm partition=gpu --slurm gpus_per_node=1 --processes 20
-
-A run is done if the results folder holds a record of the same choices. Ctrl-C stops the runs after their checkpoints;
-the same command continues. docs/plan.md describes the files.
-"""
+"""Run the missing cells of a plan, several at once, each after its pre-training."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tespec.cli.command import Parser, by_installed_command
-from tespec.cli.options import add_configs, add_own, positive, whole_number
+from cyclopts import Parameter
+
+from tespec.cli.command import by_installed_command, new_app, refuse
+from tespec.cli.options import Changes, Own
 from tespec.comparison.records import Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -29,59 +22,72 @@ from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import say
 from tespec.core.registry import METHODS, register_methods
 from tespec.plan.spec import Plan, read_plan
+from tespec.runs.setup import ADVANCED, NonNegativeInt, PositiveInt
 
 if TYPE_CHECKING:
     from tespec.plan.jobs import Job
 
 SHOWN = 20  # commands, which fit a screen
+Words = Parameter(consume_multiple=True)
+app = new_app("plan")
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = Parser(verb="plan", description=__doc__)
-    parser.add_argument("plan", metavar="PLAN", help=f"{', '.join(names('plans'))}, or FILE.yaml")
-    what = parser.add_argument_group("what")
-    what.add_argument("--only", nargs="+", default=[], metavar="NAME", help="tasks, methods, ablations or kinds of run")
-    what.add_argument("--seeds", nargs="+", type=whole_number, metavar="N", help="in place of the plan's")
-    what.add_argument("--data", metavar="DIR", help="holds a folder for each data set; or sample, the sample world")
-    what.add_argument("--checkpoints", nargs="+", default=[], metavar="METHOD=FILE", help="weights of methods")
-    what.add_argument("--profile", help=f"{', '.join(names('profiles'))} (default: the plan's)")
-    what.add_argument("--accumulate", type=positive, metavar="N", help="gradient accumulation steps of each run")
-    what.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of run.py; repeatable")
-    how = parser.add_argument_group("how and where")
-    how.add_argument("--processes", type=positive, metavar="N", help="runs at once (default: as the plan says)")
-    how.add_argument("--gpus", nargs="+", metavar="N", help="of this machine, one run on each; named twice, two runs")
-    how.add_argument("--cluster", choices=("slurm", "local"), help="submit jobs, --processes at once (needs submitit)")
-    how.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help="of the jobs; repeatable")
-    how.add_argument("--workers", type=whole_number, metavar="N", help="as of run.py")
-    how.add_argument("--device", help="as of run.py")
-    how.add_argument(
-        "--run-args", default="", metavar="TEXT", help="more options of each run: --run-args='--recompute'"
-    )
-    how.add_argument("--results", type=Path, metavar="DIR", help="folder of records (default: the plan's, or results)")
-    how.add_argument("--runs", type=Path, default=RUNS, metavar="DIR", help="folder of checkpoints, weights and logs")
-    add_own(how)
-    how.add_argument("--status", action="store_true", help="print the number of finished runs; run nothing")
-    how.add_argument("--dry-run", action="store_true", help=f"print the missing commands, {SHOWN} of them; run nothing")
-    how.add_argument("--all", action="store_true", help="with --dry-run: all commands")
-    options = parser.parse_args(arguments)
-    if options.cluster and options.gpus:
-        parser.error("--gpus are this machine's; say --slurm gpus_per_node=1")
-    if options.slurm and not options.cluster:
-        parser.error("--slurm goes with --cluster slurm")
-    return options
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What of a plan is run, how and where."""
+
+    only: Annotated[tuple[str, ...], Words, Parameter(help="tasks, methods, ablations or kinds of run")] = ()
+    seeds: Annotated[tuple[NonNegativeInt, ...], Words, Parameter(help="in place of the plan's")] = ()
+    data: Annotated[str | None, Parameter(help="holds a folder for each data set; or sample: the sample world")] = None
+    profile: Annotated[str | None, Parameter(help=f"{', '.join(names('profiles'))} (default: the plan's)")] = None
+    checkpoints: Annotated[tuple[str, ...], Words, Parameter(help="METHOD=FILE ...: weights of methods")] = ()
+    changes: Changes = ()
+    processes: Annotated[PositiveInt | None, Parameter(help="runs at once (default: as the plan says)")] = None
+    gpus: Annotated[tuple[str, ...], Words, Parameter(help="of this machine, one run on each; 0 0: two on one")] = ()
+    results: Annotated[Path | None, Parameter(help="folder of records (default: the plan's, or results)")] = None
+    runs: Annotated[Path, Parameter(help="folder of checkpoints, weights and logs", show_default=False)] = RUNS
+    status: Annotated[bool, Parameter(help="print the number of finished runs; run nothing")] = False
+    dry_run: Annotated[bool, Parameter(help=f"print the missing commands, {SHOWN} of them; run nothing")] = False
+    all_: Annotated[bool, Parameter(name="--all", help="with --dry-run: all commands")] = False
+    cluster: Annotated[
+        Literal["slurm", "local"] | None, Parameter(group=ADVANCED, help="submit jobs (needs submitit)")
+    ] = None
+    slurm: Annotated[tuple[str, ...], Parameter(group=ADVANCED, help="KEY=VALUE of the jobs; repeatable")] = ()
+    device: Annotated[str | None, Parameter(group=ADVANCED, help="of each run")] = None
+    workers: Annotated[NonNegativeInt | None, Parameter(group=ADVANCED, help="of each run")] = None
+    accumulate: Annotated[PositiveInt | None, Parameter(group=ADVANCED, help="of each run")] = None
+    run_args: Annotated[
+        str, Parameter(group=ADVANCED, allow_leading_hyphen=True, help="more options of each run, as one word")
+    ] = ""
+    own: Own = Own()
+
+    def __post_init__(self) -> None:
+        refuse(bool(self.cluster and self.gpus), "--gpus are this machine's; say --slurm gpus_per_node=1")
+        refuse(bool(self.slurm and not self.cluster), "--slurm goes with --cluster slurm")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the missing jobs of a plan; 1 if one failed."""
-    options = parse(arguments)
-    add_configs(options)
-    register_methods(options.plugins)
-    plan = changed(read_plan(options.plan), options)
+@app.default
+def plan(
+    name: Annotated[str, Parameter(name="PLAN", help=f"{', '.join(names('plans'))}, or FILE.yaml")],
+    /,
+    *,
+    options: Options = Options(),
+) -> int:
+    """Run the missing cells of a plan, several at once, each after its pre-training.
+
+    A run is done if --results holds a record of the same choices. Ctrl-C stops the runs after their checkpoints; the
+    same command continues. `plan demo` takes ten minutes. docs/plan.md describes the files.
+
+    Returns:
+        The exit code: 1 if a run failed.
+    """
+    options.own.read()
+    register_methods(options.own.plugins)
+    plan = changed(read_plan(name), options)
     from tespec.plan.jobs import expand, missing_jobs, select
 
-    jobs = select(expand(plan, options.seeds or ()), options.only)
-    looking = options.dry_run or options.status
+    jobs = select(expand(plan, options.seeds), options.only)
     results = options.results or (RESULTS.parent / plan.results if plan.results else RESULTS)
     records, problems = read_records(results) if results.exists() else ([], [])
     for problem in problems:
@@ -96,22 +102,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(status_table(jobs, left))
     elif options.dry_run:
         print_commands(plan, missing, records, options)
-    if looking:
+    if options.status or options.dry_run:
         return 0
     require_data(plan, missing)
     failed = run_jobs(plan, missing, results, options) if missing else {}
-    for name, reason in failed.items():
-        print(f"failed: {name}: {reason}")
+    for job_name, reason in failed.items():
+        print(f"failed: {job_name}: {reason}")
     if plan.show:
         show_table(plan.show, results)
     print(f"{sum(job.name not in failed for job in jobs)} of {len(jobs)} runs done; records: {results / 'runs'}")
     return 1 if failed else 0
 
 
-def changed(plan: Plan, options: argparse.Namespace) -> Plan:
+def changed(plan: Plan, options: Options) -> Plan:
     """The plan with the values of the command line."""
     given = {method: Path(path) for method, _, path in (each.partition("=") for each in options.checkpoints)}
-    changes: dict[str, Any] = {"set": (*plan.set, *options.set), "checkpoints": plan.checkpoints | given}
+    changes: dict[str, Any] = {"set": (*plan.set, *options.changes), "checkpoints": plan.checkpoints | given}
     for method, path in changes["checkpoints"].items():
         if not path.is_file():
             raise UserError(
@@ -163,9 +169,9 @@ def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
     return cells.unstack(fill_value="-").rename_axis(index=None, columns=None).to_string()
 
 
-def print_commands(plan: Plan, jobs: Sequence[Job], records: Sequence[Record], options: argparse.Namespace) -> None:
+def print_commands(plan: Plan, jobs: Sequence[Job], records: Sequence[Record], options: Options) -> None:
     """Print the command line of each job."""
-    shown = jobs if options.all else jobs[:SHOWN]
+    shown = jobs if options.all_ else jobs[:SHOWN]
     for job in shown:
         verb, *words = arguments_of(plan, job, records, options)
         program = ["tespec", verb] if by_installed_command() else ["python", f"benchmarks/{verb}.py"]
@@ -174,7 +180,7 @@ def print_commands(plan: Plan, jobs: Sequence[Job], records: Sequence[Record], o
         print(f"and {len(jobs) - len(shown)} more, printed with --all")
 
 
-def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: argparse.Namespace) -> list[str]:
+def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Options) -> list[str]:
     """Arguments of `tespec` for a job, behind which its places stand."""
     from tespec.plan.jobs import SAMPLE, command, weights_of
 
@@ -182,12 +188,12 @@ def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: argpa
     if job.upstream and job.upstream.label != SAMPLE:
         checkpoint = weights_of(job.upstream, records, options.runs) or f"WEIGHTS_OF_{job.upstream.name}"
     words = [*command(job, checkpoint), *(["--accumulate", str(plan.accumulate)] if plan.accumulate > 1 else [])]
-    words += [word for file in options.plugins for word in ("--import", str(file))]
-    words += [word for folder in options.configs for word in ("--configs", str(folder))]
+    words += [word for file in options.own.plugins for word in ("--import", str(file))]
+    words += [word for folder in options.own.configs for word in ("--configs", str(folder))]
     return [*words, *shlex.split(options.run_args)]
 
 
-def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: argparse.Namespace) -> dict[str, str]:
+def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -> dict[str, str]:
     """Run the jobs; gives the reasons of those that failed, by name."""
     from tespec.plan.execute import Task, execute, make_executor
 

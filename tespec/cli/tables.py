@@ -1,63 +1,64 @@
-"""Print and write the comparison tables: the paper's numbers with the measured ones beside them.
-
-python benchmarks/tables.py
-python benchmarks/tables.py --measured --only depth --data sample
-python benchmarks/tables.py --by label_fraction --where method=tespec
-python benchmarks/tables.py --gains scratch
-"""
+"""Print and write the comparison tables."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
-from tespec.cli.command import Parser
-from tespec.comparison.records import SPLITS, read_records
+from cyclopts import Parameter
+
+from tespec.cli.command import new_app, refuse
+from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 
-ENDINGS = """Without filters, tables show the test split, all labels, default settings and the newest results version.
-exit codes: 0 written; 2 a mistake, or no readable record: nothing written"""
-FILTERS = ("data", "profile", "split", "label_fraction", "frozen")  # with an option of their own
-
 BRIEF = ("Measured on different machines", "Not shown", "p:")  # beginnings of the notes that are printed
+app = new_app("tables")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print and write the tables.
+@app.default
+def tables(
+    *,
+    only: Annotated[
+        tuple[str, ...], Parameter(consume_multiple=True, help="these tables, e.g. segmentation depth")
+    ] = (),
+    measured: Annotated[bool, Parameter(help="measured rows and columns alone")] = False,
+    gains: Annotated[str | None, Parameter(help="one table of gains over this method, paired by seed")] = None,
+    data: Annotated[str | None, Parameter(help="measured on this data, e.g. sample")] = None,
+    profile: Annotated[str | None, Parameter(help="measured under this profile, e.g. paper")] = None,
+    split: Annotated[Literal["test", "val"] | None, Parameter(help="measured on this split (default: test)")] = None,
+    label_fraction: Annotated[str | None, Parameter(help="trained on this share of labels (default: 1)")] = None,
+    frozen: Annotated[bool, Parameter(help="trained on a frozen backbone")] = False,
+    where: Annotated[tuple[str, ...], Parameter(help="KEY=VALUE of another column of the frame; repeatable")] = (),
+    by: Annotated[str, Parameter(help="a column for each value of it, e.g. label_fraction")] = "",
+    results: Annotated[Path, Parameter(help="folder that holds runs/", show_default=False)] = RESULTS,
+    out: Annotated[Path | None, Parameter(help="folder of the files (default: tables/ in --results)")] = None,
+) -> int:
+    """Print and write the comparison tables: the paper's numbers with the measured ones beside them.
+
+    Without filters, tables show the test split, all labels, default settings and the newest results version.
+    `tables --by label_fraction --where method=tespec` compares numbers of labels.
 
     Raises:
         UserError: no record can be read, or none fits what was asked for.
     """
-    parser = Parser(verb="tables", description=__doc__, epilog=ENDINGS)
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these tables, e.g. segmentation")
-    parser.add_argument("--measured", action="store_true", help="measured rows and columns alone")
-    parser.add_argument("--gains", metavar="BASELINE", help="one table of gains over this method, paired by seed")
-    parser.add_argument("--data", metavar="NAME", help="measured on this data, e.g. sample")
-    parser.add_argument("--profile", metavar="NAME", help="measured under this profile, e.g. paper")
-    parser.add_argument("--split", choices=SPLITS, help="measured on this split (default: test)")
-    parser.add_argument("--label-fraction", metavar="SHARE", help="trained on this share of labels (default: 1)")
-    parser.add_argument("--frozen", action="store_const", const="True", help="trained on a frozen backbone")
-    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUE", help="other columns of the frame")
-    parser.add_argument("--by", default="", metavar="COLUMN", help="a column for each value of it, e.g. label_fraction")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="folder that holds runs/")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the files (default: tables/ in --results)")
-    options = parser.parse_args(arguments)
-    if options.gains and (options.only or options.measured or options.by):
-        parser.error("--gains is a table of its own, without --only, --measured and --by")
-    where = {name: getattr(options, name) for name in FILTERS if getattr(options, name) is not None}
-    for text in options.where:
+    refuse(bool(gains and (only or measured or by)), "--gains is a table of its own, without --only, --measured, --by")
+    filters = {"data": data, "profile": profile, "split": split, "label_fraction": label_fraction}
+    wanted = {name: value for name, value in filters.items() if value is not None} | (
+        {"frozen": "True"} if frozen else {}
+    )
+    for text in where:
         key, equals, value = text.partition("=")
-        if not equals or key in where:
-            parser.error(f"--where {text}: {'given twice' if equals else 'write KEY=VALUE'}")
-        where[key] = value
+        refuse(not equals, f"--where {text}: write KEY=VALUE")
+        refuse(key in wanted, f"--where {text}: given twice")
+        wanted[key] = value
 
-    records, problems = read_records(options.results)
+    records, problems = read_records(results)
     for problem in problems:
         sys.stderr.write(f"left out: {problem}\n")
     if problems and not records:
-        raise UserError(options.results, "holds no readable record", "remove the damaged files or run again")
+        raise UserError(results, "holds no readable record", "remove the damaged files or run again")
     # Half a second, which a mistake need not wait for.
     from tespec.comparison.export import print_table, write_tables
     from tespec.comparison.frame import to_frame
@@ -67,22 +68,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in modified_files():
         sys.stderr.write(f"edited: results/paper/{name} is not the file that was shipped\n")
     frame = to_frame(records)
-    if options.gains:
-        tables = [gains_table(frame, options.gains, where)]
+    if gains:
+        made = [gains_table(frame, gains, wanted)]
     else:
-        tables = make_tables(frame, only=options.only, measured=options.measured, where=where, by=options.by)
-    written = write_tables(tables, options.out or options.results / "tables")
+        made = make_tables(frame, only=only, measured=measured, where=wanted, by=by)
+    written = write_tables(made, out or results / "tables")
     quiet, unmeasured = [], frame.empty
-    for table in tables:
-        whole = options.gains or options.only or (unmeasured and not table.name.startswith("ablation_"))
-        shown = table if whole else table.measured(alone=options.measured)
+    for table in made:
+        whole = gains or only or (unmeasured and not table.name.startswith("ablation_"))
+        shown = table if whole else table.measured(alone=measured)
         if shown is None:
             quiet.append(table.name)
         else:
-            print_table(shown, whole=bool(options.only))
+            print_table(shown, whole=bool(only))
     if quiet:
         print(f"Nothing measured: {', '.join(quiet)} (the paper's numbers: --only NAME)")
-    for note in dict.fromkeys(note for table in tables for note in table.notes if note.startswith(BRIEF)):
+    for note in dict.fromkeys(note for table in made for note in table.notes if note.startswith(BRIEF)):
         print(note)
     print(f"Written: {len(written)} files in {written[0].parent}")
     return 0

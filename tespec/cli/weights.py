@@ -1,63 +1,53 @@
-"""Inspect checkpoints of any known format and convert them.
-
-python benchmarks/weights.py inspect swin_tiny_patch4_window7_224.pth
-python benchmarks/weights.py convert TESPEC_pretrained.ckpt tespec.safetensors
-python benchmarks/weights.py convert tespec.safetensors plain.safetensors --to timm
-"""
+"""Inspect checkpoints of any known format and convert them."""
 
 from __future__ import annotations
 
-import argparse
 import re
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tespec.cli.command import Parser
-from tespec.cli.options import add_own, load_plugins, positive
+from cyclopts import Parameter
+
+from tespec.cli.command import new_app
+from tespec.cli.options import Own
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
+from tespec.runs.setup import PositiveInt
 
 if TYPE_CHECKING:
     from tespec.weights.export import Contents
 
 LISTED = 20
+app = new_app("weights", "Inspect checkpoints of any known format and convert them.")
+File = Annotated[Path, Parameter(help="weights")]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command that the command line names.
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The network that weights are for, where the file does not name it."""
 
-    Raises:
-        UserError: a file that cannot be read or converted, or a place that is taken.
-    """
-    options = parse(arguments)
-    load_plugins(options, only_given=True)
-    {"inspect": show, "convert": convert_file}[options.command](options)
+    bins: Annotated[PositiveInt | None, Parameter(help="time bins (default: the recipe's, else 10)")] = None
+    sensor: Annotated[str | None, Parameter(help="WIDTHxHEIGHT in px (default: the recipe's or format's)")] = None
+    own: Own = Own()
 
+    def inspect(self, file: Path) -> Contents:
+        """What a file holds."""
+        size = parse_size(self.sensor) if self.sensor else None
+        self.own.read()
+        self.own.load(only_given=True)
+        from tespec.weights.export import inspect
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = Parser(verb="weights", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="inspect|convert")
-    inspect = commands.add_parser("inspect", help="format, contents, hash, and which networks it fills")
-    convert = commands.add_parser("convert", help="write it as tespec.load reads it, or in timm's naming")
-    convert.add_argument("--to", choices=("tespec", "timm"), default="tespec", help="naming (default: tespec)")
-    for command in (inspect, convert):
-        command.add_argument("file", type=Path, metavar="FILE", help="weights")
-        command.add_argument("--bins", type=positive, metavar="N", help="time bins (default: the recipe's, else 10)")
-        command.add_argument("--sensor", type=parse_size, metavar="WIDTHxHEIGHT",
-                             help="in px (default: the recipe's or format's)")  # fmt: skip
-        add_own(command)
-    convert.add_argument("out", type=Path, metavar="OUT", help="file.safetensors to write")
-    convert.add_argument("--overwrite", action="store_true", help="replace an existing file")
-    return parser.parse_args(arguments)
+        return inspect(file, self.bins, size)
 
 
-def show(options: argparse.Namespace) -> None:
-    """Print what a file holds."""
+@app.command(name="inspect")
+def show(file: File, /, *, network: Network = Network()) -> None:
+    """Print format, contents, hash, and which networks a file fills."""
+    contents = network.inspect(file)
     from tespec.weights.export import FALLBACK
 
-    contents = _inspect(options)
     converted = contents.converted
     values = sum(tensor.numel() for tensor in contents.tensors.values())
     print(f"{contents.path.name}\n  format   {converted.format.name}: {converted.format.title}")
@@ -87,26 +77,28 @@ def show(options: argparse.Namespace) -> None:
         print(f"    {f'{contents.arch or FALLBACK}, {name}':24} {result}")
 
 
-def convert_file(options: argparse.Namespace) -> None:
-    """Write a file in another naming."""
+@app.command
+def convert(
+    file: File,
+    out: Annotated[Path, Parameter(help="file.safetensors to write")],
+    /,
+    *,
+    to: Annotated[Literal["tespec", "timm"], Parameter(help="naming")] = "tespec",
+    overwrite: Annotated[bool, Parameter(help="replace an existing file")] = False,
+    network: Network = Network(),
+) -> None:
+    """Write a file as tespec.load reads it, or in timm's naming."""
+    if out.suffix != ".safetensors":
+        raise UserError(out, "is not named .safetensors, which is what is written", "name it so")
+    if out.exists() and not (overwrite and out.is_file()):
+        raise UserError(out, "exists already", "name another place, or give --overwrite")
+    contents = network.inspect(file)
     from tespec.weights.export import rewrite, timm_state
     from tespec.weights.files import write_weights
 
-    out = options.out
-    if out.suffix != ".safetensors":
-        raise UserError(out, "is not named .safetensors, which is what is written", "name it so")
-    if out.exists() and not (options.overwrite and out.is_file()):
-        raise UserError(out, "exists already", "name another place, or give --overwrite")
-    contents = _inspect(options)
     tensors, recipe = rewrite(contents)
-    written = timm_state(tensors) if options.to == "timm" else tensors
-    sha256 = write_weights(out, written, {} if options.to == "timm" else recipe)
-    print(f"{options.file} ({contents.converted.format.name}) -> {out}: {len(written)} tensors, sha256 {sha256}")
+    written = timm_state(tensors) if to == "timm" else tensors
+    sha256 = write_weights(out, written, {} if to == "timm" else recipe)
+    print(f"{file} ({contents.converted.format.name}) -> {out}: {len(written)} tensors, sha256 {sha256}")
     if len(written) < len(tensors):
         print(f"left out, as timm has no place for them: {len(tensors) - len(written)} tensors of the ConvLSTMs")
-
-
-def _inspect(options: argparse.Namespace) -> Contents:
-    from tespec.weights.export import inspect
-
-    return inspect(options.file, options.bins, options.sensor)

@@ -15,7 +15,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
 from tespec.core.registry import METHODS, pretrained_methods
-from tespec.core.settings import Finetuning, Pretraining, build, merge, require_warmup
+from tespec.core.settings import Finetuning, Pretraining, build, merge, refuse_unknown, require_warmup
 
 NAME = re.compile(r"[\w.-]{1,100}")
 KINDS = ("tasks", "profiles", "plans")
@@ -33,6 +33,7 @@ OFFICIAL_SPLITS = dict.fromkeys(("train", "val", "test"))  # as the data set's c
 # Of a fine-tuning, what a task's config need not say.
 UNSAID: dict[str, Any] = {"label_share": 1.0, "evaluate_without_state": False, "splits": OFFICIAL_SPLITS}
 _added: dict[str, dict[str, Path]] = {}  # by kind and name
+_UNSET = object()
 
 
 def add_folder(folder: Path) -> None:
@@ -323,17 +324,35 @@ def _part(facts: Mapping[str, Any], key: str, where: str) -> Any:
 
 def _change(facts: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     for change in changes:
-        path, equals, text = change.partition("=")
-        if not equals:
-            raise UserError(f"--set {change}", "no '='", "write --set optimisation.steps=100")
-        try:
-            nested: Any = parse_yaml(text)
-        except UNREADABLE as error:
-            raise UserError(f"--set {change}", "the value is not YAML", "quote it") from error
-        for key in reversed(path.split(".")):
-            nested = {key: nested}
-        facts = merge(facts, nested, f"--set {change}")
+        facts = merge(facts, _nested(change), f"--set {change}")
     return facts
+
+
+def _nested(change: str) -> dict[str, Any]:
+    path, equals, text = change.partition("=")
+    if not equals:
+        raise UserError(f"--set {change}", "no '='", "write --set optimisation.steps=100")
+    try:
+        nested: Any = parse_yaml(text)
+    except UNREADABLE as error:
+        raise UserError(f"--set {change}", "the value is not YAML", "quote it") from error
+    for key in reversed(path.split(".")):
+        nested = {key: nested}
+    return typing.cast("dict[str, Any]", nested)
+
+
+def refuse_unknown_changes(
+    task: str | None, arch: str, profile: str | None, changes: Sequence[str], of_pretraining: Sequence[str] = ()
+) -> None:
+    """Refuse changes of settings that a cell, or a pre-training by whatever method, has not, without torch.
+
+    Raises:
+        UserError: names the nearest setting.
+    """
+    if task is not None:
+        _change(as_facts(finetuning_settings(task, arch, profile or "paper")), changes)
+    for change in of_pretraining:
+        refuse_unknown(Pretraining, _nested(change), f"--set {change}")
 
 
 def changed_finetuning(settings: Finetuning, of_data: Mapping[str, Any], network: str) -> dict[str, Any]:
@@ -375,6 +394,36 @@ def flattened(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         nested = isinstance(value, Mapping) and value
         found |= flattened(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return found
+
+
+def origins_of_cell(
+    task: str, arch: str, profile: str, changes: Sequence[str] = (), network: str = "swin"
+) -> dict[str, tuple[Any, str]]:
+    """Settings of a cell by dotted name, each with the layer that it comes from; see `finetuning_settings`."""
+    layers = {f"task {task}": ("paper", ()), f"profile {profile}": (profile, ()), "--set": (profile, changes)}
+    return _origins({name: finetuning_settings(task, arch, *with_, network=network) for name, with_ in layers.items()})
+
+
+def origins_of_pretraining(
+    method: str, profile: str, changes: Sequence[str] = (), network: str | None = None
+) -> dict[str, tuple[Any, str]]:
+    """Settings of a pre-training by dotted name, each with the layer that it comes from; see `pretraining_settings`."""
+    layers = {f"recipe of {method}": ("paper", ()), f"profile {profile}": (profile, ()), "--set": (profile, changes)}
+    return _origins({name: pretraining_settings(method, *with_, network) for name, with_ in layers.items()})
+
+
+def _origins(layers: Mapping[str, Finetuning | Pretraining]) -> dict[str, tuple[Any, str]]:
+    """The values of the last layer, each with the first layer from which on it stays as it is."""
+    kind = type(next(iter(layers.values())))
+    usual = {each.name: each.default for each in dataclasses.fields(kind) if each.default is not dataclasses.MISSING}
+    usual = {name: dataclasses.asdict(each) if dataclasses.is_dataclass(each) else each for name, each in usual.items()}
+    found = {key: (value, "default") for key, value in flattened(_plain(usual)).items()}
+    for source, settings in layers.items():
+        values = flattened(as_facts(settings))
+        new = {key: (value, source) for key, value in values.items() if found.get(key, (_UNSET,))[0] != value}
+        found = {key: new.get(key) or found[key] for key in values}
+    of_profile = next(name for name in layers if name.startswith("profile "))
+    return found | {key: (found[key][0], of_profile) for key in ("profile", "width")}
 
 
 def own_files(**named: str) -> list[Path]:

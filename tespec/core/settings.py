@@ -95,7 +95,7 @@ def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
     Raises:
         UserError: names the first setting that is missing, unknown, of another type, or out of range.
     """
-    _refuse_unknown(kind, facts, source)
+    refuse_unknown(kind, facts, source)
     try:
         return TypeAdapter(kind).validate_python(dict(facts))
     except ValidationError as errors:
@@ -111,14 +111,19 @@ def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
         raise UserError(_inside(source, path), f"{shown} is not allowed", remedy) from errors
 
 
-def _refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
+def refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
+    """Refuse a setting that `kind` does not have.
+
+    Raises:
+        UserError: names the nearest.
+    """
     hints = typing.get_type_hints(kind)
     known = [field.name for field in fields(kind)]
     for key, value in facts.items():
         if key not in known:
             raise UserError(source, f"unknown setting {key!r}", suggest(str(key), known))
         if is_dataclass(hints[key]) and isinstance(value, Mapping):
-            _refuse_unknown(hints[key], value, _inside(source, key))
+            refuse_unknown(hints[key], value, _inside(source, key))
 
 
 def _inside(source: str, path: str) -> str:

@@ -5,10 +5,9 @@ Hours are operations over an assumed share of a GPU's peak; reading data and eva
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before timm
 
@@ -16,22 +15,17 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from tespec.core.config import dataset_of_task, names
-from tespec.core.description import described_size, read_description
 from tespec.core.errors import UserError, one_line
-from tespec.core.files import UNREADABLE, read_yaml
+from tespec.core.files import read_yaml
 from tespec.core.paths import CONFIGS
 from tespec.core.registry import DATASETS
-from tespec.core.settings import Finetuning, Pretraining, Size, suggest
+from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import reduced
-from tespec.events.opening import open_reader
 from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute, has_batch_norm
 from tespec.pretraining.data import ImageData
 from tespec.pretraining.method import new_network, open_pretraining
-from tespec.runs.data import SAMPLE, find_data
 from tespec.runs.meta import META, StepCount, count_step
-from tespec.sample.make import description
-from tespec.sample.recordings import content_of
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.loading import Batch
@@ -52,19 +46,9 @@ class Gpu(BaseModel):
     source: str
 
 
-def gpus(name: str | None = None) -> list[Gpu]:
-    """The GPU of that name, or all that are known.
-
-    Raises:
-        UserError: unknown name.
-    """
-    try:
-        known = {str(each): Gpu.model_validate(facts) for each, facts in read_yaml(GPUS).items()}
-    except (*UNREADABLE, AttributeError) as error:  # pydantic's errors are values' too
-        raise UserError(GPUS, f"does not describe GPUs ({error})", "restore it") from error
-    if name is not None and name not in known:
-        raise UserError(f"--gpu {name}", "unknown GPU", suggest(name, known))
-    return [known[name]] if name else list(known.values())
+def known_gpus() -> list[Gpu]:
+    """The GPUs of configs/gpus.yaml."""
+    return [Gpu.model_validate(facts) for facts in read_yaml(GPUS).values()]
 
 
 @dataclass(frozen=True)
@@ -199,52 +183,6 @@ def estimate_pretraining(settings: Pretraining, size: Size) -> TrainingEstimate:
     with META:
         model = new_network(settings, data)
     return TrainingEstimate(settings, model, data.size, lambda lanes: data.blank_batch(lanes, META))
-
-
-class PlannedData(NamedTuple):
-    """The data of a run that does not start.
-
-    Attributes:
-        title: for people.
-        profile: of the run.
-        is_sample: whether it is the sample world.
-        overrides: settings that follow from the data.
-        sensor: (height, width) in px where the data states it.
-    """
-
-    title: str
-    profile: str
-    is_sample: bool = False
-    overrides: Mapping[str, Any] = {}
-    sensor: Size | None = None
-
-
-def planned_data(
-    dataset: str, given: Path | None, profile: str | None, given_sensor: Size | None = None
-) -> PlannedData:
-    """Data and profile of the same run without `--dry-run`; a `dataset.json` or the header of a recording is read.
-
-    Without any data, those of the official data set are assumed. `given_sensor` is (height, width) in px.
-
-    Raises:
-        UserError: `given` does not exist.
-    """
-    try:
-        data = find_data(dataset, given, profile, make=False)
-    except UserError as error:
-        if given is not None:
-            raise
-        return PlannedData(f"sizes of the official {dataset}; a run is refused: {error}", profile or "paper")
-    title = f"{data.label} ({data.root})"
-    if data.is_sample and not data.root.exists():
-        sensor, says = content_of("small", dataset).sensor, description("small", 0, dataset)
-        return PlannedData(title, profile or SAMPLE, True, says.overrides(), (sensor.height, sensor.width))
-    size, says = described_size(data.root), read_description(data.root)
-    files = [data.root] if data.root.is_file() else sorted(data.root.glob("*.raw")) + sorted(data.root.glob("*.dat"))
-    if size is None and files:
-        reader = open_reader(files[0], *(given_sensor or (None, None)))
-        size = reader.height, reader.width
-    return PlannedData(title, profile or data.profile, data.is_sample, says.overrides(), size)
 
 
 def official_sensor(dataset: str) -> Size | None:

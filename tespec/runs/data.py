@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tespec.core.config import finetuning_settings
-from tespec.core.description import descriptions_above, read_description
+from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.settings import Finetuning
+from tespec.core.settings import Finetuning, Size
+from tespec.events.opening import open_reader
 from tespec.sample import make_world, world_folder
+from tespec.sample.make import description
 
 SAMPLE = "sample"
 UNASKED = (None, "sample", "tiny")  # profiles under which a run without data takes the sample world
@@ -23,12 +25,12 @@ ANSWER = f"give --data FOLDER, or --data {SAMPLE} for the synthetic sample world
 
 @dataclass(frozen=True)
 class Data:
-    """A data set on disk.
+    """A data set on disk, or the sample world's, which `made` makes where it is not there yet.
 
     Attributes:
         root: its folder or file.
         label: what records call it: "sample", or the name of the data set.
-        notice: one line for the user where the sample world stands in, else "".
+        notice: one line for the user where the sample world stands in or a run would be refused, else "".
     """
 
     root: Path
@@ -45,14 +47,48 @@ class Data:
         """The profile that fits it where the user names none."""
         return "sample" if self.is_sample else "paper"
 
+    @property
+    def title(self) -> str:
+        """What it is and where it lies."""
+        return f"{self.label} ({self.root})" if self.is_sample or self.root.exists() else self.notice
 
-def find_unlabelled(dataset: str, given: Path | None, profile: str | None = None) -> Data:
+    @property
+    def description(self) -> Description:
+        """What it states of itself, whether it is made or not."""
+        if self.is_sample and not self.root.exists():
+            return description("small", 0, self.root.name)
+        return read_description(self.root)
+
+    def sensor(self, given: Size | None = None) -> Size | None:
+        """(height, width) in px as a `dataset.json` states it, or the header of a recording; None where neither does.
+
+        Args:
+            given: (height, width) in px of recordings that do not name it.
+        """
+        if (stated := self.description.sensor) is not None:
+            return stated.height, stated.width
+        if (size := described_size(self.root)) is not None:
+            return size
+        files = [self.root] if self.root.is_file() else sorted([*self.root.glob("*.raw"), *self.root.glob("*.dat")])
+        if not files:
+            return None
+        reader = open_reader(files[0], *(given or (None, None)))
+        return reader.height, reader.width
+
+    def made(self) -> Data:
+        """Itself, once it is there."""
+        if self.root == world_folder() / self.root.name:
+            sample_world(self.root.name)
+        return self
+
+
+def find_unlabelled(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
     """Recordings for pre-training, as `find_data`; those the user gives are called by the name of their file or folder.
 
     Raises:
         UserError: as of `find_data`.
     """
-    data = find_data(dataset, given, profile)
+    data = find_data(dataset, given, profile, planned=planned)
     if given is None or data.is_sample:
         return data
     return replace(data, label=re.sub(r"[^A-Za-z0-9]+", "_", given.resolve().stem))
@@ -72,43 +108,44 @@ def given_data(dataset: str) -> Path | None:
     return next((parent / dataset for parent in searched if (parent / dataset).is_dir()), None)
 
 
-def find_data(dataset: str, given: Path | None, profile: str | None = None, *, make: bool = True) -> Data:
+def find_data(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
     """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 
     The sample world is taken unasked only where nothing points to real data: neither `$TESPEC_DATA` nor a profile of
-    real data.
+    real data. Nothing is made yet.
 
     Args:
         dataset: name of a data set, as of a task.
         given: folder or file the user named, or "sample" for the sample world.
         profile: the user named, if any.
-        make: whether a sample world that does not exist yet is made; else its folder may be missing.
+        planned: whether the official data set may stand for one that is not there, since nothing reads it.
 
     Raises:
         UserError: `given` does not exist, or the folder that `$TESPEC_DATA` names; or there is no data, and the sample
             world was not asked for.
     """
-
-    def world() -> Path:
-        return sample_world(dataset) if make else world_folder()
-
     if given == Path(SAMPLE):
         if given.exists():
             what = f"a folder here has this name, and --data {SAMPLE} means the sample world"
             raise UserError(f"--data {SAMPLE}", what, "give the full path of the folder, or run from another one")
-        return Data(world() / dataset, SAMPLE)
+        return Data(world_folder() / dataset, SAMPLE)
     if given is not None:
         if not given.exists():
             raise UserError(given, "no such file or folder", "check the path given to --data")
         return Data(given, _label(given, dataset))
-    if (found := given_data(dataset)) is not None:
-        return Data(found, _label(found, dataset))
-    if named := os.environ.get("TESPEC_DATA"):
-        raise UserError(f"TESPEC_DATA={named}", f"holds no folder {dataset}", ANSWER)
-    if profile not in UNASKED:
-        raise UserError(f"--profile {profile}", f"no {dataset} data given or found in ./data/{dataset}", ANSWER)
+    try:
+        if (found := given_data(dataset)) is not None:
+            return Data(found, _label(found, dataset))
+        if named := os.environ.get("TESPEC_DATA"):
+            raise UserError(f"TESPEC_DATA={named}", f"holds no folder {dataset}", ANSWER)
+        if profile not in UNASKED:
+            raise UserError(f"--profile {profile}", f"no {dataset} data given or found in ./data/{dataset}", ANSWER)
+    except UserError as error:
+        if planned:
+            return Data(Path(dataset), dataset, f"sizes of the official {dataset}; a run is refused: {error}")
+        raise
     notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: using the synthetic sample world"
-    return Data(world() / dataset, SAMPLE, notice)
+    return Data(world_folder() / dataset, SAMPLE, notice)
 
 
 def settings_of(
@@ -119,8 +156,7 @@ def settings_of(
     Raises:
         UserError: there is no such task or setting, or a value that it cannot have.
     """
-    of_data = read_description(data.root).overrides()
-    return finetuning_settings(task, arch, profile or data.profile, changes, of_data, network)
+    return finetuning_settings(task, arch, profile or data.profile, changes, data.description.overrides(), network)
 
 
 def sample_world(dataset: str, worlds: Path | None = None, size: str = "small", seed: int = 0) -> Path:

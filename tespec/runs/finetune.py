@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from tespec.comparison.provenance import plugin_sha256
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, similar_records
 from tespec.core.config import as_facts, changed_finetuning, own_files, pretraining_settings
-from tespec.core.description import read_description
-from tespec.core.distributed import is_first, rank_zero_first
+from tespec.core.distributed import broadcast, is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
@@ -24,26 +23,29 @@ from tespec.datasets.batches import EvaluationBatches
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.models.backbone import reset
+from tespec.models.execution import execute
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.health import evaluating, stage_spreads
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
-from tespec.runs.run import WEIGHTS, Outcome, Run, imported_parts, on_device, run_or_load
+from tespec.runs.run import WEIGHTS, Outcome, Run, imported_parts, run_or_load
 from tespec.runs.setup import Setup
+from tespec.runs.train import Trained, train
 from tespec.tasks import build_task, import_tasks
-from tespec.tasks.base import Evaluation, open_dataset
-from tespec.training.device import derive, seed_everything
+from tespec.tasks.base import Evaluation, fresh_backbone, open_dataset
+from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
-from tespec.weights.files import state_sha256, write_weights
+from tespec.weights.files import read_weights, state_sha256, write_weights
 from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, require_other_labels
 
 FRAMES = 256  # whose features are looked at after a training
 FEATURES = f"of each stage, after training, on about {FRAMES} frames at the beginning of the scored recordings"
+SIZE = (256, 320)  # px; of an input on which weights are tried
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CellSpec:
     """What is measured: a method's backbone on a task.
 
     Attributes:
@@ -72,10 +74,58 @@ class Wanted:
     pretraining_seed: int | None = None
     freeze: bool = False
 
+    @property
+    def pretrains(self) -> bool:
+        """Whether the method is pre-trained first."""
+        return self.checkpoint is None and self.method.recipe is not None
+
+    def started(self, *, planned: bool = False) -> Finetuning:
+        """The settings once it is known which weights it starts from: they decide the peak learning rate.
+
+        The weights decide, not the method: what counts is the data that they were pre-trained on.
+
+        Args:
+            planned: whether weights that the run needs may still be missing.
+
+        Raises:
+            UserError: weights that are missing or cannot be used, or settings of a pre-training that is not done or
+                that it cannot have.
+        """
+        option = f"--method {self.name}"
+        if not self.pretrains:
+            seed = f"--pretraining-seed {self.pretraining_seed}" if self.pretraining_seed is not None else ""
+            for given in [*(f"--set pretraining.{each}" for each in self.pretraining_changes), *([seed] * bool(seed))]:
+                raise UserError(given, "this run does no pre-training", "leave it out")
+            if self.checkpoint is None and self.method.pretraining_data != "-" and not planned:
+                raise UserError(option, f"is pre-trained on {self.method.pretraining_data}", "give --checkpoint FILE")
+        elif not (self.data.is_sample or planned):
+            remedy = f"give --checkpoint FILE, or make it: benchmarks/pretrain.py --method {self.name} --data FOLDER"
+            raise UserError(option, "needs pre-trained weights", remedy)
+        origin = Origin()
+        if self.pretrains:
+            recipe = pretraining_settings(self.name, self.settings.profile, self.pretraining_changes)
+            origin = Origin(recipe.dataset, True) if self.data.is_sample else origin
+        elif self.checkpoint is not None:
+            try:
+                origin = origin_of(self.checkpoint)
+            except UserError as error:  # the method reads a format of its own
+                say(f"{error.where}: its pre-training is not known, so the peak learning rate is that of other data")
+        same = origin.sample == self.data.is_sample
+        return self.settings.after_pretraining_on(origin.data) if same else self.settings
+
+    def try_weights(self) -> None:
+        """Refuse weights that do not fit the network, without data.
+
+        Raises:
+            UserError: names the first tensors that do not match.
+        """
+        if self.checkpoint is not None:
+            self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint, self.seed)
+
 
 @dataclass(frozen=True)
-class Opened:
-    """Data, model and start of what is wanted, before anything is learned from labels.
+class PreparedRun:
+    """Data, model and start of a run, before anything is learned from labels.
 
     Attributes:
         run: what determines its result.
@@ -89,13 +139,13 @@ class Opened:
     task: Any
     model: Any
 
-    def outcome(self, evaluation: Evaluation, said: Mapping[str, str] | None = None) -> Outcome:
+    def outcome(self, evaluation: Evaluation, said: Mapping[str, str]) -> Outcome:
         """What the task's evaluation found, for the record; `said` adds to the protocol."""
         scores = getattr(self.task, "scores", {})
         partial = {"partial means": evaluation.partial} if evaluation.partial else {}
         return Outcome(
             seconds=evaluation.seconds,
-            protocol=self.task.protocol() | {"scores": evaluation.definition} | partial | dict(said or {}),
+            protocol=self.task.protocol() | {"scores": evaluation.definition} | partial | dict(said),
             metrics=evaluation.metrics,
             groups=evaluation.groups,
             recordings=evaluation.recordings,
@@ -103,44 +153,41 @@ class Opened:
             scores={name: {"title": s.title, "better": s.better, "unit": s.unit} for name, s in scores.items()},
         )
 
-    def write_network(self, path: Path) -> None:
-        """Write backbone and head as they are now, with what made them."""
-        beside = {SENSOR: list(self.task.size), SEED: self.run.seed, TRAINED_ON: self.run.trained_on}
-        write_weights(path, self.model.state_dict(), as_facts(self.settings) | beside)
 
-
-def finetune(wanted: Wanted) -> Record:
+def finetune(spec: CellSpec) -> Record:
     """Fine-tune and evaluate, or take up the complete record of the same run.
 
     Raises:
         UserError: data or weights that cannot be used.
     """
-    return train_and_score(open_run("evaluation", wanted, trains=True))
-
-
-def train_and_score(opened: Opened, said: Mapping[str, str] | None = None) -> Record:
-    """The record of what is trained on its task; `said` adds to its protocol."""
-    run, task, settings = opened.run, opened.task, opened.settings
+    prepared = prepare_run("evaluation", spec, trains=True)
+    run, task, settings, model = prepared.run, prepared.task, prepared.settings, prepared.model
     batches = deal(task.steps, run.seed, settings.batch_size, run.setup.accumulate)
 
+    def trained() -> Trained:
+        return _trained_for_another_split(run, model) or train(
+            model, batches, settings.optimisation, seed=run.seed, setup=run.setup, run=run.name, facts=run.config
+        )
+
     def evaluate() -> Outcome:
-        evaluation = task.evaluate(opened.model, run.device, run.setup.workers)
+        evaluation = task.evaluate(model, run.device, run.setup.workers)
         if is_first():
-            opened.write_network(run.folder / WEIGHTS)
-            evaluation = replace(evaluation, groups=evaluation.groups | _stages(opened))
-        return opened.outcome(evaluation, {"stages": FEATURES} | dict(said or {}))
+            beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: run.trained_on}
+            write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(settings) | beside)
+            evaluation = replace(evaluation, groups=evaluation.groups | _stages(prepared))
+        return prepared.outcome(evaluation, {"stages": FEATURES})
 
-    return run_or_load(run, evaluate, opened.model, batches)
+    return run_or_load(run, evaluate, trained)
 
 
-def _stages(opened: Opened) -> dict[str, dict[str, float]]:
+def _stages(prepared: PreparedRun) -> dict[str, dict[str, float]]:
     """Spread, rank and magnitude of each stage's features, of the network as it was trained.
 
     It plays the scored recordings from their beginning, its state carried as in evaluation, until about `FRAMES` frames
     have been seen. Where features of a deep stage hardly differ, what it had before the training was of no use.
     """
-    steps, device = EvaluationBatches(opened.settings, opened.task.scored), opened.run.device
-    backbone = opened.model.backbone
+    steps, device = EvaluationBatches(prepared.settings, prepared.task.scored), prepared.run.device
+    backbone = prepared.model.backbone
 
     def features() -> Iterator[list[Tensor]]:
         state, seen = None, 0
@@ -155,12 +202,37 @@ def _stages(opened: Opened) -> dict[str, dict[str, float]]:
         return stage_spreads(backbone, features())
 
 
-def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, *, trains: bool = False) -> Opened:
-    """Open data, model and start.
+def _trained_for_another_split(run: Run, model: Any) -> Trained | None:
+    """The complete training of a run of another split, with its weights in `model`; None where there is none.
+
+    Raises:
+        UserError: the weights are not what such a run writes.
+    """
+    found: Record | None = None
+    if is_first() and not run.setup.overwrite:
+        others = similar_records(run.setup.results, run.choices)
+        same = (each for each in others if each.training == run.training and each.name != run.name)
+        found = next((each for each in same if (run.setup.runs / each.name / WEIGHTS).is_file()), None)
+    found = broadcast(found)
+    if found is None:
+        return None
+    path = run.setup.runs / found.name / WEIGHTS
+    model.load_state_dict(read_weights(path)[0])
+    model.to(run.device)
+    execute(model, run.setup.execution)
+    what = f"trained already, for the {found.split} split ({path}), so it is only evaluated; --overwrite trains again"
+    say(f"{run.name}: {what}")
+    seconds = found.time.get("train", 0.0)
+    said = {"trained_by": found.name} | ({"modified": True} if found.environment.get("modified") else {})
+    return Trained(found.curve, seconds, seconds, int(found.metrics.get("skipped_steps") or 0), said=said)
+
+
+def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}, *, trains: bool = False) -> PreparedRun:
+    """Open data, build the model and start its backbone, pre-training it first where need be.
 
     Args:
         kind: of its record.
-        wanted: what is measured.
+        spec: what is measured.
         extra: what else determines the result, for the record's settings.
         trains: whether it is trained on the task.
 
@@ -168,24 +240,20 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         UserError: data or weights that cannot be used.
     """
     began = time.monotonic()
-    name, method, data, setup, seed = wanted.name, wanted.method, wanted.data, wanted.setup, wanted.seed
-    checkpoint, changes = wanted.checkpoint, wanted.pretraining_changes
-    settings = with_start(wanted.settings, name, method, checkpoint, sample=data.is_sample, changes=changes)
-    settings = on_device(settings, setup)
+    method, data, setup, seed = spec.method, spec.data, spec.setup, spec.seed
+    settings = spec.started()
+    device = choose_device(setup.device)
+    settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
     import_tasks()
     with rank_zero_first():
         dataset = open_dataset(settings, data.root)
-        pack_missing(files.source for each in (wanted.split, TRAIN) for files in dataset.files(each))
-        task = build_task(settings, data.root, wanted.split)
-    if checkpoint is None and method.recipe is not None:
-        if not data.is_sample:
-            remedy = f"give --checkpoint FILE, or make one with benchmarks/pretrain.py --method {name} --data FOLDER"
-            raise UserError(f"--method {name}", "needs pre-trained weights", remedy)
-        recipe = pretraining_settings(name, settings.profile, changes, settings.width)
-        of_recipe = seed if wanted.pretraining_seed is None else wanted.pretraining_seed
-        checkpoint = pretrain(name, recipe, sibling(data, recipe.dataset), of_recipe, setup).weights
-    if checkpoint is None and method.pretraining_data != "-":
-        raise UserError(f"--method {name}", f"is pre-trained on {method.pretraining_data}", "give --checkpoint FILE")
+        pack_missing(files.source for each in (spec.split, TRAIN) for files in dataset.files(each))
+        task = build_task(settings, data.root, spec.split)
+    checkpoint = spec.checkpoint
+    if spec.pretrains:
+        recipe = pretraining_settings(spec.name, settings.profile, spec.pretraining_changes, settings.width)
+        of_recipe = seed if spec.pretraining_seed is None else spec.pretraining_seed
+        checkpoint = pretrain(spec.name, recipe, sibling(data, recipe.dataset), of_recipe, setup).weights
     seed_everything(derive(seed, "model"))
     model = task.model()
     if setup.deterministic:
@@ -194,17 +262,19 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
     require_other_labels(weights, labels, checkpoint)
     if weights.loaded:
         say(weights.summary())
-    frozen = {"freeze": True} if wanted.freeze else {}
-    if wanted.freeze:
+    frozen = {"freeze": True} if spec.freeze else {}
+    if spec.freeze:
         model.freeze_backbone()
+    # Recordings that have no part in the result are left out.
+    splits = {"splits": {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}}
     run = Run(
         kind=kind,
-        method_name=name,
+        method_name=spec.name,
         method=method,
         task=settings.task,
         settings=settings,
-        config=config_of(settings, task.dataset.splits, wanted.split) | dict(extra or {}) | frozen,
-        overrides=changed_finetuning(wanted.settings, read_description(data.root).overrides(), method.network) | frozen,
+        config=as_facts(settings) | splits | dict(extra) | frozen,
+        overrides=changed_finetuning(spec.settings, data.description.overrides(), method.network) | frozen,
         data=data.label,
         data_fingerprint=fingerprint(task.train, task.scored),
         seed=seed,
@@ -216,52 +286,7 @@ def open_run(kind: str, wanted: Wanted, extra: Mapping[str, Any] | None = None, 
         # Whatever the method did to it, the backbone training starts from is part of the result's identity.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,
-        split=wanted.split,
+        split=spec.split,
         trained_on=labels if trains else "",
     )
-    return Opened(run, settings, task, model)
-
-
-def config_of(settings: Finetuning, splits: Mapping[str, Sequence[str]], split: str) -> dict[str, Any]:
-    """Settings as the records of runs on a split hold them: recordings that have no part in the result are left out."""
-    return as_facts(settings) | {"splits": {name: list(splits.get(name, ())) for name in (TRAIN, split)}}
-
-
-def with_start(
-    settings: Finetuning,
-    name: str,
-    method: type[Method],
-    checkpoint: Path | None,
-    *,
-    sample: bool,
-    changes: Sequence[str] = (),
-) -> Finetuning:
-    """A cell's settings once it is known which weights it starts from: they decide the peak learning rate.
-
-    The weights decide, not the method: what counts is the data that they were pre-trained on.
-
-    Args:
-        settings: of the task.
-        name: the method's registered name.
-        method: starts the backbone.
-        checkpoint: its weights; None where it has none, or where they are made on the sample world.
-        sample: whether the cell's data is the sample world.
-        changes: `KEY=VALUE` settings of a pre-training on the sample world.
-
-    Raises:
-        UserError: a checkpoint that cannot be read, or `changes` that the pre-training cannot have.
-    """
-    if not settings.peak_lr_after:
-        return settings
-    origin = Origin()
-    if checkpoint is not None:
-        try:
-            origin = origin_of(checkpoint)
-        except UserError as error:
-            if method.initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
-                raise
-            # The method may read a format of its own; if it does not, `initialise` refuses the file.
-            say(f"{error.where}: not known what it was pre-trained on, so the peak learning rate is that of other data")
-    elif method.recipe is not None and sample:
-        origin = Origin(pretraining_settings(name, settings.profile, changes).dataset, True)
-    return settings.after_pretraining_on(origin.data) if origin.sample == sample else settings
+    return PreparedRun(run, settings, task, model)

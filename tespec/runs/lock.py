@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tespec.core.progress import say
 
 FOLDER = ".locks"
 SECONDS_BETWEEN_TRIES = 0.5  # after the first one a holder had time to write who it is
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # of a file system, some NFS for one
 
 
 @contextmanager
@@ -59,5 +61,10 @@ def _taken(lock: FileLock) -> bool:
         lock.acquire(blocking=False)
     except Timeout:
         return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        say(f"{Path(lock.lock_file).parent}: this file system has no locks; start each run only once at a time")
+        return True
     Path(lock.lock_file).write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
     return True

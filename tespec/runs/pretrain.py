@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,9 +26,10 @@ from tespec.pretraining.method import (
     pretrain_method,
 )
 from tespec.runs.data import Data, sibling
-from tespec.runs.run import Outcome, Run, imported_parts, on_device, run_or_load
+from tespec.runs.run import Outcome, Run, imported_parts, run_or_load
 from tespec.runs.setup import Setup
-from tespec.training.device import derive, seed_everything
+from tespec.runs.train import Trained, train
+from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import sha256_of, write_weights
 
@@ -49,7 +50,9 @@ class Pretrained:
         return {name: value for name, value in self.record.metrics.items() if value is not None}
 
 
-def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup) -> Pretrained:
+def pretrain(
+    name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, *, skip_damaged: bool = False
+) -> Pretrained:
     """Pre-train by `settings` on `data`, or take up the complete result of the same run.
 
     Args:
@@ -58,6 +61,7 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
         data: recordings.
         seed: decides everything random.
         setup: where and how.
+        skip_damaged: leave out recordings that cannot be read.
 
     Raises:
         UserError: data that cannot be read, too few windows, settings that do not fit.
@@ -65,9 +69,9 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
     began, method = time.monotonic(), find_method(name)
     upstream = _upstream(name, settings, data, seed, setup)
     overrides = changed_pretraining(settings, method.network)
-    settings = on_device(settings, setup)
+    settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
     with rank_zero_first():
-        learned = open_pretraining(settings, data.root, skip_damaged=setup.skip_damaged)
+        learned = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
     for note in learned.notes:
         say(note)
     seed_everything(derive(seed, "model"))
@@ -96,14 +100,15 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
     if setup.deterministic:
         with_exact_pools(model)
     batches = deal(learned.steps, seed, settings.batch_size, setup.accumulate)
-    record = run_or_load(
-        run,
-        partial(_validated, run, learned, model),
-        model,
-        batches,
-        partial(_missing, setup),
-        partial(_last_stage, run, learned, model),
-    )
+
+    def trained() -> Trained:
+        probe_fn = partial(_last_stage, run, learned, model)
+        return train(
+            model, batches, settings.optimisation, seed=seed, setup=setup, run=run.name, facts=run.config,
+            probe_fn=probe_fn,
+        )  # fmt: skip
+
+    record = run_or_load(run, partial(_validated, run, learned, model), trained, partial(_missing, setup))
     weights, picture = setup.runs / record.name / WEIGHTS, setup.picture(record.name)
     return Pretrained(weights, record, picture if picture.is_file() else None)
 

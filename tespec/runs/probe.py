@@ -22,7 +22,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.features import linear_probe, nearest_neighbours
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models.backbone import reset
-from tespec.runs.finetune import Opened, Wanted, open_run
+from tespec.runs.finetune import CellSpec, PreparedRun, prepare_run
 from tespec.runs.run import Outcome, run_or_load
 from tespec.tasks.network import select_labelled
 
@@ -36,25 +36,25 @@ DEFINITION = (
 )
 
 
-def probe(wanted: Wanted) -> Record:
+def probe(spec: CellSpec) -> Record:
     """Probe a method's backbone, or take up the complete record of it.
 
     Raises:
         UserError: the task has no classes of pixels, or data or weights cannot be used.
     """
-    if wanted.settings.kind != "segmentation":
-        where = f"--probe --task {wanted.settings.task}"
+    if spec.settings.kind != "segmentation":
+        where = f"--probe --task {spec.settings.task}"
         raise UserError(where, "probes are only for segmentation", "choose ddd17 or dsec")
     if world_size() > 1:
         raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
-    opened = open_run("probe", wanted, {"probe": DEFINITION})
-    return run_or_load(opened.run, lambda: _measured(opened))
+    prepared = prepare_run("probe", spec, {"probe": DEFINITION})
+    return run_or_load(prepared.run, lambda: _measured(prepared))
 
 
-def _measured(opened: Opened) -> Outcome:
-    settings, task, began = opened.settings, opened.task, time.monotonic()
-    features, labels = patches(opened, task.learned, TRAIN)
-    queries, wanted = patches(opened, task.scored, task.split)
+def _measured(prepared: PreparedRun) -> Outcome:
+    settings, task, began = prepared.settings, prepared.task, time.monotonic()
+    features, labels = patches(prepared, task.learned, TRAIN)
+    queries, wanted = patches(prepared, task.scored, task.split)
     classes = len(settings.classes)
     metrics: dict[str, float] = {}
     of_classes: dict[str, float] = {}
@@ -71,13 +71,13 @@ def _measured(opened: Opened) -> Outcome:
 
 
 @torch.no_grad()
-def patches(opened: Opened, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
+def patches(prepared: PreparedRun, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
     """Features (N, C) and classes (N,) of patches of a split, on the CPU; drawn by the seed where there are more."""
-    settings, device = opened.settings, opened.run.device
-    backbone = opened.model.backbone.to(device).eval()
+    settings, device = prepared.settings, prepared.run.device
+    backbone = prepared.model.backbone.to(device).eval()
     total = sum(len(recording.labelled) for recording in recordings)
     share = max(1, -(-PATCHES // max(total, 1)))
-    rng = np.random.default_rng([opened.run.seed, *split.encode()])
+    rng = np.random.default_rng([prepared.run.seed, *split.encode()])
     features, labels, state, done = [], [], None, 0
     with progress(f"features of the {split} recordings", "labels") as advance:
         for batch in EvaluationBatches(settings, recordings):

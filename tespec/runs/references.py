@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tespec.comparison.records import TEST, Record
+from tespec.comparison.records import Record
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.pretraining.method import Method
-from tespec.runs.data import Data
-from tespec.runs.finetune import Wanted, open_run
+from tespec.runs.finetune import CellSpec, prepare_run
 from tespec.runs.run import Outcome, run_or_load
-from tespec.runs.setup import Setup
+
+PRIOR = "prior"  # name in records
 
 
 class Prior(Method):
@@ -52,28 +52,19 @@ class Constant:
         return [self._answer] * count, None
 
 
-def label_prior(settings: Finetuning, data: Data, seed: int, setup: Setup, split: str = TEST) -> Record:
-    """Score the label prior of a task, or load its record.
-
-    Args:
-        settings: of the task's feed-forward cell.
-        data: the task's data.
-        seed: for the record.
-        setup: where and how.
-        split: "test" or "val", on which it is scored.
+def label_prior(spec: CellSpec) -> Record:
+    """Score the label prior of a task's feed-forward cell, or load its record.
 
     Raises:
         UserError: there is no prior for this kind of task, or data that cannot be used.
     """
-    wanted = Wanted("prior", Prior, settings, data, None, seed, setup, split=split)
-    opened = open_run("reference", wanted)
-    task = opened.task
+    prepared = prepare_run("reference", spec)
 
     def evaluate() -> Outcome:
-        evaluation = task.evaluate(Constant(prior_of(task)), opened.run.device)
-        return opened.outcome(evaluation, {"input": "none: the most frequent labels of the training set"})
+        evaluation = prepared.task.evaluate(Constant(prior_of(prepared.task)), prepared.run.device)
+        return prepared.outcome(evaluation, {"input": "none: the most frequent labels of the training set"})
 
-    return run_or_load(opened.run, evaluate)
+    return run_or_load(prepared.run, evaluate)
 
 
 def prior_of(task: Any) -> Tensor | Boxes:

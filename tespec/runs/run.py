@@ -1,17 +1,20 @@
-"""One life of a run: settings, identity, (is its record there?), lock, training, evaluation, record.
+"""One life of a run: identity, (is its record there?), lock, training, evaluation, record.
 
-Pre-training, fine-tuning, probes and references say what they train and how they evaluate it; all else is here.
+Pre-training, fine-tuning, probes and the label prior say how they train and evaluate; all else is here.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -32,24 +35,21 @@ from tespec.comparison.records import (
 )
 from tespec.core.config import flattened
 from tespec.core.distributed import barrier, broadcast, is_first
+from tespec.core.errors import Preempted
 from tespec.core.progress import say
 from tespec.core.registry import PLUGIN
 from tespec.core.settings import Finetuning, Pretraining
-from tespec.models.execution import execute
 from tespec.pretraining.method import Method
 from tespec.runs.lock import locked, locked_if_free
-from tespec.runs.setup import Setup, check_places
-from tespec.runs.train import Trained, train
+from tespec.runs.setup import Setup
+from tespec.runs.train import Trained
 from tespec.training.checkpoint import clear, is_cleared
-from tespec.training.device import choose_device, describe, out_of_memory_named, with_precision
-from tespec.training.loading import MicroBatches, enlarged
+from tespec.training.device import choose_device, describe, out_of_memory_named
 from tespec.training.status import DONE, FAILED, PREEMPTED, read_state, write_status
-from tespec.weights.files import read_weights
 
 WEIGHTS = "model.safetensors"  # that a run of a task leaves in its folder
 LAST_STAGE = "last_stage"  # curve of the last stage's features
-
-Settings = TypeVar("Settings", Finetuning, Pretraining)
+STOPS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Run:
         method_name: registered name of the method.
         method: its facts go into the record.
         task: of an evaluation; of a pre-training, what records call its data.
-        settings: as `on_device` gives them.
+        settings: resolved, the precision included.
         config: the settings and what else decides the result, as records hold them.
         overrides: settings that the user changed, by dotted name.
         data: what records call it: "sample", or the name of the data set.
@@ -102,7 +102,6 @@ class Run:
     def choices(self) -> dict[str, Any]:
         """What its identity is a hash of; a number of gradient accumulation steps counts as a setting."""
         accumulate = {"accumulate": self.setup.accumulate} if self.setup.accumulate > 1 else {}
-        enlarged = {"batch_size": self.settings.batch_size} if self.setup.enlarge_batch else {}
         return {
             "kind": self.kind,
             "method": self.method_name,
@@ -114,7 +113,7 @@ class Run:
             "profile": self.settings.profile,
             "split": self.split,
             "seed": self.seed,
-            "overrides": {**self.overrides, **accumulate, **enlarged},
+            "overrides": {**self.overrides, **accumulate},
             "data_fingerprint": self.data_fingerprint,
             "start_sha256": self.start.get("start_sha256", ""),
         }
@@ -155,22 +154,6 @@ class Outcome:
     scores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def on_device(settings: Settings, setup: Setup) -> Settings:
-    """Settings with the precision that the device computes in and the batch that the ranks share, places checked.
-
-    Raises:
-        UserError: a folder cannot be written to, or the device or the precision is not there.
-    """
-    check_places(setup)
-    batch_size = settings.batch_size
-    if setup.enlarge_batch:
-        batch_size = enlarged(batch_size, setup.accumulate)
-    if batch_size > settings.batch_size:
-        say(f"batch_size: {batch_size} lanes instead of {settings.batch_size}, as --enlarge-batch says: another run")
-    optimisation = with_precision(settings.optimisation, choose_device(setup.device))
-    return replace(settings, batch_size=batch_size, optimisation=optimisation)
-
-
 def imported_parts(model: nn.Module) -> set[type]:
     """Classes of a network's modules that stand in files named with `--import`."""
     return {type(each) for each in model.modules() if type(each).__module__.startswith(PLUGIN)}
@@ -179,37 +162,33 @@ def imported_parts(model: nn.Module) -> set[type]:
 def run_or_load(
     run: Run,
     evaluate: Callable[[], Outcome],
-    model: nn.Module | None = None,
-    batches: MicroBatches | None = None,
+    train: Callable[[], Trained] = lambda: Trained([]),
     missing_files: Callable[[Record], str] = lambda record: "",
-    watch: Callable[[], Mapping[str, float]] | None = None,
 ) -> Record:
     """The record of a run: the complete one, read without a lock, or a new one by the process that gets the run's lock.
 
     Where another process makes it, this one waits, and takes the result; where that process ends without one, this one
-    goes on from its newest checkpoint. With `overwrite`, what was made while this one waited is new enough. What was
-    trained for another split is not trained again where its record and its weights are there; one process at a time
-    works on a training. An evaluation that fails leaves the checkpoint of the last step: the next start evaluates only.
+    goes on from its newest checkpoint. With `overwrite`, what was made while this one waited is new enough. An
+    evaluation that fails leaves the checkpoint of the last step: the next start evaluates only.
 
     Args:
         run: what is computed.
         evaluate: scores what was trained, and leaves its weights in the run's folder.
-        model: trained in place.
-        batches: what it is trained on; None where nothing is trained.
+        train: trains, going on where the run stopped; default: nothing is trained.
         missing_files: what is wrong with the files that a record names, "" for nothing.
-        watch: measures the last stage beside the training, for the record's curve of this name.
-
-    Raises:
-        UserError: histograms are to be counted on the device, and the batches hold no packed events.
     """
     setup, opened = run.setup, time.monotonic() - run.began
-    if batches is not None and setup.count_on_device:
-        batches.count_on_device()
-    before = broadcast(_complete(run, missing_files))
+
+    def existing() -> Record | None:
+        found = find_record(setup.results, run.name) if is_first() else None
+        return broadcast(None if found is None or missing_files(found) else found)
+
+    before = existing()
     if before is not None and not setup.overwrite:
         return _taken(run, before)
+    # One process at a time works on a training, of which runs on several splits may be scored.
     with locked(setup.runs, run.training or run.name) as holder:
-        found = broadcast(_complete(run, missing_files))
+        found = existing()
         if found is not None and (not setup.overwrite or found != before):
             return _taken(run, found)
         if holder:
@@ -218,41 +197,46 @@ def run_or_load(
             clear(run.folder)
         if is_first() and not setup.overwrite:
             _say_why(run, missing_files)
-        record = _computed(run, opened, evaluate, model, batches, watch)
+        began = time.monotonic()
+        with out_of_memory_named():
+            trained = train()
+        with _evaluating(run, trained), out_of_memory_named():
+            outcome = evaluate()
+        times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
+        times |= {"evaluate": outcome.seconds, "total": trained.before + opened + time.monotonic() - began}
+        record = _record(run, trained, outcome, times)
+        if is_first():
+            write_record(record, setup.results)
+        trained.track(dict(outcome.metrics) | trained.counts())
+        finish(setup, run.name, run.settings.optimisation.steps)
         barrier()
         return record
 
 
-def _computed(
-    run: Run,
-    opened: float,
-    evaluate: Callable[[], Outcome],
-    model: nn.Module | None,
-    batches: MicroBatches | None,
-    watch: Callable[[], Mapping[str, float]] | None,
-) -> Record:
-    """Train, evaluate and record a run that took `opened` s to open."""
-    began, trained, setup = time.monotonic(), Trained([]), run.setup
-    times = {"open": opened}
-    if model is not None and batches is not None:
-        with out_of_memory_named():
-            trained = _trained_before(run, model) or train(
-                model, batches, run.settings.optimisation, seed=run.seed, setup=setup, run=run.name, facts=run.config,
-                probe_fn=watch,
-            )  # fmt: skip
-        times["train"] = trained.seconds
+@contextmanager
+def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
+    """Inside, a scheduler's signal raises `Preempted`; what ends the evaluation goes into the run's status."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise Preempted(f"stopped by {signal.Signals(number).name}; the same command evaluates again")
+
+    before = {number: signal.signal(number, stop) for number in STOPS}
     try:
-        with out_of_memory_named():
-            outcome = evaluate()
+        yield
     except BaseException as error:
         if trained.curve and is_first():
             state = FAILED if isinstance(error, Exception) else PREEMPTED
             write_status(run.folder, state, run.settings.optimisation.steps, f"evaluation: {error!r}")
             say(f"{run.name}: the training is complete and kept; the same command evaluates it again")
         raise
-    times |= {"evaluate": outcome.seconds, "total": trained.before + opened + time.monotonic() - began}
-    metrics = dict(outcome.metrics) | trained.counts()
-    record = new_record(
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, float]) -> Record:
+    setup = run.setup
+    return new_record(
         run.choices,
         facts=run.method.facts() | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
         variant=setup.variant,
@@ -262,7 +246,7 @@ def _computed(
         training=run.training,
         protocol=outcome.protocol,
         scores=outcome.scores,
-        metrics=_finite(metrics),
+        metrics=_finite(dict(outcome.metrics) | trained.counts()),
         groups={name: _finite(numbers) for name, numbers in outcome.groups.items()},
         recordings={name: _finite(numbers) for name, numbers in outcome.recordings.items()},
         classes=_finite(outcome.classes),
@@ -272,11 +256,6 @@ def _computed(
         curve=_finite_points(trained.curve),
         curves={LAST_STAGE: _finite_points(trained.probed)} if trained.probed else {},
     )
-    if is_first():
-        write_record(record, setup.results)
-    trained.track(metrics)
-    finish(setup, run.name, run.settings.optimisation.steps)
-    return record
 
 
 def _finite(numbers: Mapping[str, float]) -> Numbers:
@@ -286,36 +265,6 @@ def _finite(numbers: Mapping[str, float]) -> Numbers:
 def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
     # A skipped step (non_finite=skip) leaves an interval without a mean.
     return [point for point in curve if all(map(math.isfinite, point.values()))]
-
-
-def _trained_before(run: Run, model: nn.Module) -> Trained | None:
-    """The training of a run of another split that is complete, with its weights in `model`; None where there is none.
-
-    Raises:
-        UserError: the weights are not what such a run writes.
-    """
-    if not run.training or run.setup.overwrite:
-        return None
-    found: Record | None = None
-    if is_first():
-        others = similar_records(run.setup.results, run.choices)
-        same = (each for each in others if each.training == run.training and each.name != run.name)
-        found = next((each for each in same if (run.setup.runs / each.name / WEIGHTS).is_file()), None)
-    found = broadcast(found)
-    if found is None:
-        return None
-    path = run.setup.runs / found.name / WEIGHTS
-    tensors, _ = read_weights(path)
-    model.load_state_dict(tensors)
-    model.to(run.device)
-    execute(model, run.setup.execution)
-    say(
-        f"{run.name}: trained already, for the {found.split} split ({path}), so it is only evaluated; "
-        "--overwrite trains again"
-    )
-    seconds = found.time.get("train", 0.0)
-    said = {"trained_by": found.name} | ({"modified": True} if found.environment.get("modified") else {})
-    return Trained(found.curve, seconds, seconds, int(found.metrics.get("skipped_steps") or 0), said=said)
 
 
 def finish(setup: Setup, run: str, steps: int) -> None:
@@ -348,12 +297,6 @@ def _taken(run: Run, record: Record) -> Record:
             if free:
                 finish(setup, record.name, run.settings.optimisation.steps)
     return record
-
-
-def _complete(run: Run, missing_files: Callable[[Record], str]) -> Record | None:
-    """The record of a run whose files are there."""
-    found = find_record(run.setup.results, run.name) if is_first() else None
-    return None if found is None or missing_files(found) else found
 
 
 def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:

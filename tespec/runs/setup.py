@@ -1,64 +1,93 @@
-"""How and where runs are carried out."""
+"""How and where runs are carried out: the options that `run` and `pretrain` share, each declared once.
+
+Read by the command line, which imports no torch before it knows what to do.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
+from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 
 from tespec.comparison.records import require_results_folder
-from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
-from tespec.models.execution import Execution
-from tespec.training.device import be_deterministic, choose_device, is_fast
-from tespec.training.hooks import check_tracker
+from tespec.core.paths import RESULTS, RUNS
+
+if TYPE_CHECKING:
+    from tespec.models.execution import Execution
+
+ADVANCED = Group("Advanced", sort_key=2)
 
 
-@dataclass(frozen=True)
+def _whole(kind: type, tokens: Any) -> int:
+    return int(tokens[0].value)  # cyclopts would round 1.5
+
+
+NonNegativeInt = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0))]
+PositiveInt = Annotated[int, Parameter(converter=_whole, validator=Number(gt=0))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
 class Setup:
-    """How and where runs are carried out; on a CPU only `threads`, `accumulate` and `enlarge_batch` change a result.
+    """How and where runs are carried out; on a CPU only `threads` and `accumulate` change a result.
 
-    Attributes:
-        results: folder of records, tables and pictures.
-        runs: folder of checkpoints and weights.
-        device: "cpu", "cuda" or "cuda:N"; None for a GPU where there is one.
-        workers: processes that build batches beside the training process; 0: it builds them itself; None: chosen.
-        overwrite: start again although a complete record or a checkpoint exists.
-        command: the command line, for records.
-        track: name of a tracker, None for the record alone.
-        deterministic: deterministic algorithms on a GPU as well.
-        accumulate: gradient accumulation steps of each process.
-        enlarge_batch: where the batch does not divide evenly among the processes, take the next larger one that does.
-        threads: CPU threads, which sums are split among and rounded by; None: torch's choice.
-        execution: how networks are computed.
-        count_on_device: histograms of a training are counted on the device, of packed events.
-        variant: name of the ablation's row that the run belongs to, for its record.
-        skip_damaged: leave recordings that cannot be read out of a pre-training.
+    `command` is the command line, for records.
     """
 
-    results: Path
-    runs: Path
-    device: str | None
-    workers: int | None
-    overwrite: bool
-    command: str
-    track: str | None = None
-    deterministic: bool = False
-    accumulate: int = 1
-    enlarge_batch: bool = False
-    threads: int | None = None
-    execution: Execution = field(default_factory=Execution)
-    count_on_device: bool = False
-    variant: str = ""
-    skip_damaged: bool = False
+    device: Annotated[str | None, Parameter(help="cpu, cuda or cuda:N (default: a GPU if there is one)")] = None
+    results: Annotated[Path, Parameter(help="folder of records, tables and pictures", show_default=False)] = RESULTS
+    runs: Annotated[Path, Parameter(help="folder of checkpoints and weights", show_default=False)] = RUNS
+    overwrite: Annotated[bool, Parameter(help="start again despite a result or checkpoint")] = False
+    workers: Annotated[
+        NonNegativeInt | None,
+        Parameter(group=ADVANCED, help="processes that prepare batches (default: chosen; CPU: 0)"),
+    ] = None
+    threads: Annotated[
+        PositiveInt | None, Parameter(group=ADVANCED, help="CPU threads (default: the profile's, else torch's)")
+    ] = None
+    accumulate: Annotated[
+        PositiveInt, Parameter(group=ADVANCED, help="gradient accumulation steps: less memory for the same batch")
+    ] = 1
+    recompute: Annotated[
+        bool, Parameter(group=ADVANCED, help="activation checkpointing: less memory, a third more time")
+    ] = False
+    deterministic: Annotated[
+        bool, Parameter(group=ADVANCED, help="deterministic algorithms on a GPU as well; slower")
+    ] = False
+    compiled: Annotated[
+        bool, Parameter(name="--compile", group=ADVANCED, help="compile the backbone; needs a C++ compiler")
+    ] = False
+    count_on_device: Annotated[
+        bool, Parameter(group=ADVANCED, help="send packed events to the device and count histograms there")
+    ] = False
+    launcher: Annotated[
+        Literal["none", "pytorch", "slurm"], Parameter(group=ADVANCED, help="what started the processes of this run")
+    ] = "none"
+    track: Annotated[
+        Literal["files", "tensorboard", "wandb", "mlflow"] | None,
+        Parameter(group=ADVANCED, help="also log to this tracker"),
+    ] = None
+    variant: Annotated[str, Parameter(show=False, help="row of an ablation, for the record; plans set it")] = ""
+    command: Annotated[str, Parameter(parse=False)] = ""
 
     @property
     def fast(self) -> bool:
         """Whether what changes results by rounding alone is on where nothing is said."""
+        from tespec.training.device import choose_device, is_fast
+
         return is_fast(choose_device(self.device), self.deterministic)
+
+    @property
+    def execution(self) -> Execution:
+        """How networks are computed."""
+        from tespec.models.execution import Execution
+
+        return Execution(recompute=self.recompute, compiled=self.compiled)
 
     def picture(self, run: str) -> Path:
         """Where the picture of a run belongs."""
@@ -66,6 +95,10 @@ class Setup:
 
     def facts(self) -> dict[str, Any]:
         """What a record's environment says of how the run was carried out."""
+        import torch
+
+        from tespec.core.distributed import world_size
+
         return {
             "deterministic": self.deterministic,
             "processes": world_size(),
@@ -75,23 +108,28 @@ class Setup:
             **({"count_on_device": True} if self.count_on_device else {}),
         }
 
+    def prepare(self) -> None:
+        """Check device, tracker and folders, and set threads and determinism.
 
-def check_places(setup: Setup) -> None:
-    """Make sure of folders and tracker, so that a mistake comes to light before hours of training.
+        Raises:
+            UserError: one of them is not there or cannot be written to.
+        """
+        import torch
 
-    Raises:
-        UserError: one of them cannot be written to, or the tracker is not installed.
-    """
-    check_tracker(setup.track)
-    be_deterministic(setup.deterministic, choose_device(setup.device))
-    if setup.threads:
-        torch.set_num_threads(setup.threads)
-    if setup.results.is_dir():
-        require_results_folder(setup.results)
-    for option, folder in (("--results", setup.results), ("--runs", setup.runs)):
-        try:
-            there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-            with TemporaryFile(dir=there):  # a run that is refused leaves no empty folder
-                pass
-        except OSError as error:
-            raise UserError(f"{option} {folder}", f"cannot be written to ({error.strerror})", "name another") from error
+        from tespec.training.device import be_deterministic, choose_device
+        from tespec.training.hooks import check_tracker
+
+        check_tracker(self.track)
+        be_deterministic(self.deterministic, choose_device(self.device))
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        if self.results.is_dir():
+            require_results_folder(self.results)
+        for option, folder in (("--results", self.results), ("--runs", self.runs)):
+            try:
+                there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+                with TemporaryFile(dir=there):  # a run that is refused leaves no empty folder
+                    pass
+            except OSError as error:
+                what = f"cannot be written to ({error.strerror})"
+                raise UserError(f"{option} {folder}", what, "name another") from error

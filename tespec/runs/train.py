@@ -86,9 +86,12 @@ def train(
         probe_fn: measures the model beside its training, see `CurveHook`.
 
     Raises:
-        UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
+        UserError: the checkpoint belongs to another run, a loss is not finite, a worker died, or histograms are to be
+            counted on the device and the batches hold no packed events.
     """
     folder = setup.runs / run
+    if setup.count_on_device:
+        batches.count_on_device()
     if is_first():
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)

@@ -94,15 +94,9 @@ def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int)
             f"{batch_size} lanes do not divide evenly among {world_size()} processes "
             f"with {accumulate} gradient accumulation steps each"
         )
-        larger = f"--enlarge-batch for {enlarged(batch_size, accumulate)} lanes"
-        raise UserError("batch_size", what, f"choose a multiple of {parts}, another --accumulate, or {larger}")
+        larger = -(-batch_size // parts) * parts
+        raise UserError("batch_size", what, f"give --set batch_size={larger}, or another --accumulate")
     return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
-
-
-def enlarged(batch_size: int, accumulate: int) -> int:
-    """The smallest batch from `batch_size` on that divides evenly among the ranks and their accumulation steps."""
-    parts = world_size() * accumulate
-    return -(-batch_size // parts) * parts
 
 
 class _Answers(Dataset[Batch | UserError]):

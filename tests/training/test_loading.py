@@ -6,7 +6,7 @@ import torch
 
 from tespec.core.errors import UserError
 from tespec.training import loading
-from tespec.training.loading import Batches, choose_workers, deal, enlarged, on_device
+from tespec.training.loading import Batches, choose_workers, deal, on_device
 
 
 def test_batches_arrive_whole_and_in_order_one_ahead():
@@ -24,14 +24,13 @@ def test_batches_arrive_whole_and_in_order_one_ahead():
     assert second["x"].tolist() == [1, 1]
 
 
-def test_more_ranks_than_lanes_are_refused_or_enlarge_the_batch(monkeypatch):
+def test_more_ranks_than_lanes_are_refused(monkeypatch):
     monkeypatch.setattr(loading, "world_size", lambda: 16)
     monkeypatch.setattr(loading, "rank", lambda: 5)
-    said = r"8 lanes do not divide evenly among 16 processes .*; choose a multiple of 16, another --accumulate, or "
-    with pytest.raises(UserError, match=said + "--enlarge-batch for 16 lanes"):
+    with pytest.raises(
+        UserError, match=r"8 lanes do not divide evenly among 16 processes .*; give --set batch_size=16"
+    ):
         deal(lambda seed, part: part, 0, 8, 1)
-    assert [enlarged(8, accumulate) for accumulate in (1, 2, 3)] == [16, 32, 48]
-    assert enlarged(64, 2) == 64
     assert deal(lambda seed, part: [part], 0, 32, 2)[1] == (11, 32)
 
 
