@@ -89,9 +89,9 @@ def synced(model: nn.Module) -> nn.Module:
 class SyncedBatchNorm(nn.BatchNorm1d):
     """As `nn.BatchNorm`, with mean and variance over all ranks; torch's own needs GPUs.
 
-    A rank without labels (`tespec.core.distributed.rank_without_labels`) adds nothing to them. Each rank tells its mean,
-    its squared distance from that, and its number of elements, which are put together as by Chan et al. (1979): sums of
-    squares of all would cancel where the mean is large.
+    A rank without labels (`tespec.core.distributed.rank_without_labels`) adds nothing to them. Each rank tells its
+    mean, its squared distance from that, and its number of elements, which are put together as by Chan et al. (1979):
+    sums of squares of all would cancel where the mean is large.
     """
 
     def forward(self, input: Tensor) -> Tensor:

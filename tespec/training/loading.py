@@ -142,7 +142,7 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
     before = signal.getsignal(signal.SIGCHLD)
     batches = iter(loader)
     if signal.getsignal(signal.SIGCHLD) != before:
-        # torch would raise wherever the training is when it hears that a worker died; so it does where it waits for one.
+        # When a worker dies, torch's handler would raise wherever the training is; without it, torch raises in `next`.
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
     for step in range(first, last):
         try:

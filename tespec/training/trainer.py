@@ -95,8 +95,7 @@ class Trainer:
         self.states: list[Any] = [None] * self.accumulate
         self.optimizer = build_optimizer(model, self.settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.precision == "fp16")
-        # Scalars on the device, so that a step need not wait for it: the first step that was not finite, and whether one
-        # was.
+        # The first step that was not finite, and whether one was: on the device, so that no step waits for it.
         self._first_wrong = torch.full((), NONE_YET, dtype=torch.int64, device=device)
         self._found_wrong = torch.zeros((), device=device)
         self._seed, self._hooks, self._workers = seed, hooks, workers
