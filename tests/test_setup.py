@@ -67,24 +67,24 @@ PYTHON_314 = 'if [ "$1" = --version ]; then echo "Python 3.14.0"; else exit 1; f
 WITHOUT_VENV_AND_PIP = 'case "$*" in *version_info*) exit 0;; *) exit 1;; esac'
 
 
-@pytest.mark.parametrize("chosen", ["", "python3"])
-def test_an_unsupported_python_is_refused_in_one_line(setup: Setup, chosen: str) -> None:
-    result = setup(chosen, python3_11=BROKEN_SHIM, python3=PYTHON_314)
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("error: no Python 3.10 to 3.13 among")
-    assert "Python 3.14.0" in line
-    assert "make PYTHON=" in line
+UNSUPPORTED = r"error: no Python 3.10 to 3.13 among.*Python 3.14.0.*make PYTHON="
 
 
-def test_a_python_without_venv_and_pip_is_named(
-    setup: Setup,
+@pytest.mark.parametrize(
+    ("chosen", "python3", "said"),
+    [
+        ("", PYTHON_314, UNSUPPORTED),
+        ("python3", PYTHON_314, UNSUPPORTED),
+        ("", WITHOUT_VENV_AND_PIP, "error: python3: .*apt install python3-venv"),
+    ],
+)
+def test_a_python_that_does_not_serve_is_refused_in_one_line(
+    setup: Setup, chosen: str, python3: str, said: str
 ) -> None:
-    result = setup(python3_11=BROKEN_SHIM, python3=WITHOUT_VENV_AND_PIP)
+    result = setup(chosen, python3_11=BROKEN_SHIM, python3=python3)
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
-    assert line.startswith("error: python3: ")
-    assert "apt install python3-venv" in line
+    assert re.match(said, line)
 
 
 def test_a_broken_shim_is_passed_over(setup: Setup) -> None:
@@ -111,15 +111,7 @@ def test_git_ignores_no_source() -> None:
         for path in (ROOT / folder).rglob("*")
         if path.is_file() and path.suffix in {".py", ".toml", ".json", ".csv", ".md", ".sh", ".raw", ".png"}
     ]
-    assert len(sources) > 20
-    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
-    result = subprocess.run(
-        ["git", "check-ignore", "--no-index", "--stdin"],
-        input="\n".join(sources),
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["git", "-c", f"core.excludesFile={os.devnull}", "check-ignore", "--no-index", "--stdin"]
+    text = "\n".join(sources)
+    result = subprocess.run(command, input=text, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (1, "")
