@@ -70,19 +70,10 @@ def require_gradients(network: nn.Module) -> None:
 
 
 def synced(model: nn.Module) -> nn.Module:
-    """`model` with every batch normalisation over all ranks; parameters and their names stay."""
-    for name, child in model.named_children():
-        if isinstance(child, BATCH_NORMS) and not isinstance(child, SyncedBatchNorm):
-            norm = SyncedBatchNorm(
-                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
-            )
-            # The very same tensors: an optimizer, or a momentum copy, may hold them already.
-            norm.weight, norm.bias = child.weight, child.bias
-            norm.running_mean, norm.running_var = child.running_mean, child.running_var
-            norm.num_batches_tracked = child.num_batches_tracked
-            setattr(model, name, norm.train(child.training))
-        else:
-            synced(child)
+    """`model` with every batch normalisation over all ranks; its tensors, which an optimizer may hold already, stay."""
+    for each in model.modules():
+        if isinstance(each, BATCH_NORMS):
+            each.__class__ = SyncedBatchNorm
     return model
 
 

@@ -71,7 +71,6 @@ def normalise(rank):
             with Exchanges() as exchanges, rank_without_labels(without):
                 found[name, share] = normalised(norm, values, wanted)
             assert exchanges.calls == {"allgather_": 1, "allreduce_": 1}
-            assert exchanges.bytes == {"allgather_": 3 * 4 * CHANNELS, "allreduce_": RANKS * 3 * 4 * CHANNELS}
             if without:
                 assert all(torch.isfinite(each).all() for each in (found[name, share]["out"], *norm.buffers()))
                 assert not found[name, share].pop("values").any()
@@ -159,8 +158,8 @@ def train(rank):
             loop.train_step(*(Rows(rank * accumulate + each, RANKS * accumulate)[0] for each in range(accumulate)))
         resumed = loop_of(network, 1, rank, RANKS)
         resumed.load_state_dict(trained)
-        counts = {name: dict(getattr(exchanges, name)) for name in ("calls", "bytes")}
-        found[way] = trained | {"resumed": resumed.state_dict(), "own": resumed.states, "exchanges": counts}
+        calls = dict(exchanges.calls)
+        found[way] = trained | {"resumed": resumed.state_dict(), "own": resumed.states, "exchanges": calls}
     return found
 
 
@@ -203,9 +202,7 @@ def test_several_ranks_train_what_one_trains(of_ranks):
                 torch.testing.assert_close(part["resumed"][key], first[way][key], rtol=0, atol=0)
         if way != "unused":
             # Gradients travel once a step, however many micro-batches there are, and with them the mean loss.
-            exchanges = first[way]["exchanges"]
-            assert exchanges["calls"] == {"allreduce_": 2}
-            assert exchanges["bytes"] == {"allreduce_": 4 * (3 * 2 + 2 + 2) + 4}
+            assert first[way]["exchanges"] == {"allreduce_": 2}
         torch.testing.assert_close(first[way]["state"], one["state"])
         rows = torch.cat([part[way]["own"][0]["sum"][0] for part in (first, second)])
         assert torch.equal(rows, first[way]["state"]["sum"][0])

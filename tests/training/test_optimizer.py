@@ -13,10 +13,9 @@ from baselines.ecdp import Ecdp
 from baselines.imagenet import Imagenet
 from baselines.mem import Mem
 from baselines.moby import Moby
-from tespec.core.config import finetuning_settings, names, own_facts, pretraining_settings
+from tespec.core.config import finetuning_settings, own_facts, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import pretrained_methods
-from tespec.core.settings import ARCHITECTURES, Clip, Decay
+from tespec.core.settings import Clip, Decay
 from tespec.models import build_backbone
 from tespec.pretraining.method import own_settings
 from tespec.training.optimizer import learning_rate, parameter_groups, weight_decay
@@ -26,64 +25,6 @@ SIZE = (64, 96)
 CPU = torch.device("cpu")
 NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
 TABLE = "relative_position_bias_table"
-
-# Of each recipe the values that its publication's code trains with.
-PUBLISHED = {
-    # optimizer, batch, peak, first and last learning rate, warm-up as a share, clip, decay, drop path, patch embedding
-    # SwinTransformer/Transformer-SSL, configs/moby_swin_tiny.yaml: BASE_LR, EPOCHS, WARMUP_EPOCHS, WEIGHT_DECAY,
-    # ONLINE_DROP_PATH_RATE; config.py: WARMUP_LR, MIN_LR, CLIP_GRAD; moby_main.py: rates times batch / 512;
-    # get_started.md: 8 GPUs of 64.
-    "moby": ("AdamW", 512, 1e-3, 5e-7, 5e-6, 5 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
-    # microsoft/Swin-Transformer, configs/swin_tiny_patch4_window7_224.yaml: DROP_PATH_RATE; config.py, main.py as
-    # above; get_started.md: 8 of 128.
-    "imagenet": ("AdamW", 1024, 2 * 5e-4, 2 * 5e-7, 2 * 5e-6, 20 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
-    # Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml: base_lr, min_lr, warmup_epoch,
-    # weight_decay, weight_decay_end, max_grad_norm, patch_embed_lr_scale, drop_path_rate; trainer/pretrain_trainer.py:
-    # base_lr times batch / 256; asset/supp.pdf.
-    "ecddp": ("AdamW", 1024, 4 * 5e-4, 1e-6, 1e-6, 10 / 300, ("norm", 3.0), (0.04, 0.4), 0.0, 0.2),
-    # Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml: base_lr, warmup_epoch;
-    # config/ours/base/ours_pretraining_base.yml: weight_decay; trainer/pr_trainer.py: base_lr times batch / 256, no
-    # clipping; README.md: 4 nodes of 4 GPUs of 64.
-    "ecdp": ("AdamW", 1024, 4 * 1.5e-4, 0.0, 0.0, 40 / 300, ("none", None), (0.03, 0.03), 0.0, 1.0),
-    # tum-vision/mem, configs/nimagenet.conf: pt_batch_size, pt_lr, pt_warmup_steps, pt_grad_clip, pt_dropout;
-    # mem/run_mem_pretraining.py: opt, weight_decay, min_lr.
-    "mem": ("AdamW", 512, 7.5e-5, 0.0, 1e-5, 1000 / 100_000, ("norm", 1.0), (0.05, 0.05), 0.1, 1.0),
-    # Event-AHU/CM3AE, main.py: lr times batch / 256, min_lr, warmup_epochs, epochs, weight_decay, weight_decay_end,
-    # clip_grad, batch_size_per_gpu; README.md: 4 GPUs; utils.py: warm-up from 0.
-    "cm3ae": ("AdamW", 512, 2 * 2e-4, 0.0, 1e-6, 10 / 200, ("norm", 3.0), (0.04, 0.4), 0.0, 1.0),
-    # The paper's appendix, table of implementation settings; what it leaves out is uzh-rpg/RVT's, config/general.yaml.
-    "tespec": ("Adam", 8, 2e-4, 2e-4 / 25, 2e-4 / 1000, 2000 / 400_000, ("value", 1.0), (0.0, 0.0), 0.0, 1.0),
-}
-
-
-def test_every_recipe_is_held_against_its_publication():
-    assert set(PUBLISHED) == set(pretrained_methods()) - {"cpc", "scaleevent"}  # unpublished; in its own tests
-
-
-@pytest.mark.parametrize("recipe", PUBLISHED)
-def test_recipes_are_those_of_their_publications(recipe):
-    settings = pretraining_settings(recipe, "paper")
-    how = settings.optimisation
-    optimizer, batch, peak, first, last, warmup, clipped, decay, drop_path, patch_embed = PUBLISHED[recipe]
-    assert (how.optimizer, settings.batch_size) == (optimizer, batch)
-    assert how.peak_lr == pytest.approx(peak)
-    assert learning_rate(how, 0) == pytest.approx(first, abs=1e-9)
-    assert learning_rate(how, how.warmup_steps) == pytest.approx(peak)
-    assert learning_rate(how, how.steps - 1) == pytest.approx(last, abs=1e-9)
-    assert how.warmup_steps / how.steps == pytest.approx(warmup, rel=0.01)
-    assert (how.clip.by, how.clip.at) == clipped
-    assert (how.weight_decay.start, how.weight_decay.end) == decay
-    assert settings.drop_path == drop_path
-    assert how.patch_embed_lr == patch_embed
-
-
-def test_fine_tuning_clips_by_value_and_neither_decays_nor_drops():
-    for task in names("tasks"):
-        for arch in ARCHITECTURES:
-            settings = finetuning_settings(task, arch, "paper")
-            how = settings.optimisation
-            assert (how.optimizer, how.clip, how.weight_decay) == ("Adam", Clip("value", 1.0), Decay(0.0, 0.0, ()))
-            assert (settings.drop_path, how.patch_embed_lr) == (0.0, 1.0)
 
 
 def backbone(channels=None, arch="micro"):

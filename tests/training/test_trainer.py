@@ -19,7 +19,6 @@ from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint
 from tespec.training.hooks import CurveHook
-from tespec.training.loading import MicroBatches
 from tespec.training.trainer import NotFiniteError, Trainer, not_finite
 
 SETTINGS = dataclasses.replace(
@@ -135,17 +134,6 @@ def test_curve_holds_means_over_intervals():
     make(curve).run()
     assert [point["step"] for point in curve.curve] == [5, 10, 12]
     assert all(point["loss_double"] == pytest.approx(2 * point["loss"]) for point in curve.curve)
-
-
-@pytest.mark.parametrize(("accumulate", "waits"), [(1, [16, 32, 40]), (3, [*range(5, 41, 5)]), (64, [*range(1, 41)])])
-def test_a_gpu_is_waited_for_now_and_then(accumulate, waits):
-    trainer = make(steps=MicroBatches([Steps()] * accumulate))
-    trainer.settings = dataclasses.replace(SETTINGS, steps=40)
-    trainer.device = torch.device("cuda")
-    found = []
-    for trainer.step in range(1, 41):
-        found += [trainer.step] * trainer.is_sync_step
-    assert found == waits
 
 
 def advance(trainer, *steps):
