@@ -1,9 +1,7 @@
-"""The set-up: interpreters it refuses, OpenCV without a display, files that git would swallow."""
+"""The set-up: interpreters it refuses, OpenCV without a display, targets."""
 
 from __future__ import annotations
 
-import importlib.metadata as metadata
-import os
 import re
 import shutil
 import subprocess
@@ -12,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 ROOT = Path(__file__).parent.parent
 Setup = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -24,14 +21,6 @@ def test_opencv_needs_no_display_libraries() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "/cv2/" in result.stdout
     assert not re.findall(r"lib(?:GL|EGL|glib|gthread|X11|xcb)[-.\w]*", result.stdout)
-
-
-def test_the_stand_in_answers_for_opencv_python() -> None:
-    """Both packages own the folder cv2: were the other one installed, the last to come or go would break it."""
-    stand_in = metadata.distribution("opencv-python")
-    assert Version(stand_in.version).local == "headless"
-    assert not [path for path in stand_in.files or [] if path.parts[0] == "cv2"]
-    assert Version(stand_in.version).public == metadata.version("opencv-python-headless")
 
 
 @pytest.fixture
@@ -67,24 +56,24 @@ PYTHON_314 = 'if [ "$1" = --version ]; then echo "Python 3.14.0"; else exit 1; f
 WITHOUT_VENV_AND_PIP = 'case "$*" in *version_info*) exit 0;; *) exit 1;; esac'
 
 
-@pytest.mark.parametrize("chosen", ["", "python3"])
-def test_an_unsupported_python_is_refused_in_one_line(setup: Setup, chosen: str) -> None:
-    result = setup(chosen, python3_11=BROKEN_SHIM, python3=PYTHON_314)
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("error: no Python 3.10 to 3.13 among")
-    assert "Python 3.14.0" in line
-    assert "make PYTHON=" in line
+UNSUPPORTED = r"error: no Python 3.10 to 3.13 among.*Python 3.14.0.*make PYTHON="
 
 
-def test_a_python_without_venv_and_pip_is_named(
-    setup: Setup,
+@pytest.mark.parametrize(
+    ("chosen", "python3", "said"),
+    [
+        ("", PYTHON_314, UNSUPPORTED),
+        ("python3", PYTHON_314, UNSUPPORTED),
+        ("", WITHOUT_VENV_AND_PIP, "error: python3: .*apt install python3-venv"),
+    ],
+)
+def test_a_python_that_does_not_serve_is_refused_in_one_line(
+    setup: Setup, chosen: str, python3: str, said: str
 ) -> None:
-    result = setup(python3_11=BROKEN_SHIM, python3=WITHOUT_VENV_AND_PIP)
+    result = setup(chosen, python3_11=BROKEN_SHIM, python3=python3)
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
-    assert line.startswith("error: python3: ")
-    assert "apt install python3-venv" in line
+    assert re.match(said, line)
 
 
 def test_a_broken_shim_is_passed_over(setup: Setup) -> None:
@@ -99,27 +88,3 @@ def test_help_names_every_target() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     text = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {line.split()[0] for line in text.splitlines()[1:]} == set(phony.split())
-
-
-def test_git_ignores_no_source() -> None:
-    """A pattern such as `data/` or `build/` swallows source folders in silence."""
-    if shutil.which("git") is None or not (ROOT / ".git").exists():
-        pytest.skip("needs a git checkout")
-    sources = [
-        path.relative_to(ROOT).as_posix()
-        for folder in ("tespec", "baselines", "benchmarks", "configs", "tests", "tools", "docs", "results/paper")
-        for path in (ROOT / folder).rglob("*")
-        if path.is_file() and path.suffix in {".py", ".toml", ".json", ".csv", ".md", ".sh", ".raw", ".png"}
-    ]
-    assert len(sources) > 20
-    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
-    result = subprocess.run(
-        ["git", "check-ignore", "--no-index", "--stdin"],
-        input="\n".join(sources),
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (result.returncode, result.stdout) == (1, "")

@@ -16,15 +16,12 @@ import importlib.machinery
 import importlib.util
 import sys
 import types
-import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
-
-_libraries: list[torch.library.Library] = []  # schemas vanish with the object that declared them
 
 
 def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
@@ -70,47 +67,19 @@ def _absent_operator(name: str) -> Callable[..., NoReturn]:
     return operator
 
 
-def fit_torchvision() -> None:
-    """Import torchvision; beside a torch without CUDA its operators' schemas are declared where they cannot load."""
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::" not in str(error) or torch.version.cuda is not None or torch.version.hip is not None:
-            raise
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _libraries.append(library)
-        importlib.import_module("torchvision")
+try:
+    importlib.import_module("torchvision")
+except RuntimeError as error:
+    if "torchvision::" not in str(error) or torch.version.cuda is not None or torch.version.hip is not None:
+        raise
+    _library = torch.library.Library("torchvision", "FRAGMENT")  # whose schemas vanish with it
+    for _name in ("nms", "qnms"):
+        _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    importlib.import_module("torchvision")
 
-
-def fit_mmcv() -> None:
-    """Stand in for `mmcv._ext` where mmcv has no compiled operators."""
-    if "mmcv._ext" in sys.modules or importlib.util.find_spec("mmcv._ext") is not None:
-        return
-    extension = types.ModuleType("mmcv._ext", "Stand-in for mmcv's compiled operators.")
-    extension.__spec__ = importlib.machinery.ModuleSpec("mmcv._ext", None)
-    extension.nms = nms  # type: ignore[attr-defined]
-    extension.__getattr__ = _absent_operator  # type: ignore[method-assign]
-    sys.modules["mmcv._ext"] = extension
-
-
-def import_noisy_modules() -> None:
-    """Import the third-party modules that warn about themselves, without their warnings."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning, module=r"torch\.jit\._script"
-        )
-        importlib.import_module("mmengine.optim")
-        warnings.filterwarnings(
-            "ignore",
-            "``MultiScaleDeformableAttention`` has been moved",
-            ImportWarning,
-            module=r"mmcv\.cnn\.bricks\.transformer",
-        )
-        importlib.import_module("mmcv.cnn.bricks.transformer")
-
-
-fit_torchvision()
-fit_mmcv()
-import_noisy_modules()
+if "mmcv._ext" not in sys.modules and importlib.util.find_spec("mmcv._ext") is None:
+    _extension = types.ModuleType("mmcv._ext", "Stand-in for mmcv's compiled operators.")
+    _extension.__spec__ = importlib.machinery.ModuleSpec("mmcv._ext", None)
+    _extension.nms = nms  # type: ignore[attr-defined]
+    _extension.__getattr__ = _absent_operator  # type: ignore[method-assign]
+    sys.modules["mmcv._ext"] = _extension

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import re
-import typing
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
@@ -19,16 +19,7 @@ from tespec.core.settings import Finetuning, Pretraining, build, merge, refuse_u
 
 NAME = re.compile(r"[\w.-]{1,100}")
 KINDS = ("tasks", "profiles", "plans")
-PROFILE = (
-    "name",
-    "base",
-    "networks",
-    "deviations",
-    "threads",
-    "finetuning",
-    "tasks",
-    "pretraining",
-)  # what a profile holds
+PROFILE = ("name", "base", "networks", "deviations", "threads", "finetuning", "tasks", "pretraining")
 OFFICIAL_SPLITS = dict.fromkeys(("train", "val", "test"))  # as the data set's class names them
 # Of a fine-tuning, what a task's config need not say.
 UNSAID: dict[str, Any] = {"label_share": 1.0, "evaluate_without_state": False, "splits": OFFICIAL_SPLITS}
@@ -104,9 +95,8 @@ def finetuning_settings(
     facts, scale = _task(task), _profile(profile)
     architectures = _part(facts, "architectures", f"task {task}")
     if arch not in architectures:
-        raise UserError(
-            f"task {task}", f"no architecture {arch!r}", f"choose from {', '.join(map(str, architectures))}"
-        )
+        remedy = f"choose from {', '.join(map(str, architectures))}"
+        raise UserError(f"task {task}", f"no architecture {arch!r}", remedy)
     layers = {
         f"profile {profile}": scale["finetuning"],
         f"profile {profile}, task {task}": scale["tasks"].get(task, {}),
@@ -363,10 +353,9 @@ def changed_finetuning(settings: Finetuning, of_data: Mapping[str, Any], network
         of_data: what the data says about itself, as of `finetuning_settings`.
         network: kind of network.
     """
-    known = settings.task in names("tasks")
-    default = (
-        finetuning_settings(settings.task, settings.arch, settings.profile, (), of_data, network) if known else None
-    )
+    if settings.task not in names("tasks"):
+        return _changed(settings, None)
+    default = finetuning_settings(settings.task, settings.arch, settings.profile, (), of_data, network)
     return _changed(settings, default)
 
 
@@ -434,12 +423,5 @@ def own_files(**named: str) -> list[Path]:
 
 def as_facts(settings: Finetuning | Pretraining) -> dict[str, Any]:
     """Plain nested dict of lists, numbers and strings: what is hashed and written into records."""
-    return typing.cast("dict[str, Any]", _plain(dataclasses.asdict(settings)))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    facts: dict[str, Any] = to_jsonable_python(settings)
+    return facts

@@ -6,7 +6,7 @@ ranks is the loss of the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -80,15 +80,6 @@ def all_gather(value: Value) -> list[Value]:
     found: list[Value] = [value] * distributed.get_world_size()
     distributed.all_gather_object(found, value, group=_group)
     return found
-
-
-def all_reduce_max(numbers: Sequence[int]) -> list[int]:
-    """The greatest of each number over all ranks."""
-    if world_size() == 1:
-        return list(numbers)
-    told = torch.tensor(numbers, dtype=torch.int64)
-    distributed.all_reduce(told, distributed.ReduceOp.MAX, group=_group)
-    return [int(each) for each in told.tolist()]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -30,33 +31,29 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
         unit: name of one unit of work, for the rate.
         start: units that were done before.
     """
-    if not _speaks():
-        yield lambda done, total, note: None
-    elif sys.stderr.isatty():
-        with tqdm(desc=label, unit=f" {unit}", initial=start, delay=2, miniters=1, file=sys.stderr) as bar:
-
-            def move(done: int, total: int | None, note: str) -> None:
-                bar.total = total
-                bar.set_postfix_str(note, refresh=False)
-                bar.update(done - bar.n)
-
-            yield move
-    else:
+    shown = sys.stderr.isatty()
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        tqdm(
+            desc=label, unit=f" {unit}", initial=start, delay=2, miniters=1, smoothing=0, disable=not _speaks(),
+            bar_format=None if shown else LINE, file=sys.stderr if shown else nowhere,
+        ) as bar,
+    ):  # fmt: skip
         began = last = time.monotonic()
 
-        def write_line(done: int, total: int | None, note: str) -> None:
+        def advance(done: int, total: int | None, note: str) -> None:
             nonlocal last
+            bar.total = total
+            bar.set_postfix_str(note, refresh=False)
+            bar.update(done - bar.n)
             now = time.monotonic()
-            is_last = done == total and last != began
-            if now - last < SECONDS_BETWEEN_LINES and not is_last:
-                return
-            last = now
-            facts = {"prefix": label, "unit": f" {unit}", "initial": start, "postfix": note, "bar_format": LINE}
-            line = tqdm.format_meter(done, total or 0, now - began, **facts)
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+            due = now - last >= SECONDS_BETWEEN_LINES or (done == total and last != began)
+            if due and not (shown or bar.disable):
+                last = now
+                sys.stderr.write(f"{bar}\n")
+                sys.stderr.flush()
 
-        yield write_line
+        yield advance
 
 
 def say(text: str) -> None:

@@ -84,15 +84,7 @@ def _register_shipped() -> None:
     """Import `baselines/` by where it lies, under the same name in a checkout and in an installation, and packages."""
     import_modules("tespec.pretraining")
     if "baselines" not in sys.modules:
-        folder = [str(BASELINES)]
-        place = importlib.util.spec_from_file_location(
-            "baselines", BASELINES / "__init__.py", submodule_search_locations=folder
-        )
-        assert place is not None
-        assert place.loader is not None
-        package = importlib.util.module_from_spec(place)
-        sys.modules["baselines"] = package
-        place.loader.exec_module(package)
+        _import("baselines", BASELINES / "__init__.py", [str(BASELINES)])
     import_modules("baselines")
     for entry in entry_points(group=ENTRY_POINTS):
         entry.load()
@@ -106,13 +98,20 @@ def import_file(file: Path) -> None:
     """
     if not file.is_file():
         raise UserError(file, "no such file", "check the path given to --import")
-    specification = importlib.util.spec_from_file_location(f"{PLUGIN}{file.stem}", file)
-    if specification is None or specification.loader is None:
-        raise UserError(file, "not a Python file", "give a file that ends in .py")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[module.__name__] = module  # dataclasses look their module up there
     try:
-        specification.loader.exec_module(module)
+        _import(f"{PLUGIN}{file.stem}", file)
     except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
-        del sys.modules[module.__name__]
         raise UserError(file, f"cannot be imported ({error})", "mend the file") from error
+
+
+def _import(name: str, file: Path, folders: list[str] | None = None) -> None:
+    place = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
+    if place is None or place.loader is None:
+        raise UserError(file, "not a Python file", "give a file that ends in .py")
+    module = importlib.util.module_from_spec(place)
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        place.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise

@@ -38,7 +38,7 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
 from tespec.training.device import with_precision
-from tespec.training.loading import Batches
+from tespec.training.loading import load_batches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -254,27 +254,22 @@ class Task(ABC):
         scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
         total = sum(len(recording.labelled) for recording in self.scored)
         half = HALF.get(with_precision(self.settings.optimisation, device).precision)
-        batches = Batches(steps, 0, len(steps), workers, pin=device.type == "cuda")
-        try:
-            with progress("evaluation", "labels") as advance:
-                batch: Any
-                for batch in batches:
-                    histograms, fresh, place = (each.to(device, non_blocking=True) for each in batch[:3])
-                    state = reset(state, fresh)
-                    with torch.autocast(device.type, half, enabled=half is not None):
-                        if not batch.frames:
-                            state = player.update_state(histograms, state)
-                            continue
-                        predictions, state = player.predict(histograms, state, place)
-                    for (index, label), truth, predicted in zip(
-                        batch.frames, batch.labels, self.read(predictions), strict=True
-                    ):
-                        self.score(scorer, predicted, truth, self.scored[index], label)
-                    done += len(batch.frames)
-                    advance(done, total, "")
-        except (RuntimeError, OSError, EOFError) as error:
-            batches.require_workers(error, self.settings.optimisation.steps)
-            raise
+        with progress("evaluation", "labels") as advance:
+            batch: Any
+            for batch in load_batches(steps, 0, len(steps), workers, pin=device.type == "cuda"):
+                histograms, fresh, place = (each.to(device, non_blocking=True) for each in batch[:3])
+                state = reset(state, fresh)
+                with torch.autocast(device.type, half, enabled=half is not None):
+                    if not batch.frames:
+                        state = player.update_state(histograms, state)
+                        continue
+                    predictions, state = player.predict(histograms, state, place)
+                for (index, label), truth, predicted in zip(
+                    batch.frames, batch.labels, self.read(predictions), strict=True
+                ):
+                    self.score(scorer, predicted, truth, self.scored[index], label)
+                done += len(batch.frames)
+                advance(done, total, "")
         others = all_gather(scorer.state())
         scorer.merge(state for process, state in enumerate(others) if process != rank())
         return scorer

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,6 @@ from tespec.core.errors import UserError
 from tespec.core.files import whole_file
 
 KEEP = 2
-DAMAGE: tuple[type[Exception], ...] = (
-    OSError, RuntimeError, ValueError, LookupError, AttributeError, TypeError, EOFError, MemoryError,
-    zipfile.BadZipFile, pickle.UnpicklingError,
-)  # fmt: skip
 
 
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
@@ -44,10 +40,9 @@ def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
         file.write(buffer.getbuffer())
         file.flush()
         os.fsync(file.fileno())
-    older = [each for each in checkpoints(folder) if each.name <= path.name]
-    for other in checkpoints(folder):
-        if other not in older[-KEEP:]:
-            other.unlink()
+    kept = [each for each in checkpoints(folder) if each <= path][-KEEP:]
+    for other in set(checkpoints(folder)) - set(kept):
+        other.unlink()
     return path
 
 
@@ -60,12 +55,10 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest undamaged checkpoint, None where there is none, and the names of damaged ones that are newer."""
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
-        try:
-            with zipfile.ZipFile(path) as archive:
-                if archive.testzip() is None:
-                    return path, damaged
-        except DAMAGE:
-            pass
+        # A damaged archive raises whatever the damage leads to.
+        with suppress(Exception), zipfile.ZipFile(path) as archive:
+            if archive.testzip() is None:
+                return path, damaged
         damaged.append(path.name)
     return None, damaged
 
@@ -79,7 +72,7 @@ def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         owner = content["run"]
-    except DAMAGE as error:
+    except Exception as error:
         raise UserError(path, "is not a checkpoint of a training", "remove it") from error
     if owner != run:
         raise UserError(path, "belongs to a run with other settings", "remove it")

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import all_gather, all_reduce
 from torch.nn.functional import batch_norm
 from torch.nn.parallel import DistributedDataParallel
 
-from tespec.core.distributed import has_no_labels, rank, ranks_per_batch, world_size
+from tespec.core.distributed import all_gather_rows, has_no_labels, rank, ranks_per_batch, world_size
 from tespec.core.errors import UserError
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -71,39 +70,45 @@ def require_gradients(network: nn.Module) -> None:
 
 
 def synced(model: nn.Module) -> nn.Module:
-    """`model` with every batch normalisation over all ranks; parameters and their names stay."""
-    for name, child in model.named_children():
-        if isinstance(child, BATCH_NORMS) and not isinstance(child, SyncedBatchNorm):
-            norm = SyncedBatchNorm(
-                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
-            )
-            # The very same tensors: an optimizer, or a momentum copy, may hold them already.
-            norm.weight, norm.bias = child.weight, child.bias
-            norm.running_mean, norm.running_var = child.running_mean, child.running_var
-            norm.num_batches_tracked = child.num_batches_tracked
-            setattr(model, name, norm.train(child.training))
-        else:
-            synced(child)
+    """`model` with every batch normalisation over all ranks; its tensors, which an optimizer may hold already, stay."""
+    for each in model.modules():
+        if isinstance(each, BATCH_NORMS):
+            each.__class__ = SyncedBatchNorm
     return model
 
 
 class SyncedBatchNorm(nn.BatchNorm1d):
     """As `nn.BatchNorm`, with mean and variance over all ranks; torch's own needs GPUs.
 
-    A rank without labels (`tespec.core.distributed.rank_without_labels`) adds nothing to them.
+    A rank without labels (`tespec.core.distributed.rank_without_labels`) adds nothing to them. Each rank tells its
+    mean, its squared distance from that, and its number of elements, which are put together as by Chan et al. (1979):
+    sums of squares of all would cancel where the mean is large.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise (N, C, ...)."""
+        """Normalise (N, C, ...), with one exchange forward and one backward."""
         if not self.training or ranks_per_batch() == 1:
             batches = self.training or self.running_mean is None
             share = 0.1 if self.momentum is None else self.momentum
             return batch_norm(
                 input, self.running_mean, self.running_var, self.weight, self.bias, batches, share, self.eps
             )
-        normal, mean, variance, elements = _Normal.apply(input, self.weight, self.bias, self.eps, not has_no_labels())
-        self._remember(mean, variance * elements / (elements - 1).clamp(min=1), (elements > 0).float())
-        return cast("Tensor", normal)
+        values = input.to(torch.promote_types(input.dtype, torch.float32))
+        count = values.numel() // values.shape[1]
+        if has_no_labels():
+            # What stands in for a sample may lie far from the others; its parameters still get a gradient, of zeros.
+            values, count = values.masked_fill(values.new_ones((), dtype=torch.bool), 0.0), 0
+        variance, mean = torch.var_mean(values, [0, *range(2, values.dim())], correction=0)
+        told = all_gather_rows(torch.stack([mean, variance * count, torch.full_like(mean, count)])[None])
+        means, squares, counts = told.unbind(1)
+        elements = counts.sum(0).clamp(min=1)
+        mean = (means * counts).sum(0) / elements
+        variance = (squares + counts * (means - mean).square()).sum(0) / elements
+        self._remember(mean, variance * elements / (elements - 1).clamp(min=1), (counts.sum() > 0).float())
+        factor = torch.rsqrt(variance + self.eps) * (1 if self.weight is None else self.weight)
+        shift = (0 if self.bias is None else self.bias) - mean * factor
+        along = (1, -1, *[1] * (values.dim() - 2))
+        return torch.addcmul(shift.view(along), values, factor.view(along)).to(input.dtype)
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, seen: Tensor) -> None:
@@ -115,61 +120,3 @@ class SyncedBatchNorm(nn.BatchNorm1d):
         share = seen * self.momentum if self.momentum is not None else seen / batches.clamp(min=1)
         self.running_mean.lerp_(mean, share)
         cast("Tensor", self.running_var).lerp_(variance, share)
-
-
-class _Normal(torch.autograd.Function):
-    """Batch normalisation over all ranks, with one exchange forward and one backward.
-
-    Each rank tells its mean, its squared distance from that, and its number of elements, which are put together as by
-    Chan et al. (1979): sums of squares of all would cancel where the mean is large. Saved for the backward pass is the
-    input alone.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, values: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, counts: bool
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        axes = [0, *range(2, values.dim())]
-        exact = values.to(torch.promote_types(values.dtype, torch.float32))
-        here = exact.new_zeros(3, values.shape[1])
-        if counts:
-            variance, mean = torch.var_mean(exact, axes, correction=0)
-            number = values.numel() // values.shape[1]
-            here[0], here[1], here[2] = mean, variance * number, number
-        told = [torch.empty_like(here) for _ in range(world_size())]
-        all_gather(told, here)
-        means, squares, numbers = torch.stack(told, 1)
-        elements = numbers[:, 0].sum()
-        mean = (means * numbers).sum(0) / elements.clamp(min=1)
-        variance = (squares + numbers * (means - mean).square()).sum(0) / elements.clamp(min=1)
-        if counts:
-            normal = batch_norm(values, mean, variance, weight, bias, False, 0.0, eps)
-        else:
-            # What stands in for a sample may lie far from the others; nothing must overflow on its way.
-            normal = torch.zeros_like(values) + (0 if bias is None else bias.view(_along(values)).to(values.dtype))
-        ctx.save_for_backward(values, weight, mean, torch.rsqrt(variance + eps), elements)
-        ctx.counts = counts
-        ctx.mark_non_differentiable(mean, variance, elements)
-        return normal, mean, variance, elements
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        values, weight, mean, scale, elements = ctx.saved_tensors
-        axes, along = [0, *range(2, values.dim())], _along(values)
-        given = gradients[0].to(mean.dtype)
-        here, to_values = mean.new_zeros(2, len(mean)), torch.zeros_like(values)
-        if ctx.counts:
-            normal = (values.to(mean.dtype) - mean.view(along)) * scale.view(along)
-            here = torch.stack([given.sum(axes), (given * normal).sum(axes)])
-        whole = here.clone()
-        all_reduce(whole)
-        if ctx.counts:
-            shift, slope = (each.view(along) for each in whole / elements.clamp(min=1))
-            factor = scale if weight is None else scale * weight
-            to_values = ((given - shift - normal * slope) * factor.view(along)).to(values.dtype)
-        return to_values, None if weight is None else here[1], None if weight is None else here[0], None, None
-
-
-def _along(values: Tensor) -> tuple[int, ...]:
-    """The shape in which numbers for each channel go with (N, C, ...)."""
-    return (1, -1, *[1] * (values.dim() - 2))

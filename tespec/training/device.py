@@ -16,8 +16,6 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Optimisation
 from tespec.models.layers import allow_tf32
 
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
-
 
 def be_deterministic(wanted: bool, device: torch.device) -> None:
     """Restrict torch to deterministic algorithms, or lift that; an operation that has none raises.
@@ -27,7 +25,7 @@ def be_deterministic(wanted: bool, device: torch.device) -> None:
     used, so this comes before any work on a GPU.
     """
     if wanted:
-        os.environ.setdefault(WORKSPACE, ":4096:8")
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(wanted)
     torch.backends.cudnn.benchmark = is_fast(device, wanted)
     if device.type == "cuda":

@@ -21,7 +21,7 @@ from mmengine.hooks import Hook
 from mmengine.registry import VISBACKENDS
 from torch import Tensor
 
-from tespec.core.distributed import all_reduce_max, barrier, is_first, world_size
+from tespec.core.distributed import all_gather, barrier, is_first, world_size
 from tespec.core.errors import Preempted, UserError
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.status import RUNNING, write_status
@@ -110,13 +110,13 @@ class CheckpointHook(Hook):
         """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
         if is_first() and time.monotonic() - self._last_status >= SECONDS_BETWEEN_STATUSES:
             self._last_status = time.monotonic()
-            with suppress(OSError):  # a disk without room for it is no reason to stop
+            with suppress(OSError):  # a full disk is no reason to stop
                 write_status(self._folder, RUNNING, trainer.step)
         # All ranks save the same step, whichever of them was asked to stop; a single one need not wait to hear of it.
         if world_size() > 1 and not trainer.is_sync_step:
             return
         due = time.monotonic() - self._last >= self._seconds
-        save, stop = all_reduce_max([int(due and is_first()), self._stop or 0])
+        save, stop = map(max, zip(*all_gather((due and is_first(), self._stop or 0)), strict=True))
         if not (save or stop or trainer.step == trainer.settings.steps):
             return
         trainer.require_finite()
@@ -144,14 +144,12 @@ class CheckpointHook(Hook):
         self._stop = number
 
 
-FOLDER = "tracking"
-PROJECT = "tespec"
-# Name on the command line: mmengine's back end, and the package it needs.
-TRACKERS = {
-    "files": ("LocalVisBackend", ""),
-    "tensorboard": ("TensorboardVisBackend", "tensorboard"),
-    "wandb": ("WandbVisBackend", "wandb"),
-    "mlflow": ("MLflowVisBackend", "mlflow"),
+# Name on the command line: mmengine's back end, the package it needs, and its options for a run.
+TRACKERS: Mapping[str, tuple[str, str, Callable[[str], dict[str, Any]]]] = {
+    "files": ("LocalVisBackend", "", lambda run: {}),
+    "tensorboard": ("TensorboardVisBackend", "tensorboard", lambda run: {}),
+    "wandb": ("WandbVisBackend", "wandb", lambda run: {"init_kwargs": {"project": "tespec", "name": run}}),
+    "mlflow": ("MLflowVisBackend", "mlflow", lambda run: {"exp_name": "tespec", "run_name": run}),
 }
 
 
@@ -162,7 +160,14 @@ class TrackHook(Hook):
     """
 
     def __init__(self, name: str, run: str, folder: Path, curve: CurveHook, settings: Mapping[str, Any]) -> None:
-        self._tracker = _open(name, run, folder / FOLDER)
+        kind, _, options = TRACKERS[name]
+        folder = folder / "tracking"
+        folder.mkdir(parents=True, exist_ok=True)
+        # mmengine and the trackers announce themselves on the root logger.
+        logging.getLogger("mmengine").setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._tracker = VISBACKENDS.build({"type": kind, "save_dir": str(folder), **options(run)})
         self._tracker.add_config(Config(dict(settings)))
         self._curve, self._seen = curve, 0
 
@@ -196,18 +201,3 @@ def check_tracker(name: str | None) -> None:
     """
     if name is not None and (package := TRACKERS[name][1]) and find_spec(package) is None:
         raise UserError(f"--track {name}", f"the package {package} is not installed", f"pip install {package}")
-
-
-def _open(name: str, run: str, folder: Path) -> Any:
-    kind, _ = TRACKERS[name]
-    # mmengine and the trackers announce themselves on the root logger.
-    logging.getLogger("mmengine").setLevel(logging.ERROR)
-    folder.mkdir(parents=True, exist_ok=True)
-    settings: dict[str, Any] = {"type": kind, "save_dir": str(folder)}
-    if name == "wandb":
-        settings["init_kwargs"] = {"project": PROJECT, "name": run}
-    if name == "mlflow":
-        settings |= {"exp_name": PROJECT, "run_name": run}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return VISBACKENDS.build(settings)

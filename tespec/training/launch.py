@@ -5,21 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from tespec.core.errors import UserError
 
 PORT = "29500"  # torch's default
-# By launcher: where the environment of each process tells torch's names, the first that is there of several.
-LAUNCHERS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "pytorch": {"RANK": ("RANK",), "WORLD_SIZE": ("WORLD_SIZE",), "LOCAL_RANK": ("LOCAL_RANK",)},
-    "slurm": {
-        "RANK": ("SLURM_PROCID",),
-        "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-        "LOCAL_RANK": ("SLURM_LOCALID",),
-    },
+# By launcher: where the environment of each process tells rank, number of processes and rank on its machine; the first
+# that is there of several.
+LAUNCHERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "pytorch": (("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",)),
+    "slurm": (("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",)),
 }
 HOW = {"pytorch": "start with torchrun --nproc-per-node N", "slurm": "start with srun"}
 
@@ -35,14 +31,16 @@ def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def launched(launcher: str, device: str | None) -> Iterator[None]:
-    """Inside, all processes that `launcher` started have met; each of them has a GPU of its own, or all use the CPU.
+    """Inside, all processes that `launcher` started have met; each of them takes a GPU, or all use the CPU.
+
+    Where two of them take the same GPU, NCCL refuses to start.
 
     Args:
         launcher: "none", "pytorch" (torchrun) or "slurm".
         device: as of `choose_device`; "cpu" for no GPU.
 
     Raises:
-        UserError: nothing was launched, processes cannot meet, two of them share a GPU, or a GPU was named.
+        UserError: nothing was launched, processes cannot meet, or a GPU was named.
     """
     check_launch(launcher, device, os.environ)
     if launcher == "none":
@@ -51,7 +49,7 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
     import torch
     from torch import distributed
 
-    from tespec.core.distributed import all_gather, close_group, open_group
+    from tespec.core.distributed import close_group, open_group
 
     os.environ.update(torch_environment(launcher, os.environ))
     # With "spawn" every worker would read all indices again.
@@ -64,9 +62,6 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
     distributed.init_process_group("nccl" if on_gpu else "gloo")
     open_group()
     try:
-        if on_gpu:
-            gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-            require_own_gpus(launcher, all_gather((socket.gethostname(), gpu)))
         yield
     finally:
         close_group()
@@ -86,8 +81,7 @@ def check_launch(launcher: str, device: str | None, environment: Mapping[str, st
         return
     import torch
 
-    (rank,) = LAUNCHERS[launcher]["RANK"]
-    if rank not in environment:
+    if LAUNCHERS[launcher][0][0] not in environment:
         raise UserError(f"--launcher {launcher}", "did not start this process", HOW[launcher])
     if device not in (None, "cpu", "cuda"):
         raise UserError(f"--device {device}", "each process takes a GPU of its own", "leave --device out")
@@ -105,7 +99,7 @@ def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str
         UserError: something is missing.
     """
     found = {}
-    for name, others in LAUNCHERS[launcher].items():
+    for name, others in zip(("RANK", "WORLD_SIZE", "LOCAL_RANK"), LAUNCHERS[launcher], strict=True):
         there = [environment[other] for other in others if other in environment]
         if not there:
             raise UserError(f"--launcher {launcher}", f"{others[0]} is not set", HOW[launcher])
@@ -125,15 +119,3 @@ def first_host(listed: str) -> str:
     """The first of SLURM's hosts: node003 of "node[003-006,9],gpu1"."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", listed)
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0] if first else listed)
-
-
-def require_own_gpus(launcher: str, found: Sequence[tuple[str, str]]) -> None:
-    """Refuse processes that share a GPU; `found` is machine and GPU of each process.
-
-    Raises:
-        UserError: two of them do.
-    """
-    for process, place in enumerate(found):
-        if (other := found.index(place)) != process:
-            what = f"processes {other} and {process} share a GPU of {place[0]}"
-            raise UserError(f"--launcher {launcher}", what, "start as many processes on each machine as it has GPUs")

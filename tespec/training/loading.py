@@ -1,16 +1,15 @@
-"""Batches on their way to the device: dealt to ranks, built by worker processes, copied while the last one is computed.
+"""Batches on their way to the device: dealt to ranks, built by worker processes.
 
 Data that vanish and workers that die end in one clear error.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from tespec.core.errors import UserError
 from tespec.core.progress import say
 
 Batch = dict[str, Tensor]
-PATIENCE = 2.0  # s that a dying process has to be gone
 PREFETCH = 2  # batches that a worker prepares ahead
 MOST_WORKERS = 8
 SHARED_MEMORY = Path("/dev/shm")
@@ -115,68 +113,48 @@ class _Answers(Dataset[Batch | UserError]):
             return UserError(where, f"{what}, at step {step}", "bring it back, then give the same command")
 
 
-class Batches:
+def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None, *, pin: bool) -> Iterator[Any]:
     """The batches of steps `first` to `last` in order, prepared by `workers` processes; None: as many as fit.
 
     Raises:
-        UserError: data cannot be read any more.
+        UserError: data cannot be read any more, or a process that prepares batches died.
     """
-
-    def __init__(self, steps: Dataset[Any], first: int, last: int, workers: int | None, *, pin: bool) -> None:
-        answers = _Answers(steps)
-        if pin and not workers and first < last:
-            workers = choose_workers(answers[first]) if workers is None else _slow_without_workers()
-        self._workers = workers or 0
-        loader = DataLoader(
-            answers,
-            batch_size=None,
-            sampler=range(first, last),
-            num_workers=self._workers,
-            prefetch_factor=PREFETCH if workers else None,
-            pin_memory=pin,
-            collate_fn=_as_it_is,
-        )
-        before = multiprocessing.active_children()
-        self._batches = iter(loader)
-        self._processes = [each for each in multiprocessing.active_children() if each not in before]
-
-    def __iter__(self) -> Iterator[Batch]:
-        for batch in self._batches:
-            if isinstance(batch, UserError):
-                raise batch
-            yield batch
-
-    def require_workers(self, error: Exception, step: int) -> None:
-        """Explain an error by the death of a worker, if one died.
-
-        torch raises wherever the training process is when it hears of the death, and a pipe may break first.
-
-        Raises:
-            UserError: a worker died.
-        """
-        if not any(_died(each, PATIENCE / len(self._processes)) for each in self._processes):
-            return
-        # While a process that it started ends, torch raises again.
-        for process in self._processes:
-            while process.is_alive():
-                with suppress(RuntimeError):
-                    process.terminate()
-                    process.join()
-        raise UserError(
-            f"--workers {self._workers}",
-            f"a process that prepares batches died at step {step}, as for want of memory",
-            "give the same command with fewer workers",
-        ) from error
+    answers = _Answers(steps)
+    if pin and workers == 0:
+        say("--workers 0 beside a GPU: it waits for each batch; leave --workers out to have a number chosen")
+    elif pin and workers is None and first < last:
+        workers = choose_workers(answers[first])
+    loader = DataLoader(
+        answers,
+        batch_size=None,
+        sampler=range(first, last),
+        num_workers=workers or 0,
+        prefetch_factor=PREFETCH if workers else None,
+        pin_memory=pin,
+        collate_fn=_as_it_is,
+    )
+    before = signal.getsignal(signal.SIGCHLD)
+    batches = iter(loader)
+    if signal.getsignal(signal.SIGCHLD) != before:
+        # When a worker dies, torch's handler would raise wherever the training is; without it, torch raises in `next`.
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+    for step in range(first, last):
+        try:
+            batch = next(batches)
+        except (RuntimeError, OSError, EOFError) as error:
+            # A pipe may break before torch sees what happened.
+            broken = not isinstance(error, RuntimeError) and "in DataLoader worker process" not in str(error)
+            if not workers or not (broken or "DataLoader worker (pid" in str(error)):
+                raise
+            what = f"a process that prepares batches died at step {step}, as for want of memory"
+            raise UserError(f"--workers {workers}", what, "give the same command with fewer workers") from error
+        if isinstance(batch, UserError):
+            raise batch
+        yield batch
 
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-def _died(process: Any, seconds: float) -> bool:
-    with suppress(RuntimeError):
-        process.join(seconds)
-    return process.exitcode not in (None, 0)
 
 
 def choose_workers(batch: Any) -> int:
@@ -204,38 +182,6 @@ def choose_workers(batch: Any) -> int:
     return workers
 
 
-def _slow_without_workers() -> int:
-    say("--workers 0 beside a GPU: it waits while each batch is prepared; leave --workers out to have a number chosen")
-    return 0
-
-
-def on_device(
-    batches: Iterable[Batch], device: torch.device, finish: Callable[[Batch], Batch] = lambda batch: batch
-) -> Iterator[Batch]:
-    """The batches in order, on the device, each as `finish` makes it there when its turn has come."""
-    if device.type != "cuda":
-        yield from (finish(_moved(batch, device)) for batch in batches)
-        return
-    stream = torch.cuda.Stream(device)
-    waiting: tuple[Batch, torch.cuda.Event] | None = None
-    for batch in batches:
-        with torch.cuda.stream(stream):
-            sent = (_moved(batch, device), stream.record_event())
-        if waiting is not None:
-            yield finish(_arrived(*waiting, device))
-        waiting = sent
-    if waiting is not None:
-        yield finish(_arrived(*waiting, device))
-
-
-def _moved(batch: Batch, device: torch.device) -> Batch:
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch on the device; pinned memory travels while the device computes on."""
     return {key: value.to(device, non_blocking=True) for key, value in batch.items()}
-
-
-def _arrived(batch: Batch, event: torch.cuda.Event, device: torch.device) -> Batch:
-    """The batch, for the stream that computes; its memory is not given away before that is done with it."""
-    computing = torch.cuda.current_stream(device)
-    computing.wait_event(event)
-    for value in batch.values():
-        value.record_stream(computing)
-    return batch

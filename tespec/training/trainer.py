@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
@@ -22,12 +22,11 @@ from tespec.core.settings import Optimisation
 from tespec.models.layers import without_tf32
 from tespec.training.ddp import require_gradients, wrap_ddp
 from tespec.training.device import derive, seed_everything, with_precision
-from tespec.training.loading import Batch, Batches, MicroBatches, on_device
+from tespec.training.loading import Batch, MicroBatches, load_batches, on_device
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
 from tespec.training.phases import begin, phase_at, phases_of
 
 NONE_YET = -1
-SKIP = "skip"
 SYNC_EVERY = 16  # backward passes; each synchronisation waits for the device
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -43,33 +42,6 @@ class NotFiniteError(UserError):
             "lower optimisation.peak_lr, or skip such steps with --set optimisation.non_finite=skip",
         )
         self.step, self.recordings = step, tuple(recordings)
-
-
-class NonFiniteGuard:
-    """Finds the first step with a non-finite loss or gradient, without a host synchronisation.
-
-    Attributes:
-        found_inf: float32 scalar on the device, 1 from the first such step on: fused optimizers then leave weights and
-            moments as they are.
-        first: int64 scalar on the device, the first such step, -1 while there is none.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.found_inf = torch.zeros((), device=device)
-        self.first = torch.full((), NONE_YET, dtype=torch.int64, device=device)
-
-    def check(self, loss: Tensor, parameters: Iterable[nn.Parameter], step: int) -> Tensor:
-        """Check a loss and its gradients; returns a float32 scalar, 1 where one of them is not finite."""
-        found = not_finite(loss, parameters)
-        is_first_found = (found > 0) & (self.first == NONE_YET)
-        self.first = torch.where(is_first_found, torch.full_like(self.first, step), self.first)
-        self.found_inf = torch.maximum(self.found_inf, found)
-        return found
-
-    def first_step(self) -> int | None:
-        """The first non-finite step, None where there is none; waits for the device."""
-        first = int(self.first.item())
-        return None if first == NONE_YET else first
 
 
 def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
@@ -123,7 +95,9 @@ class Trainer:
         self.states: list[Any] = [None] * self.accumulate
         self.optimizer = build_optimizer(model, self.settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.precision == "fp16")
-        self.guard = NonFiniteGuard(device)
+        # The first step that was not finite, and whether one was: on the device, so that no step waits for it.
+        self._first_wrong = torch.full((), NONE_YET, dtype=torch.int64, device=device)
+        self._found_wrong = torch.zeros((), device=device)
         self._seed, self._hooks, self._workers = seed, hooks, workers
         self._trained = [each for each in model.parameters() if each.requires_grad]
         self._phases = phases_of(model, self.settings)
@@ -138,28 +112,22 @@ class Trainer:
         """
         self.model.train()
         self._call("before_run")
+        first, last = (step * self.accumulate for step in (self.step, self.settings.steps))
+        batches = load_batches(self._steps, first, last, self._workers, pin=self.device.type == "cuda")
+        note = ""
         try:
-            first, last = (step * self.accumulate for step in (self.step, self.settings.steps))
-            batches = Batches(self._steps, first, last, self._workers, pin=self.device.type == "cuda")
-            try:
-                self._train(on_device(batches, self.device, self._steps.arrived))
-            except (RuntimeError, OSError, EOFError) as error:
-                batches.require_workers(error, self.step)
-                raise
+            with progress("training", "steps", self.step) as advance:
+                while waiting := list(islice(batches, self.accumulate)):
+                    micro_batches = [self._steps.arrived(on_device(batch, self.device)) for batch in waiting]
+                    losses = self.train_step(*micro_batches)
+                    self.step += 1
+                    if self.is_sync_step:
+                        self.require_finite()
+                        note = f"loss {losses['loss'].item():.4f}"
+                    advance(self.step, self.settings.steps, note)
+                    self._call("after_train_iter", self.step - 1, micro_batches[0], losses)
         finally:
             self._call("after_run")
-
-    def _train(self, batches: Iterator[Batch]) -> None:
-        note = ""
-        with progress("training", "steps", self.step) as advance:
-            while micro_batches := list(islice(batches, self.accumulate)):
-                losses = self.train_step(*micro_batches)
-                self.step += 1
-                if self.is_sync_step:
-                    self.require_finite()
-                    note = f"loss {losses['loss'].item():.4f}"
-                advance(self.step, self.settings.steps, note)
-                self._call("after_train_iter", self.step - 1, micro_batches[0], losses)
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
         """One optimizer step on this rank's micro-batches, which are on the device; returns the losses."""
@@ -171,20 +139,27 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
-        skipping = self.settings.non_finite == SKIP
+        skipping = self.settings.non_finite == "skip"
         buffers = [each.clone() for each in self.model.buffers()] if skipping else []
         found = [self._backward(batch, number) for number, batch in enumerate(batches)]
         require_gradients(self.model)
         losses = mean_losses([each for each, _ in found])
         # Scaled gradients may overflow: the scaler then skips the step and scales less.
-        wrong = self.guard.check(losses["loss"], () if self.scaler.is_enabled() else self._trained, self.step)
+        wrong = not_finite(losses["loss"], () if self.scaler.is_enabled() else self._trained)
         if skipping and wrong.item():
-            self._skip(buffers)
+            with torch.no_grad():
+                for each, before in zip(self.model.buffers(), buffers, strict=True):
+                    each.copy_(before)
+            self.optimizer.zero_grad()
+            self.skipped += 1
             return losses
+        self._first_wrong = self._first_wrong.masked_fill((wrong > 0) & (self._first_wrong == NONE_YET), self.step)
+        self._found_wrong = torch.maximum(self._found_wrong, wrong)
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         elif self.device.type != "meta":  # where no optimizer is fused
-            self.optimizer.found_inf = self.guard.found_inf  # type: ignore[attr-defined]
+            # A fused optimizer then leaves weights and moments as they are.
+            self.optimizer.found_inf = self._found_wrong  # type: ignore[attr-defined]
         clip(self._trained, phase.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -200,31 +175,17 @@ class Trainer:
         # The first part draws what a single process draws; others draw their own, unless the model shares its draws.
         own = () if part == 0 or getattr(self.model, "shared_rng", False) else ("part", part)
         seed_everything(derive(self._seed, "step", self.step, *own))
+        half = HALF.get(self.settings.precision)
+        # Gradients travel between the ranks in the last backward pass of a step alone.
+        exchanged = number == self.accumulate - 1 or world_size() == 1
         # What is computed again for the backward pass draws its part of the batch again.
-        with batch_part((part, parts)), self._exchange(last=number == self.accumulate - 1):
-            with self._autocast():
+        with batch_part((part, parts)), nullcontext() if exchanged else self._replica.no_sync():
+            with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
                 losses, state = self._replica(batch, self.states[number])
             # Losses are computed in float32, backward as well; what the network computes in half precision has no TF32.
-            with without_tf32() if self.settings.precision in HALF else nullcontext():
+            with without_tf32() if half else nullcontext():
                 self.scaler.scale(losses["loss"] / self.accumulate).backward()
         return losses, state
-
-    def _exchange(self, *, last: bool) -> AbstractContextManager[None]:
-        """Gradients travel between the ranks in the last backward pass of a step alone."""
-        return nullcontext() if last or world_size() == 1 else self._replica.no_sync()
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        half = HALF.get(self.settings.precision)
-        return torch.autocast(self.device.type, dtype=half) if half else nullcontext()
-
-    def _skip(self, buffers: Sequence[Tensor]) -> None:
-        """Leave everything as it was before the step."""
-        with torch.no_grad():
-            for each, before in zip(self.model.buffers(), buffers, strict=True):
-                each.copy_(before)
-        self.optimizer.zero_grad()
-        self.guard = NonFiniteGuard(self.device)
-        self.skipped += 1
 
     @property
     def is_sync_step(self) -> bool:
@@ -253,8 +214,8 @@ class Trainer:
         Raises:
             NotFiniteError: one was.
         """
-        step = self.guard.first_step()
-        if step is not None:
+        step = int(self._first_wrong.item())
+        if step != NONE_YET:
             recordings = sorted({name for names in all_gather(self._steps.names(step)) for name in names})
             raise NotFiniteError(step, recordings, "see the run's folder for checkpoints")
 
@@ -283,12 +244,11 @@ class Trainer:
         # A training that had ended is in its last phase, though no further step says so.
         if (number := phase_at(self._phases, self.step)[0]) != self._phase:
             self._begin(number)
-        first, parts = rank() * self.accumulate, world_size() * self.accumulate
-
-        def rows(part: int) -> Any:
-            return nested(content["state"], lambda tensor: tensor.chunk(parts)[part].to(self.device, copy=True))
-
-        self.states = [rows(first + number) for number in range(self.accumulate)]
+        parts = world_size() * self.accumulate
+        self.states = [
+            nested(content["state"], lambda tensor, part=part: tensor.chunk(parts)[part].to(self.device, copy=True))
+            for part in range(rank() * self.accumulate, (rank() + 1) * self.accumulate)
+        ]
 
 
 @torch.no_grad()

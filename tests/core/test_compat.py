@@ -1,7 +1,6 @@
-import ast
+import re
 import subprocess
 import sys
-import types
 
 import tespec.core.compat as compat
 
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tespec.core.paths import REPOSITORY
-from tespec.core.registry import MODELS
 
 mmcv_lite = pytest.mark.skipif(
     hasattr(sys.modules["mmcv._ext"], "__file__"), reason="mmcv has its compiled operators here"
@@ -54,11 +52,8 @@ def plain_nms(boxes, scores, threshold, offset):
 def test_nms_equals_the_plain_greedy_rule(count, seed, levels, threshold, offset):
     boxes, scores = boxes_and_scores(count, seed, levels)
     assert compat.nms(boxes, scores, threshold, offset).tolist() == plain_nms(boxes, scores, threshold, offset)
-
-
-def test_nms_keeps_empty_boxes_apart():
-    boxes = torch.tensor([[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]])
-    assert compat.nms(boxes, torch.tensor([0.5, 0.9]), 0.5).tolist() == [1, 0]
+    empty = torch.full((2, 4), 3.0)  # whose overlap is 0 / 0
+    assert compat.nms(empty, torch.tensor([0.5, 0.9]), 0.5).tolist() == [1, 0]
 
 
 def test_mmcv_and_mmdet_reach_a_working_nms():
@@ -68,11 +63,8 @@ def test_mmcv_and_mmdet_reach_a_working_nms():
     assert nms(boxes, scores, 0.5)[1].tolist() == plain_nms(boxes, scores, 0.5, 0)
     classes = torch.arange(40) % 2
     kept = batched_nms(boxes, scores, classes, {"type": "nms", "iou_threshold": 0.5})[1]
-    expected = set()
-    for index in range(2):
-        members = torch.nonzero(classes == index).squeeze(1)
-        expected |= {members[i].item() for i in plain_nms(boxes[members], scores[members], 0.5, 0)}
-    assert set(kept.tolist()) == expected
+    apart = boxes + 1000 * classes[:, None]
+    assert kept.tolist() == plain_nms(apart, scores, 0.5, 0)
 
 
 @mmcv_lite
@@ -86,32 +78,15 @@ def test_any_other_operator_raises_when_called():
         roi_align(torch.zeros(1, 1, 8, 8), torch.tensor([[0.0, 1, 1, 5, 5]]), 2)
 
 
-def test_heads_are_found_by_full_name():
-    assert MODELS.get("mmseg.UPerHead").__name__ == "UPerHead"
-    assert MODELS.get("mmdet.YOLOXHead").__name__ == "YOLOXHead"
-
-
-def test_everything_imports_in_a_new_process_without_a_warning():
+def test_everything_imports_in_a_new_process_without_a_word():
     code = "import tespec.core.compat, timm.models, mmengine.optim, mmcv.ops, mmdet.models, mmseg.models, torchvision"
-    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-
-
-def test_compiled_operators_are_left_alone(monkeypatch):
-    compiled = types.ModuleType("mmcv._ext")
-    monkeypatch.setitem(sys.modules, "mmcv._ext", compiled)
-    compat.fit_mmcv()
-    assert sys.modules["mmcv._ext"] is compiled
-    assert not hasattr(compiled, "nms")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_whoever_imports_what_needs_the_stand_ins_imports_them_first():
     """In whatever order modules are imported."""
-    for path in [path for room in ("tespec", "baselines", "benchmarks") for path in (REPOSITORY / room).rglob("*.py")]:
-        nodes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-        names = [node.names[0].name if isinstance(node, ast.Import) else str(node.module) for node in nodes]
-        needing = [
-            name for name in names if name.partition(".")[0] in {"timm", "torchvision", "mmcv", "mmdet", "mmseg"}
-        ]
-        if needing:
-            assert "tespec.core.compat" in names[: names.index(needing[0])], path
+    line = re.compile(r"^(?:import|from) (tespec\.core\.compat|timm|torchvision|mmcv|mmdet|mmseg)\b", re.MULTILINE)
+    for room in ("tespec", "baselines", "benchmarks"):
+        for path in (REPOSITORY / room).rglob("*.py"):
+            assert (line.findall(path.read_text()) or ["tespec.core.compat"])[0] == "tespec.core.compat", path

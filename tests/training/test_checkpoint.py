@@ -17,17 +17,6 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_reads_back_what_was_written(tmp_path):
-    assert newest_whole(tmp_path / "never") == (None, [])
-    path = save_checkpoint(tmp_path / "new", 7, CONTENT)
-    assert newest_whole(tmp_path / "new") == (path, [])
-    content = read_checkpoint(path, "a")
-    assert torch.equal(content["state"][0], torch.arange(3))
-    assert content["curve"] == [{"step": 1.0}]
-    with pytest.raises(UserError, match="belongs to a run with other settings; remove it"):
-        read_checkpoint(path, "b")
-
-
 @pytest.mark.parametrize(
     ("saved", "kept"), [((5, 10, 100), (10, 100)), ((200, 300, 346, 117), (117,)), ((1, 3, 3), (1, 3))]
 )
@@ -36,9 +25,18 @@ def test_the_newest_two_stay_and_none_of_a_later_step(tmp_path, saved, kept):
         path = save_checkpoint(tmp_path, step, CONTENT | {"number": number})
     assert names(tmp_path) == [f"step-{step:09d}.pt" for step in kept]
     assert newest_whole(tmp_path) == (path, [])
-    assert read_checkpoint(path, "a")["number"] == number
+    content = read_checkpoint(path, "a")
+    assert (content["number"], content["curve"]) == (number, [{"step": 1.0}])
+    assert torch.equal(content["state"][0], torch.arange(3))
+    with pytest.raises(UserError, match="belongs to a run with other settings; remove it"):
+        read_checkpoint(path, "b")
+    (tmp_path / ".step-000000002.pt.abc.part").write_bytes(b"of a process that was killed")
+    tidy(tmp_path)
+    assert len(names(tmp_path)) == len(kept)
+    assert not is_cleared(tmp_path)
     clear(tmp_path)
     assert names(tmp_path) == []
+    assert newest_whole(tmp_path) == (None, [])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -72,14 +70,6 @@ def test_a_full_disk_leaves_the_old_ones_alone(tmp_path, monkeypatch, call):
     with suppress(OSError):
         save_checkpoint(tmp_path, 3, CONTENT)
     assert names(tmp_path) == ["step-000000001.pt", "step-000000002.pt"]
-
-
-def test_leftovers_of_a_killed_process_go(tmp_path):
-    save_checkpoint(tmp_path, 1, CONTENT)
-    (tmp_path / ".step-000000002.pt.abc.part").write_bytes(b"half")
-    tidy(tmp_path)
-    assert names(tmp_path) == ["step-000000001.pt"]
-    assert not is_cleared(tmp_path)
 
 
 class Bomb:

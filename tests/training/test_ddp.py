@@ -10,11 +10,7 @@ from exchanges import Exchanges
 from torch import distributed, multiprocessing, nn
 
 from tespec.core.config import finetuning_settings
-from tespec.core.distributed import (
-    close_group,
-    open_group,
-    rank_without_labels,
-)
+from tespec.core.distributed import close_group, open_group, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.training.ddp import SyncedBatchNorm, synced
 from tespec.training.loading import MicroBatches
@@ -25,26 +21,6 @@ RANKS, STEPS = 2, 3
 SETTINGS = dataclasses.replace(
     finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=STEPS, warmup_steps=1, peak_lr=0.05
 )
-
-
-def ranked(work, rank, folder):
-    """What a process does: meet the others, work, and save what it found."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS)
-    open_group()
-    torch.save(work(rank), f"{folder}/{rank}.pt")
-    close_group()
-    distributed.destroy_process_group()
-
-
-def start(rank, work, folder):
-    ranked(work, rank, folder)
-
-
-def by_ranks(work, folder):
-    """What each of several processes finds."""
-    multiprocessing.spawn(start, (work, str(folder)), nprocs=RANKS)
-    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 
 CHANNELS = 4
@@ -95,7 +71,6 @@ def normalise(rank):
             with Exchanges() as exchanges, rank_without_labels(without):
                 found[name, share] = normalised(norm, values, wanted)
             assert exchanges.calls == {"allgather_": 1, "allreduce_": 1}
-            assert exchanges.bytes == {"allgather_": 3 * 4 * CHANNELS, "allreduce_": 2 * 4 * CHANNELS}
             if without:
                 assert all(torch.isfinite(each).all() for each in (found[name, share]["out"], *norm.buffers()))
                 assert not found[name, share].pop("values").any()
@@ -183,19 +158,36 @@ def train(rank):
             loop.train_step(*(Rows(rank * accumulate + each, RANKS * accumulate)[0] for each in range(accumulate)))
         resumed = loop_of(network, 1, rank, RANKS)
         resumed.load_state_dict(trained)
-        counts = {name: dict(getattr(exchanges, name)) for name in ("calls", "bytes")}
-        found[way] = trained | {"resumed": resumed.state_dict(), "own": resumed.states, "exchanges": counts}
+        calls = dict(exchanges.calls)
+        found[way] = trained | {"resumed": resumed.state_dict(), "own": resumed.states, "exchanges": calls}
     return found
 
 
-def work(rank):
-    return {"normalised": normalise(rank), "trained": train(rank)}
+def forget(rank):
+    loop = loop_of(sometimes(Net), 1, rank, RANKS)
+    try:
+        loop.train_step(Rows(rank, RANKS)[0])
+    except (UserError, RuntimeError) as error:
+        return str(error)
+
+
+def work(rank, folder):
+    """What a process does: meet the others, work, and save what it found."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS)
+    open_group()
+    found = {"normalised": normalise(rank), "trained": train(rank), "forgotten": forget(rank)}
+    torch.save(found, f"{folder}/{rank}.pt")
+    close_group()
+    distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def of_ranks(tmp_path_factory):
     """What each rank finds; starting them takes longer than what they do."""
-    return by_ranks(work, tmp_path_factory.mktemp("ranks"))
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(work, (str(folder),), nprocs=RANKS)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 
 def test_several_ranks_train_what_one_trains(of_ranks):
@@ -210,25 +202,14 @@ def test_several_ranks_train_what_one_trains(of_ranks):
                 torch.testing.assert_close(part["resumed"][key], first[way][key], rtol=0, atol=0)
         if way != "unused":
             # Gradients travel once a step, however many micro-batches there are, and with them the mean loss.
-            exchanges = first[way]["exchanges"]
-            assert exchanges["calls"] == {"allreduce_": 2}
-            assert exchanges["bytes"] == {"allreduce_": 4 * (3 * 2 + 2 + 2) + 4}
+            assert first[way]["exchanges"] == {"allreduce_": 2}
         torch.testing.assert_close(first[way]["state"], one["state"])
         rows = torch.cat([part[way]["own"][0]["sum"][0] for part in (first, second)])
         assert torch.equal(rows, first[way]["state"]["sum"][0])
 
 
-def forget(rank):
-    loop = loop_of(sometimes(Net), 1, rank, RANKS)
-    try:
-        loop.train_step(Rows(rank, RANKS)[0])
-    except (UserError, RuntimeError) as error:
-        return str(error)
-
-
-def test_a_parameter_without_a_gradient_on_one_rank_is_named(tmp_path):
-    first, second = by_ranks(forget, tmp_path)
-    assert first.startswith(
-        "Net: a step of rank 0 gave no gradient to extra; set unused_parameters = True in its class"
-    )
+def test_a_parameter_without_a_gradient_on_one_rank_is_named(of_ranks):
+    first, second = (found["forgotten"] for found in of_ranks)
+    said = "Net: a step of rank 0 gave no gradient to extra; set unused_parameters = True in its class"
+    assert first.startswith(said)
     assert second != first  # it waits for the first one, whose end its launcher hears of

@@ -1,9 +1,7 @@
-from __future__ import annotations
+"""What a tracker is told of a run that is stopped and resumed."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,24 +12,19 @@ from tespec.training.hooks import TRACKERS, TrackHook, check_tracker
 CURVE = [{"step": 2, "loss": 3.0}, {"step": 4, "loss": 2.0}]
 
 
-def loop(step: int, steps: int = 4) -> Any:
-    return SimpleNamespace(step=step, settings=SimpleNamespace(steps=steps))
+def tracked(name, folder):
+    for first, last in ((0, 2), (2, 4)):
+        curve = SimpleNamespace(curve=[point for point in CURVE if point["step"] <= first])
+        hook = TrackHook(name, "evaluation-x", folder, curve, {"seed": 3})
+        hook.before_run(None)
+        curve.curve = [point for point in CURVE if point["step"] <= last]
+        loop = SimpleNamespace(step=last, settings=SimpleNamespace(steps=4))
+        hook.after_train_iter(loop, last - 1)
+        hook.after_run(loop)
+    hook.result({"miou": 61.5}, 4)
 
 
-def tracked(name: str, folder: Path, stop_at: int = 4) -> None:
-    """A run that is stopped, resumed and finished."""
-    curve = SimpleNamespace(curve=[])
-    hook = TrackHook(name, "evaluation-x", folder, curve, {"seed": 3})
-    hook.before_run(loop(0))
-    for step in range(1, stop_at + 1):
-        curve.curve = [point for point in CURVE if point["step"] <= step]
-        hook.after_train_iter(loop(step), step - 1)
-    hook.after_run(loop(stop_at))
-    if stop_at == 4:
-        hook.result({"miou": 61.5}, 4)
-
-
-def test_plain_files_hold_curve_and_result(tmp_path: Path) -> None:
+def test_plain_files_hold_curve_and_result(tmp_path):
     tracked("files", tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "tracking" / "scalars.json").read_text().splitlines()]
     assert lines == [
@@ -42,17 +35,7 @@ def test_plain_files_hold_curve_and_result(tmp_path: Path) -> None:
     assert "seed = 3" in (tmp_path / "tracking" / "config.py").read_text()
 
 
-def test_a_resumed_run_repeats_no_point(tmp_path: Path) -> None:
-    curve = SimpleNamespace(curve=CURVE[:1])
-    hook = TrackHook("files", "evaluation-x", tmp_path, curve, {})
-    hook.before_run(loop(2))
-    curve.curve = CURVE
-    hook.after_train_iter(loop(4), 3)
-    (line,) = (tmp_path / "tracking" / "scalars.json").read_text().splitlines()
-    assert json.loads(line)["step"] == 4
-
-
-def test_tensorboard_holds_curve_and_result(tmp_path: Path) -> None:
+def test_tensorboard_holds_curve_and_result(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -62,11 +45,8 @@ def test_tensorboard_holds_curve_and_result(tmp_path: Path) -> None:
     assert [each.value for each in events.Scalars("result/miou")] == [61.5]
 
 
-def test_a_tracker_that_is_not_installed_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_is_offered_and_refused_at_once_where_it_is_not_installed(monkeypatch):
+    assert set(OFFERED) == set(TRACKERS)
     monkeypatch.setattr("tespec.training.hooks.find_spec", lambda package: None)
     with pytest.raises(UserError, match=r"--track wandb: the package wandb is not installed; pip install wandb"):
         check_tracker("wandb")
-
-
-def test_the_command_line_offers_all_of_them() -> None:
-    assert set(OFFERED) == set(TRACKERS)

@@ -6,22 +6,7 @@ import torch
 
 from tespec.core.errors import UserError
 from tespec.training import loading
-from tespec.training.loading import Batches, choose_workers, deal, on_device
-
-
-def test_batches_arrive_whole_and_in_order_one_ahead():
-    asked = []
-
-    def batches():
-        for number in range(4):
-            asked.append(number)
-            yield {"x": torch.full((2,), float(number)), "y": torch.tensor(number)}
-
-    arriving = on_device(batches(), torch.device("cpu"))
-    first, second = next(arriving), next(arriving)
-    assert len(asked) <= 3
-    assert [int(batch["y"]) for batch in (first, second, *arriving)] == [0, 1, 2, 3]
-    assert second["x"].tolist() == [1, 1]
+from tespec.training.loading import choose_workers, deal, load_batches
 
 
 def test_more_ranks_than_lanes_are_refused(monkeypatch):
@@ -49,8 +34,7 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize(("cores", "free", "environment", "workers"), CHOSEN)
-@pytest.mark.parametrize("batch", [BATCH, namedtuple("Batch", "x labels")(BATCH["x"], [])], ids=["dict", "tuple"])
-def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free, environment, workers, batch):
+def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free, environment, workers):
     for name in ("LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -58,7 +42,7 @@ def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
     disk = namedtuple("Usage", "total used free")(0, 0, free * 1_000_000)
     monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: disk)
-    assert choose_workers(batch) == workers
+    assert choose_workers(BATCH) == choose_workers((BATCH["x"], [])) == workers
     assert capsys.readouterr().err.startswith(f"workers: {workers} (")
 
 
@@ -68,11 +52,11 @@ def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free
 def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys, workers, said):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(2))
     monkeypatch.setattr(loading, "DataLoader", lambda steps, **options: [steps[0]] * (options["num_workers"] == 0))
-    assert list(Batches([BATCH], 0, 1, workers, pin=True)) == [BATCH]
+    assert list(load_batches([BATCH], 0, 1, workers, pin=True)) == [BATCH]
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(said)
 
 
 def test_a_cpu_prepares_its_own_batches_unless_told_otherwise(capsys):
-    assert list(Batches([BATCH], 0, 1, None, pin=False)) == [BATCH]
+    assert list(load_batches([BATCH], 0, 1, None, pin=False)) == [BATCH]
     assert capsys.readouterr().err == ""

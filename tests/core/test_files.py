@@ -1,0 +1,90 @@
+"""Files are written whole or not at all, and read as plain values or refused in one line."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from tespec.comparison.records import find_record
+from tespec.core.config import finetuning_settings
+from tespec.core.description import described_size, read_description
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, parse_yaml, read_json, read_yaml, whole_file, write_all, write_whole
+from tespec.events.store import header_of
+
+DEEP = "[" * 200_000
+
+
+def test_a_file_appears_whole_in_a_folder_that_is_made_or_stays_as_it_was(tmp_path):
+    path = tmp_path / "new" / "file.txt"
+    with whole_file(path) as unfinished:
+        unfinished.write_text("half")
+        assert not path.exists()
+        unfinished.write_text("whole")
+
+    def fail():
+        with whole_file(path) as unfinished:
+            unfinished.write_text("half")
+            raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError, match="disk"):
+        fail()
+    assert path.read_text() == "whole"
+    assert list(path.parent.iterdir()) == [path]
+    (tmp_path / "plain.txt").write_text("x")
+    written = write_whole(tmp_path / "file.txt", "ä\n")
+    assert written.read_bytes() == "ä\n".encode()
+    assert written.stat().st_mode == (tmp_path / "plain.txt").stat().st_mode
+
+
+def test_several_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
+    paths = [tmp_path / name for name in ("a", "b", "c")]
+    write_all(dict.fromkeys(paths[:2], "old"))
+    real = Path.write_text
+
+    def full(self, text, encoding=None):
+        if self.name.startswith(".c."):
+            real(self, text[:1], encoding=encoding)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, text, encoding=encoding)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_all(dict.fromkeys(paths, "new"))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old"}
+
+
+def test_values_come_back(tmp_path):
+    (tmp_path / "a.json").write_text('{"ä": [1, 2.5, null]}', encoding="utf-8")
+    (tmp_path / "a.yaml").write_text("ä: [1, 2.5, null, true]", encoding="utf-8")
+    assert read_json(tmp_path / "a.json") == {"ä": [1, 2.5, None]}
+    assert read_yaml(tmp_path / "a.yaml") == {"ä": [1, 2.5, None, True]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP, "!!python/object/apply:os.getcwd []", "!!bool maybe", "!!int ''", "!!timestamp now",
+        "!!float ''", "!!binary ä", "9" * 5000, "2026-99-99", "a: [", "{[a]: b}", "\0",
+    ],
+)  # fmt: skip
+def test_no_text_is_read_as_more_than_plain_values(text):
+    with pytest.raises(UNREADABLE):
+        parse_yaml(text)
+
+
+def test_every_reader_refuses_depth_in_one_line(tmp_path):
+    for folder in ("a", "runs"):
+        (tmp_path / folder).mkdir()
+    for name in ("dataset.json", "header.json", "runs/record.json"):
+        (tmp_path / name).write_text(DEEP)
+    for read in (
+        lambda: find_record(tmp_path, "record"),
+        lambda: read_description(tmp_path),
+        lambda: described_size(tmp_path / "a" / "b"),
+        lambda: header_of(tmp_path),
+        lambda: finetuning_settings("ddd17", "recurrent", "sample", [f"batch_size={DEEP}"]),
+    ):
+        with pytest.raises(UserError) as raised:
+            read()
+        assert len(str(raised.value).splitlines()) == 1

@@ -1,0 +1,66 @@
+"""What is registered is found by its name, and nothing else is run or imported."""
+
+import sys
+
+import tespec.core.compat  # noqa: F401  # before mmengine
+
+import pytest
+
+from tespec.core.errors import UserError
+from tespec.core.registry import METHODS, TASKS, find_registered, import_modules, register_methods
+from tespec.pretraining.method import find_method
+
+
+@pytest.mark.parametrize("name", ["", "counting", "os.system", "this.d", "mmengine.hooks.Hook", "tespec."])
+def test_a_name_finds_what_is_registered_and_imports_nothing(name):
+    import_modules("tespec.tasks")
+    assert find_registered(TASKS, "depth", "kind").__name__ == "DepthTask"
+    with pytest.raises(UserError, match=r"kind: unknown task .*; choose from depth"):
+        find_registered(TASKS, name, "kind")
+    assert "this" not in sys.modules
+
+
+def test_methods_of_the_repository_are_found_and_described():
+    register_methods()
+    assert {"scratch", "tespec"} <= set(METHODS.module_dict)
+    assert all(find_method(name).title and find_method(name).summary for name in METHODS.module_dict)
+    with pytest.raises(UserError, match="unknown method; did you mean 'tespec'"):
+        find_method("tespek")
+    with pytest.raises(UserError, match=r"choose from .*scratch, tespec"):
+        find_method("zzz")
+
+
+UNTITLED = """
+from tespec.core.registry import METHODS
+from tespec.pretraining.method import Method
+
+@METHODS.register_module(name="untitled")
+class Untitled(Method):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, r"mine\.py: no such file; check the path given to --import"),
+        ("import nothing_of_that_name", r"mine\.py: cannot be imported"),
+        ("def broken(:", r"mine\.py: cannot be imported"),
+        ("undefined + 1", r"mine\.py: cannot be imported"),
+        (UNTITLED, "--method untitled: has no title for its table row; give Untitled a title"),
+    ],
+)
+def test_a_file_that_holds_no_method_is_refused(tmp_path, text, message):
+    file = tmp_path / "mine.py"
+    if text:
+        file.write_text(text)
+
+    def find():
+        register_methods([file])
+        find_method("untitled")
+
+    try:
+        with pytest.raises(UserError, match=message):
+            find()
+    finally:
+        METHODS.module_dict.pop("untitled", None)
