@@ -65,6 +65,7 @@ def train(options: argparse.Namespace) -> None:
     from tespec.cli.options import setup_of
     from tespec.comparison.pretrained import healthy
     from tespec.core.distributed import is_first
+    from tespec.pretraining.method import find_method
     from tespec.runs.pretrain import pretrain
     from tespec.runs.setup import check_places
 
@@ -75,8 +76,9 @@ def train(options: argparse.Namespace) -> None:
     if not is_first():
         return
     print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
-    accepted, reason = healthy(result.record)
-    print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
+    if find_method(options.method).architectures:
+        accepted, reason = healthy(result.record)
+        print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
     print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
 
 

@@ -45,6 +45,7 @@ FRAMES = "imgs"  # folder of a DDD17 recording
 MIDDLE = round(255 * GREY_MEAN)  # outside of a frame
 T = TypeVar("T")
 R = TypeVar("R")
+Augment = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -329,14 +330,22 @@ def subsample(recordings: Sequence[Paired], count: int) -> list[Paired]:
 class PairBatches(Dataset[dict[str, Tensor]]):
     """Batches by step: `histograms` (B, 1, 2*bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, at random times.
 
-    Both are flipped and zoomed alike, sampled anew for each pair. Each epoch shows every pair once, in another order.
+    Both are flipped and zoomed alike, sampled anew for each pair; `augment` alters the histogram alone. Each epoch
+    shows every pair once, in another order.
     """
 
     left_out: tuple[str, ...] = ()
     segments = 1
 
-    def __init__(self, recordings: Sequence[Paired], settings: Pretraining, seed: int, shard: Shard = WHOLE) -> None:
-        self._recordings, self._settings, self._seed = recordings, settings, seed
+    def __init__(
+        self,
+        recordings: Sequence[Paired],
+        settings: Pretraining,
+        seed: int,
+        shard: Shard = WHOLE,
+        augment: Augment = lambda histogram, _: histogram,
+    ) -> None:
+        self._recordings, self._settings, self._seed, self._augment = recordings, settings, seed, augment
         self._share = lanes_of(settings.batch_size, shard)
         self._ends = np.cumsum(lengths_of(recordings))
         self._order = Shuffled(int(self._ends[-1]), seed)
@@ -352,7 +361,7 @@ class PairBatches(Dataset[dict[str, Tensor]]):
             view = sample_flip_zoom(generator, settings.augmentation, *size)
             histogram = np.empty((1, 2 * settings.bins, *size), np.uint8)
             recording.fill(histogram, window, settings.bins, settings.rule, view)
-            histograms.append(histogram)
+            histograms.append(self._augment(histogram, generator))
             images.append(apply_maps(frame, view, MIDDLE)[None])
         return {
             "histograms": torch.from_numpy(np.stack(histograms)),

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
@@ -37,7 +39,7 @@ class Method:
         group: heading of the rows it stands under.
         network_title: network name in the tables.
         network: kind of network, one of those that profiles name the sizes of: "swin" or "resnet".
-        architectures: with memory, without, or both.
+        architectures: with memory, without, or both; none of what is no backbone, but a part of another method.
         pretraining_data: data set of the pre-training, "-" for none.
         recipe: settings of its pre-training as published; None: it is not pre-trained here.
         profiles: settings that differ from the recipe under a profile.
@@ -86,6 +88,8 @@ class Method:
         Raises:
             UserError: names those it has.
         """
+        if not cls.architectures:
+            raise UserError(f"--method {name}", "is a part of another method and no backbone", "see --list")
         if arch not in cls.architectures:
             what = f"{cls.title} with {cls.network_title} is {' or '.join(cls.architectures)} alone"
             raise UserError(f"--method {name} --arch {arch}", what, f"give --arch {cls.architectures[0]}")
@@ -112,6 +116,9 @@ class PretrainMethod(Method, nn.Module):
         deviations: of its loss from the authors' code, for records.
         min_batch_size: lanes, images or pairs that a batch needs; two where batches are normalised or compared.
         masks_patches: whether it masks patches, which needs a Swin.
+        requires: name of the method that is pre-trained first on the same data, "" for none. Then the class method
+            `required_settings(settings)` gives the settings of that one for those of this, and `take(weights)` takes
+            in the network of its weights file.
     """
 
     data_type: ClassVar[type[PretrainData]]
@@ -119,6 +126,7 @@ class PretrainMethod(Method, nn.Module):
     deviations: ClassVar[tuple[str, ...]] = ()
     min_batch_size: ClassVar[int] = 1
     masks_patches: ClassVar[bool] = False
+    requires: ClassVar[str] = ""
     shared_rng = True  # on all processes
     backbone: Backbone
 
@@ -266,6 +274,11 @@ class PairMethod(PretrainMethod):
 
     data_type = PairData
     min_batch_size = 2
+
+    @classmethod
+    def augment(cls, own: Any, histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+        """Histogram (1, 2 * bins, H, W) as it is trained on; most methods alter views of the batch instead."""
+        return histogram
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
@@ -13,10 +14,11 @@ from tespec.core.config import as_facts, changed_pretraining, own_files
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
+from tespec.models.backbone import Backbone
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.health import evaluating
-from tespec.pretraining.method import PretrainMethod, find_method, new_network, open_pretraining
+from tespec.pretraining.method import PretrainMethod, find_method, new_network, open_pretraining, pretrain_method
 from tespec.runs.data import Data
 from tespec.runs.run import Outcome, Run, imported_parts, on_device, run_or_load
 from tespec.runs.setup import Setup
@@ -44,6 +46,8 @@ class Pretrained:
 def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup) -> Pretrained:
     """Pre-train by `settings` on `data`, or take up the complete result of the same run.
 
+    A method that requires another one's network has that pre-trained first, in a run of its own.
+
     Args:
         name: the method's registered name.
         settings: the resolved recipe.
@@ -54,7 +58,12 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
     Raises:
         UserError: data that cannot be read, too few windows, settings that do not fit.
     """
-    began, method = time.monotonic(), find_method(name)
+    method = find_method(name)
+    kind: Any = pretrain_method(settings)
+    first: Pretrained | None = None
+    if kind.requires:
+        first = pretrain(kind.requires, kind.required_settings(settings), data, seed, replace(setup, variant=""))
+    began = time.monotonic()
     overrides = changed_pretraining(settings, method.network)
     settings = on_device(settings, setup)
     with rank_zero_first():
@@ -62,7 +71,9 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
     for note in learned.notes:
         say(note)
     seed_everything(derive(seed, "model"))
-    model = new_network(settings, learned)
+    model: Any = new_network(settings, learned)
+    if first:
+        model.take(first.weights)
     run = Run(
         kind="pretraining",
         method_name=name,
@@ -79,6 +90,7 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
             {method, type(model.backbone), *imported_parts(model)},
             own_files(profiles=settings.profile),
         ),
+        start={"requires": first.record.name, "start_sha256": first.record.weights["sha256"]} if first else {},
         began=began,
     )
     if setup.deterministic:
@@ -90,7 +102,7 @@ def pretrain(name: str, settings: Pretraining, data: Data, seed: int, setup: Set
         model,
         batches,
         partial(_missing, setup),
-        partial(_last_stage, run, learned, model),
+        partial(_last_stage, run, learned, model) if isinstance(model.backbone, Backbone) else None,
     )
     weights, picture = setup.runs / record.name / WEIGHTS, setup.picture(record.name)
     return Pretrained(weights, record, picture if picture.is_file() else None)
@@ -110,7 +122,7 @@ def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
         with single_rank():
             began = time.monotonic()
             metrics = model.validate(data, run.device)
-            stages = model.stage_spreads(data, run.device)
+            stages = model.stage_spreads(data, run.device) if isinstance(model.backbone, Backbone) else {}
             seconds = time.monotonic() - began
             model.draw(data, run.device, run.setup.picture(run.name))
         recipe = run.config | {
@@ -126,7 +138,7 @@ def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
     metrics, stages, seconds, sha256 = broadcast((metrics, stages, seconds, sha256))
     return Outcome(
         seconds=seconds,
-        weights={"source": WEIGHTS, "sha256": sha256},
+        weights={"source": WEIGHTS, "sha256": sha256, **run.start},
         protocol=model.protocol(data),
         metrics=metrics,
         groups=stages,

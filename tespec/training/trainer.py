@@ -24,7 +24,6 @@ from tespec.training.ddp import require_gradients, wrap_ddp
 from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batch, Batches, MicroBatches, on_device
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
-from tespec.training.phases import begin, phase_at, phases_of
 
 NONE_YET = -1
 SKIP = "skip"
@@ -126,8 +125,7 @@ class Trainer:
         self.guard = NonFiniteGuard(device)
         self._seed, self._hooks, self._workers = seed, hooks, workers
         self._trained = [each for each in model.parameters() if each.requires_grad]
-        self._phases = phases_of(model, self.settings)
-        self._begin(0)
+        self._replica: Any = wrap_ddp(model)
 
     def run(self) -> None:
         """Train until the last step of the settings.
@@ -163,11 +161,7 @@ class Trainer:
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
         """One optimizer step on this rank's micro-batches, which are on the device; returns the losses."""
-        number, step_of_phase = phase_at(self._phases, self.step)
-        if number != self._phase:
-            self._begin(number)
-        phase = self._phases[number]
-        rate, decay = learning_rate(phase, step_of_phase), weight_decay(phase, step_of_phase)
+        rate, decay = learning_rate(self.settings, self.step), weight_decay(self.settings, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
@@ -185,7 +179,7 @@ class Trainer:
             self.scaler.unscale_(self.optimizer)
         elif self.device.type != "meta":  # where no optimizer is fused
             self.optimizer.found_inf = self.guard.found_inf  # type: ignore[attr-defined]
-        clip(self._trained, phase.clip)
+        clip(self._trained, self.settings.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
@@ -236,17 +230,6 @@ class Trainer:
         every = max(1, SYNC_EVERY // self.accumulate)
         return self.device.type == "cpu" or self.step % every == 0 or self.step == self.settings.steps
 
-    @property
-    def in_last_phase(self) -> bool:
-        """Whether what is trained now is trained to the end."""
-        return self._phase == len(self._phases) - 1
-
-    def _begin(self, phase: int) -> None:
-        begin(self.model, phase)
-        self._phase = phase
-        # DDP exchanges the gradients of what is trained when it is made.
-        self._replica: Any = wrap_ddp(self.model)
-
     def require_finite(self) -> None:
         """Make sure that no step so far was non-finite.
 
@@ -280,9 +263,6 @@ class Trainer:
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.scaler.load_state_dict(content["scaler"])
-        # A training that had ended is in its last phase, though no further step says so.
-        if (number := phase_at(self._phases, self.step)[0]) != self._phase:
-            self._begin(number)
         first, parts = rank() * self.accumulate, world_size() * self.accumulate
 
         def rows(part: int) -> Any:
