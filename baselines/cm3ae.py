@@ -31,6 +31,7 @@ from tespec.core.settings import (
     Optimisation,
     Positive,
     Pretraining,
+    Share,
 )
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
 from tespec.models.event_swin import EventSwin
@@ -40,6 +41,9 @@ from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, check_mask_unit, replace_hidden
 from tespec.pretraining.method import PairMethod
 from tespec.pretraining.tespec import patchify, pixels_inside
+from tespec.pretraining.views import random_views
+
+MLP_SCALE = 1e-5  # models/mae.py, init_values
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ class Cm3aeSettings:
     decoder: dict[str, Any]  # "type" and settings of a registered decoder
     heads: Count  # of the attention that joins both
     out: Count  # dimensions that are compared
-    temperature: Positive  # of the softmax over cosines
+    logit_scale: Positive  # cosines are multiplied by it; learned from there on
+    scale: tuple[Share, Share]  # lowest and highest share of the frame that a crop shows
     frame_weight: FromZero  # of the frame rebuilt by itself
     events_weight: FromZero  # of the events rebuilt by themselves
     fused_weight: FromZero  # of the frame rebuilt by both
@@ -79,6 +84,7 @@ class Cm3ae(PairMethod):
     """
 
     title = "CM3AE"
+    version = 2
     group = "Beyond the paper"
     pretraining_data = "REV2M"
     citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
@@ -101,8 +107,8 @@ class Cm3ae(PairMethod):
         "CM3AE's fusion joins all tokens of the last stage, instead of the frame's with half of those that the events "
         "show, and has the fused tokens drawn at the frame's places, where the published code has them drawn at those "
         "of events",
-        "CM3AE's contrast compares means of the encoders' last stages, instead of learned sums over the decoders' "
-        "tokens, and its temperature stays as it starts",
+        "CM3AE's contrast compares means of the encoders' last stages, as its decoders here have no tokens of 512 "
+        "dimensions, instead of learned sums over these, and is over the whole batch, instead of each GPU's 128",
     )
     # Values: Event-AHU/CM3AE, main.py, unless another of its files is named; 4 GPUs as in README.md's command.
     recipe = Pretraining(
@@ -111,7 +117,8 @@ class Cm3ae(PairMethod):
             decoder={"type": "LastStageDecoder"},
             heads=4,  # models/mae.py, num_heads_att
             out=512,  # models/mae.py, decoder_embed_dim
-            temperature=0.376,  # models/mae.py: logit_scale, which multiplies cosines, starts at ln(1 / 0.07) = 2.659
+            logit_scale=math.log(1 / 0.07),  # models/mae.py
+            scale=(0.2, 1.0),
             frame_weight=4.0,  # CM3AELoss, as the other weights
             events_weight=0.5,
             fused_weight=0.5,
@@ -128,13 +135,13 @@ class Cm3ae(PairMethod):
             end_divisor=400,  # to min_lr 1e-6
             steps=990400,  # 200 epochs of 2,535,759 pairs (README.md)
             warmup_steps=49520,  # 10 epochs
-            clip=Clip("norm", 3.0),
+            clip=Clip("parameter", 3.0),  # utils.py, clip_gradients: each parameter by itself
             weight_decay=Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
         ),
-        augmentation=Augmentation(flip=0.5),
+        augmentation=Augmentation(),  # flipped as they are cropped
         deviations=(
-            "CM3AE on recordings with grey frames, seen whole, instead of on crops of REV2M's pairs in colour",
-            "CM3AE's gradients are clipped by their norm over all parameters, instead of parameter by parameter",
+            "CM3AE on recordings with grey frames instead of on REV2M's pairs in colour; crops show the nearest pixel, "
+            "since counts stay counts, instead of bicubic ones",
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -156,6 +163,7 @@ class Cm3ae(PairMethod):
         self.fusion = Fusion(width, own.heads, backbone.img_size)
         self.draw_events, self.draw_frame = _decoder(own, backbone, 2), _decoder(own, images, images.in_channels)
         self.of_events, self.of_frame = (Projector(nn.Linear(width, own.out)) for _ in range(2))
+        self.logit_scale = nn.Parameter(torch.tensor(own.logit_scale))
 
     @classmethod
     def from_settings(cls, own: Cm3aeSettings, settings: Pretraining, data: PretrainData) -> Self:
@@ -182,8 +190,12 @@ class Cm3ae(PairMethod):
             "loss", which is the weighted sum of "loss_frame", "loss_events", "loss_fused" and "loss_contrast", and
             "found", the share of events whose frame is told from the others; and None.
         """
-        own = self.own
-        histograms, frame = batch["histograms"], as_input(batch["images"])
+        own, histograms, frame = self.own, batch["histograms"], batch["images"]
+        if self.training:
+            both = torch.cat([histograms, frame], 2)
+            both = random_views(both, 1, (frame.shape[-2], frame.shape[-1]), own.scale)[0]
+            histograms, frame = both[:, :, :-1], both[:, :, -1:]
+        frame = as_input(frame)
         events_hidden, frame_hidden = (sent(mask, frame.device) for mask in self._masks(histograms))
         of_events = _seen(self.backbone, histograms, events_hidden, self.events_patch())
         of_frame = _seen(self.images, frame, frame_hidden, self.frame_patch())
@@ -195,8 +207,8 @@ class Cm3ae(PairMethod):
         )
         events = all_gather_rows(self.of_events(pooled(of_events[-1])))
         frames = all_gather_rows(self.of_frame(pooled(of_frame[-1])))
-        forth, found = info_nce(events, frames, own.temperature)
-        back, _ = info_nce(frames, events, own.temperature)
+        forth, found = info_nce(events, frames, 1 / self.logit_scale)
+        back, _ = info_nce(frames, events, 1 / self.logit_scale)
         contrast = (forth + back) / 2
         loss = (
             own.frame_weight * of_itself
@@ -279,13 +291,17 @@ class Fusion(nn.Module):
     def __init__(self, width: int, heads: int, img_size: tuple[int, int]) -> None:
         super().__init__()
         self.block = Block(width, heads, qkv_bias=True)
+        self.scale = nn.Parameter(torch.full((width,), MLP_SCALE))
         places = sine_positions(img_size[0] // STRIDE, img_size[1] // STRIDE, width)
         self.register_buffer("positions", places, persistent=False)
 
     def forward(self, frame: Tensor, events: Tensor) -> Tensor:
         """Features (B, 1, C, h, w) of both, of those of each."""
         tokens = torch.cat([each.flatten(3).squeeze(1).transpose(1, 2) + self.positions for each in (frame, events)], 1)
-        joined: Tensor = self.block(tokens)[:, : len(self.positions)]
+        block: Any = self.block
+        # models/mae.py, feature_fuse_two: the second norm replaces what it is given, and only the MLP is scaled.
+        normal = block.norm2(tokens + block.attn(block.norm1(tokens)))
+        joined = (normal + self.scale * block.mlp(normal))[:, : len(self.positions)]
         return joined.transpose(1, 2).unflatten(2, frame.shape[-2:]).unsqueeze(1)
 
 

@@ -27,7 +27,7 @@ from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, pad_to, padded_size, sent
 from tespec.pretraining.clusters import AttentionPool, cluster
 from tespec.pretraining.contrast import PrototypeHead, agreement, sinkhorn
-from tespec.pretraining.masking import draw_blocks, replace_hidden
+from tespec.pretraining.masking import block_mask, replace_hidden
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.momentum import follow, momentum_at, teacher_of
 from tespec.pretraining.views import random_crops, random_views, seen_in
@@ -68,6 +68,7 @@ STUDENT_TEMPERATURE = 0.1
 TEACHER_TEMPERATURES = (0.04, 0.07)
 WARMUP_SHARE = 0.1  # of the training, over which the teacher's temperature rises: 30 of 300 epochs
 IN_CLUSTER = 0.25  # least share of a cluster in a token of a view (model/pretrain_model.py)
+SMALLEST_BLOCK = 4  # tokens; of a mask (model/pretrain_model.py, MaskingGenerator)
 VAL_WINDOWS = 16  # of a validation batch at most, among which prototypes are balanced
 
 
@@ -280,7 +281,7 @@ class Ecddp(EventMethod):
         for place, seed in zip(places, seeds, strict=True):
             rng = np.random.default_rng(seed)
             share = low + (high - low) * (place + rng.random()) / whole if place < whole else 0.0
-            masks.append(draw_blocks(rng, side, int(share * side * side)))
+            masks.append(block_mask(rng, side, side, int(share * side * side), SMALLEST_BLOCK))
         return torch.from_numpy(np.stack(masks)).unflatten(0, (2, lanes))
 
     @property

@@ -1,41 +1,60 @@
 """ECDP: contrast of events with images (Yang, Pan, Liu, "Event Camera Data Pre-training", ICCV 2023).
 
-Events and the image of their moment find each other, and the distributions that both form over the batch are aligned.
-There the image network is CLIP's, frozen; here it is trained along, as its weights cannot be shipped.
+Two views of the events find each other along the direction of their image, events find their image, and the likenesses
+of events within the batch become those of their images.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
-from torch import Tensor
-from torch.nn.functional import kl_div, log_softmax, normalize, softmax
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import METHODS
-from tespec.core.settings import Augmentation, Count, Decay, FromZero, Optimisation, Positive, Pretraining
+from tespec.core.settings import Augmentation, Count, Decay, FromZero, Optimisation, Positive, Pretraining, Share
+from tespec.datasets.augment import FlipZoom
 from tespec.datasets.images import as_input
+from tespec.events.histogram import CLIP
+from tespec.events.spatial import DROPPED, apply_maps
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import info_nce, projector, whole
+from tespec.pretraining.contrast import SINKHORN_ROUNDS, Projector, info_nce, whole
 from tespec.pretraining.method import PairMethod
+from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+from tespec.pretraining.views import random_views
+
+ADDED = (100, 5000)  # fewest and most correlated events (data/imagenet_dataset.py, as the next three)
+FEWEST = 1000  # events of a window, below which none are added
+NEAR, SOON = 1.5, 1 / 50  # px, and share of a window (1 ms of 50); deviations of an added event from one that is there
 
 
 @dataclass(frozen=True)
 class EcdpSettings:
-    """Settings of the contrast and of the alignment."""
+    """Settings of the views, the contrasts and the alignment."""
 
-    hidden: Count  # width of the projectors
+    scale: tuple[Share, Share]  # lowest and highest share of the frame that a view shows
+    shift: Share  # of the shorter side, by which events are moved at most
+    hidden: Count  # width of the heads
     out: Count  # dimensions that are compared
-    temperature: Positive  # of the softmax over cosines
+    event_temperature: Positive  # of the softmax over the events' products
+    temperature: Positive  # of the softmax over cosines of events and images
+    event_contrast: FromZero  # weight of the contrast of two views
+    contrast: FromZero  # weight of the contrast with images
     alignment: FromZero  # weight of the alignment
+    momentum: Share  # of the network that sees the other view, at the start
 
 
 @METHODS.register_module(name="ecdp")
 class Ecdp(PairMethod):
-    """Events and their image find each other, and their likenesses within the batch agree.
+    """Events find their other view and their image, and their likenesses within the batch become the images'.
 
     Args:
         own: its settings.
@@ -44,6 +63,7 @@ class Ecdp(PairMethod):
     """
 
     title = "ECDP"
+    version = 2
     group = "Pre-trained on events"
     network_title = "ResNet50"
     network = "resnet"
@@ -53,18 +73,32 @@ class Ecdp(PairMethod):
     licence = "not stated (Yan98/Event-Camera-Data-Pre-training)"
     weights = "the ResNet-50 checkpoint of Yan98/Event-Camera-Data-Pre-training"
     summary = "Events and the image of their moment find each other; a feed-forward ResNet-50, there is no Swin."
-    loss_is = "contrast of events with images, and back, and alignment of their distributions"
+    loss_is = "contrast of two views of events, contrast of events with images and back, and alignment"
     deviations = (  # from Yan98/Event-Camera-Data-Pre-training, model/hub_model.py
-        "ECDP's image network is trained along, instead of being CLIP's, frozen",
-        "ECDP's events are seen whole, instead of with half of their patches left out",
-        "ECDP's contrast of events with those of another view, its loss on classes and its projection are left out",
-        "ECDP's contrast and alignment weigh 1 and 1, instead of 0.2 and 2, and the alignment is not balanced by "
-        "Sinkhorn's algorithm",
+        "ECDP's image network, CLIP's and frozen there, is trained along, as its weights cannot be shipped: by the "
+        "contrast, which is therefore taken both ways",
+        "ECDP's ResNet has one mean feature for both of its heads, instead of a token for each, and sees events whole, "
+        "as it cannot leave out patches, instead of half of them",
+        "ECDP's alignment is over the whole batch, so that n GPUs compute what one does, instead of each GPU's 64",
+        "ECDP's loss on ImageNet's classes, which reaches its own linear layer alone, is left out: no classes here",
+        "ECDP's events are counts up to 10 in 10 bins for each polarity, as in every fine-tuning here, instead of one "
+        "count for each, scaled to -1 to 1",
     )
     # Values: Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base ours_pretraining_base.yml,
-    # which are those of ViT-S: of a ResNet-50 none are published.
+    # which are those of ViT-S: of a ResNet-50 none are published. Of the loss: model/hub_model.py.
     recipe = Pretraining(
-        objective=EcdpSettings(hidden=2048, out=256, temperature=0.1, alignment=1.0),
+        objective=EcdpSettings(
+            scale=(0.45, 1.0),  # crop_min
+            shift=20 / 224,  # data/imagenet_dataset.py, max_shift in frames of 224 px
+            hidden=4096,
+            out=256,
+            event_temperature=0.2,  # temp_event
+            temperature=0.1,  # temp_image
+            event_contrast=0.4,  # twice the temperature, as the next one
+            contrast=0.2,
+            alignment=2.0,  # lambda_kl
+            momentum=0.99,  # moco_m, to 1 (trainer/pr_trainer.py)
+        ),
         dataset="ddd17",
         batch_size=1024,  # README.md: 4 nodes of 4 GPUs, 64 pairs on each
         drop_path=0.0,  # model/ours_model/ours_model_pretrain.py
@@ -79,9 +113,9 @@ class Ecdp(PairMethod):
             # Not clipped: trainer/pr_trainer.py clips where max_grad_norm is set, which it is not.
             weight_decay=Decay(0.03, 0.03, ()),  # all parameters in one group; trainer/pr_trainer.py
         ),
-        augmentation=Augmentation(flip=0.5),
+        augmentation=Augmentation(),  # views are cropped and flipped one by one, images are not
         deviations=(
-            "ECDP's ResNet-50 is trained by the settings of its ViT-S",
+            "ECDP's ResNet-50 is trained by the settings of its ViT-S, since none are published for it",
             "ECDP on recordings with frames, from random weights, instead of on N-ImageNet, from those of MoCo v3",
         ),
     )
@@ -99,8 +133,22 @@ class Ecdp(PairMethod):
         super().__init__()
         self.own = own
         self.backbone, self.images = backbone, images
-        self.of_events = projector(backbone.channels[-1], own.hidden, own.out)
-        self.of_images = projector(images.channels[-1], own.hidden, own.out)
+        width, hidden, out = backbone.channels[-1], own.hidden, own.out
+        self.event_head, self.image_head = head(width, hidden, hidden, out), head(width, hidden, hidden, out)
+        self.event_predictor, self.image_predictor = head(out, hidden, out), head(out, hidden, out)
+        self.to_event = Projector(nn.Linear(images.channels[-1], out, bias=False))
+        self.slow_backbone, self.slow_head = teacher_of(backbone), teacher_of(self.event_head)
+
+    @classmethod
+    def augment(
+        cls, own: EcdpSettings, histogram: NDArray[np.uint8], generator: np.random.Generator
+    ) -> NDArray[np.uint8]:
+        """Events played backwards by chance, shifted, and with correlated ones added (data/imagenet_dataset.py)."""
+        if generator.random() < 0.5:
+            histogram = histogram[:, ::-1]  # time and polarity
+        most = round(own.shift * min(histogram.shape[-2:]))
+        rows, columns = (_shifted(side, int(generator.integers(-most, most + 1))) for side in histogram.shape[-2:])
+        return with_correlated_events(apply_maps(histogram, FlipZoom(rows, columns), 0), generator)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Losses of a step.
@@ -110,34 +158,95 @@ class Ecdp(PairMethod):
             state: None.
 
         Returns:
-            "loss", which is "loss_contrast" + alignment * "loss_alignment", and "found", the share of events whose
-            image is told from the others; and None.
+            "loss", which is the weighted sum of "loss_views", "loss_contrast" and "loss_alignment", and "found", the
+            share of events whose image is told from the others; and None.
         """
-        temperature = self.own.temperature
-        events = all_gather_rows(self.of_events(whole(self.backbone, batch["histograms"])))
-        images = all_gather_rows(self.of_images(whole(self.images, as_input(batch["images"]))))
-        forth, found = info_nce(events, images, temperature)
-        back, _ = info_nce(images, events, temperature)
-        aligned = _alignment(events, images.detach(), temperature)
-        contrast = (forth + back) / 2
+        own, frames = self.own, batch["histograms"]
+        one, two = frames, frames
+        if self.training:
+            one, two = random_views(frames, 2, (frames.shape[-2], frames.shape[-1]), own.scale)
+        features = whole(self.backbone, one)
+        with torch.no_grad():
+            keys = all_gather_rows(self.slow_head(whole(self.slow_backbone, two)))
+        events = all_gather_rows(self.event_predictor(self.event_head(features)))
+        matched = all_gather_rows(self.image_predictor(self.image_head(features)))
+        of_images = whole(self.images, as_input(batch["images"]))
+        images = all_gather_rows(self.to_event(of_images))
+        # The alignment reaches the linear layer alone, as where the image network is frozen.
+        aligned = all_gather_rows(self.to_event(of_images.detach()))
+
+        views = view_contrast(events, keys, images.detach(), own.event_temperature)
+        forth, found = info_nce(matched, images.detach(), own.temperature)
+        back, _ = info_nce(images, matched.detach(), own.temperature)
+        alignment = likeness_divergence(matched, aligned, own.temperature)
+        contrast = forth + back
         return {
-            "loss": contrast + self.own.alignment * aligned,
+            "loss": own.event_contrast * views + own.contrast * contrast + own.alignment * alignment,
+            "loss_views": views,
             "loss_contrast": contrast,
-            "loss_alignment": aligned,
+            "loss_alignment": alignment,
             "found": found,
         }, None
 
+    def after_step(self, share: float) -> None:
+        """Let the slow network follow; `share` of the training is done."""
+        momentum = momentum_at(self.own.momentum, share)
+        follow(self.slow_backbone, self.backbone, momentum)
+        follow(self.slow_head, self.event_head, momentum)
+
+
+def head(*widths: int) -> Projector:
+    """Linear layers without biases, each with batch normalisation, the last one's without scale and shift."""
+    layers: list[nn.Module] = []
+    for inside, outside in pairwise(widths):
+        layers += [nn.Linear(inside, outside, bias=False), nn.BatchNorm1d(outside), nn.ReLU(inplace=True)]
+    return Projector(*layers[:-2], nn.BatchNorm1d(widths[-1], affine=False))
+
 
 @in_fp32
-def _alignment(events: Tensor, images: Tensor, temperature: float) -> Tensor:
-    """Divergence of how alike events are to each other from how alike their images are."""
+def view_contrast(queries: Tensor, keys: Tensor, images: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of finding the key of each query (N, D), both projected on the direction of their own image."""
+    directions = normalize(images, dim=1)
+    queries, keys = (
+        (normalize(each, dim=1) * directions).sum(1, keepdim=True) * directions for each in (queries, keys)
+    )
+    return cross_entropy(queries @ keys.T / temperature, torch.arange(len(queries), device=queries.device))
+
+
+@in_fp32
+def likeness_divergence(events: Tensor, images: Tensor, temperature: float) -> Tensor:
+    """Divergence of how alike events (N, D) are to each other from how alike their images are, which is balanced.
+
+    Three rounds of Sinkhorn's algorithm, through whose row sums gradients flow (model/hub_model.py).
+    """
     events, images = normalize(events, dim=1), normalize(images, dim=1)
-    of_events, of_images = (_of_others(each @ each.T / temperature) for each in (events, images))
-    return kl_div(log_softmax(of_events, dim=1), softmax(of_images, dim=1), reduction="batchmean")
+    wanted = (images @ images.T / temperature).exp()
+    for _ in range(SINKHORN_ROUNDS):
+        wanted = wanted / wanted.sum(0, keepdim=True).detach()
+        wanted = wanted / wanted.sum(1, keepdim=True)
+    return kl_div(log_softmax(events @ events.T / temperature, dim=1), wanted, reduction="batchmean")
 
 
-def _of_others(square: Tensor) -> Tensor:
-    """(N, N - 1): a square (N, N) without its diagonal."""
-    count = len(square)
-    # Without its first number, each N + 1 numbers end in one of the diagonal.
-    return square.flatten()[1:].view(count - 1, count + 1)[:, :-1].reshape(count, count - 1)
+def _shifted(side: int, by: int) -> NDArray[np.int64]:
+    """Source of each of `side` places that are moved by so many."""
+    sources = np.arange(side) - by
+    return np.where((sources >= 0) & (sources < side), sources, DROPPED)
+
+
+def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+    """Histogram (1, 2 * bins, H, W) with copies of some of its events, a little moved and soon before or after."""
+    counts, bins = histogram[0], histogram.shape[1] // 2
+    events = np.repeat(np.argwhere(counts), counts[counts > 0], axis=0)
+    if len(events) < FEWEST:
+        return histogram
+    added = int(generator.integers(min(ADDED[0], len(events) - 1), min(ADDED[1], len(events))))
+    planes, *places = events[generator.choice(len(events), added, replace=False)].T
+    moved = [
+        (each + generator.normal(0, NEAR, added)).clip(0, most)
+        for each, most in zip(places, events.max(0)[1:], strict=True)
+    ]
+    times = planes % bins + generator.random(added) + generator.normal(0, SOON * bins, added)
+    rows, columns, in_bins = (each.astype(np.int64) for each in (*moved, times.clip(0, bins - 1)))
+    more = counts.astype(np.int64)
+    np.add.at(more, (planes // bins * bins + in_bins, rows, columns), 1)
+    return more.clip(max=CLIP).astype(np.uint8)[None]

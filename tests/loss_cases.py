@@ -7,7 +7,7 @@ from baselines.cpc import Cpc
 from baselines.ecddp import Ecddp
 from baselines.ecdp import Ecdp
 from baselines.imagenet import Imagenet
-from baselines.mem import Mem
+from baselines.mem import Mem, MemTokenizer
 from baselines.moby import Moby
 from baselines.scaleevent import ScaleEvent, Teacher
 from tespec.core.config import own_facts
@@ -54,9 +54,15 @@ def own(objective, **changes):
 
 
 TOKENIZER = {
-    "share": 0.5, "peak_lr": 1e-3, "end_divisor": 1.1, "clip_norm": 0.01, "crop": 32, "tokens": 24, "width": 8,
-    "hidden": 16, "blocks": 1, "hot": 10.0, "gamma": 0.5, "temperature": (1.0, 0.5), "kl_weight": 0.1,
+    "unit": 16, "crop": 32, "tokens": 24, "width": 8, "hidden": 16, "blocks": 1, "hot": 10.0, "gamma": 0.5,
+    "shift": 0.03, "temperature": (1.0, 0.5), "kl_weight": 0.1,
 }  # fmt: skip
+
+
+def tokenizer():
+    torch.manual_seed(0)
+    return MemTokenizer(own("mem-tokenizer", **TOKENIZER))
+
 
 # The objective or task, and a batch.
 CASES = {
@@ -74,6 +80,10 @@ CASES = {
             backbone(),
         ),
         histograms(4, 1),
+    ),
+    "mem-tokenizer": lambda: (
+        tokenizer(),
+        histograms(),
     ),
     "mem": lambda: (
         Mem(own("mem", smallest_block=1, tokenizer=TOKENIZER), backbone(True)),

@@ -70,6 +70,7 @@ def pretrain(
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
         if is_first():
             print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
-            accepted, reason = healthy(result.record)
-            print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
+            if kind.architectures:
+                accepted, reason = healthy(result.record)
+                print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
             print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -328,7 +329,8 @@ def _nested(change: str) -> dict[str, Any]:
         raise UserError(f"--set {change}", "the value is not YAML", "quote it") from error
     for key in reversed(path.split(".")):
         nested = {key: nested}
-    return typing.cast("dict[str, Any]", nested)
+    changes: dict[str, Any] = nested
+    return changes
 
 
 def refuse_unknown_changes(
@@ -404,9 +406,8 @@ def origins_of_pretraining(
 def _origins(layers: Mapping[str, Finetuning | Pretraining]) -> dict[str, tuple[Any, str]]:
     """The values of the last layer, each with the first layer from which on it stays as it is."""
     kind = type(next(iter(layers.values())))
-    usual = {each.name: each.default for each in dataclasses.fields(kind) if each.default is not dataclasses.MISSING}
-    usual = {name: dataclasses.asdict(each) if dataclasses.is_dataclass(each) else each for name, each in usual.items()}
-    found = {key: (value, "default") for key, value in flattened(_plain(usual)).items()}
+    usual = {each.name: each.default for each in fields(kind) if each.default is not MISSING}
+    found = {key: (value, "default") for key, value in flattened(to_jsonable_python(usual)).items()}
     for source, settings in layers.items():
         values = flattened(as_facts(settings))
         new = {key: (value, source) for key, value in values.items() if found.get(key, (_UNSET,))[0] != value}

@@ -78,6 +78,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 SomeShare = Annotated[float, Field(gt=0, le=1)]
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 DropRate = Annotated[float, Field(ge=0, le=0.9)]  # a block that is always dropped has no scale
+Momentum = Annotated[float, Field(ge=0, lt=1)]
 Flag = StrictBool
 # Far beyond any head there is: a network is built from what a file from somebody else says.
 Width = Annotated[int, Field(strict=True, ge=1, le=4096)]
@@ -139,13 +140,13 @@ Rule = Literal["edges", "rvt"]
 
 @dataclass(frozen=True)
 class Clip:
-    """How large gradients may be: each of their numbers ("value"), all of them as one vector ("norm"), or any ("none").
+    """How large gradients may be: each number ("value"), all as one vector ("norm"), each parameter, or any ("none").
 
     Raises:
         UserError: a limit is missing.
     """
 
-    by: Literal["value", "norm", "none"]
+    by: Literal["value", "norm", "parameter", "none"]
     at: Positive | None
 
     def __post_init__(self) -> None:
@@ -170,13 +171,14 @@ class Decay:
 class Optimisation:
     """How weights are updated; learning rates start at peak/start_divisor and end at peak/end_divisor.
 
-    `patch_embed_lr` is the share of the learning rate that the patch embedding gets.
+    `betas` are those of Adam. `patch_embed_lr` is the share of the learning rate that the patch embedding gets.
     `non_finite` says what is done about a step whose loss or gradients are not finite: "stop" or "skip".
     """
 
     peak_lr: Positive
     steps: Count
     optimizer: Literal["Adam", "AdamW"] = "AdamW"
+    betas: tuple[Momentum, Momentum] = (0.9, 0.999)
     schedule: Literal["linear", "cosine"] = "cosine"
     start_divisor: Positive = 25.0
     end_divisor: Positive = 1000.0

@@ -49,6 +49,7 @@ ONE_AT_A_TIME = Lock()
 ViewOf = Callable[[Image.Image], Tensor]
 T = TypeVar("T")
 R = TypeVar("R")
+Augment = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
@@ -290,11 +291,19 @@ def subsample(recordings: Sequence[Paired], count: int) -> list[Paired]:
 class PairBatches(Dataset[dict[str, Tensor]]):
     """Batches by step: `histograms` (B, 1, 2*bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, at random times.
 
-    Both are flipped and zoomed alike, sampled anew for each pair. Each epoch shows every pair once, in another order.
+    Both are flipped and zoomed alike, sampled anew for each pair; `augment` alters the histogram alone. Each epoch
+    shows every pair once, in another order.
     """
 
-    def __init__(self, recordings: Sequence[Paired], settings: Pretraining, seed: int, shard: Shard = WHOLE) -> None:
-        self._recordings, self._settings, self._seed = recordings, settings, seed
+    def __init__(
+        self,
+        recordings: Sequence[Paired],
+        settings: Pretraining,
+        seed: int,
+        shard: Shard = WHOLE,
+        augment: Augment = lambda histogram, _: histogram,
+    ) -> None:
+        self._recordings, self._settings, self._seed, self._augment = recordings, settings, seed, augment
         self._share = lanes_of(settings.batch_size, shard)
         self._starts = np.cumsum([0, *map(len, recordings)])
 
@@ -312,5 +321,6 @@ class PairBatches(Dataset[dict[str, Tensor]]):
             generator = np.random.default_rng([self._seed, *b"augmentation", positions[row]])
             view = sample_flip_zoom(generator, settings.augmentation, *size)
             recording.fill(histograms[row], window, settings.bins, settings.rule, view)
+            histograms[row] = self._augment(histograms[row], generator)
             images[row, 0] = apply_maps(frames[row], view, MIDDLE)
         return {"histograms": torch.from_numpy(histograms), "images": torch.from_numpy(images)}

@@ -18,7 +18,7 @@ SMALLEST = torch.finfo(torch.float32).tiny  # of a sum that is divided by
 
 @in_fp32
 def info_nce(
-    queries: Tensor, keys: Tensor, temperature: float, negatives: Tensor | None = None
+    queries: Tensor, keys: Tensor, temperature: float | Tensor, negatives: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy of finding each query's own key, and the share that is found.
 

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -353,7 +354,7 @@ class PairData(PretrainData):
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> PairBatches:
         """Training batches by step."""
-        return PairBatches(self._train, self.settings, seed, shard)
+        return PairBatches(self._train, self.settings, seed, shard, partial(self.method.augment, self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Histograms without events, and black images."""

@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.settings import Mask
 from tespec.models.event_swin import PATCH
 from tespec.models.layers import STRIDE
 
 INITIAL_DEVIATION = 0.02
-SMALLEST_BLOCK = 4  # units; as the next two, of BEiT's masks
-ASPECT = 0.3  # of a block, its least height over width, and the other way round
-TRIES = 10  # for a block that hides anything more
+ASPECT = 0.3  # of a block, its least height over width, and the other way round (BEiT, and MEM's code)
+ATTEMPTS = 10  # at a block, likewise
 
 
 def check_mask_unit(mask: Mask) -> None:
@@ -28,28 +28,6 @@ def check_mask_unit(mask: Mask) -> None:
     """
     if mask.unit % PATCH or STRIDE % mask.unit:
         raise UserError("objective.mask.unit", f"{mask.unit} px is not made of whole tokens", "choose 4, 8, 16 or 32")
-
-
-def draw_blocks(generator: np.random.Generator, side: int, count: int) -> NDArray[np.bool_]:
-    """Mask (side, side) that hides at most `count` units, in blocks (BEiT, Alg. 1, as iBOT and ECDDP draw them).
-
-    It hides fewer where `TRIES` blocks in a row do not fit.
-    """
-    mask = np.zeros((side, side), bool)
-    tries = 0
-    while tries < TRIES and (left := min(count - int(mask.sum()), side * side // 2)) > 0:
-        tries += 1
-        area = generator.uniform(*sorted((SMALLEST_BLOCK, left)))
-        aspect = math.exp(generator.uniform(math.log(ASPECT), -math.log(ASPECT)))
-        height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if height >= side or width >= side:
-            continue
-        top, first = generator.integers(side - height + 1), generator.integers(side - width + 1)
-        block = mask[top : top + height, first : first + width]
-        if 0 < block.size - block.sum() <= left:
-            block[:] = True
-            tries = 0
-    return mask
 
 
 class MaskPatch(nn.Module):
@@ -88,3 +66,43 @@ def replace_hidden(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
     rows, cols = -(-tokens.shape[2] // side), -(-tokens.shape[3] // side)
     stand_ins = patch.repeat(1, rows, cols, 1)[:, : tokens.shape[2], : tokens.shape[3]]
     return torch.where(hidden[:, None, :, :, None], stand_ins.unsqueeze(1), tokens)
+
+
+def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int) -> Tensor:
+    """Masks (lanes, rows, columns) bool of blocks, drawn for the lanes of all processes; on the CPU.
+
+    See `block_mask`; each lane has a generator of its own, whose seed is drawn from torch's.
+
+    Raises:
+        UserError: a share that hides nothing, or a frame of a single row or column of patches.
+    """
+    most = round(ratio * rows * columns)
+    if not most or min(rows, columns) < 2:
+        raise UserError("masks", f"{rows} x {columns} patches leave no room for blocks", "hide more, or finer patches")
+    everything, own = shard_slice(lanes)
+    seeds = torch.randint(1 << 31, (everything,))[own].tolist()
+    masks = [block_mask(np.random.default_rng(seed), rows, columns, most, smallest) for seed in seeds]
+    return torch.from_numpy(np.stack(masks))
+
+
+def block_mask(generator: np.random.Generator, rows: int, columns: int, most: int, smallest: int) -> NDArray[np.bool_]:
+    """Rectangles of random area and aspect that hide `most` of rows * columns units, or fewer where no more fit.
+
+    Areas lie between `smallest`, or `most` where that is less, and what is left to hide (microsoft/unilm,
+    beit/masking_generator.py, as tum-vision/mem has it).
+    """
+    mask, smallest = np.zeros((rows, columns), bool), min(smallest, most)
+    while (left := most - int(mask.sum())) > 0:
+        for _ in range(ATTEMPTS):
+            area, aspect = smallest + generator.random() * (left - smallest), ASPECT ** generator.uniform(-1, 1)
+            height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if not (height < rows and width < columns):
+                continue
+            top, first = generator.integers(rows - height + 1), generator.integers(columns - width + 1)
+            block = mask[top : top + height, first : first + width]
+            if 0 < block.size - block.sum() <= left:
+                block[:] = True
+                break
+        else:
+            break
+    return mask

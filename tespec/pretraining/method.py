@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import METHODS, register_methods
@@ -39,7 +42,7 @@ class Method:
         group: heading of the rows it stands under.
         network_title: network name in the tables.
         network: kind of network, one of those that profiles name the sizes of: "swin" or "resnet".
-        architectures: with memory, without, or both.
+        architectures: with memory, without, or both; none of what is no backbone, but a part of another method.
         pretraining_data: data set of the pre-training, "-" for none.
         recipe: settings of its pre-training as published; None: it is not pre-trained here.
         profiles: settings that differ from the recipe under a profile.
@@ -88,6 +91,8 @@ class Method:
         Raises:
             UserError: names those it has.
         """
+        if not cls.architectures:
+            raise UserError(f"--method {name}", "is a part of another method and no backbone", "see --list")
         if arch not in cls.architectures:
             what = f"{cls.title} with {cls.network_title} is {' or '.join(cls.architectures)} alone"
             raise UserError(f"--method {name} --arch {arch}", what, f"give --arch {cls.architectures[0]}")
@@ -169,6 +174,11 @@ class PretrainMethod(Method, nn.Module):
         Two empty texts where it needs none.
         """
         return "", ""
+
+    @classmethod
+    def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
+        """Settings of that method's pre-training, for those of this one."""
+        return pretraining_settings(name, settings.profile)
 
     def load_upstream(self, path: Path) -> None:
         """Load the network that `upstream` names, before the first step.
@@ -283,6 +293,11 @@ class PairMethod(PretrainMethod):
 
     data_type = PairData
     min_batch_size = 2
+
+    @classmethod
+    def augment(cls, own: Any, histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+        """Histogram (1, 2 * bins, H, W) as it is trained on; most methods alter views of the batch instead."""
+        return histogram
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from tespec.core.distributed import shard_slice
-from tespec.events.on_device import picked
+from tespec.events.on_device import as_seen, picked
+from tespec.events.spatial import DROPPED
 from tespec.models.layers import sent
 
 ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height, in units of the image's sides
@@ -98,6 +99,22 @@ def random_views(
     boxes = sent((boxes / last).float(), frames.device)
     views = torch.stack([seen_in(frames.flatten(1, 2), each, wanted) for each in boxes])
     return views.unflatten(2, frames.shape[1:3]), boxes
+
+
+def random_time_flips(histograms: Tensor) -> Tensor:
+    """Half of the lanes of histograms (B, T, 2 * bins, H, W), by chance, played backwards, polarities exchanged."""
+    whole, own = shard_slice(len(histograms))
+    flips = sent(torch.rand(whole)[own] < 0.5, histograms.device).view(-1, 1, 1, 1, 1)
+    return torch.where(flips, histograms.flip(1, 2), histograms)
+
+
+def random_shifts(frames: Tensor, most: int) -> Tensor:
+    """Each lane of frames (B, T, C, H, W) moved by up to `most` px along either axis; 0 comes in from outside."""
+    whole, own = shard_slice(len(frames))
+    moves = torch.randint(-most, most + 1, (whole, 2))[own]
+    places = [torch.arange(frames.shape[axis - 2]) - moves[:, axis : axis + 1] for axis in (0, 1)]
+    maps = [torch.where((each >= 0) & (each < each.shape[1]), each, DROPPED) for each in places]
+    return as_seen(frames, *(sent(each, frames.device) for each in maps))
 
 
 def _picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

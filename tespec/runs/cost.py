@@ -25,11 +25,10 @@ from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute, has_batch_norm
 from tespec.pretraining.data import ImageData
 from tespec.pretraining.method import new_network, open_pretraining
-from tespec.runs.meta import META, StepCount, count_step
+from tespec.runs.meta import META, count_step
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.loading import Batch
-from tespec.training.phases import begin, phases_of
 
 MFU = 0.35  # share of a GPU's peak that trainings reach, where nothing was measured
 GPUS = CONFIGS / "gpus.yaml"
@@ -73,7 +72,7 @@ class Cost:
     """What a training takes of each GPU.
 
     Attributes:
-        flops: floating-point operations of an optimizer step; the mean where phases differ.
+        flops: floating-point operations of an optimizer step.
         kept: bytes that a forward pass keeps for its backward pass, without weights.
         fixed: bytes of weights, gradients and optimizer.
         memory: most bytes in use at once in a step.
@@ -129,7 +128,7 @@ class TrainingEstimate:
         try:
             # Left open, attention is fused where there is any.
             execute(self.model, Execution(recompute=config.recompute, channels_last=False), fast=config.fused)
-            count = self._count(self.batch(lanes), config.half)
+            count = count_step(self.model.train(), self.batch(lanes), config.half)
         except (NotImplementedError, RuntimeError) as error:
             what = f"its step cannot be counted without data: {one_line(str(error))[:200]}"
             raise UserError(type(self.model).__name__, what, "let no shape depend on numbers on the device") from error
@@ -144,20 +143,6 @@ class TrainingEstimate:
         most = count.peak + moments + waiting
         fixed = weights + gradients + moments
         return Cost(config.accumulate * count.flops, count.kept, fixed, most, settings.optimisation.steps, config)
-
-    def _count(self, batch: Batch, half: bool) -> StepCount:
-        """The mean step's operations, and the most memory of a step of any phase."""
-        phases = phases_of(self.model, self.settings.optimisation)
-        trained = [each for each in self.model.parameters() if each.requires_grad]
-        counts = []
-        for number in range(len(phases)):
-            begin(self.model, number)
-            counts.append(count_step(self.model.train(), batch, half))
-        for each in trained:
-            each.requires_grad_(True)  # gradients and moments are those of all phases
-        flops = sum(phase.steps * count.flops for phase, count in zip(phases, counts, strict=True))
-        most = (max(column) for column in zip(*counts, strict=True))
-        return StepCount(*most)._replace(flops=round(flops / sum(phase.steps for phase in phases)))
 
     def fitting(self, memory: float, config: ExecutionConfig) -> Cost | None:
         """The first way to save memory with which it fits into so many bytes; None where none does."""

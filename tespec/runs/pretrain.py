@@ -6,14 +6,16 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tespec.comparison.provenance import plugin_sha256
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, changed_pretraining, own_files, pretraining_settings
+from tespec.core.config import as_facts, changed_pretraining, own_files
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
+from tespec.models.backbone import Backbone
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.health import evaluating
@@ -55,6 +57,8 @@ def pretrain(
 ) -> Pretrained:
     """Pre-train by `settings` on `data`, or take up the complete result of the same run.
 
+    A method that requires another one's network has that pre-trained first, in a run of its own.
+
     Args:
         name: the method's registered name.
         settings: the resolved recipe.
@@ -75,7 +79,7 @@ def pretrain(
     for note in learned.notes:
         say(note)
     seed_everything(derive(seed, "model"))
-    model = new_network(settings, learned)
+    model: Any = new_network(settings, learned)
     if upstream:
         model.load_upstream(upstream)
     run = Run(
@@ -102,7 +106,7 @@ def pretrain(
     batches = deal(learned.steps, seed, settings.batch_size, setup.accumulate)
 
     def trained() -> Trained:
-        probe_fn = partial(_last_stage, run, learned, model)
+        probe_fn = partial(_last_stage, run, learned, model) if isinstance(model.backbone, Backbone) else None
         return train(
             model, batches, settings.optimisation, seed=seed, setup=setup, run=run.name, facts=run.config,
             probe_fn=probe_fn,
@@ -119,7 +123,7 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
     first, file = method.upstream(own_settings(settings.objective))
     if file or not first:
         return Path(file) if file else None
-    recipe = pretraining_settings(first, settings.profile)
+    recipe = method.upstream_settings(settings, first)
     same = pretrain_method(recipe).data_type is method.data_type
     if not same and not data.is_sample:
         what = f"needs a network that {first} has pre-trained on other data"
@@ -144,7 +148,7 @@ def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
         with single_rank():
             began = time.monotonic()
             metrics = model.validate(data, run.device)
-            stages = model.stage_spreads(data, run.device)
+            stages = model.stage_spreads(data, run.device) if isinstance(model.backbone, Backbone) else {}
             seconds = time.monotonic() - began
             model.draw(data, run.device, run.setup.picture(run.name))
         recipe = run.config | {
@@ -160,7 +164,7 @@ def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
     metrics, stages, seconds, sha256 = broadcast((metrics, stages, seconds, sha256))
     return Outcome(
         seconds=seconds,
-        weights={"source": WEIGHTS, "sha256": sha256},
+        weights={"source": WEIGHTS, "sha256": sha256, **run.start},
         protocol=model.protocol(data),
         metrics=metrics,
         groups=stages,

@@ -70,7 +70,7 @@ class Run:
         setup: where and how.
         plugin: see `plugin_sha256`.
         start: what records say of the weights that the backbone starts from, their hash included; of a pre-training
-            nothing.
+            of those of the method that it requires.
         began: when work on it began, by `time.monotonic`.
         split: "test" or "val", on which it is scored.
         trained_on: hash of the recordings that it is trained on, where others are scored on; else "".

@@ -36,12 +36,10 @@ PROBES = 4  # times that `probe_fn` is called in a training
 class CurveHook(Hook):
     """Keeps the mean of every loss over intervals of steps, and what is measured beside the training.
 
-    An interval also ends where a new phase of the training has other losses.
-
     Args:
         interval: in steps.
         probe_fn: measures numbers by name, and leaves the network as it was; the first process calls it `PROBES` times,
-            evenly over the training and at its end, but not before its last phase.
+            evenly over the training and at its end.
 
     Attributes:
         curve: {"step", name: mean} of each interval.
@@ -57,8 +55,6 @@ class CurveHook(Hook):
 
     def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Add the losses of one step."""
-        if self._sums and self._sums.keys() != outputs.keys():
-            self._close(step)
         for name, value in outputs.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
         self._count += 1
@@ -66,7 +62,7 @@ class CurveHook(Hook):
         if trainer.step % self._interval == 0 or trainer.step == steps:
             self._close(trainer.step)
         due = trainer.step in {-(-steps * time // PROBES) for time in range(1, PROBES + 1)}
-        if self._probe_fn and due and trainer.in_last_phase and is_first():
+        if self._probe_fn and due and is_first():
             self.probed.append({"step": trainer.step, **self._probe_fn()})
 
     def _close(self, step: int) -> None:

@@ -20,7 +20,8 @@ PATCH_EMBED = "patch_embed"
 def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Optimizer:
     """The optimizer that the settings name, fused: it takes `found_inf`, and is several times as fast."""
     fused = not any(each.is_meta for each in model.parameters())
-    return OPTIMIZERS[settings.optimizer](parameter_groups(model, settings), lr=settings.peak_lr, fused=fused)
+    kind, groups = OPTIMIZERS[settings.optimizer], parameter_groups(model, settings)
+    return kind(groups, lr=settings.peak_lr, betas=settings.betas, fused=fused)
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:
@@ -83,5 +84,8 @@ def clip(parameters: Sequence[nn.Parameter], rule: Clip) -> None:
         return
     if rule.by == "norm":
         clip_grad_norm_(parameters, rule.at)
+    elif rule.by == "parameter":
+        for each in parameters:
+            clip_grad_norm_(each, rule.at)
     elif rule.by == "value":
         clip_grad_value_(parameters, rule.at)

@@ -24,7 +24,6 @@ from tespec.training.ddp import require_gradients, wrap_ddp
 from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batch, MicroBatches, load_batches, on_device
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
-from tespec.training.phases import begin, phase_at, phases_of
 
 NONE_YET = -1
 SYNC_EVERY = 16  # backward passes; each synchronisation waits for the device
@@ -100,8 +99,7 @@ class Trainer:
         self._found_wrong = torch.zeros((), device=device)
         self._seed, self._hooks, self._workers = seed, hooks, workers
         self._trained = [each for each in model.parameters() if each.requires_grad]
-        self._phases = phases_of(model, self.settings)
-        self._begin(0)
+        self._replica: Any = wrap_ddp(model)
 
     def run(self) -> None:
         """Train until the last step of the settings.
@@ -131,11 +129,7 @@ class Trainer:
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
         """One optimizer step on this rank's micro-batches, which are on the device; returns the losses."""
-        number, step_of_phase = phase_at(self._phases, self.step)
-        if number != self._phase:
-            self._begin(number)
-        phase = self._phases[number]
-        rate, decay = learning_rate(phase, step_of_phase), weight_decay(phase, step_of_phase)
+        rate, decay = learning_rate(self.settings, self.step), weight_decay(self.settings, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
@@ -160,7 +154,7 @@ class Trainer:
         elif self.device.type != "meta":  # where no optimizer is fused
             # A fused optimizer then leaves weights and moments as they are.
             self.optimizer.found_inf = self._found_wrong  # type: ignore[attr-defined]
-        clip(self._trained, phase.clip)
+        clip(self._trained, self.settings.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
@@ -197,17 +191,6 @@ class Trainer:
         every = max(1, SYNC_EVERY // self.accumulate)
         return self.device.type == "cpu" or self.step % every == 0 or self.step == self.settings.steps
 
-    @property
-    def in_last_phase(self) -> bool:
-        """Whether what is trained now is trained to the end."""
-        return self._phase == len(self._phases) - 1
-
-    def _begin(self, phase: int) -> None:
-        begin(self.model, phase)
-        self._phase = phase
-        # DDP exchanges the gradients of what is trained when it is made.
-        self._replica: Any = wrap_ddp(self.model)
-
     def require_finite(self) -> None:
         """Make sure that no step so far was non-finite.
 
@@ -241,14 +224,12 @@ class Trainer:
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.scaler.load_state_dict(content["scaler"])
-        # A training that had ended is in its last phase, though no further step says so.
-        if (number := phase_at(self._phases, self.step)[0]) != self._phase:
-            self._begin(number)
-        parts = world_size() * self.accumulate
-        self.states = [
-            nested(content["state"], lambda tensor, part=part: tensor.chunk(parts)[part].to(self.device, copy=True))
-            for part in range(rank() * self.accumulate, (rank() + 1) * self.accumulate)
-        ]
+        first, parts = rank() * self.accumulate, world_size() * self.accumulate
+
+        def rows(part: int) -> Any:
+            return nested(content["state"], lambda tensor: tensor.chunk(parts)[part].to(self.device, copy=True))
+
+        self.states = [rows(first + number) for number in range(self.accumulate)]
 
 
 @torch.no_grad()

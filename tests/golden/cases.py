@@ -134,8 +134,10 @@ def run(folder: Path, verb: str, *arguments: str, changes: Sequence[str] = ()) -
     with redirect_stdout(told), redirect_stderr(told), short_pretrainings(), watched_steps() as steps:
         ended = main([verb, *arguments, *options, *changed, *where])
     assert ended == 0, told.getvalue()
-    (path,) = (folder / "results" / "runs").glob("*.json")
-    return json.loads(path.read_text()) | {"steps": steps}
+    records = [json.loads(path.read_text()) for path in (folder / "results" / "runs").glob("*.json")]
+    (record,) = (each for each in records if each["method"] in arguments or each["kind"] == "reference")
+    # Before them come those of the method that this one requires.
+    return record | {"steps": steps[-len(record["curve"]) :]}
 
 
 # Warm-up would leave the first step without effect on the second; clipped gradients all have the same norm.
@@ -183,7 +185,8 @@ PRETRAININGS: dict[str, Case] = {
     "tespec, no patch normalisation": pretrained("tespec", ONE_MPX, *LANES, "objective.patch_norm=false"),
     "tespec, objective cpc": pretrained("tespec", ONE_MPX, *LANES, "objective=cpc", SLOW),
     "ecddp": pretrained("ecddp", ONE_MPX, *LANES),
-    "mem": pretrained("mem", ONE_MPX, *LANES, "objective.tokenizer.clip_norm=1e9"),
+    "mem-tokenizer": pretrained("mem-tokenizer", ONE_MPX, *LANES),
+    "mem": pretrained("mem", ONE_MPX, *LANES),
     "ecdp": pretrained("ecdp", DDD17, *IMAGES),
     "cm3ae": pretrained("cm3ae", DDD17, *IMAGES),
     "moby": pretrained("moby", "objects", *IMAGES),
@@ -492,13 +495,15 @@ EVENTS: dict[str, Case] = {
 
 # Settings: what a run is made with, before anything is computed.
 
+USUAL = {"betas": [0.9, 0.999]}
 PROSE = ("deviations", "title", "profile", "version", "name", "citation")
 
 
 def flat(facts: Any, name: str = "") -> Values:
-    """Settings by dotted name, without what is only said."""
+    """Settings by dotted name, without what is only said, and without momenta of Adam that are torch's own."""
     if isinstance(facts, Mapping):
-        parts = [flat(value, f"{name}.{key}".strip(".")) for key, value in facts.items() if key not in PROSE]
+        told = {key: value for key, value in facts.items() if key not in PROSE and value != USUAL.get(key)}
+        parts = [flat(value, f"{name}.{key}".strip(".")) for key, value in told.items()]
         return {key: value for part in parts for key, value in part.items()}
     return {name: facts if isinstance(facts, (int, float, str, type(None))) else json.dumps(facts)}
 

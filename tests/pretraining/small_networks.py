@@ -48,11 +48,10 @@ def distillation(**changes: Any) -> Ecddp:
 
 
 def event_modelling(recurrent: bool = False, unit: int = 16, **changes: Any) -> Mem:
-    """In its last stage, with a tokenizer that has learned nothing."""
-    facts = own_facts("mem", "sample")
-    tokenizer = facts["tokenizer"] | {"tokens": 24, "width": 8, "hidden": 16, "crop": 64, "share": 0.5}
-    mask = facts["mask"] | {"unit": unit}
-    return Mem(own("mem", **({"tokenizer": tokenizer, "mask": mask} | changes)), backbone(recurrent))
+    """With a tokenizer that has learned nothing."""
+    small = {"unit": unit, "tokens": 24, "width": 8, "hidden": 16, "crop": 64}
+    tokenizer = own_facts("mem", "sample")["tokenizer"] | small
+    return Mem(own("mem", **({"tokenizer": tokenizer} | changes)), backbone(recurrent))
 
 
 def momentum_contrast(queue: int = 8, arch: str = "micro") -> Moby:

@@ -1,10 +1,13 @@
-"""CM3AE: what is hidden where, what is rebuilt of what, and what each loss can learn from."""
+"""CM3AE held against the published formulas (Event-AHU/CM3AE, models/mae.py), written out as loops."""
+
+import math
 
 import pytest
 import torch
-from small_networks import SIZE, autoencoder, histograms
+from small_networks import SIZE, autoencoder, histograms, own
 
-from baselines.cm3ae import draw_masks, event_frame, sine_positions
+from baselines import cm3ae
+from baselines.cm3ae import Fusion, draw_masks, event_frame, sine_positions
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN
 
 LANES, UNIT = 3, 16
@@ -22,17 +25,21 @@ def losses_of(model, given):
         return model.eval().loss(given, None)[0]
 
 
+def hidden_pixels(model, given, number):
+    torch.manual_seed(0)
+    hidden = model._masks(given["histograms"])[number]
+    return hidden.repeat_interleave(UNIT, 1).repeat_interleave(UNIT, 2)
+
+
 @pytest.mark.parametrize("kept", [1, 6, 7, 12])
 def test_half_of_what_events_show_is_hidden_in_the_frame(kept):
-    units = 24
-    events, frame = draw_masks(torch.rand(2, 200, units, generator=torch.Generator().manual_seed(0)), kept)
+    events, frame = draw_masks(torch.rand(2, 200, 24, generator=torch.Generator().manual_seed(0)), kept)
     assert (~events).sum(1).unique().tolist() == (~frame).sum(1).unique().tolist() == [kept]
-    theirs_alone = (~events & frame).sum(1)
-    assert theirs_alone.min() >= kept // 2
+    assert (~events & frame).sum(1).min() >= kept // 2
     # What else the frame shows is drawn from all other patches alike.
     both = (~events & ~frame).sum(1).double().mean().item()
-    others = units - kept // 2
-    assert both == pytest.approx(kept * (kept - kept // 2) / others, abs=0.15)
+    assert both == pytest.approx(kept * (kept - kept // 2) / (24 - kept // 2), abs=0.15)
+    assert own("cm3ae", "paper").kept(196) == 49  # int(196 * (1 - 0.75))
 
 
 def test_an_event_frame_says_where_events_of_each_polarity_were():
@@ -46,16 +53,11 @@ def test_an_event_frame_says_where_events_of_each_polarity_were():
 def test_hidden_pixels_are_wanted_and_not_seen():
     """Other pixels where the frame is hidden change what the frame's drawings cost, and no feature of either."""
     model, given = autoencoder(), batch()
-    before = losses_of(model, given)
-    torch.manual_seed(0)
-    _, hidden = model._masks(given["histograms"])
-    pixels = hidden.repeat_interleave(UNIT, 1).repeat_interleave(UNIT, 2)[:, None, None]
+    pixels = hidden_pixels(model, given, 1)[:, None, None]
     other = given | {"images": torch.where(pixels, batch(1)["images"], given["images"])}
-    after = losses_of(model, other)
-    for name in ("loss_events", "loss_contrast"):
-        assert after[name] == before[name]
-    for name in ("loss_frame", "loss_fused"):
-        assert after[name] != before[name]
+    before, after = losses_of(model, given), losses_of(model, other)
+    changed = {name for name in before if name.startswith("loss_") and after[name] != before[name]}
+    assert changed == {"loss_frame", "loss_fused"}
 
 
 def test_events_help_to_draw_the_frame_in_the_fused_loss_alone():
@@ -65,31 +67,77 @@ def test_events_help_to_draw_the_frame_in_the_fused_loss_alone():
     assert after["loss_fused"] != before["loss_fused"]
 
 
-def test_the_loss_is_the_weighted_sum_and_each_part_is_a_mean_over_hidden_pixels():
-    weights = {"frame_weight": 2.0, "events_weight": 3.0, "fused_weight": 5.0, "contrast_weight": 7.0}
-    model, given = autoencoder(**weights), batch()
+def test_the_loss_is_the_published_sum_of_means_over_hidden_pixels():
+    settings = own("cm3ae", "paper")
+    model, given, said = autoencoder(), batch(), {}
+    for name in ("of_events", "of_frame"):
+        getattr(model, name).register_forward_hook(lambda _, __, out, name=name: said.update({name: out}))
+    drawn = torch.randn(LANES, 1, 2, *SIZE, generator=torch.Generator().manual_seed(2))
+    model.draw_events.forward = lambda features: drawn
     found = losses_of(model, given)
-    parts = zip(weights.values(), ("loss_frame", "loss_events", "loss_fused", "loss_contrast"), strict=True)
-    assert found["loss"].item() == pytest.approx(sum(weight * found[name].item() for weight, name in parts))
+    expected = 4 * found["loss_frame"] + 0.5 * (found["loss_events"] + found["loss_fused"])
+    assert found["loss"].item() == pytest.approx((expected + 0.1 * found["loss_contrast"]).item(), rel=1e-5)
+    assert settings.logit_scale == pytest.approx(2.659, abs=1e-3)
 
+    wanted, hidden, total, patches = event_frame(given["histograms"]), hidden_pixels(model, given, 0), 0.0, 0
+    for lane in range(LANES):
+        for top in range(0, SIZE[0], UNIT):
+            for left in range(0, SIZE[1], UNIT):
+                square = (slice(None), slice(top, top + UNIT), slice(left, left + UNIT))
+                error = (drawn[lane, 0][square] - wanted[lane, 0][square]).double() ** 2
+                total += error.mean().item() if hidden[lane, top, left] else 0.0
+                patches += bool(hidden[lane, top, left])
+    assert found["loss_events"].item() == pytest.approx(total / patches, rel=1e-5)
+
+    events, frames = (said[name].double() for name in ("of_events", "of_frame"))
+    contrast = 0.0
+    for one, other in ((events, frames), (frames, events)):
+        for n in range(LANES):
+            cosines = [(one[n] @ each / one[n].norm() / each.norm()).item() for each in other]
+            logits = [settings.logit_scale * each for each in cosines]
+            contrast += (math.log(sum(map(math.exp, logits))) - logits[n]) / LANES / 2
+    assert found["loss_contrast"].item() == pytest.approx(contrast, rel=1e-5)
+
+
+def test_the_fusion_is_the_published_one():
+    """The norm replaces the stream, and the perceptron counts 1e-5 at the start."""
     torch.manual_seed(0)
-    events_hidden, _ = model._masks(given["histograms"])
-    pixels = events_hidden.repeat_interleave(UNIT, 1).repeat_interleave(UNIT, 2)
-    model.draw_events.forward = lambda features: torch.zeros(LANES, 1, 2, *SIZE)
-    squares = event_frame(given["histograms"]).square().mean((1, 2))
-    assert losses_of(model, given)["loss_events"].item() == pytest.approx(squares[pixels].mean().item())
+    fusion = Fusion(8, 4, (64, 64)).double()
+    frame, events = torch.randn(2, 2, 1, 8, 2, 2, dtype=torch.float64)
+    block, places = fusion.block, fusion.positions
+    expected = torch.zeros_like(frame)
+    for lane in range(2):
+        tokens = torch.cat([each[lane, 0].flatten(1).T + places for each in (frame, events)])
+        q, k, v = block.attn.qkv(block.norm1(tokens)).view(8, 3, 4, 2).unbind(1)
+        mixed = torch.stack([((q[:, h] @ k[:, h].T) * 2**-0.5).softmax(1) @ v[:, h] for h in range(4)], 1).flatten(1)
+        normal = block.norm2(tokens + block.attn.proj(mixed))
+        joined = normal + 1e-5 * block.mlp.fc2(torch.nn.functional.gelu(block.mlp.fc1(normal)))
+        expected[lane, 0] = joined[:4].T.view(8, 2, 2)
+    torch.testing.assert_close(fusion(frame, events), expected)
 
 
-def test_every_parameter_is_trained():
+def test_events_and_frame_are_cropped_alike(monkeypatch):
+    model, seen = autoencoder().train(), {}
+    monkeypatch.setattr(cm3ae, "as_input", lambda frame: seen.setdefault("frame", frame).float())
+    monkeypatch.setattr(cm3ae, "event_frame", lambda counts: seen.setdefault("events", counts).float()[:, :, :2])
+    drawn = cm3ae.random_views
+    monkeypatch.setattr(cm3ae, "random_views", lambda *args: seen.setdefault("args", args) and drawn(*args))
+    ramp = torch.arange(SIZE[1], dtype=torch.uint8).expand(LANES, 1, 1, *SIZE)
+    model.loss({"histograms": ramp.expand(-1, -1, 20, -1, -1), "images": ramp}, None)
+    assert seen["args"][1:] == (1, SIZE, (0.2, 1.0))
+    assert torch.equal(seen["frame"].expand(-1, -1, 20, -1, -1), seen["events"])
+    assert not torch.equal(seen["frame"], ramp)
+
+
+def test_every_parameter_is_trained_and_the_events_network_is_exported():
     model = autoencoder().train()
     model.loss(batch(), None)[0]["loss"].backward()
     assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in model.parameters())
+    assert model.backbone.in_channels == 20
 
 
 def test_positions_differ_by_row_and_by_column():
     places = sine_positions(5, 7, 32)
-    assert places.shape == (35, 32)
     distances = torch.cdist(places, places) + 10 * torch.eye(35)
     assert distances.min() > 0.1
-    nearest = distances[17].argmin().item()  # row 2, column 3
-    assert nearest in (10, 16, 18, 24)
+    assert distances[17].argmin().item() in (10, 16, 18, 24)  # of row 2, column 3

@@ -11,20 +11,85 @@ from baselines.cm3ae import Cm3ae
 from baselines.ecddp import Ecddp
 from baselines.ecdp import Ecdp
 from baselines.imagenet import Imagenet
-from baselines.mem import Mem
+from baselines.mem import Mem, MemTokenizer
 from baselines.moby import Moby
 from tespec.core.config import finetuning_settings, own_facts, pretraining_settings
 from tespec.core.errors import UserError
+from tespec.core.registry import pretrained_methods
 from tespec.core.settings import Clip, Decay
 from tespec.models import build_backbone
 from tespec.pretraining.method import own_settings
-from tespec.training.optimizer import learning_rate, parameter_groups, weight_decay
+from tespec.training.optimizer import build_optimizer, learning_rate, parameter_groups, weight_decay
 from tespec.training.trainer import Trainer
 
 SIZE = (64, 96)
 CPU = torch.device("cpu")
 NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
 TABLE = "relative_position_bias_table"
+
+
+# Of each recipe the values that its publication's code trains with; FILES says where they stand.
+FILES = {
+    # configs/moby_swin_tiny.yaml: BASE_LR, EPOCHS, WARMUP_EPOCHS, WEIGHT_DECAY, ONLINE_DROP_PATH_RATE;
+    # config.py: WARMUP_LR, MIN_LR, CLIP_GRAD; moby_main.py: rates times batch / 512; get_started.md: 8 GPUs of 64.
+    "moby": "SwinTransformer/Transformer-SSL",
+    # configs/swin_tiny_patch4_window7_224.yaml: DROP_PATH_RATE; config.py, main.py as above; get_started.md: 8 of 128.
+    "imagenet": "microsoft/Swin-Transformer",
+    # config/pretrain/swin_small.yml: base_lr, min_lr, warmup_epoch, weight_decay, weight_decay_end, max_grad_norm,
+    # patch_embed_lr_scale, drop_path_rate; trainer/pretrain_trainer.py: base_lr times batch / 256; asset/supp.pdf.
+    "ecddp": "Yan98/Event-Camera-Data-Dense-Pre-training",
+    # config/ours/pr_vits.yml: base_lr, warmup_epoch; config/ours/base/ours_pretraining_base.yml: weight_decay;
+    # trainer/pr_trainer.py: base_lr times batch / 256, no clipping; README.md: 4 nodes of 4 GPUs of 64.
+    "ecdp": "Yan98/Event-Camera-Data-Pre-training",
+    # configs/nimagenet.conf: pt_batch_size, pt_lr, pt_warmup_steps, pt_grad_clip, pt_dropout;
+    # mem/run_mem_pretraining.py: opt, weight_decay, min_lr.
+    "mem": "tum-vision/mem",
+    # configs/nimagenet.conf: vae_batch_size, vae_lr, vae_lr_decay in each of 100 epochs, vae_grad_clip;
+    # eventvae/train_vae.py: Adam.
+    "mem-tokenizer": "tum-vision/mem",
+    # main.py: lr times batch / 256, min_lr, warmup_epochs, epochs, weight_decay, weight_decay_end, clip_grad,
+    # batch_size_per_gpu; README.md: 4 GPUs; utils.py: warm-up from 0.
+    "cm3ae": "Event-AHU/CM3AE",
+    # pretrain/pretrain_ddp.py: batch for ViT-S, clip, decay. Its rate is for weights of the teacher: declared.
+    "scaleevent": "zhiwen-xdu/ScaleEvent",
+    # Appendix, table of implementation settings; what it leaves out is uzh-rpg/RVT's, config/general.yaml.
+    "tespec": "the paper",
+}
+PUBLISHED = {
+    # optimizer, batch, peak, first and last learning rate, warm-up as a share, clip, decay, drop path, patch embedding
+    "moby": ("AdamW", 512, 1e-3, 5e-7, 5e-6, 5 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
+    "imagenet": ("AdamW", 1024, 2 * 5e-4, 2 * 5e-7, 2 * 5e-6, 20 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
+    "ecddp": ("AdamW", 1024, 4 * 5e-4, 1e-6, 1e-6, 10 / 300, ("norm", 3.0), (0.04, 0.4), 0.0, 0.2),
+    "ecdp": ("AdamW", 1024, 4 * 1.5e-4, 0.0, 0.0, 40 / 300, ("none", None), (0.03, 0.03), 0.0, 1.0),
+    "mem": ("AdamW", 512, 7.5e-5, 0.0, 1e-5, 1000 / 750_600, ("norm", 1.0), (0.05, 0.05), 0.1, 1.0),
+    "mem-tokenizer": ("Adam", 384, 5e-4, 5e-4, 5e-4 * 0.999**100, 0.0, ("norm", 0.01), (0.0, 0.0), 0.0, 1.0),
+    "cm3ae": ("AdamW", 512, 2 * 2e-4, 0.0, 1e-6, 10 / 200, ("parameter", 3.0), (0.04, 0.4), 0.0, 1.0),
+    "scaleevent": ("AdamW", 80, 5e-4, 2e-5, 5e-7, 0.05, ("norm", 0.1), (1e-4, 1e-4), 0.0, 1.0),
+    "tespec": ("Adam", 8, 2e-4, 2e-4 / 25, 2e-4 / 1000, 2000 / 400_000, ("value", 1.0), (0.0, 0.0), 0.0, 1.0),
+}
+
+
+def test_every_recipe_is_held_against_its_publication():
+    assert set(PUBLISHED) == set(FILES) == set(pretrained_methods()) - {"cpc"}  # of which nothing is published
+
+
+@pytest.mark.parametrize("recipe", PUBLISHED)
+def test_recipes_are_those_of_their_publications(recipe):
+    settings = pretraining_settings(recipe, "paper")
+    how = settings.optimisation
+    optimizer, batch, peak, first, last, warmup, clipped, decay, drop_path, patch_embed = PUBLISHED[recipe]
+    assert (how.optimizer, settings.batch_size) == (optimizer, batch)
+    assert how.peak_lr == pytest.approx(peak)
+    assert learning_rate(how, 0) == pytest.approx(first, abs=1e-9)
+    assert learning_rate(how, how.warmup_steps) == pytest.approx(peak)
+    assert learning_rate(how, how.steps - 1) == pytest.approx(last, rel=1e-3, abs=1e-9)
+    assert how.betas == ((0.9, 0.95) if recipe == "mem" else (0.9, 0.999))  # mem/optim_factory.py; torch's default
+    assert build_optimizer(nn.Linear(2, 2), dataclasses.replace(how, patch_embed_lr=1.0)).defaults["betas"] == how.betas
+    assert how.warmup_steps / how.steps == pytest.approx(warmup, rel=0.01)
+    assert (how.clip.by, how.clip.at) == clipped
+    assert (how.weight_decay.start, how.weight_decay.end) == decay
+    assert settings.drop_path == drop_path
+    assert how.patch_embed_lr == patch_embed
 
 
 def backbone(channels=None, arch="micro"):
@@ -40,6 +105,7 @@ MODELS = {
     "imagenet": lambda: Imagenet(own("imagenet"), backbone(1), 3),
     "ecddp": lambda: Ecddp(own("ecddp", hidden=8, bottleneck=4, prototypes=16), backbone()),
     "mem": lambda: Mem(own("mem"), backbone()),
+    "mem-tokenizer": lambda: MemTokenizer(own("mem-tokenizer")),
     "ecdp": lambda: Ecdp(own("ecdp", hidden=8, out=4), backbone(arch="resnet-micro"), backbone(1, "resnet-micro")),
     "cm3ae": lambda: Cm3ae(own("cm3ae", out=4), backbone(), backbone(1)),
 }
@@ -64,14 +130,15 @@ def test_weight_decay_spares_what_the_publication_spares(recipe):
     exempt = {of[each] for group in groups if not group["decays"] for each in group["params"]}
     slow = {of[each]: group["lr_share"] for group in groups if group["lr_share"] != 1 for each in group["params"]}
     tables = {name for name in trained if TABLE in name}
-    assert bool(tables) == (recipe != "ecdp")
+    assert bool(tables) == (recipe not in ("ecdp", "mem-tokenizer"))
     expected = {
         "moby": of_norms_and_biases(model),
         "imagenet": of_norms_and_biases(model) | tables,
         "ecddp": of_norms_and_biases(model),
         "mem": of_norms_and_biases(model),
+        "mem-tokenizer": set(),  # decay is 0
         "ecdp": set(),
-        "cm3ae": of_norms_and_biases(model),
+        "cm3ae": of_norms_and_biases(model) | {"logit_scale", "fusion.scale"},
     }
     assert exempt == expected[recipe]
     if recipe == "ecddp":
@@ -122,6 +189,7 @@ NORM = torch.cat([each.flatten() for each in GRADIENTS]).norm()
     [
         (Clip("norm", 2.0), [each * 2.0 / NORM for each in GRADIENTS]),
         (Clip("norm", 1e3), GRADIENTS),
+        (Clip("parameter", 2.0), [each * min(1.0, 2.0 / each.norm().item()) for each in GRADIENTS]),
         (Clip("value", 1.0), [each.clamp(-1, 1) for each in GRADIENTS]),
         (Clip("none", None), GRADIENTS),
     ],

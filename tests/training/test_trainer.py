@@ -91,7 +91,7 @@ def of_case(case):
     return made
 
 
-OWN_STATE = ("tespec", "ecddp", "mem", "moby")  # targets, a teacher, phases, a queue
+OWN_STATE = ("tespec", "ecddp", "mem-tokenizer", "moby")  # targets, a teacher, a temperature, a queue
 RESUMED = [
     pytest.param(make, 5, 2, id="dropout and state, workers"),
     *(
