@@ -244,11 +244,12 @@ class Trainer:
         # A training that had ended is in its last phase, though no further step says so.
         if (number := phase_at(self._phases, self.step)[0]) != self._phase:
             self._begin(number)
-        parts = world_size() * self.accumulate
-        self.states = [
-            nested(content["state"], lambda tensor, part=part: tensor.chunk(parts)[part].to(self.device, copy=True))
-            for part in range(rank() * self.accumulate, (rank() + 1) * self.accumulate)
-        ]
+        first, parts = rank() * self.accumulate, world_size() * self.accumulate
+
+        def rows(part: int) -> Any:
+            return nested(content["state"], lambda tensor: tensor.chunk(parts)[part].to(self.device, copy=True))
+
+        self.states = [rows(first + number) for number in range(self.accumulate)]
 
 
 @torch.no_grad()
