@@ -135,10 +135,10 @@ class TrainingEstimate:
         weights = sum(each.nbytes for each in (*self.model.parameters(), *self.model.buffers()))
         gradients = sum(each.nbytes for each in self.model.parameters() if each.requires_grad)
         moments = 2 * gradients
-        # Beside a micro-batch and its step: the other micro-batches and the next one, which is on its way already; the
-        # gradients of those before, or the buffers in which they travel; states before the step and after it.
+        # Beside a micro-batch and its step: the other micro-batches; the gradients of those before, or the buffers in
+        # which they travel; states before the step and after it.
         batch = sum(each.nbytes for each in self.batch(lanes).values())
-        waiting = config.accumulate * batch + (2 * config.accumulate - 1) * count.state
+        waiting = (config.accumulate - 1) * batch + (2 * config.accumulate - 1) * count.state
         waiting += gradients * ((config.accumulate > 1) + (config.gpus > 1))
         most = count.peak + moments + waiting
         fixed = weights + gradients + moments

@@ -40,11 +40,11 @@ def test_derived_seeds_are_stable_and_differ_by_purpose():
 
 
 def test_every_generator_follows_the_seed():
-    drawn = []
-    for _ in range(2):
+    def drawn():
         seed_everything(derive(7, "x"))
-        drawn.append((random.random(), np.random.rand(), torch.rand(1).item()))  # noqa: NPY002
-    assert drawn[0] == drawn[1]
+        return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: NPY002
+
+    assert drawn() == drawn()
 
 
 @pytest.fixture
@@ -65,7 +65,6 @@ def test_a_gpu_computes_as_fast_as_it_can_unless_it_must_repeat_to_the_bit(switc
     with without_tf32():
         assert torch.get_float32_matmul_precision() == "highest"
         assert not torch.backends.cudnn.allow_tf32
-    assert torch.get_float32_matmul_precision() == ("high" if fast else "highest")
     assert torch.backends.cudnn.allow_tf32 == fast
 
 

@@ -107,7 +107,3 @@ def test_what_is_given_in_half_precision_is_computed_in_float32():
     out.sum().backward()
     assert one.grad.dtype == torch.bfloat16
     assert not math.isnan(one.grad.sum().item())
-
-
-def test_devices_without_autocast_go_without():
-    assert in_fp32(torch.add)(torch.ones(2, device="meta"), 1).device.type == "meta"
