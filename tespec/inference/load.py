@@ -131,8 +131,9 @@ def stream(
         UserError: the recording cannot be read or is shorter than a window, or the network does not say how it was
             trained, or was trained on images.
     """
-    given = isinstance(network, str | Path)
-    where, model = (str(network), load_network(network)) if given else ("network", network)
+    where, model = "network", network
+    if isinstance(model, str | Path):
+        where, model = str(model), load_network(model)
     backbone, recipe = _backbone(model), model.recipe or {}
     if backbone.in_channels != 2 * backbone.bins:
         what = f"was trained on images of {backbone.in_channels} channels, not on events"

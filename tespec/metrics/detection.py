@@ -280,7 +280,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
     def _kept(self, frames: Sequence[DetectionFrame], name: str) -> tuple[Boxes, NDArray[np.int64]]:
         """Boxes that count, "truth" or "predicted", of all frames together, and the number of each one's frame."""
         given: list[Boxes] = [getattr(frame, name) for frame in frames]
-        none = make_boxes(np.empty((0, 4)), np.empty(0))
+        none = make_boxes(np.empty((0, 4)), np.empty(0, np.int64))
         boxes = Boxes(*(np.concatenate(column) for column in zip(none, *given, strict=True)))
         frame = np.repeat(np.arange(len(frames)), [len(each.label) for each in given])
         sound = np.isfinite(boxes.corners).all(axis=1) & np.isfinite(boxes.score) & (boxes.score >= 0)
